@@ -1,0 +1,418 @@
+"""The event log's vocabulary: one frozen struct per type, encoded as one flat JSON object a line.
+
+State is a fold over these (core.state.evolve). docs/events.md is checked against this module.
+An event is a fact that has happened or, for the types marked intent, is about to be tried;
+after a supervisor's death every open intent is settled by looking.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from watchdog_train.core.model import (
+    Basis,
+    BundleWhy,
+    CapturedProcess,
+    Diagnosis,
+    Member,
+    Missing,
+    Outcome,
+    Patience,
+    Phase,
+    Plan,
+    ProcessId,
+    RankStatus,
+    RunProgress,
+)
+
+SCHEMA_VERSION = 1
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_snake):
+    """The envelope. The event log fills seq, t and mono when it appends."""
+
+    v: int = SCHEMA_VERSION
+    seq: int = 0
+    """Starts at 1, no gaps."""
+    t: float = 0.0
+    """Wall clock, Unix seconds; for display only."""
+    mono: float = 0.0
+    """Monotonic clock of the machine, seconds since boot; decides everything."""
+    attempt: int = 0
+    """0 before the first attempt."""
+
+
+class RunStarted(Event):
+    run_id: str
+    name: str
+    boot_id: str | None
+    host: str
+    pid: int
+    start: int
+    argv: tuple[str, ...]
+    cwd: str
+    run_dir: str
+    slot_dir: str | None
+    wtrain_version: str
+
+
+class Orphan(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    start: int
+    run_id: str | None
+    command: str
+    why: str
+
+
+class OrphansFound(Event):
+    orphans: tuple[Orphan, ...]
+
+
+class ProcessKilled(Event):
+    pid: int
+    start: int
+    signal: int
+    why: str
+
+
+class AttemptLaunching(Event):
+    """Intent."""
+
+    token: str
+    plan: Plan
+
+
+class AttemptLaunched(Event):
+    pid: int
+    start: int
+    keeper_pid: int
+    keeper_start: int
+
+
+class FirstBeat(Event):
+    rank: int
+    pid: int
+    after_s: float
+
+
+class FirstStep(Event):
+    rank: int
+    pid: int
+    step: int
+    after_s: float
+
+
+class PhaseChanged(Event):
+    rank: int
+    phase: Phase
+    previous: Phase
+
+
+class Progress(Event):
+    """Sampled; also a member census, so that an adopting supervisor knows the tree."""
+
+    progress: RunProgress
+    ranks: tuple[RankStatus, ...]
+    members: tuple[Member, ...]
+
+
+class Suspected(Event):
+    basis: Basis
+    phase: Phase
+    ranks: tuple[int, ...]
+    age_s: float
+    why: str
+
+
+class Looked(Event):
+    """The cheap look between suspicion and decision."""
+
+    patience: Patience
+    family: str | None
+    confidence: float
+    why: str
+
+
+class SuspicionEnded(Event):
+    why: str
+
+
+class StallDeclared(Event):
+    stall_id: str
+    basis: Basis
+    phase: Phase
+    ranks: tuple[int, ...]
+    age_s: float
+    why: str
+
+
+class StallRecovered(Event):
+    stall_id: str
+    why: str
+
+
+class Noticed(Event):
+    """Something a person should know that is no stall: stopped, input, busy over budget, D state."""
+
+    kind: Literal["stopped", "input", "busy", "uninterruptible", "suspended", "client", "keeper"]
+    pids: tuple[int, ...]
+    why: str
+
+
+class EvidenceCollecting(Event):
+    """Intent."""
+
+    stall_id: str
+    why: BundleWhy
+    dir: str
+
+
+class EvidenceCollected(Event):
+    stall_id: str
+    why: BundleWhy
+    dir: str
+    captured: int
+    missing: tuple[Missing, ...]
+    processes: tuple[CapturedProcess, ...]
+    seconds: float
+    fingerprint: str | None
+    problem: str | None
+
+
+class Diagnosed(Event):
+    stall_id: str
+    diagnosis: Diagnosis
+
+
+class StopRequested(Event):
+    by: str
+    mode: Literal["soft", "now"]
+    exit_code: int
+    """77 for stop and SIGTERM, 130 for Ctrl-C."""
+
+
+class RestartRequested(Event):
+    by: str
+    with_remedies: tuple[str, ...]
+    allow: tuple[str, ...]
+
+
+class SaveRequested(Event):
+    by: str
+    sequence: int
+    can_be_asked: bool
+
+
+class SaveProven(Event):
+    sequence: int
+    path: str
+    step: int | None
+
+
+class StopAsked(Event):
+    """The control page's stop-request was raised."""
+
+    sequence: int
+    can_be_asked: bool
+    why: str
+
+
+KillStage = Literal[
+    "ask", "root", "freeze", "terminate", "kill", "helpers", "launchers", "keeper", "survivors"
+]
+
+
+class Signalling(Event):
+    """Intent: one stage of a kill sequence begins."""
+
+    stage: KillStage
+    targets: tuple[ProcessId, ...]
+    signal: int
+    why: str
+
+
+class Signalled(Event):
+    pid: int
+    start: int
+    signal: int
+    role: str
+    result: Literal["sent", "gone", "denied", "not-ours"]
+
+
+class SurvivedKill(Event):
+    pids: tuple[int, ...]
+    why: str
+
+
+class TreeGone(Event):
+    shared_memory_removed: tuple[str, ...] = ()
+
+
+class AttemptExited(Event):
+    code: int | None
+    signal: int | None
+    how_known: str
+    step: int | None
+    error: str | None = None
+
+
+class CheckpointChosen(Event):
+    path: str
+    format: str
+    step: int | None
+    how_checked: str
+    why: str
+
+
+class CheckpointRejected(Event):
+    path: str
+    format: str
+    why: str
+
+
+class PlanMade(Event):
+    plan: Plan
+
+
+class GivenUp(Event):
+    """No further attempt: the ladder or the budget is at its end."""
+
+    why: str
+    exit_code: int
+
+
+class BackingOff(Event):
+    delay_s: float
+    until_mono: float
+    why: str
+
+
+class RemedyTaken(Event):
+    """What the training process itself reported about a setting."""
+
+    remedy: str
+    pid: int
+    took: bool
+    why: str
+
+
+class ResumeVerified(Event):
+    expected_step: int | None
+    first_step: int
+    ok: bool
+    why: str
+
+
+class Adopted(Event):
+    pid: int
+    start: int
+    boot_id: str | None
+    previous_pid: int
+    why: str
+
+
+class SupervisorLeft(Event):
+    """The supervisor ended on purpose with training alive (a bug of ours, or asked to)."""
+
+    why: str
+
+
+class LogBehind(Event):
+    behind_s: float
+    spill: str | None
+    why: str
+
+
+class RunFinished(Event):
+    outcome: Outcome
+    exit_code: int
+    warning: str | None
+    why: str
+
+
+AnyEvent = (
+    RunStarted
+    | OrphansFound
+    | ProcessKilled
+    | AttemptLaunching
+    | AttemptLaunched
+    | FirstBeat
+    | FirstStep
+    | PhaseChanged
+    | Progress
+    | Suspected
+    | Looked
+    | SuspicionEnded
+    | StallDeclared
+    | StallRecovered
+    | Noticed
+    | EvidenceCollecting
+    | EvidenceCollected
+    | Diagnosed
+    | StopRequested
+    | RestartRequested
+    | SaveRequested
+    | SaveProven
+    | StopAsked
+    | Signalling
+    | Signalled
+    | SurvivedKill
+    | TreeGone
+    | AttemptExited
+    | CheckpointChosen
+    | CheckpointRejected
+    | PlanMade
+    | GivenUp
+    | BackingOff
+    | RemedyTaken
+    | ResumeVerified
+    | Adopted
+    | SupervisorLeft
+    | LogBehind
+    | RunFinished
+)
+
+LIFECYCLE = (
+    RunStarted,
+    AttemptLaunching,
+    AttemptLaunched,
+    StallDeclared,
+    EvidenceCollected,
+    Signalling,
+    TreeGone,
+    AttemptExited,
+    PlanMade,
+    Adopted,
+    RunFinished,
+)
+"""Types that are on disk (fsync) before the loop goes on."""
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+def encode(event: Event) -> bytes:
+    """One line without its newline."""
+    return _encoder.encode(event)
+
+
+def decode(line: bytes) -> AnyEvent:
+    """The event of one line.
+
+    Raises:
+        msgspec.ValidationError, msgspec.DecodeError: not an event of this schema.
+    """
+    return _decoder.decode(line)
+
+
+def to_builtins(event: Event) -> dict[str, Any]:
+    """The event as plain dicts and lists, as a JSON reader would see it."""
+    result: dict[str, Any] = msgspec.to_builtins(event)
+    return result

@@ -1,0 +1,347 @@
+"""The nouns of the core: frozen values that every room exchanges. No behaviour beyond derived fields."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["keeper", "launcher", "rank", "worker", "other"]
+Phase = Literal[
+    "unknown",
+    "startup",
+    "download",
+    "load",
+    "compile",
+    "first_step",
+    "train",
+    "eval",
+    "checkpoint",
+    "idle",
+    "finishing",
+    "finished",
+]
+RemedyKind = Literal["execution", "training", "device"]
+ResumeVia = Literal["hook", "argv", "env", "script", "none"]
+DiagnosisKind = Literal["hang", "crash", "slow", "stopped", "unknown"]
+BundleWhy = Literal["stall", "crash", "manual"]
+Basis = Literal[
+    "quiet",
+    "proven",
+    "hard-budget",
+    "user-limit",
+    "rank-gone",
+    "stopped",
+    "finishing",
+    "keeper-gone",
+]
+Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every value here: frozen, compared by content."""
+
+
+class ProcessId(msgspec.Struct, frozen=True, order=True):
+    """A process, safe against pid reuse.
+
+    `start` is opaque and only ever compared for equality: clock ticks since boot on Linux,
+    creation time in hundredths of a second since 1970 where only psutil tells.
+    """
+
+    pid: int
+    start: int
+
+
+class ProcessRow(Value):
+    """One look at one process. None means that the system would not say."""
+
+    pid: int
+    start: int
+    ppid: int
+    state: str | None
+    """R, S, D, T, t, Z, I as in /proc/PID/stat."""
+    cpu_s: float | None
+    """User and system time of the process itself, seconds."""
+    reaped_cpu_s: float | None
+    """The same of children it has waited for."""
+    io_bytes: int | None
+    """Bytes read and written through system calls (not received from sockets)."""
+    name: str
+
+    @property
+    def identity(self) -> ProcessId:
+        return ProcessId(self.pid, self.start)
+
+
+class SlotReading(Value):
+    """The heartbeat slot of one process, decoded; raw words by the names of client.layout."""
+
+    pid: int
+    start: int
+    """0 when the client could not tell its own start time."""
+    role: Literal["unknown", "launcher", "rank", "worker", "other"]
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    attempt: int
+    progress: tuple[int, ...]
+    """The words of layout.PROGRESS_WORDS in that order."""
+    step: int | None
+    """The framework's step where there is one, else optimizer steps; None before the first."""
+    total_steps: int | None
+    phase: Phase
+    phase_entries: int
+    milestone: int
+    last_beat_ns: int
+    expect_until_ns: int
+    pulse: int
+    saves_begun: int
+    saves_ended: int
+    save_answered: int
+    stop_answered: int
+    dump_answered: int
+    settings_taken: int
+    exiting: bool
+    fault_handler_signal: int
+    hooks_failed: int
+    worker: int | None
+    can_save: bool
+    can_stop: bool
+    loss: float | None
+    samples_s: float | None
+    train_ordinal: int
+    resumed_step: int | None
+
+
+class Member(Value):
+    """A process recorded as part of this run's tree; membership outlives its parent."""
+
+    pid: int
+    start: int
+    role: Role
+    rank: int | None = None
+    local_rank: int | None = None
+    worker: int | None = None
+    """DataLoader worker id within its rank."""
+    ppid: int = 0
+    name: str = ""
+
+    @property
+    def identity(self) -> ProcessId:
+        return ProcessId(self.pid, self.start)
+
+
+class MemberSample(Value):
+    """A member at one poll."""
+
+    member: Member
+    state: str | None
+    cpu_s: float | None
+    io_bytes: int | None
+    slot: SlotReading | None
+    waits_for_input: bool | None = None
+    """Blocked reading a terminal or stdin; None where the system does not tell."""
+
+
+class Sample(Value):
+    """One poll of the whole tree."""
+
+    at: float
+    """Supervisor's monotonic clock, seconds."""
+    members: tuple[MemberSample, ...]
+    """Live members, zombies included."""
+    cpu_s: float | None
+    """Whole tree since the attempt began, exited and reaped children included; never shrinks."""
+    io_bytes: int | None
+    tcp_bytes: int | None
+    log_bytes: int
+    births: int
+    """Members ever seen, so that a difference between polls is a birth."""
+    deaths: int
+    suspended_s: float | None = None
+    """Total time the machine has slept since boot."""
+    late_s: float = 0.0
+    """How much later than planned this poll ran (a suspend, SIGSTOP or swap storm of ours)."""
+
+
+class RankStatus(Value):
+    """A rank as status shows it."""
+
+    rank: int
+    local_rank: int | None
+    pid: int
+    host: str | None
+    step: int | None
+    phase: Phase
+    beat_age_s: float | None
+    state: str | None
+    workers: tuple[int, ...]
+
+
+class RunProgress(Value):
+    """What a person wants to read first. None is unknown."""
+
+    step: int | None = None
+    total_steps: int | None = None
+    percent: float | None = None
+    eta_s: float | None = None
+    samples_s: float | None = None
+    loss: float | None = None
+
+
+class RemedyUse(Value):
+    """A remedy in a plan, with the reason it is there."""
+
+    id: str
+    kind: RemedyKind
+    why: str
+
+
+class CheckpointRef(Value):
+    """The checkpoint a plan resumes from."""
+
+    path: str
+    format: str
+    step: int | None
+    how_checked: str
+    ordinal: int | None = None
+    """Which call of train() or fit() wrote it, where the save hook recorded that."""
+
+
+class CheckpointFinding(Value):
+    """One checkpoint that a survey has looked at."""
+
+    path: str
+    format: str
+    step: int | None
+    whole: bool | None
+    """None: cannot be told (a legacy pickle, a foreign format)."""
+    why: str
+    how_checked: str
+    ordinal: int | None = None
+
+
+class Survey(Value):
+    """The checkpoints of a run, newest first."""
+
+    findings: tuple[CheckpointFinding, ...]
+    directories: tuple[str, ...]
+    """Where was looked."""
+    problem: str | None = None
+    """Why the survey is incomplete, None when it is not."""
+
+    @property
+    def newest_whole(self) -> CheckpointFinding | None:
+        return next((finding for finding in self.findings if finding.whole), None)
+
+
+class Plan(Value):
+    """One attempt, reproducible by a person."""
+
+    attempt: int
+    why: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    """Only what is added to or changed in the user's environment."""
+    in_process: tuple[dict[str, Any], ...]
+    """Settings for the client, each {"id": ..., parameters}."""
+    checkpoint: CheckpointRef | None
+    resume_via: ResumeVia
+    remedies: tuple[RemedyUse, ...]
+
+
+class Culprit(Value):
+    """The process that a diagnosis points at."""
+
+    rank: int | None
+    role: str
+    pid: int
+    frame: str
+    """`function (file:line)`."""
+
+
+class RankedFamily(Value):
+    """An alternative of a diagnosis."""
+
+    family: str
+    confidence: float
+
+
+class Diagnosis(Value):
+    """What is stuck and why. family None is "I do not know", a right answer."""
+
+    family: str | None
+    kind: DiagnosisKind
+    confidence: float
+    culprit: Culprit | None
+    explanation: str
+    evidence: tuple[str, ...]
+    ranked: tuple[RankedFamily, ...]
+    remedies: tuple[str, ...]
+
+
+Patience = Literal["proven", "may-end", "input", "healthy", "unknown"]
+"""What a look at the stacks says about waiting longer: proven: it can never end; may-end: a wait
+for something outside; input: for a person; healthy: it works; unknown: the stacks do not tell."""
+
+
+class Missing(Value):
+    """Evidence that could not be had."""
+
+    pid: int
+    why: str
+
+
+class CapturedProcess(Value):
+    """A row of a bundle's verdict.json."""
+
+    pid: int
+    start: int
+    role: str
+    rank: int | None
+    worker: int | None
+    state: str | None
+    captured: bool
+    why_not: str | None
+
+
+class EvidenceResult(Value):
+    """What a collector brought back."""
+
+    stall_id: str
+    dir: str
+    processes: tuple[CapturedProcess, ...]
+    diagnosis: Diagnosis | None
+    patience: Patience
+    fingerprint: str | None
+    seconds: float
+    problem: str | None = None
+    """Why the collection is incomplete as a whole; missing processes are in their rows."""
+
+    @property
+    def captured(self) -> int:
+        return sum(process.captured for process in self.processes)
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        return tuple(
+            Missing(pid=process.pid, why=process.why_not or "unknown")
+            for process in self.processes
+            if not process.captured
+        )
+
+
+class ExitStatus(Value):
+    """How the root of an attempt ended: a code, or a signal, or neither when nobody knows."""
+
+    code: int | None
+    signal: int | None
+    how_known: str
+    """"keeper", "keeper-file", "gone" (it vanished and no status was left), "not-started"."""
+    error: str | None = None
+    """For "not-started": the operating system's words."""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0

@@ -1,0 +1,229 @@
+"""Every threshold and choice of a run, typed, each with its unit and its reason.
+
+`config.yaml`, the presets and docs/config.md are this module in other clothes: the text of each
+field is its `Annotated` description, so it is written once. All times are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+def _positive(text: str) -> Meta:
+    return Meta(gt=0, description=text)
+
+
+def _non_negative(text: str) -> Meta:
+    return Meta(ge=0, description=text)
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A section of the config file; an unknown key is an error."""
+
+
+class PhaseBudget(Section):
+    """How long one phase may be silent."""
+
+    soft_s: Annotated[float, _positive("silence in a quiet job after which we look at the stacks")]
+    hard_s: Annotated[
+        float, _positive("silence after which even a busy job is dumped and shown as suspected")
+    ]
+
+
+class Phases(Section):
+    """First-run budgets per phase, used until the run's own timings are known."""
+
+    startup: Annotated[
+        PhaseBudget,
+        Meta(description="imports and process start; cold imports from a slow disk take a minute"),
+    ] = PhaseBudget(soft_s=60.0, hard_s=900.0)
+    download: Annotated[
+        PhaseBudget,
+        Meta(description="a stalled connection recovers or fails within its own timeouts, 10-60 s"),
+    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    load: Annotated[
+        PhaseBudget, Meta(description="reading weights or building a dataset; busy while healthy")
+    ] = PhaseBudget(soft_s=60.0, hard_s=1800.0)
+    compile: Annotated[
+        PhaseBudget, Meta(description="max-autotune compiles for tens of minutes, always busy")
+    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    first_step: Annotated[
+        PhaseBudget,
+        Meta(description="first batch with spawned workers and first kernels; busy while healthy"),
+    ] = PhaseBudget(soft_s=45.0, hard_s=1800.0)
+    train: Annotated[
+        PhaseBudget, Meta(description="before step times are learnt; then the learnt budget rules")
+    ] = PhaseBudget(soft_s=45.0, hard_s=900.0)
+    eval: Annotated[
+        PhaseBudget,
+        Meta(description="an evaluation of 500 steps' length is normal, a quiet one is not"),
+    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    checkpoint: Annotated[
+        PhaseBudget, Meta(description="a slow save writes or waits in D state; both count as life")
+    ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
+    idle: Annotated[
+        PhaseBudget, Meta(description="a service between two trainings is not stalled")
+    ] = PhaseBudget(soft_s=86400.0, hard_s=864000.0)
+    finishing: Annotated[
+        PhaseBudget, Meta(description="final save, merge, upload, exit handlers")
+    ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
+
+
+class Detection(Section):
+    """When silence becomes a suspicion, and a suspicion a stall."""
+
+    poll_s: Annotated[
+        float, _positive("time between looks at the tree; one look costs about a millisecond")
+    ] = 1.0
+    window_s: Annotated[
+        float, _positive("length of one quiet window; pollers alternate within a second")
+    ] = 2.0
+    quiet_windows: Annotated[
+        int, Meta(ge=1, description="consecutive quiet windows, all after the last progress")
+    ] = 3
+    quiet_cpu_fraction: Annotated[
+        float,
+        _non_negative("of one core, whole tree; hung jobs use up to 1.3 %, healthy ones 26 % up"),
+    ] = 0.02
+    quiet_io_bytes_s: Annotated[
+        float, _non_negative("lock pollers make up to 4.5 kB/s, slow writers 220 kB/s")
+    ] = 64_000.0
+    quiet_tcp_bytes_s: Annotated[
+        float, _non_negative("keep-alives make some bytes; the slowest download worth sparing 10 kB/s")
+    ] = 512.0
+    learn_after: Annotated[
+        int, Meta(ge=2, description="step intervals before a learnt budget replaces the default")
+    ] = 8
+    learnt_factor: Annotated[
+        float, _positive("learnt soft budget = this times the robust 99th percentile of intervals")
+    ] = 5.0
+    learnt_hard_factor: Annotated[float, _positive("the same for the hard budget")] = 30.0
+    learnt_soft_floor_s: Annotated[
+        float, _positive("no soft budget below this: quiet moments of 15 s that nothing explains exist")
+    ] = 12.0
+    learnt_hard_floor_s: Annotated[float, _positive("no hard budget below this")] = 120.0
+    learnt_cap_s: Annotated[float, _positive("no learnt budget above this")] = 7200.0
+    patience_factor: Annotated[
+        float,
+        _non_negative("a wait that may end is given this times the cost of a false alarm"),
+    ] = 1.0
+    patience_floor_s: Annotated[
+        float, _non_negative("and at least this long when the stacks do not prove a deadlock")
+    ] = 20.0
+    patience_cap_s: Annotated[float, _positive("and at most this long")] = 900.0
+    gone_rank_grace_s: Annotated[
+        float, _non_negative("a launcher reaps a failed rank and ends the others within this time")
+    ] = 5.0
+    stopped_timeout_s: Annotated[
+        float | None, Meta(description="a job stopped (SIGSTOP) this long is a stall; null: never")
+    ] = None
+    late_poll_s: Annotated[
+        float, _positive("a poll later than this means that we slept: that gap is no silence")
+    ] = 5.0
+    stall_timeout_s: Annotated[
+        float | None,
+        Meta(description="the user's own hard limit on silence after the first step; null: automatic"),
+    ] = None
+    startup_timeout_s: Annotated[
+        float | None, Meta(description="the same before the first step; null: automatic")
+    ] = None
+    phases: Phases = Phases()
+
+
+class Stopping(Section):
+    """How a tree is brought down."""
+
+    grace_s: Annotated[
+        float, _non_negative("after the root got SIGTERM on a user's stop: time to save")
+    ] = 60.0
+    ask_s: Annotated[
+        float, _non_negative("time for a training that can be asked to save and stop by itself")
+    ] = 120.0
+    hang_grace_s: Annotated[
+        float, _non_negative("after SIGTERM to the ranks of a hung job; a hung rank seldom acts on it")
+    ] = 5.0
+    helpers_s: Annotated[
+        float, _non_negative("for resource trackers and shared-memory managers to clean up and end")
+    ] = 5.0
+    kill_s: Annotated[
+        float, _positive("after SIGKILL; what lives longer is in the kernel and is called so")
+    ] = 20.0
+    outlive_s: Annotated[
+        float, _non_negative("what outlives a successful exit (an uploader) is ended after this")
+    ] = 30.0
+
+
+class Recovery(Section):
+    """What happens after a stall or a crash."""
+
+    on_stall: Annotated[
+        Literal["restart", "stop", "report"], Meta(description="report: only evidence and words")
+    ] = "restart"
+    on_crash: Annotated[Literal["restart", "stop"], Meta(description="after a crash")] = "restart"
+    observe: Annotated[
+        bool, Meta(description="report only: no remedy and no signal but what a dump needs")
+    ] = False
+    max_restarts: Annotated[
+        int,
+        Meta(ge=0, le=50, description="restarts since the last newer step or checkpoint"),
+    ] = 5
+    backoff_first_s: Annotated[
+        float, _non_negative("before the second attempt of a plan that failed early; doubles")
+    ] = 2.0
+    backoff_cap_s: Annotated[float, _non_negative("longest backoff")] = 300.0
+    checkpoints: Annotated[
+        tuple[str, ...], Meta(description="where checkpoints are, when it is not found by itself")
+    ] = ()
+    resume_arg: Annotated[
+        str | None,
+        Meta(description="arguments to add on a restart, {checkpoint} stands for the path"),
+    ] = None
+    with_remedies: Annotated[
+        tuple[str, ...], Meta(description="remedies applied from the first attempt")
+    ] = ()
+    without_remedies: Annotated[tuple[str, ...], Meta(description="remedies never applied")] = ()
+    allow: Annotated[
+        tuple[str, ...],
+        Meta(description="training or device remedies that may be applied: ids, or a whole kind"),
+    ] = ()
+    duplicates: Annotated[
+        Literal["refuse", "kill", "ignore"],
+        Meta(description="when the same training already runs under wtrain"),
+    ] = "refuse"
+
+
+class Evidence(Section):
+    """How much time evidence may take."""
+
+    look_s: Annotated[float, _positive("the cheap look at a suspicion, all processes")] = 8.0
+    total_s: Annotated[float, _positive("a whole bundle; then it is closed with what is there")] = 20.0
+    process_s: Annotated[float, _positive("one process with one tool")] = 10.0
+    log_tail_lines: Annotated[int, Meta(ge=0, description="lines of output kept in a bundle")] = 200
+
+
+class Output(Section):
+    """Where the training's output goes."""
+
+    log_cap_bytes: Annotated[
+        int, Meta(ge=65536, description="of each captured stream; the newest are kept")
+    ] = 64 * 1024 * 1024
+    progress_every_s: Annotated[
+        float, _positive("time between progress events in the log, and plain progress lines / 10")
+    ] = 30.0
+
+
+class Policy(Section):
+    """All settings of a run."""
+
+    name: Annotated[str | None, Meta(description="name of the run; null: the script's")] = None
+    runs_dir: Annotated[
+        str | None, Meta(description="where run directories go; null: ./wtrain-runs")
+    ] = None
+    detection: Detection = Detection()
+    stopping: Stopping = Stopping()
+    recovery: Recovery = Recovery()
+    evidence: Evidence = Evidence()
+    output: Output = Output()

@@ -1,0 +1,80 @@
+"""What an operating system can do for us. Every answer may be None: "unknown" is a right answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, Protocol
+
+from watchdog_train.core.model import ProcessId, ProcessRow
+
+SignalResult = Literal["sent", "gone", "denied", "not-ours"]
+
+
+class ProcessSystem(Protocol):
+    """One implementation per platform; see system.current() for the choice."""
+
+    name: str
+
+    # -- who -----------------------------------------------------------------
+    def boot_id(self) -> str | None:
+        """Changes at every boot; None where there is none."""
+
+    def identity(self, pid: int) -> ProcessId | None:
+        """The process that has this pid now, None when there is none."""
+
+    def is_alive(self, who: ProcessId) -> bool | None:
+        """Whether this very process lives (a zombie does not); None when it cannot be told."""
+
+    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
+        """A look at processes, by pid.
+
+        Contains every process named in `known` that still exists, and every process that is new
+        since the last call; a full look at all processes at least every ten calls. Cheap enough
+        for once a second with 320 processes. io_bytes is filled for `known` only.
+        """
+
+    def all_processes(self) -> Mapping[int, ProcessRow]:
+        """A full look, without I/O counters."""
+
+    # -- what about it ---------------------------------------------------------
+    def command_line(self, pid: int) -> tuple[str, ...] | None: ...
+    def working_directory(self, pid: int) -> str | None: ...
+    def user_id(self, pid: int) -> int | None: ...
+    def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
+        """Only the named variables, as they were when the process started."""
+
+    def waits_for_input(self, pid: int) -> bool | None:
+        """Blocked reading a terminal or its standard input."""
+
+    def handles_signal(self, pid: int, signal_number: int) -> bool | None:
+        """Whether the process has installed a handler (SigCgt)."""
+
+    def tcp_bytes(self, pids: Iterable[int]) -> int | None:
+        """Bytes acknowledged and received by the TCP sockets of these processes so far."""
+
+    # -- acting ------------------------------------------------------------------
+    def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
+        """To this very process, verified at this moment, through a pidfd where there is one."""
+
+    def send_signal_to_group(self, leader: ProcessId, signal_number: int) -> SignalResult:
+        """To the process group that `leader` leads: the one group signal there is (Ctrl-C)."""
+
+    def become_subreaper(self) -> bool | None:
+        """Adopt orphaned descendants; None where the platform has no such thing."""
+
+    # -- places and clocks ---------------------------------------------------------
+    def slot_directory(self, run_id: str) -> Path | None:
+        """A private directory for heartbeat slots, on tmpfs where there is one with room; not made."""
+
+    def on_network_file_system(self, path: Path) -> bool | None: ...
+    def monotonic(self) -> float:
+        """Seconds since boot, comparable between processes of this boot."""
+
+    def suspended_s(self) -> float | None:
+        """Total time spent suspended since boot."""
+
+    def shared_memory_names(self) -> frozenset[str] | None:
+        """Names of POSIX shared memory and semaphores now (what /dev/shm lists), ours excluded."""
+
+    def remove_shared_memory(self, name: str) -> bool: ...
