@@ -1,0 +1,172 @@
+"""State of a run as a fold over its events: evolve(state, event), replay(events). Pure and total."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from watchdog_train.core.events import KillStage
+from watchdog_train.core.model import (
+    Basis,
+    BundleWhy,
+    Diagnosis,
+    Member,
+    Outcome,
+    Phase,
+    Plan,
+    ProcessId,
+    RankStatus,
+    RunProgress,
+    Value,
+)
+
+RunState = Literal[
+    "idle", "starting", "running", "collecting", "stopping", "killing", "backoff", "finished"
+]
+
+
+class StallRecord(Value):
+    """One bundle: a stall, a crash or a manual dump."""
+
+    id: str
+    why: BundleWhy
+    attempt: int
+    at: float
+    """Unix seconds."""
+    declared_mono: float
+    basis: Basis | None = None
+    phase: Phase = "unknown"
+    ranks: tuple[int, ...] = ()
+    age_s: float | None = None
+    words: str = ""
+    """The verdict's why, verbatim."""
+    dir: str | None = None
+    collecting: bool = False
+    collected: bool = False
+    captured: int = 0
+    processes: int = 0
+    fingerprint: str | None = None
+    diagnosis: Diagnosis | None = None
+    recovered: bool = False
+
+
+class AttemptRecord(Value):
+    """One attempt, from its plan to its end."""
+
+    attempt: int
+    plan: Plan
+    token: str
+    launching_mono: float
+    launched: bool = False
+    root: ProcessId | None = None
+    keeper: ProcessId | None = None
+    first_beat_s: float | None = None
+    first_step_s: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    ended: bool = False
+    code: int | None = None
+    signal: int | None = None
+    how_known: str | None = None
+    error: str | None = None
+    tree_gone: bool = False
+    stall_id: str | None = None
+    """The stall that ended it, None when it ended by itself."""
+    crash_id: str | None = None
+    taken: tuple[str, ...] = ()
+    """Remedies that reported back that they took."""
+    resume_ok: bool | None = None
+
+
+class Kill(Value):
+    """A kill sequence under way."""
+
+    sequence: Literal["hang", "stop", "now", "sweep"]
+    why: str
+    stage: KillStage | None = None
+    stage_mono: float = 0.0
+    targets: tuple[ProcessId, ...] = ()
+    signal: int = 0
+
+
+class StopRequest(Value):
+    """The user wants the run to end."""
+
+    by: str
+    mode: Literal["soft", "now"]
+    exit_code: int
+    mono: float
+
+
+class State(Value):
+    """Everything that is known about a run from its events alone."""
+
+    state: RunState = "idle"
+    run_id: str = ""
+    name: str = ""
+    run_dir: str = ""
+    slot_dir: str | None = None
+    cwd: str = ""
+    boot_id: str | None = None
+    host: str = ""
+    argv: tuple[str, ...] = ()
+    supervisor: ProcessId | None = None
+    started_at: float | None = None
+    """Unix seconds."""
+    updated_at: float | None = None
+    seq: int = 0
+    mono: float = 0.0
+    """Monotonic stamp of the newest event."""
+
+    attempts: tuple[AttemptRecord, ...] = ()
+    next_plan: Plan | None = None
+    """Made and not launched yet."""
+    restarts: int = 0
+    """Restarts in all."""
+    restarts_since_progress: int = 0
+    """Restarts since the last newer step or checkpoint; this is what --max-restarts limits."""
+    best_step: int | None = None
+    best_checkpoint_step: int | None = None
+    members: tuple[Member, ...] = ()
+    ranks: tuple[RankStatus, ...] = ()
+    progress: RunProgress = RunProgress()
+
+    suspicion: Basis | None = None
+    suspicion_mono: float = 0.0
+    look_seen: bool = False
+    """A look at the present suspicion has been recorded."""
+    stalls: tuple[StallRecord, ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
+    """Checkpoints passed over at the last restart: path and reason."""
+    checkpoint_chosen: str | None = None
+    kill: Kill | None = None
+    stop: StopRequest | None = None
+    restart_requested: bool = False
+    extra_remedies: tuple[str, ...] = ()
+    """Asked for by `wtrain restart --with`."""
+    extra_allow: tuple[str, ...] = ()
+    save_requested: int = 0
+    save_proven: int = 0
+    can_be_asked_to_save: bool = False
+    backoff_until: float | None = None
+    given_up: str | None = None
+    given_up_code: int | None = None
+    survivors: tuple[int, ...] = ()
+
+    outcome: Outcome | None = None
+    exit_code: int | None = None
+    warning: str | None = None
+    why: str | None = None
+    """Why it finished, in words."""
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @property
+    def attempt(self) -> AttemptRecord | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def last_stall(self) -> StallRecord | None:
+        """The newest bundle that is a stall or a crash."""
+        return next((stall for stall in reversed(self.stalls) if stall.why != "manual"), None)
