@@ -49,7 +49,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_sn
     """0 before the first attempt."""
 
 
-class RunStarted(Event):
+class RunStarted(Event, frozen=True, kw_only=True):
     run_id: str
     name: str
     boot_id: str | None
@@ -71,51 +71,51 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class OrphansFound(Event):
+class OrphansFound(Event, frozen=True, kw_only=True):
     orphans: tuple[Orphan, ...]
 
 
-class ProcessKilled(Event):
+class ProcessKilled(Event, frozen=True, kw_only=True):
     pid: int
     start: int
     signal: int
     why: str
 
 
-class AttemptLaunching(Event):
+class AttemptLaunching(Event, frozen=True, kw_only=True):
     """Intent."""
 
     token: str
     plan: Plan
 
 
-class AttemptLaunched(Event):
+class AttemptLaunched(Event, frozen=True, kw_only=True):
     pid: int
     start: int
     keeper_pid: int
     keeper_start: int
 
 
-class FirstBeat(Event):
+class FirstBeat(Event, frozen=True, kw_only=True):
     rank: int
     pid: int
     after_s: float
 
 
-class FirstStep(Event):
+class FirstStep(Event, frozen=True, kw_only=True):
     rank: int
     pid: int
     step: int
     after_s: float
 
 
-class PhaseChanged(Event):
+class PhaseChanged(Event, frozen=True, kw_only=True):
     rank: int
     phase: Phase
     previous: Phase
 
 
-class Progress(Event):
+class Progress(Event, frozen=True, kw_only=True):
     """Sampled; also a member census, so that an adopting supervisor knows the tree."""
 
     progress: RunProgress
@@ -123,7 +123,7 @@ class Progress(Event):
     members: tuple[Member, ...]
 
 
-class Suspected(Event):
+class Suspected(Event, frozen=True, kw_only=True):
     basis: Basis
     phase: Phase
     ranks: tuple[int, ...]
@@ -131,7 +131,7 @@ class Suspected(Event):
     why: str
 
 
-class Looked(Event):
+class Looked(Event, frozen=True, kw_only=True):
     """The cheap look between suspicion and decision."""
 
     patience: Patience
@@ -140,11 +140,11 @@ class Looked(Event):
     why: str
 
 
-class SuspicionEnded(Event):
+class SuspicionEnded(Event, frozen=True, kw_only=True):
     why: str
 
 
-class StallDeclared(Event):
+class StallDeclared(Event, frozen=True, kw_only=True):
     stall_id: str
     basis: Basis
     phase: Phase
@@ -153,20 +153,20 @@ class StallDeclared(Event):
     why: str
 
 
-class StallRecovered(Event):
+class StallRecovered(Event, frozen=True, kw_only=True):
     stall_id: str
     why: str
 
 
-class Noticed(Event):
-    """Something a person should know that is no stall: stopped, input, busy over budget, D state."""
+class Noticed(Event, frozen=True, kw_only=True):
+    """Something a person should know that is no stall: stopped, waiting for input, busy."""
 
     kind: Literal["stopped", "input", "busy", "uninterruptible", "suspended", "client", "keeper"]
     pids: tuple[int, ...]
     why: str
 
 
-class EvidenceCollecting(Event):
+class EvidenceCollecting(Event, frozen=True, kw_only=True):
     """Intent."""
 
     stall_id: str
@@ -174,7 +174,7 @@ class EvidenceCollecting(Event):
     dir: str
 
 
-class EvidenceCollected(Event):
+class EvidenceCollected(Event, frozen=True, kw_only=True):
     stall_id: str
     why: BundleWhy
     dir: str
@@ -186,37 +186,31 @@ class EvidenceCollected(Event):
     problem: str | None
 
 
-class Diagnosed(Event):
+class Diagnosed(Event, frozen=True, kw_only=True):
     stall_id: str
     diagnosis: Diagnosis
 
 
-class StopRequested(Event):
+class StopRequested(Event, frozen=True, kw_only=True):
     by: str
     mode: Literal["soft", "now"]
     exit_code: int
     """77 for stop and SIGTERM, 130 for Ctrl-C."""
 
 
-class RestartRequested(Event):
-    by: str
-    with_remedies: tuple[str, ...]
-    allow: tuple[str, ...]
-
-
-class SaveRequested(Event):
+class SaveRequested(Event, frozen=True, kw_only=True):
     by: str
     sequence: int
     can_be_asked: bool
 
 
-class SaveProven(Event):
+class SaveProven(Event, frozen=True, kw_only=True):
     sequence: int
     path: str
     step: int | None
 
 
-class StopAsked(Event):
+class StopAsked(Event, frozen=True, kw_only=True):
     """The control page's stop-request was raised."""
 
     sequence: int
@@ -229,7 +223,7 @@ KillStage = Literal[
 ]
 
 
-class Signalling(Event):
+class Signalling(Event, frozen=True, kw_only=True):
     """Intent: one stage of a kill sequence begins."""
 
     stage: KillStage
@@ -238,7 +232,7 @@ class Signalling(Event):
     why: str
 
 
-class Signalled(Event):
+class Signalled(Event, frozen=True, kw_only=True):
     pid: int
     start: int
     signal: int
@@ -246,16 +240,16 @@ class Signalled(Event):
     result: Literal["sent", "gone", "denied", "not-ours"]
 
 
-class SurvivedKill(Event):
+class SurvivedKill(Event, frozen=True, kw_only=True):
     pids: tuple[int, ...]
     why: str
 
 
-class TreeGone(Event):
+class TreeGone(Event, frozen=True, kw_only=True):
     shared_memory_removed: tuple[str, ...] = ()
 
 
-class AttemptExited(Event):
+class AttemptExited(Event, frozen=True, kw_only=True):
     code: int | None
     signal: int | None
     how_known: str
@@ -263,7 +257,7 @@ class AttemptExited(Event):
     error: str | None = None
 
 
-class CheckpointChosen(Event):
+class CheckpointChosen(Event, frozen=True, kw_only=True):
     path: str
     format: str
     step: int | None
@@ -271,30 +265,37 @@ class CheckpointChosen(Event):
     why: str
 
 
-class CheckpointRejected(Event):
+class CheckpointRejected(Event, frozen=True, kw_only=True):
     path: str
     format: str
     why: str
 
 
-class PlanMade(Event):
+class PlanMade(Event, frozen=True, kw_only=True):
     plan: Plan
 
 
-class GivenUp(Event):
+class WouldHaveKilled(Event, frozen=True, kw_only=True):
+    """Report-only: what would have happened now."""
+
+    stall_id: str
+    why: str
+
+
+class GivenUp(Event, frozen=True, kw_only=True):
     """No further attempt: the ladder or the budget is at its end."""
 
     why: str
     exit_code: int
 
 
-class BackingOff(Event):
+class BackingOff(Event, frozen=True, kw_only=True):
     delay_s: float
     until_mono: float
     why: str
 
 
-class RemedyTaken(Event):
+class RemedyTaken(Event, frozen=True, kw_only=True):
     """What the training process itself reported about a setting."""
 
     remedy: str
@@ -303,14 +304,14 @@ class RemedyTaken(Event):
     why: str
 
 
-class ResumeVerified(Event):
+class ResumeVerified(Event, frozen=True, kw_only=True):
     expected_step: int | None
-    first_step: int
+    first_step: int | None
     ok: bool
     why: str
 
 
-class Adopted(Event):
+class Adopted(Event, frozen=True, kw_only=True):
     pid: int
     start: int
     boot_id: str | None
@@ -318,19 +319,19 @@ class Adopted(Event):
     why: str
 
 
-class SupervisorLeft(Event):
+class SupervisorLeft(Event, frozen=True, kw_only=True):
     """The supervisor ended on purpose with training alive (a bug of ours, or asked to)."""
 
     why: str
 
 
-class LogBehind(Event):
+class LogBehind(Event, frozen=True, kw_only=True):
     behind_s: float
     spill: str | None
     why: str
 
 
-class RunFinished(Event):
+class RunFinished(Event, frozen=True, kw_only=True):
     outcome: Outcome
     exit_code: int
     warning: str | None
@@ -357,7 +358,6 @@ AnyEvent = (
     | EvidenceCollected
     | Diagnosed
     | StopRequested
-    | RestartRequested
     | SaveRequested
     | SaveProven
     | StopAsked
@@ -369,6 +369,7 @@ AnyEvent = (
     | CheckpointChosen
     | CheckpointRejected
     | PlanMade
+    | WouldHaveKilled
     | GivenUp
     | BackingOff
     | RemedyTaken
@@ -409,7 +410,8 @@ def decode(line: bytes) -> AnyEvent:
     Raises:
         msgspec.ValidationError, msgspec.DecodeError: not an event of this schema.
     """
-    return _decoder.decode(line)
+    event: AnyEvent = _decoder.decode(line)
+    return event
 
 
 def to_builtins(event: Event) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The nouns of the core: frozen values that every room exchanges. No behaviour beyond derived fields."""
+"""The nouns of the core: frozen values that every room exchanges, without behaviour."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ProcessId(msgspec.Struct, frozen=True, order=True):
     start: int
 
 
-class ProcessRow(Value):
+class ProcessRow(Value, frozen=True, kw_only=True):
     """One look at one process. None means that the system would not say."""
 
     pid: int
@@ -74,7 +74,7 @@ class ProcessRow(Value):
         return ProcessId(self.pid, self.start)
 
 
-class SlotReading(Value):
+class SlotReading(Value, frozen=True, kw_only=True):
     """The heartbeat slot of one process, decoded; raw words by the names of client.layout."""
 
     pid: int
@@ -114,7 +114,7 @@ class SlotReading(Value):
     resumed_step: int | None
 
 
-class Member(Value):
+class Member(Value, frozen=True, kw_only=True):
     """A process recorded as part of this run's tree; membership outlives its parent."""
 
     pid: int
@@ -132,7 +132,7 @@ class Member(Value):
         return ProcessId(self.pid, self.start)
 
 
-class MemberSample(Value):
+class MemberSample(Value, frozen=True, kw_only=True):
     """A member at one poll."""
 
     member: Member
@@ -144,7 +144,7 @@ class MemberSample(Value):
     """Blocked reading a terminal or stdin; None where the system does not tell."""
 
 
-class Sample(Value):
+class Sample(Value, frozen=True, kw_only=True):
     """One poll of the whole tree."""
 
     at: float
@@ -165,7 +165,7 @@ class Sample(Value):
     """How much later than planned this poll ran (a suspend, SIGSTOP or swap storm of ours)."""
 
 
-class RankStatus(Value):
+class RankStatus(Value, frozen=True, kw_only=True):
     """A rank as status shows it."""
 
     rank: int
@@ -179,7 +179,7 @@ class RankStatus(Value):
     workers: tuple[int, ...]
 
 
-class RunProgress(Value):
+class RunProgress(Value, frozen=True, kw_only=True):
     """What a person wants to read first. None is unknown."""
 
     step: int | None = None
@@ -190,7 +190,7 @@ class RunProgress(Value):
     loss: float | None = None
 
 
-class RemedyUse(Value):
+class RemedyUse(Value, frozen=True, kw_only=True):
     """A remedy in a plan, with the reason it is there."""
 
     id: str
@@ -198,7 +198,7 @@ class RemedyUse(Value):
     why: str
 
 
-class CheckpointRef(Value):
+class CheckpointRef(Value, frozen=True, kw_only=True):
     """The checkpoint a plan resumes from."""
 
     path: str
@@ -209,7 +209,7 @@ class CheckpointRef(Value):
     """Which call of train() or fit() wrote it, where the save hook recorded that."""
 
 
-class CheckpointFinding(Value):
+class CheckpointFinding(Value, frozen=True, kw_only=True):
     """One checkpoint that a survey has looked at."""
 
     path: str
@@ -222,7 +222,7 @@ class CheckpointFinding(Value):
     ordinal: int | None = None
 
 
-class Survey(Value):
+class Survey(Value, frozen=True, kw_only=True):
     """The checkpoints of a run, newest first."""
 
     findings: tuple[CheckpointFinding, ...]
@@ -236,7 +236,7 @@ class Survey(Value):
         return next((finding for finding in self.findings if finding.whole), None)
 
 
-class Plan(Value):
+class Plan(Value, frozen=True, kw_only=True):
     """One attempt, reproducible by a person."""
 
     attempt: int
@@ -251,7 +251,7 @@ class Plan(Value):
     remedies: tuple[RemedyUse, ...]
 
 
-class Culprit(Value):
+class Culprit(Value, frozen=True, kw_only=True):
     """The process that a diagnosis points at."""
 
     rank: int | None
@@ -261,14 +261,14 @@ class Culprit(Value):
     """`function (file:line)`."""
 
 
-class RankedFamily(Value):
+class RankedFamily(Value, frozen=True, kw_only=True):
     """An alternative of a diagnosis."""
 
     family: str
     confidence: float
 
 
-class Diagnosis(Value):
+class Diagnosis(Value, frozen=True, kw_only=True):
     """What is stuck and why. family None is "I do not know", a right answer."""
 
     family: str | None
@@ -286,14 +286,14 @@ Patience = Literal["proven", "may-end", "input", "healthy", "unknown"]
 for something outside; input: for a person; healthy: it works; unknown: the stacks do not tell."""
 
 
-class Missing(Value):
+class Missing(Value, frozen=True, kw_only=True):
     """Evidence that could not be had."""
 
     pid: int
     why: str
 
 
-class CapturedProcess(Value):
+class CapturedProcess(Value, frozen=True, kw_only=True):
     """A row of a bundle's verdict.json."""
 
     pid: int
@@ -306,7 +306,7 @@ class CapturedProcess(Value):
     why_not: str | None
 
 
-class EvidenceResult(Value):
+class EvidenceResult(Value, frozen=True, kw_only=True):
     """What a collector brought back."""
 
     stall_id: str
@@ -332,7 +332,7 @@ class EvidenceResult(Value):
         )
 
 
-class ExitStatus(Value):
+class ExitStatus(Value, frozen=True, kw_only=True):
     """How the root of an attempt ended: a code, or a signal, or neither when nobody knows."""
 
     code: int | None

@@ -24,7 +24,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A section of the config file; an unknown key is an error."""
 
 
-class PhaseBudget(Section):
+class PhaseBudget(Section, frozen=True, kw_only=True):
     """How long one phase may be silent."""
 
     soft_s: Annotated[float, _positive("silence in a quiet job after which we look at the stacks")]
@@ -33,9 +33,15 @@ class PhaseBudget(Section):
     ]
 
 
-class Phases(Section):
+class Phases(Section, frozen=True, kw_only=True):
     """First-run budgets per phase, used until the run's own timings are known."""
 
+    unknown: Annotated[
+        PhaseBudget,
+        Meta(
+            description="no heartbeat reaches us: output and the tree's activity tell, so wait long"
+        ),
+    ] = PhaseBudget(soft_s=600.0, hard_s=7200.0)
     startup: Annotated[
         PhaseBudget,
         Meta(description="imports and process start; cold imports from a slow disk take a minute"),
@@ -72,7 +78,7 @@ class Phases(Section):
     ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
 
 
-class Detection(Section):
+class Detection(Section, frozen=True, kw_only=True):
     """When silence becomes a suspicion, and a suspicion a stall."""
 
     poll_s: Annotated[
@@ -92,17 +98,19 @@ class Detection(Section):
         float, _non_negative("lock pollers make up to 4.5 kB/s, slow writers 220 kB/s")
     ] = 64_000.0
     quiet_tcp_bytes_s: Annotated[
-        float, _non_negative("keep-alives make some bytes; the slowest download worth sparing 10 kB/s")
+        float,
+        _non_negative("keep-alives make some bytes; the slowest download worth sparing 10 kB/s"),
     ] = 512.0
     learn_after: Annotated[
         int, Meta(ge=2, description="step intervals before a learnt budget replaces the default")
     ] = 8
     learnt_factor: Annotated[
         float, _positive("learnt soft budget = this times the robust 99th percentile of intervals")
-    ] = 5.0
+    ] = 3.0
     learnt_hard_factor: Annotated[float, _positive("the same for the hard budget")] = 30.0
     learnt_soft_floor_s: Annotated[
-        float, _positive("no soft budget below this: quiet moments of 15 s that nothing explains exist")
+        float,
+        _positive("no soft budget below this: quiet moments of 15 s that nothing explains exist"),
     ] = 12.0
     learnt_hard_floor_s: Annotated[float, _positive("no hard budget below this")] = 120.0
     learnt_cap_s: Annotated[float, _positive("no learnt budget above this")] = 7200.0
@@ -114,9 +122,6 @@ class Detection(Section):
         float, _non_negative("and at least this long when the stacks do not prove a deadlock")
     ] = 20.0
     patience_cap_s: Annotated[float, _positive("and at most this long")] = 900.0
-    gone_rank_grace_s: Annotated[
-        float, _non_negative("a launcher reaps a failed rank and ends the others within this time")
-    ] = 5.0
     stopped_timeout_s: Annotated[
         float | None, Meta(description="a job stopped (SIGSTOP) this long is a stall; null: never")
     ] = None
@@ -125,7 +130,9 @@ class Detection(Section):
     ] = 5.0
     stall_timeout_s: Annotated[
         float | None,
-        Meta(description="the user's own hard limit on silence after the first step; null: automatic"),
+        Meta(
+            description="the user's own hard limit on silence after the first step; null: automatic"
+        ),
     ] = None
     startup_timeout_s: Annotated[
         float | None, Meta(description="the same before the first step; null: automatic")
@@ -133,7 +140,7 @@ class Detection(Section):
     phases: Phases = Phases()
 
 
-class Stopping(Section):
+class Stopping(Section, frozen=True, kw_only=True):
     """How a tree is brought down."""
 
     grace_s: Annotated[
@@ -143,11 +150,14 @@ class Stopping(Section):
         float, _non_negative("time for a training that can be asked to save and stop by itself")
     ] = 120.0
     hang_grace_s: Annotated[
-        float, _non_negative("after SIGTERM to the ranks of a hung job; a hung rank seldom acts on it")
+        float, _non_negative("after SIGTERM to the ranks of a hung job; they seldom act on it")
     ] = 5.0
     helpers_s: Annotated[
         float, _non_negative("for resource trackers and shared-memory managers to clean up and end")
     ] = 5.0
+    keeper_s: Annotated[
+        float, _non_negative("for the keeper to see the last process end and to end itself")
+    ] = 3.0
     kill_s: Annotated[
         float, _positive("after SIGKILL; what lives longer is in the kernel and is called so")
     ] = 20.0
@@ -156,7 +166,7 @@ class Stopping(Section):
     ] = 30.0
 
 
-class Recovery(Section):
+class Recovery(Section, frozen=True, kw_only=True):
     """What happens after a stall or a crash."""
 
     on_stall: Annotated[
@@ -195,16 +205,16 @@ class Recovery(Section):
     ] = "refuse"
 
 
-class Evidence(Section):
+class Evidence(Section, frozen=True, kw_only=True):
     """How much time evidence may take."""
 
     look_s: Annotated[float, _positive("the cheap look at a suspicion, all processes")] = 8.0
-    total_s: Annotated[float, _positive("a whole bundle; then it is closed with what is there")] = 20.0
+    total_s: Annotated[float, _positive("a whole bundle; then it closes with what is there")] = 20.0
     process_s: Annotated[float, _positive("one process with one tool")] = 10.0
-    log_tail_lines: Annotated[int, Meta(ge=0, description="lines of output kept in a bundle")] = 200
+    log_tail_lines: Annotated[int, Meta(ge=0, description="output lines kept in a bundle")] = 200
 
 
-class Output(Section):
+class Output(Section, frozen=True, kw_only=True):
     """Where the training's output goes."""
 
     log_cap_bytes: Annotated[
@@ -215,7 +225,7 @@ class Output(Section):
     ] = 30.0
 
 
-class Policy(Section):
+class Policy(Section, frozen=True, kw_only=True):
     """All settings of a run."""
 
     name: Annotated[str | None, Meta(description="name of the run; null: the script's")] = None

@@ -1,10 +1,10 @@
-"""State of a run as a fold over its events: evolve(state, event), replay(events). Pure and total."""
+"""What is known about a run, as one frozen value; core.evolve folds the events into it."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from watchdog_train.core.events import KillStage
+from watchdog_train.core.events import KillStage, Looked
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
@@ -24,7 +24,7 @@ RunState = Literal[
 ]
 
 
-class StallRecord(Value):
+class StallRecord(Value, frozen=True, kw_only=True):
     """One bundle: a stall, a crash or a manual dump."""
 
     id: str
@@ -47,9 +47,11 @@ class StallRecord(Value):
     fingerprint: str | None = None
     diagnosis: Diagnosis | None = None
     recovered: bool = False
+    reported_only: bool = False
+    """Nothing was killed for it, by the user's choice."""
 
 
-class AttemptRecord(Value):
+class AttemptRecord(Value, frozen=True, kw_only=True):
     """One attempt, from its plan to its end."""
 
     attempt: int
@@ -77,7 +79,7 @@ class AttemptRecord(Value):
     resume_ok: bool | None = None
 
 
-class Kill(Value):
+class Kill(Value, frozen=True, kw_only=True):
     """A kill sequence under way."""
 
     sequence: Literal["hang", "stop", "now", "sweep"]
@@ -88,7 +90,7 @@ class Kill(Value):
     signal: int = 0
 
 
-class StopRequest(Value):
+class StopRequest(Value, frozen=True, kw_only=True):
     """The user wants the run to end."""
 
     by: str
@@ -97,7 +99,7 @@ class StopRequest(Value):
     mono: float
 
 
-class State(Value):
+class State(Value, frozen=True, kw_only=True):
     """Everything that is known about a run from its events alone."""
 
     state: RunState = "idle"
@@ -132,18 +134,16 @@ class State(Value):
 
     suspicion: Basis | None = None
     suspicion_mono: float = 0.0
-    look_seen: bool = False
-    """A look at the present suspicion has been recorded."""
+    look: Looked | None = None
+    """What the look at the present suspicion said, None before it."""
+    muted: bool = False
+    """The present silence has been reported already and is not to be killed for."""
     stalls: tuple[StallRecord, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
     """Checkpoints passed over at the last restart: path and reason."""
     checkpoint_chosen: str | None = None
     kill: Kill | None = None
     stop: StopRequest | None = None
-    restart_requested: bool = False
-    extra_remedies: tuple[str, ...] = ()
-    """Asked for by `wtrain restart --with`."""
-    extra_allow: tuple[str, ...] = ()
     save_requested: int = 0
     save_proven: int = 0
     can_be_asked_to_save: bool = False

@@ -65,7 +65,7 @@ class ProcessSystem(Protocol):
 
     # -- places and clocks ---------------------------------------------------------
     def slot_directory(self, run_id: str) -> Path | None:
-        """A private directory for heartbeat slots, on tmpfs where there is one with room; not made."""
+        """A private directory for slots, on tmpfs where there is one with room; not made."""
 
     def on_network_file_system(self, path: Path) -> bool | None: ...
     def monotonic(self) -> float:

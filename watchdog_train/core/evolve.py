@@ -1,0 +1,307 @@
+"""How each event changes the state of a run: total, pure, one short case per type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.model import ProcessId, RunProgress
+from watchdog_train.core.state import AttemptRecord, Kill, StallRecord, State, StopRequest
+
+_replace = msgspec.structs.replace
+
+
+def replay(history: Iterable[e.AnyEvent]) -> State:
+    """The state after a whole log."""
+    state = State()
+    for event in history:
+        state = evolve(state, event)
+    return state
+
+
+def evolve(state: State, event: e.AnyEvent) -> State:
+    """The state after one more event. Never fails; an event out of place changes what it can."""
+    state = _replace(state, seq=event.seq, mono=event.mono, updated_at=event.t)
+    return _change(state, event)
+
+
+def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
+    match event:
+        case e.RunStarted():
+            return _run_started(state, event)
+        case e.PlanMade():
+            return _replace(state, next_plan=event.plan)
+        case e.AttemptLaunching():
+            return _launching(state, event)
+        case e.AttemptLaunched():
+            return _replace(
+                _attempt(
+                    state,
+                    launched=True,
+                    root=ProcessId(event.pid, event.start),
+                    keeper=ProcessId(event.keeper_pid, event.keeper_start),
+                ),
+                state="running",
+            )
+        case e.FirstBeat():
+            return _attempt(state, first_beat_s=event.after_s)
+        case e.FirstStep():
+            state = _attempt(state, first_step_s=event.after_s, first_step=event.step)
+            return _step_reached(state, event.step)
+        case e.Progress():
+            state = _replace(
+                state, progress=event.progress, ranks=event.ranks, members=event.members
+            )
+            return _step_reached(state, event.progress.step)
+        case e.Suspected():
+            return _replace(state, suspicion=event.basis, suspicion_mono=event.mono, look=None)
+        case e.Looked():
+            return _replace(state, look=event)
+        case e.SuspicionEnded():
+            return _replace(state, suspicion=None, look=None, muted=False)
+        case e.StallDeclared():
+            return _stall_declared(state, event)
+        case e.StallRecovered():
+            state = _stall(state, event.stall_id, recovered=True, collecting=False)
+            back = "running" if state.state == "collecting" else state.state
+            return _replace(
+                _attempt(state, stall_id=None), state=back, muted=False, suspicion=None, look=None
+            )
+        case e.WouldHaveKilled():
+            state = _stall(state, event.stall_id, reported_only=True)
+            back = "running" if state.state == "collecting" else state.state
+            return _replace(_attempt(state, stall_id=None), state=back, muted=True)
+        case e.EvidenceCollecting() | e.EvidenceCollected() | e.Diagnosed():
+            return _evidence(state, event)
+        case e.StopRequested():
+            return _stop_requested(state, event)
+        case e.SaveRequested():
+            return _replace(
+                state, save_requested=event.sequence, can_be_asked_to_save=event.can_be_asked
+            )
+        case e.SaveProven():
+            return _replace(state, save_proven=event.sequence)
+        case e.StopAsked():
+            kill = Kill(sequence="stop", why=event.why, stage="ask", stage_mono=event.mono)
+            return _replace(state, state="stopping", kill=kill)
+        case e.Signalling():
+            return _signalling(state, event)
+        case e.SurvivedKill():
+            return _replace(state, survivors=event.pids)
+        case e.TreeGone():
+            return _replace(
+                _attempt(state, tree_gone=True), kill=None, members=(), ranks=(), survivors=()
+            )
+        case e.AttemptExited():
+            return _exited(state, event)
+        case e.CheckpointChosen():
+            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
+        case e.CheckpointRejected():
+            return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
+        case e.GivenUp():
+            return _replace(state, given_up=event.why, given_up_code=event.exit_code)
+        case e.BackingOff():
+            return _replace(state, state="backoff", backoff_until=event.until_mono)
+        case e.RemedyTaken():
+            return _remedy_taken(state, event)
+        case e.ResumeVerified():
+            return _attempt(state, resume_ok=event.ok)
+        case e.Adopted():
+            return _replace(
+                state, supervisor=ProcessId(event.pid, event.start), boot_id=event.boot_id
+            )
+        case e.RunFinished():
+            return _replace(
+                state,
+                state="finished",
+                outcome=event.outcome,
+                exit_code=event.exit_code,
+                warning=event.warning,
+                why=event.why,
+                kill=None,
+            )
+        case (
+            e.OrphansFound()
+            | e.ProcessKilled()
+            | e.PhaseChanged()
+            | e.Noticed()
+            | e.Signalled()
+            | e.SupervisorLeft()
+            | e.LogBehind()
+        ):
+            return state
+
+
+def _attempt(state: State, **changes: Any) -> State:
+    if not state.attempts:
+        return state
+    changed = _replace(state.attempts[-1], **changes)
+    return _replace(state, attempts=(*state.attempts[:-1], changed))
+
+
+def _stall(state: State, stall_id: str, **changes: Any) -> State:
+    stalls = tuple(
+        _replace(stall, **changes) if stall.id == stall_id else stall for stall in state.stalls
+    )
+    return _replace(state, stalls=stalls)
+
+
+def _run_started(state: State, event: e.RunStarted) -> State:
+    return _replace(
+        state,
+        run_id=event.run_id,
+        name=event.name,
+        run_dir=event.run_dir,
+        slot_dir=event.slot_dir,
+        cwd=event.cwd,
+        boot_id=event.boot_id,
+        host=event.host,
+        argv=event.argv,
+        supervisor=ProcessId(event.pid, event.start),
+        started_at=event.t,
+    )
+
+
+def _launching(state: State, event: e.AttemptLaunching) -> State:
+    record = AttemptRecord(
+        attempt=event.plan.attempt,
+        plan=event.plan,
+        token=event.token,
+        launching_mono=event.mono,
+    )
+    again = 1 if state.attempts else 0
+    return _replace(
+        state,
+        state="starting",
+        attempts=(*state.attempts, record),
+        next_plan=None,
+        restarts=state.restarts + again,
+        restarts_since_progress=state.restarts_since_progress + again,
+        members=(),
+        ranks=(),
+        progress=RunProgress(),
+        suspicion=None,
+        look=None,
+        muted=False,
+        kill=None,
+        backoff_until=None,
+        rejected=(),
+        can_be_asked_to_save=False,
+    )
+
+
+def _step_reached(state: State, step: int | None) -> State:
+    """Note a step; one that no attempt had reached refills the restart budget."""
+    if step is None:
+        return state
+    attempt = state.attempt
+    if attempt is not None and (attempt.last_step is None or step > attempt.last_step):
+        state = _attempt(state, last_step=step)
+    if state.best_step is None or step > state.best_step:
+        state = _replace(state, best_step=step, restarts_since_progress=0)
+    return state
+
+
+def _stall_declared(state: State, event: e.StallDeclared) -> State:
+    record = StallRecord(
+        id=event.stall_id,
+        why="stall",
+        attempt=event.attempt,
+        at=event.t,
+        declared_mono=event.mono,
+        basis=event.basis,
+        phase=event.phase,
+        ranks=event.ranks,
+        age_s=event.age_s,
+        words=event.why,
+    )
+    state = _attempt(state, stall_id=event.stall_id)
+    return _replace(
+        state, stalls=(*state.stalls, record), suspicion=None, look=None, state="collecting"
+    )
+
+
+def _evidence(
+    state: State, event: e.EvidenceCollecting | e.EvidenceCollected | e.Diagnosed
+) -> State:
+    match event:
+        case e.EvidenceCollecting():
+            if not any(stall.id == event.stall_id for stall in state.stalls):
+                record = StallRecord(
+                    id=event.stall_id,
+                    why=event.why,
+                    attempt=event.attempt,
+                    at=event.t,
+                    declared_mono=event.mono,
+                )
+                state = _replace(state, stalls=(*state.stalls, record))
+                if event.why == "crash":
+                    state = _replace(_attempt(state, crash_id=event.stall_id), state="collecting")
+            return _stall(state, event.stall_id, collecting=True, dir=event.dir)
+        case e.EvidenceCollected():
+            return _stall(
+                state,
+                event.stall_id,
+                collecting=False,
+                collected=True,
+                dir=event.dir,
+                captured=event.captured,
+                processes=len(event.processes),
+                fingerprint=event.fingerprint,
+            )
+        case e.Diagnosed():
+            return _stall(state, event.stall_id, diagnosis=event.diagnosis)
+
+
+def _stop_requested(state: State, event: e.StopRequested) -> State:
+    if state.stop is not None and state.stop.mode == "now":
+        return state
+    # The first request names the exit code; a second one only shortens the way.
+    code = state.stop.exit_code if state.stop is not None else event.exit_code
+    stop = StopRequest(by=event.by, mode=event.mode, exit_code=code, mono=event.mono)
+    return _replace(state, stop=stop)
+
+
+def _signalling(state: State, event: e.Signalling) -> State:
+    attempt = state.attempt
+    sequence = state.kill.sequence if state.kill is not None else "hang"
+    if state.kill is None and attempt is not None and attempt.ended:
+        sequence = "sweep"
+    if state.stop is not None and not (attempt is not None and attempt.ended):
+        sequence = "now" if state.stop.mode == "now" else "stop"
+    kill = Kill(
+        sequence=sequence,
+        why=event.why,
+        stage=event.stage,
+        stage_mono=event.mono,
+        targets=event.targets,
+        signal=event.signal,
+    )
+    soft = event.stage in ("ask", "root")
+    return _replace(state, state="stopping" if soft else "killing", kill=kill)
+
+
+def _exited(state: State, event: e.AttemptExited) -> State:
+    state = _step_reached(state, event.step)
+    return _replace(
+        _attempt(
+            state,
+            ended=True,
+            code=event.code,
+            signal=event.signal,
+            how_known=event.how_known,
+            error=event.error,
+        ),
+        suspicion=None,
+        look=None,
+    )
+
+
+def _remedy_taken(state: State, event: e.RemedyTaken) -> State:
+    attempt = state.attempt
+    if attempt is None or not event.took or event.remedy in attempt.taken:
+        return state
+    return _attempt(state, taken=(*attempt.taken, event.remedy))
