@@ -61,7 +61,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.Looked():
             return _replace(state, look=event)
         case e.SuspicionEnded():
-            return _replace(state, suspicion=None, look=None, muted=False)
+            return _replace(state, suspicion=None, look=None, muted=False, notices=())
         case e.StallDeclared():
             return _stall_declared(state, event)
         case e.StallRecovered():
@@ -105,6 +105,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(state, given_up=event.why, given_up_code=event.exit_code)
         case e.BackingOff():
             return _replace(state, state="backoff", backoff_until=event.until_mono)
+        case e.Noticed():
+            return _replace(state, notices=(*state.notices, event.kind))
         case e.RemedyTaken():
             return _remedy_taken(state, event)
         case e.ResumeVerified():
@@ -127,7 +129,6 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             e.OrphansFound()
             | e.ProcessKilled()
             | e.PhaseChanged()
-            | e.Noticed()
             | e.Signalled()
             | e.SupervisorLeft()
             | e.LogBehind()
@@ -186,6 +187,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         suspicion=None,
         look=None,
         muted=False,
+        notices=(),
         kill=None,
         backoff_until=None,
         rejected=(),
@@ -290,6 +292,7 @@ def _exited(state: State, event: e.AttemptExited) -> State:
         _attempt(
             state,
             ended=True,
+            ended_mono=event.mono,
             code=event.code,
             signal=event.signal,
             how_known=event.how_known,

@@ -159,6 +159,9 @@ class Sample(Value, frozen=True, kw_only=True):
     births: int
     """Members ever seen, so that a difference between polls is a birth."""
     deaths: int
+    empty_looks: int = 0
+    """Consecutive full looks, token scan included, that found no live member but the keeper."""
+    keeper_alive: bool | None = None
     suspended_s: float | None = None
     """Total time the machine has slept since boot."""
     late_s: float = 0.0

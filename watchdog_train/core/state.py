@@ -66,6 +66,7 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     first_step: int | None = None
     last_step: int | None = None
     ended: bool = False
+    ended_mono: float = 0.0
     code: int | None = None
     signal: int | None = None
     how_known: str | None = None
@@ -136,6 +137,8 @@ class State(Value, frozen=True, kw_only=True):
     suspicion_mono: float = 0.0
     look: Looked | None = None
     """What the look at the present suspicion said, None before it."""
+    notices: tuple[str, ...] = ()
+    """Kinds of `noticed` that were said about the present silence."""
     muted: bool = False
     """The present silence has been reported already and is not to be killed for."""
     stalls: tuple[StallRecord, ...] = ()
