@@ -223,6 +223,8 @@ class CheckpointFinding(Value, frozen=True, kw_only=True):
     why: str
     how_checked: str
     ordinal: int | None = None
+    saved_at: float | None = None
+    """Unix seconds, by the newest of its files; tells what an earlier run has left."""
 
 
 class Survey(Value, frozen=True, kw_only=True):
