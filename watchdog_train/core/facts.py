@@ -1,0 +1,130 @@
+"""What collectors found out, as frozen values; a diagnosis sees nothing else. None is "unknown"."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.model import BundleWhy, ExitStatus, Role, Value
+from watchdog_train.core.stacks import ThreadStack, deciding_frame, is_forked
+
+FLAT_CPU_SHARE = 0.02
+"""Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
+BUSY_CPU_SHARE = 0.2
+
+How = Literal["py-spy", "py-spy native", "fault handler", "exit"]
+
+
+class ProcessEvidence(Value, frozen=True, kw_only=True):
+    """One process of the tree."""
+
+    pid: int
+    start: int
+    ppid: int
+    role: Role
+    rank: int | None = None
+    worker: int | None = None
+    name: str = ""
+    command: tuple[str, ...] = ()
+    """Secrets removed."""
+    state: str | None = None
+    wchan: str | None = None
+    waits: str | None = None
+    """What the main thread waits for in the kernel, in words: `futex without a time limit`."""
+    sealed: bool | None = None
+    """True: every thread waits, without a time limit, for a lock that only a thread of this same
+    process can release, and none ran between two looks: no one is left to wake it, ever."""
+    cpu_share: float | None = None
+    """Of one core, between two looks."""
+    io_bytes_s: float | None = None
+    os_threads: int | None = None
+    rss_bytes: int | None = None
+    waits_for_input: bool | None = None
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    """Only the variables that a rule may ask for."""
+    threads: tuple[ThreadStack, ...] = ()
+    how: How | None = None
+    """Which tool gave the stacks; None: there are none."""
+    why_not: str | None = None
+    changed: bool | None = None
+    """Whether a second look at the stacks differed; True proves life, False proves nothing."""
+
+    @property
+    def label(self) -> str:
+        """`rank 0`, `rank 0 worker 1`, `launcher`."""
+        rank = "" if self.rank is None else f"rank {self.rank}"
+        if self.role == "rank":
+            return rank or "the training process"
+        if self.role == "worker":
+            worker = "worker" if self.worker is None else f"worker {self.worker}"
+            return f"{rank} {worker}".strip()
+        return self.role if self.role != "other" else self.name or "helper process"
+
+    @property
+    def forked(self) -> bool | None:
+        """Started by fork; None when its stack does not tell."""
+        for thread in self.threads:
+            if thread.main:
+                return is_forked(thread.frames)
+        return None
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread, when its stack was captured."""
+        return next((thread for thread in self.threads if thread.main), None)
+
+    def line(self) -> str:
+        """One line for the list of evidence."""
+        parts = []
+        thread = self.main or (self.threads[0] if self.threads else None)
+        frame = deciding_frame(thread.frames) if thread else None
+        if frame is not None:
+            parts.append(f"in {frame}")
+        if self.state:
+            parts.append(f"state {self.state}")
+        if self.cpu_share is not None:
+            parts.append(f"CPU {self.cpu_share:.0%}")
+        if self.waits:
+            parts.append(self.waits)
+        return f"{self.label} (pid {self.pid}): {', '.join(parts) or 'no stack'}"
+
+
+class LogText(Value, frozen=True, kw_only=True):
+    """The end of one log, oldest line first; untrusted, bounded, secrets removed."""
+
+    source: str
+    lines: tuple[str, ...]
+
+
+class HostFacts(Value, frozen=True, kw_only=True):
+    """The machine around the training."""
+
+    oom_kills: int | None = None
+    """Kills by the memory killer in this cgroup since the attempt began, or ever when unknown."""
+    oom_since_start: bool = False
+    """Whether `oom_kills` counts from the start of the attempt."""
+    shm_used_share: float | None = None
+    memory_available_share: float | None = None
+    swap_used_share: float | None = None
+    load_per_core: float | None = None
+    disk_free_bytes: int | None = None
+
+
+class LockFact(Value, frozen=True, kw_only=True):
+    """A lock file that the training waits for or holds open."""
+
+    path: str
+    owner_pid: int | None
+    owner_alive: bool | None
+
+
+class Evidence(Value, frozen=True, kw_only=True):
+    """Everything a diagnosis is made from."""
+
+    why: BundleWhy
+    processes: tuple[ProcessEvidence, ...] = ()
+    logs: tuple[LogText, ...] = ()
+    exit: ExitStatus | None = None
+    host: HostFacts = HostFacts()
+    locks: tuple[LockFact, ...] = ()
