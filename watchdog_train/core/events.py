@@ -218,14 +218,16 @@ class StopAsked(Event, frozen=True, kw_only=True):
     why: str
 
 
-KillStage = Literal[
-    "ask", "root", "freeze", "terminate", "kill", "helpers", "launchers", "keeper", "survivors"
-]
+KillStage = Literal["ask", "root", "freeze", "terminate", "kill", "helpers", "launchers", "keeper"]
+
+
+KillSequence = Literal["hang", "stop", "now", "sweep"]
 
 
 class Signalling(Event, frozen=True, kw_only=True):
     """Intent: one stage of a kill sequence begins."""
 
+    sequence: KillSequence
     stage: KillStage
     targets: tuple[ProcessId, ...]
     signal: int

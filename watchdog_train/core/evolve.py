@@ -53,9 +53,15 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _step_reached(state, event.step)
         case e.Progress():
             state = _replace(
-                state, progress=event.progress, ranks=event.ranks, members=event.members
+                state,
+                progress=event.progress,
+                progress_mono=event.mono,
+                ranks=event.ranks,
+                members=event.members,
             )
             return _step_reached(state, event.progress.step)
+        case e.PhaseChanged():
+            return _replace(state, phase_mono=event.mono)
         case e.Suspected():
             return _replace(state, suspicion=event.basis, suspicion_mono=event.mono, look=None)
         case e.Looked():
@@ -80,7 +86,10 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _stop_requested(state, event)
         case e.SaveRequested():
             return _replace(
-                state, save_requested=event.sequence, can_be_asked_to_save=event.can_be_asked
+                state,
+                save_requested=event.sequence,
+                save_wall=event.t,
+                can_be_asked_to_save=event.can_be_asked,
             )
         case e.SaveProven():
             return _replace(state, save_proven=event.sequence)
@@ -128,7 +137,6 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case (
             e.OrphansFound()
             | e.ProcessKilled()
-            | e.PhaseChanged()
             | e.Signalled()
             | e.SupervisorLeft()
             | e.LogBehind()
@@ -268,22 +276,20 @@ def _stop_requested(state: State, event: e.StopRequested) -> State:
 
 
 def _signalling(state: State, event: e.Signalling) -> State:
-    attempt = state.attempt
-    sequence = state.kill.sequence if state.kill is not None else "hang"
-    if state.kill is None and attempt is not None and attempt.ended:
-        sequence = "sweep"
-    if state.stop is not None and not (attempt is not None and attempt.ended):
-        sequence = "now" if state.stop.mode == "now" else "stop"
+    before = state.kill
+    stage_mono, targets = event.mono, event.targets
+    if before is not None and (before.stage, before.signal) == (event.stage, event.signal):
+        # Newcomers of the same stage: its deadline stays, or a fork storm would move it for ever.
+        stage_mono, targets = before.stage_mono, (*before.targets, *event.targets)
     kill = Kill(
-        sequence=sequence,
+        sequence=event.sequence,
         why=event.why,
         stage=event.stage,
-        stage_mono=event.mono,
-        targets=event.targets,
+        stage_mono=stage_mono,
+        targets=targets,
         signal=event.signal,
     )
-    soft = event.stage in ("ask", "root")
-    return _replace(state, state="stopping" if soft else "killing", kill=kill)
+    return _replace(state, state="stopping" if event.stage == "root" else "killing", kill=kill)
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:
@@ -305,6 +311,7 @@ def _exited(state: State, event: e.AttemptExited) -> State:
 
 def _remedy_taken(state: State, event: e.RemedyTaken) -> State:
     attempt = state.attempt
-    if attempt is None or not event.took or event.remedy in attempt.taken:
+    if attempt is None or event.remedy in attempt.reported:
         return state
-    return _attempt(state, taken=(*attempt.taken, event.remedy))
+    taken = (*attempt.taken, event.remedy) if event.took else attempt.taken
+    return _attempt(state, reported=(*attempt.reported, event.remedy), taken=taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from watchdog_train.core.events import KillStage, Looked
+from watchdog_train.core.events import KillSequence, KillStage, Looked
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
@@ -75,6 +75,8 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     stall_id: str | None = None
     """The stall that ended it, None when it ended by itself."""
     crash_id: str | None = None
+    reported: tuple[str, ...] = ()
+    """Remedies about which the training process has said something."""
     taken: tuple[str, ...] = ()
     """Remedies that reported back that they took."""
     resume_ok: bool | None = None
@@ -83,7 +85,7 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
 class Kill(Value, frozen=True, kw_only=True):
     """A kill sequence under way."""
 
-    sequence: Literal["hang", "stop", "now", "sweep"]
+    sequence: KillSequence
     why: str
     stage: KillStage | None = None
     stage_mono: float = 0.0
@@ -132,6 +134,10 @@ class State(Value, frozen=True, kw_only=True):
     members: tuple[Member, ...] = ()
     ranks: tuple[RankStatus, ...] = ()
     progress: RunProgress = RunProgress()
+    progress_mono: float = 0.0
+    """When progress was recorded last."""
+    phase_mono: float = 0.0
+    """When a phase change was recorded last."""
 
     suspicion: Basis | None = None
     suspicion_mono: float = 0.0
@@ -148,6 +154,8 @@ class State(Value, frozen=True, kw_only=True):
     kill: Kill | None = None
     stop: StopRequest | None = None
     save_requested: int = 0
+    save_wall: float = 0.0
+    """Unix seconds of the newest save-request."""
     save_proven: int = 0
     can_be_asked_to_save: bool = False
     backoff_until: float | None = None
