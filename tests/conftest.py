@@ -1,0 +1,62 @@
+"""Fixtures and options of all tests: nothing that a test has started outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.support import MARKER, marked_processes, wait_until
+
+hypothesis.settings.register_profile("wtrain", deadline=None)
+hypothesis.settings.load_profile("wtrain")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the slow tests, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    skip = pytest.mark.skip(reason="slow: only with --all")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The user's own registry of runs is never read or written by a test."""
+    home: Path = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(home / "state"))
+        patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+        for name in [name for name in os.environ if name.startswith("WTRAIN_")]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_outlives_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every process carries this test's marker; one that is left fails the test and is killed."""
+    marker = uuid.uuid4().hex
+    monkeypatch.setenv(MARKER, marker)
+    yield
+    if not marked_processes(marker):
+        return
+    try:
+        wait_until(lambda: not marked_processes(marker), 5.0, "the test's processes have ended")
+    except AssertionError:
+        left = marked_processes(marker)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        names = "\n".join(f"  {pid}: {command}" for pid, command in sorted(left.items()))
+        pytest.fail(f"{len(left)} processes outlived the test (killed now):\n{names}")

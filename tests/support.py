@@ -1,0 +1,393 @@
+"""What every test may use: waiting with a deadline, programs of the zoo, runs of wtrain.
+
+Nothing here sleeps longer than a poll, and nothing here ends a process that a test did not start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+TESTS = Path(__file__).resolve().parent
+REPOSITORY = TESTS.parent
+PROGRAMS = TESTS / "programs"
+EXAMPLES = REPOSITORY / "examples"
+MARKER = "WTRAIN_TEST_MARKER"
+"""Set per test, inherited by everything it starts: how the leak fixture finds what is left."""
+
+T = TypeVar("T")
+Event = dict[str, Any]
+
+
+def wait_until(predicate: Callable[[], T], timeout_s: float, why: str, poll_s: float = 0.02) -> T:
+    """The first true value of `predicate`; fails the test with `why` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"waited {timeout_s:g} s for this, in vain: {why}")
+        time.sleep(poll_s)
+
+
+def bin_path(name: str) -> Path:
+    """A command installed beside the Python that runs the tests."""
+    return Path(sys.executable).parent / name
+
+
+def is_alive(pid: int) -> bool:
+    """True for a process that runs, sleeps or is stopped; a zombie is dead."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+
+
+def marked_processes(marker: str) -> dict[int, str]:
+    """Live processes that inherited this marker: pid -> command line. Empty without /proc."""
+    needle = f"{MARKER}={marker}".encode()
+    found: dict[int, str] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        if pid == os.getpid():
+            continue
+        try:
+            if needle in (entry / "environ").read_bytes().split(b"\0"):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                found[pid] = b" ".join(words).decode("utf-8", "replace").strip()
+        except OSError:
+            continue
+    return {pid: command for pid, command in found.items() if is_alive(pid)}
+
+
+def start_program(
+    name: str,
+    *args: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    ready: bool = False,
+    timeout_s: float = 60.0,
+) -> subprocess.Popen[bytes]:
+    """A program of the zoo in a session of its own; with `ready`, after it has written "ready".
+
+    Its standard output is a pipe; the caller ends and waits for it.
+    """
+    read_end, write_end = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / name), *args],
+            env={**os.environ, **(env or {}), "READY_FD": str(write_end)},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(write_end,),
+            start_new_session=True,
+        )
+    finally:
+        os.close(write_end)
+    os.set_blocking(read_end, False)
+    try:
+        if ready:
+            wait_until(lambda: _read_some(read_end), timeout_s, f"{name} says that it is ready")
+    finally:
+        os.close(read_end)
+    return process
+
+
+def _read_some(descriptor: int) -> bool:
+    try:
+        return b"ready" in os.read(descriptor, 64)
+    except BlockingIOError:
+        return False
+
+
+def end_process(process: subprocess.Popen[bytes], timeout_s: float = 10.0) -> None:
+    """Kills a program of `start_program` with its own process group, and reaps it."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout_s)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+# -- Runs of the installed wtrain -----------------------------------------------------------------
+
+FAST = """\
+detection:
+  poll_s: 0.25
+  window_s: 0.5
+  quiet_windows: 3
+  learnt_soft_floor_s: 3
+  patience_floor_s: 3
+  patience_cap_s: 6
+  phases:
+    unknown: {soft_s: 6, hard_s: 600}
+    startup: {soft_s: 15, hard_s: 600}
+    download: {soft_s: 4, hard_s: 600}
+    load: {soft_s: 6, hard_s: 600}
+    compile: {soft_s: 10, hard_s: 600}
+    first_step: {soft_s: 5, hard_s: 600}
+    train: {soft_s: 3, hard_s: 600}
+    eval: {soft_s: 4, hard_s: 600}
+    checkpoint: {soft_s: 4, hard_s: 600}
+    finishing: {soft_s: 4, hard_s: 600}
+stopping:
+  grace_s: 5
+  ask_s: 10
+  hang_grace_s: 1
+  outlive_s: 3
+recovery:
+  backoff_first_s: 0.2
+  backoff_cap_s: 1
+output:
+  progress_every_s: 1
+"""
+"""Budgets that make a hang a matter of seconds; thresholds of quiet are the real ones."""
+
+
+def scenario_environment(cwd: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a run whose registry, state and caches stay inside `cwd`."""
+    home = cwd / ".home"
+    runtime = home / "runtime"
+    runtime.mkdir(parents=True, exist_ok=True)
+    runtime.chmod(0o700)
+    base = {key: value for key, value in os.environ.items() if not key.startswith("WTRAIN_")}
+    return {
+        **base,
+        MARKER: os.environ.get(MARKER, "none"),
+        "XDG_STATE_HOME": str(home / "state"),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(home / "hf"),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "COLUMNS": "120",
+        **(env or {}),
+    }
+
+
+def program_command(name: str, *args: str) -> list[str]:
+    """The command that runs a program of the zoo, or an example by its path."""
+    path = Path(name)
+    return [sys.executable, str(path if path.is_absolute() else PROGRAMS / name), *args]
+
+
+def read_log(run_dir: Path) -> list[Event]:
+    """Events of a run as plain dicts; a last line that is still being written is left out."""
+    try:
+        data = (run_dir / "events.jsonl").read_bytes()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+
+
+def run_directories(cwd: Path) -> list[Path]:
+    """Run directories under `cwd`, oldest first."""
+    logs = (cwd / "wtrain-runs").glob("*/events.jsonl")
+    found = {path.parent.resolve() for path in logs}
+    return sorted(found, key=lambda path: (path / "events.jsonl").stat().st_ctime)
+
+
+def types(events: Sequence[Event]) -> list[str]:
+    """The types of events in order."""
+    return [event["type"] for event in events]
+
+
+def of_type(events: Sequence[Event], name: str) -> list[Event]:
+    """Events of one type in order."""
+    return [event for event in events if event["type"] == name]
+
+
+def outline(events: Sequence[Event]) -> str:
+    """A log in few lines, for the message of a failing assertion."""
+    quiet = {"type", "seq", "t", "mono", "v", "plan", "members", "ranks", "processes"}
+    lines = []
+    for event in events:
+        if event["type"] in {"progress", "signalled"}:
+            continue
+        rest = {key: value for key, value in event.items() if key not in quiet}
+        lines.append(f"{event['seq']:4} {event['type']:20} {json.dumps(rest)[:240]}")
+    return "\n".join(lines)
+
+
+@dataclass
+class CompletedRun:
+    """A finished command of wtrain: what it said and the run it made."""
+
+    args: list[str]
+    returncode: int
+    stdout: str
+    stderr: str
+    cwd: Path
+    seconds: float
+
+    @property
+    def run_dir(self) -> Path:
+        """The newest run directory under the working directory."""
+        directories = run_directories(self.cwd)
+        assert directories, f"no run directory was made:\n{self.describe()}"
+        return directories[-1]
+
+    @property
+    def events(self) -> list[Event]:
+        return read_log(self.run_dir)
+
+    def of_type(self, name: str) -> list[Event]:
+        return of_type(self.events, name)
+
+    def only(self, name: str) -> Event:
+        """The one event of this type; fails when there is none or more."""
+        found = self.of_type(name)
+        assert len(found) == 1, f"{len(found)} events {name}:\n{self.describe()}"
+        return found[0]
+
+    def json(self) -> dict[str, Any]:
+        """Standard output, which must be one JSON object."""
+        value = json.loads(self.stdout)
+        assert isinstance(value, dict)
+        return value
+
+    def describe(self) -> str:
+        """Everything that a person needs to understand a failure."""
+        directories = run_directories(self.cwd)
+        log = outline(read_log(directories[-1])) if directories else "(no run directory)"
+        return (
+            f"{' '.join(self.args)}\nexit {self.returncode} after {self.seconds:.1f} s\n"
+            f"--- stdout\n{self.stdout[-3000:]}\n--- stderr\n{self.stderr[-5000:]}\n"
+            f"--- events\n{log}"
+        )
+
+    def check(self, returncode: int = 0) -> CompletedRun:
+        """Itself, after asserting the exit code."""
+        assert self.returncode == returncode, self.describe()
+        return self
+
+
+@dataclass
+class RunningWtrain:
+    """A command of wtrain that runs; its output goes to files, so that it can never block on us."""
+
+    args: list[str]
+    process: subprocess.Popen[bytes]
+    cwd: Path
+    env: dict[str, str]
+    stdout_path: Path
+    stderr_path: Path
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_path.read_text("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_path.read_text("utf-8", "replace")
+
+    @property
+    def run_dir(self) -> Path | None:
+        directories = run_directories(self.cwd)
+        return directories[-1] if directories else None
+
+    @property
+    def events(self) -> list[Event]:
+        run_dir = self.run_dir
+        return read_log(run_dir) if run_dir else []
+
+    def wait_for(
+        self, name: str, timeout_s: float, where: Callable[[Event], bool] = lambda _: True
+    ) -> Event:
+        """The first event of this type; fails at once when wtrain has ended without it."""
+
+        def look() -> Event | None:
+            ended = self.process.poll() is not None
+            found = [event for event in of_type(self.events, name) if where(event)]
+            if not found and ended:
+                raise AssertionError(f"ended without {name}:\n{self.result().describe()}")
+            return found[0] if found else None
+
+        try:
+            return wait_until(look, timeout_s, f"event {name}", poll_s=0.05)  # type: ignore[return-value]
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.snapshot().describe()}") from None
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def snapshot(self) -> CompletedRun:
+        """What is known now, as if it had ended; -999 while it runs."""
+        code = self.process.poll()
+        return CompletedRun(
+            args=self.args,
+            returncode=-999 if code is None else code,
+            stdout=self.stdout,
+            stderr=self.stderr,
+            cwd=self.cwd,
+            seconds=time.monotonic() - self.began,
+        )
+
+    def result(self, timeout_s: float = 30.0) -> CompletedRun:
+        """The finished command; killed, with everything that it started, when it is late."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            late = self.snapshot().describe()
+            self.process.kill()
+            self.process.wait(10)
+            raise AssertionError(f"still running after {timeout_s:g} s:\n{late}") from None
+        return self.snapshot()
+
+
+def start_wtrain(
+    *args: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
+) -> RunningWtrain:
+    """Starts the installed `wtrain` in `cwd`, with a state directory of its own."""
+    cwd.mkdir(parents=True, exist_ok=True)
+    full = scenario_environment(cwd, env)
+    number = sum(1 for _ in cwd.glob(".command-*.out"))
+    out, err = cwd / f".command-{number}.out", cwd / f".command-{number}.err"
+    command = [str(bin_path("wtrain")), *args]
+    with out.open("wb") as out_file, err.open("wb") as err_file:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=full,
+            stdin=stdin,
+            stdout=out_file,
+            stderr=err_file,
+            start_new_session=True,
+        )
+    return RunningWtrain(command, process, cwd, full, out, err)
+
+
+def run_wtrain(
+    *args: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120.0,
+) -> CompletedRun:
+    """Runs the installed `wtrain` in `cwd` to its end."""
+    return start_wtrain(*args, cwd=cwd, env=env).result(timeout_s)
+
+
+def write_fast_config(cwd: Path, extra: str = "") -> Path:
+    """A config file with budgets of seconds, for scenarios; returns its path."""
+    cwd.mkdir(parents=True, exist_ok=True)
+    path = cwd / "fast.yaml"
+    path.write_text(FAST + extra, encoding="utf-8")
+    return path
