@@ -212,6 +212,22 @@ class CheckpointRef(Value, frozen=True, kw_only=True):
     """Which call of train() or fit() wrote it, where the save hook recorded that."""
 
 
+class SaveRecord(Value, frozen=True, kw_only=True):
+    """A finished save as the hook inside the training noted it: a line of saves.<pid>.jsonl."""
+
+    path: str
+    """Absolute: the directory of a checkpoint, or its single file."""
+    format: str
+    """"hf", "torch" or "safetensors"."""
+    step: int | None = None
+    ordinal: int | None = None
+    output_dir: str | None = None
+    t: float = 0.0
+    """Unix seconds, when the save had ended."""
+    files: dict[str, tuple[int, int]] = {}
+    """Name (relative to the directory) to size in bytes and mtime in nanoseconds."""
+
+
 class CheckpointFinding(Value, frozen=True, kw_only=True):
     """One checkpoint that a survey has looked at."""
 
