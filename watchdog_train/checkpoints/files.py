@@ -1,0 +1,172 @@
+"""Bounded reads of what training wrote. Must never block on a FIFO, nor believe a claimed size."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from itertools import islice
+from typing import Any, BinaryIO, Literal
+
+from watchdog_train.core.model import Value
+
+JSON_CAP_BYTES = 64 * 1024 * 1024
+"""trainer_state.json keeps the whole log history: megabytes are normal."""
+DIRECTORY_CAP = 10_000
+"""Entries looked at in one directory."""
+
+Sizes = dict[str, tuple[int, int]]
+"""Name to size in bytes and mtime in nanoseconds."""
+
+
+class UnreadableError(Exception):
+    """The file cannot be had; the text says why, in words for a person."""
+
+
+class DamagedError(Exception):
+    """The file was read and is not whole; the text says why."""
+
+
+class Entry(Value, frozen=True, kw_only=True):
+    """One name in a directory, symbolic links followed."""
+
+    name: str
+    kind: Literal["file", "directory", "other"]
+    size: int
+    mtime_ns: int
+    link: bool
+    inode: tuple[int, int]
+
+
+class Listing(Value, frozen=True, kw_only=True):
+    """What a directory holds."""
+
+    path: str
+    entries: tuple[Entry, ...]
+    cut: bool
+    """There was more than was looked at."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the entries."""
+        return frozenset(entry.name for entry in self.entries)
+
+
+def list_directory(path: str, limit: int = DIRECTORY_CAP) -> Listing:
+    """The entries of a directory, sorted by name, at most `limit` of them.
+
+    Raises:
+        UnreadableError: not a directory, or no permission.
+    """
+    entries = []
+    try:
+        with os.scandir(path) as scan:
+            found = list(islice(scan, limit + 1))
+    except (OSError, ValueError) as error:
+        raise UnreadableError(_words(error)) from error
+    for item in found[:limit]:
+        try:
+            link = item.is_symlink()
+            status = item.stat()
+        except OSError:  # a dangling link, or removed meanwhile
+            continue
+        entries.append(
+            Entry(
+                name=item.name,
+                kind=_kind(status.st_mode),
+                size=status.st_size,
+                mtime_ns=status.st_mtime_ns,
+                link=link,
+                inode=(status.st_dev, status.st_ino),
+            )
+        )
+    return Listing(
+        path=path,
+        entries=tuple(sorted(entries, key=lambda entry: entry.name)),
+        cut=len(found) > limit,
+    )
+
+
+def _kind(mode: int) -> Literal["file", "directory", "other"]:
+    if stat.S_ISREG(mode):
+        return "file"
+    return "directory" if stat.S_ISDIR(mode) else "other"
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Opening a FIFO waits for a writer for ever, and a device may act on it: hence the look before,
+    and O_NONBLOCK in case the name was exchanged in between.
+
+    Raises:
+        UnreadableError: missing, not a regular file, or no permission.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UnreadableError("it is not a regular file")
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+    except (OSError, ValueError) as error:
+        raise UnreadableError(_words(error)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnreadableError("it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_capped(path: str, cap_bytes: int) -> bytes:
+    """The whole file.
+
+    Raises:
+        UnreadableError: as open_regular, or larger than the cap.
+    """
+    with open_regular(path) as file:
+        try:
+            data = file.read(cap_bytes + 1)
+        except OSError as error:
+            raise UnreadableError(_words(error)) from error
+    if len(data) > cap_bytes:
+        raise UnreadableError(f"it is larger than the {cap_bytes} bytes that are read of it")
+    return data
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        DamagedError: it does not parse, or nests deeper than the parser goes.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"its JSON does not parse ({type(error).__name__})") from error
+
+
+def sizes_of(path: str, *, depth: int = 2, limit: int = DIRECTORY_CAP) -> Sizes:
+    """Size and mtime of a file, or of every regular file of a directory by relative name."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return {}
+    if not stat.S_ISDIR(status.st_mode):
+        return {os.path.basename(path): (status.st_size, status.st_mtime_ns)}
+    sizes: Sizes = {}
+    pending = [("", 0)]
+    while pending and len(sizes) < limit:
+        prefix, level = pending.pop()
+        try:
+            listing = list_directory(os.path.join(path, prefix), limit - len(sizes))
+        except UnreadableError:
+            continue
+        for entry in listing.entries:
+            name = f"{prefix}{entry.name}"
+            if entry.kind == "file":
+                sizes[name] = (entry.size, entry.mtime_ns)
+            elif entry.kind == "directory" and level < depth and not entry.link:
+                pending.append((f"{name}/", level + 1))
+    return sizes

@@ -1,0 +1,124 @@
+"""Where a training keeps its checkpoints, found without asking it. Reads directories only."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from watchdog_train.checkpoints.files import DIRECTORY_CAP, Listing, UnreadableError, list_directory
+from watchdog_train.checkpoints.formats import Candidate
+from watchdog_train.checkpoints.registry import FORMATS
+from watchdog_train.core.model import SaveRecord, Value
+
+DEPTH = 3
+"""Levels below a directory that are looked at."""
+_LINKED_CAP = 1_000
+_SKIP = frozenset(
+    ("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns")
+)
+_ARGUMENTS = frozenset(
+    (
+        "output_dir", "outputdir", "out_dir", "outdir", "output_path", "output_folder",
+        "save_dir", "savedir", "save_path", "save_folder", "ckpt_dir", "ckpt_path", "ckpt_folder",
+        "checkpoint", "checkpoints", "checkpoint_dir", "checkpoints_dir", "checkpoint_path",
+        "checkpoint_folder", "checkpoint_output_dir", "default_root_dir", "work_dir", "workdir",
+        "project_dir", "results_dir", "result_dir", "run_dir", "exp_dir", "log_dir", "logging_dir",
+        "model_dir",
+    )
+)  # fmt: skip
+
+
+class Found(Value, frozen=True, kw_only=True):
+    """The candidates below some directories."""
+
+    candidates: tuple[Candidate, ...]
+    directories: tuple[str, ...]
+    """Those that exist and were looked at."""
+    problem: str | None
+
+
+def directories_in_arguments(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
+    """Directories that known options name: `--output-dir out`, `--output_dir=out`, `out_dir=o`."""
+    found = []
+    for position, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        option = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+        if option not in _ARGUMENTS or not (equals or word.startswith("-")):
+            continue
+        if not equals:
+            value = argv[position + 1] if position + 1 < len(argv) else ""
+        if not value or value.startswith("-"):
+            continue
+        path = os.path.normpath(os.path.join(cwd, os.path.expanduser(value)))
+        if os.path.isfile(path):
+            path = os.path.dirname(path)
+        found.append(path)
+    return tuple(dict.fromkeys(found))
+
+
+def places(
+    directories: Iterable[str], saves: Iterable[SaveRecord], argv: Sequence[str], cwd: str
+) -> tuple[str, ...]:
+    """Every directory to look in, the best known first, each once."""
+    found = [os.path.normpath(os.path.join(cwd, directory)) for directory in directories]
+    for record in saves:
+        found.append(record.output_dir or os.path.dirname(record.path))
+        found.append(os.path.dirname(record.path))
+    found += directories_in_arguments(argv, cwd)
+    return tuple(dict.fromkeys(path for path in found if os.path.isabs(path)))
+
+
+def find_candidates(directories: Iterable[str], limit: int = DIRECTORY_CAP) -> Found:
+    """Walk the directories, level by level, at most DEPTH deep and `limit` entries in all.
+
+    A linked directory is entered only where it is itself a checkpoint: a link to a data set would
+    use up the limit, and links can form loops.
+    """
+    looked = tuple(directory for directory in directories if os.path.isdir(directory))
+    pending = deque((directory, 0, False) for directory in looked)
+    candidates: dict[str, Candidate] = {}
+    seen: set[tuple[int, int]] = set()
+    left, problem = limit, None
+    while pending:
+        directory, depth, linked = pending.popleft()
+        try:
+            status = os.stat(directory)
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            listing = list_directory(directory, min(left, _LINKED_CAP) if linked else left)
+        except (UnreadableError, OSError) as error:
+            problem = problem or f"{directory} cannot be read: {error}"
+            continue
+        found, owned = _candidates_of(listing, linked)
+        for candidate in found:
+            candidates.setdefault(candidate.path, candidate)
+        left -= len(listing.entries)
+        if left <= 0 or (listing.cut and not linked):
+            problem = f"only the first {limit} entries were looked at, up to {directory}"
+            break
+        if not owned and not linked and depth < DEPTH:
+            pending.extend(_below(listing, depth))
+    return Found(candidates=tuple(candidates.values()), directories=looked, problem=problem)
+
+
+def _candidates_of(listing: Listing, linked: bool) -> tuple[list[Candidate], bool]:
+    """The checkpoints of one directory, and whether it is itself one."""
+    found: list[Candidate] = []
+    for item in FORMATS:
+        if linked and not item.owns_directory:
+            continue
+        own = item.find(listing)
+        if own and item.owns_directory:
+            return list(own), True
+        found += own
+    return found, False
+
+
+def _below(listing: Listing, depth: int) -> Iterable[tuple[str, int, bool]]:
+    """The directories to look at next; real ones first, so that a link to one is the duplicate."""
+    directories = [entry for entry in listing.entries if entry.kind == "directory"]
+    for entry in sorted(directories, key=lambda entry: entry.link):
+        if not entry.name.startswith(".") and entry.name not in _SKIP:
+            yield os.path.join(listing.path, entry.name), depth + 1, entry.link

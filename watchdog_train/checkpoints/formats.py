@@ -1,0 +1,119 @@
+"""What every format answers: where its checkpoints are, which is newest, whether one is whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from watchdog_train.checkpoints.files import Listing, Sizes
+from watchdog_train.core.model import Value
+
+Level = Literal["quick", "full"]
+
+_DELIMITED = re.compile(
+    r"(?P<word>[A-Za-z]*)(?P<mark>[-_=. ]*)(?<![0-9.])(?P<number>\d{1,12})(?![0-9A-Za-z]|\.\d)"
+)
+_STEP_WORDS = frozenset(("step", "steps", "iter", "iters", "iteration", "it", "global"))
+_OTHER_WORDS = frozenset(("ckpt", "checkpoint", "epoch", "epochs", "ep", "e"))
+_EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "e"))
+
+
+class Candidate(Value, frozen=True, kw_only=True):
+    """Something that may be a checkpoint."""
+
+    path: str
+    format: str
+    step: int | None
+    order: int | None
+    """A number that grows from checkpoint to checkpoint: the step, or an epoch in a file name."""
+    files: Sizes
+    recorded: bool = False
+    """The save hook noted a save to this path."""
+
+    @property
+    def mtime_ns(self) -> int:
+        """When the newest of its files was written."""
+        return max((mtime_ns for _, mtime_ns in self.files.values()), default=0)
+
+
+class Verdict(Value, frozen=True, kw_only=True):
+    """Whether a checkpoint is whole. None: cannot be told."""
+
+    whole: bool | None
+    why: str
+    how_checked: str
+
+
+class Limits(Value, frozen=True, kw_only=True):
+    """What a check may cost, and what it may know."""
+
+    level: Level
+    time_left: Callable[[], float]
+    """Seconds left for reading whole files."""
+    world_size: int | None = None
+
+
+class Format(Protocol):
+    """One checkpoint format. A plugin may add one."""
+
+    name: str
+    owns_directory: bool
+    """A directory that is a checkpoint of this format holds no other checkpoints."""
+    resume_hint: str
+    """How a training is told to resume from one, {checkpoint} stands for the path."""
+
+    def find(self, listing: Listing) -> tuple[Candidate, ...]:
+        """The checkpoints in a directory, or the directory itself if it is one."""
+
+    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Candidates of one directory as the framework orders them: the first is its "latest"."""
+
+    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
+        """Whether it is whole. Never unpickles, never writes."""
+
+
+def number_in_name(stem: str) -> tuple[int | None, int | None]:
+    """The (step, order) that a file name tells: `epoch_3` gives (None, 3), `resnet50` nothing."""
+    step = order = epoch = None
+    for match in _DELIMITED.finditer(stem):
+        word, number = match["word"].lower(), int(match["number"])
+        if word in _STEP_WORDS:
+            return number, number
+        if not match["mark"] and word and word not in _OTHER_WORDS:
+            continue
+        if word in _EPOCH_WORDS:
+            epoch = number
+        else:
+            step = number
+    if epoch is not None:
+        return None, epoch
+    order = step
+    return step, order
+
+
+def by_number_then_time(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """Newest first: by number, then by time; one without a number stands where its time puts it.
+
+    Once the save hook has noted a save into a directory, older files there that it has not noted
+    were not written by this training, whatever number is in their names.
+    """
+    noted_ns = max((item.mtime_ns for item in candidates if item.recorded), default=0)
+    foreign = [item for item in candidates if not item.recorded and item.mtime_ns < noted_ns]
+    ours = [item for item in candidates if item.recorded or item.mtime_ns >= noted_ns]
+    return (*_merged(ours), *_merged(foreign))
+
+
+def _merged(candidates: list[Candidate]) -> list[Candidate]:
+    numbered = sorted(
+        (item for item in candidates if item.order is not None),
+        key=lambda item: (item.order or 0, item.mtime_ns),
+    )
+    plain = sorted(
+        (item for item in candidates if item.order is None), key=lambda item: item.mtime_ns
+    )
+    result = []
+    while numbered or plain:
+        take_plain = plain and (not numbered or plain[-1].mtime_ns > numbered[-1].mtime_ns)
+        result.append(plain.pop() if take_plain else numbered.pop())
+    return result

@@ -1,0 +1,39 @@
+"""The formats that are known, and the order of their checkpoints. Must not open a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from watchdog_train.checkpoints import hf, safetensors, torch_zip
+from watchdog_train.checkpoints.formats import Candidate, Format
+
+FORMATS: tuple[Format, ...] = (
+    hf.HuggingFaceFormat(),
+    torch_zip.TorchFormat(),
+    safetensors.SafetensorsFormat(),
+)
+"""In order of what a training can go on from: a framework's full state before single files."""
+BY_NAME = {item.name: item for item in FORMATS}
+
+
+def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """All candidates, newest first.
+
+    Numbers are compared within one directory only: step 50 of a second stage is newer than step
+    1000 of the first. Between directories the newest file decides.
+    """
+    groups: dict[tuple[str, str], list[Candidate]] = {}
+    for candidate in candidates:
+        groups.setdefault((candidate.format, os.path.dirname(candidate.path)), []).append(candidate)
+    rank = {item.name: number for number, item in enumerate(FORMATS)}
+    # Weights in safetensors beside files of torch.save come from one loop: time decides there.
+    rank[safetensors.NAME] = rank[torch_zip.NAME]
+    ordered = sorted(
+        groups.items(),
+        key=lambda item: (rank[item[0][0]], -max(one.mtime_ns for one in item[1])),
+    )
+    result: list[Candidate] = []
+    for (name, _), group in ordered:
+        result += BY_NAME[name].newest_first(tuple(group))
+    return tuple(result)

@@ -1,0 +1,221 @@
+"""Safetensors files, single or sharded. The format has no checksum: never called proven."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from typing import Any
+
+from watchdog_train.checkpoints.files import (
+    JSON_CAP_BYTES,
+    DamagedError,
+    Listing,
+    UnreadableError,
+    open_regular,
+    parse_json,
+    read_capped,
+)
+from watchdog_train.checkpoints.formats import (
+    Candidate,
+    Limits,
+    Verdict,
+    by_number_then_time,
+    number_in_name,
+)
+
+NAME = "safetensors"
+SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+_HEADER_CAP_BYTES = 16 * 1024 * 1024
+_SHARD_NAME = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+_DTYPE_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E5M2FNUZ": 8,
+    "F8_E4M3FNUZ": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16,
+    "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+
+
+def read_tensor_names(path: str) -> frozenset[str]:
+    """The tensors of a file whose header agrees with its size to the byte.
+
+    Raises:
+        DamagedError: cut short, or the header contradicts itself.
+        UnreadableError: missing, or the header is larger than what is read of it.
+    """
+    with open_regular(path) as file:
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise DamagedError(f"cut short: {size_bytes} bytes are less than its length field")
+        (header_bytes,) = struct.unpack("<Q", prefix)
+        if header_bytes < 2 or 8 + header_bytes > size_bytes:
+            raise DamagedError(
+                f"cut short: its header claims {header_bytes} bytes, the file has {size_bytes}"
+            )
+        if header_bytes > _HEADER_CAP_BYTES:
+            raise UnreadableError(f"its header of {header_bytes} bytes is more than is read of it")
+        header = parse_json(file.read(header_bytes))
+    if not isinstance(header, dict):
+        raise DamagedError("its header is not a table of tensors")
+    spans = sorted(_span(name, entry) for name, entry in header.items() if name != "__metadata__")
+    position = 0
+    for begin, end, name in spans:
+        if begin != position:
+            raise DamagedError(f"a gap or an overlap before tensor {name[:80]!r}")
+        position = end
+    if 8 + header_bytes + position != size_bytes:
+        raise DamagedError(
+            f"its header describes {8 + header_bytes + position} bytes, the file has {size_bytes}"
+        )
+    return frozenset(name for _, _, name in spans)
+
+
+def _span(name: str, entry: Any) -> tuple[int, int, str]:
+    try:
+        begin, end = entry["data_offsets"]
+        shape, bits = entry["shape"], _DTYPE_BITS.get(entry["dtype"])
+        numbers = (begin, end, *shape)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"its header is wrong at tensor {name[:80]!r}") from error
+    if (
+        not all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        or len(shape) > 64
+    ):
+        raise DamagedError(f"its header is wrong at tensor {name[:80]!r}")
+    if end < begin or (bits is not None and math.prod(shape) * bits != (end - begin) * 8):
+        raise DamagedError(f"size and shape of tensor {name[:80]!r} disagree")
+    return begin, end, name
+
+
+def check_file(path: str) -> Verdict:
+    """The verdict on one safetensors file, whatever it is a part of."""
+    try:
+        count = len(read_tensor_names(path))
+    except DamagedError as error:
+        return Verdict(whole=False, why=str(error), how_checked="quick")
+    except (UnreadableError, OSError) as error:
+        return Verdict(whole=None, why=f"it cannot be checked: {error}", how_checked="quick")
+    return Verdict(
+        whole=True,
+        why=f"header and size agree on {count} tensors (the format has no checksum)",
+        how_checked="quick",
+    )
+
+
+def read_index(path: str) -> dict[str, str]:
+    """The weight map of an index: tensor to file name.
+
+    Raises:
+        DamagedError: it does not parse, is no index, or names files outside of its directory.
+        UnreadableError: missing or too large.
+    """
+    index = parse_json(read_capped(path, JSON_CAP_BYTES))
+    weights = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weights, dict) or not weights:
+        raise DamagedError("it has no weight map")
+    for shard in weights.values():
+        if (
+            not isinstance(shard, str)
+            or shard != os.path.basename(shard)
+            or shard in ("", ".", "..")
+        ):
+            raise DamagedError("it names a shard outside of its directory")
+    return weights
+
+
+def missing_tensors(path: str, wanted: frozenset[str]) -> str | None:
+    """Why a shard does not hold the tensors that the index puts there, None when it does."""
+    lacking = sorted(wanted - read_tensor_names(path))
+    return f"tensor {lacking[0][:80]!r} is not in it" if lacking else None
+
+
+def check_index(directory: str, index_name: str) -> Verdict:
+    """Every shard that the index names is there, right in itself, and holds its tensors."""
+    try:
+        weights = read_index(os.path.join(directory, index_name))
+    except DamagedError as error:
+        return Verdict(whole=False, why=f"{index_name}: {error}", how_checked="quick")
+    except UnreadableError as error:
+        return Verdict(whole=None, why=f"{index_name}: {error}", how_checked="quick")
+    shards: dict[str, set[str]] = {}
+    for tensor, shard in weights.items():
+        shards.setdefault(shard, set()).add(tensor)
+    for shard, tensors in sorted(shards.items()):
+        path = os.path.join(directory, shard)
+        if not os.path.exists(path):
+            return Verdict(whole=False, why=f"shard {shard} is missing", how_checked="quick")
+        try:
+            problem = missing_tensors(path, frozenset(tensors))
+        except DamagedError as error:
+            return Verdict(whole=False, why=f"shard {shard}: {error}", how_checked="quick")
+        except (UnreadableError, OSError) as error:
+            return Verdict(whole=None, why=f"shard {shard}: {error}", how_checked="quick")
+        if problem:
+            return Verdict(whole=False, why=f"shard {shard}: {problem}", how_checked="quick")
+    return Verdict(
+        whole=True,
+        why=f"all {len(shards)} shards are there and agree with the index",
+        how_checked="quick",
+    )
+
+
+class SafetensorsFormat:
+    """Weights as safetensors: a single file, or a directory with an index and its shards."""
+
+    name = NAME
+    owns_directory = False
+    resume_hint = (
+        '--resume-arg "--resume {checkpoint}" with the option of your script '
+        "(the format holds weights only: the optimizer starts afresh)"
+    )
+
+    def find(self, listing: Listing) -> tuple[Candidate, ...]:
+        """Single files, and the directory itself where it has shards or their index."""
+        found = []
+        files = {
+            entry.name: (entry.size, entry.mtime_ns)
+            for entry in listing.entries
+            if entry.kind == "file"
+            and (entry.name.endswith(INDEX_SUFFIX) or _SHARD_NAME.search(entry.name))
+        }
+        if files:
+            step, order = number_in_name(os.path.basename(listing.path))
+            found.append(
+                Candidate(path=listing.path, format=NAME, step=step, order=order, files=files)
+            )
+        for entry in listing.entries:
+            name = entry.name.removesuffix(".tmp")
+            if entry.kind != "file" or not name.endswith(SUFFIX) or _SHARD_NAME.search(name):
+                continue
+            step, order = number_in_name(name.removesuffix(SUFFIX))
+            found.append(
+                Candidate(
+                    path=os.path.join(listing.path, entry.name),
+                    format=NAME,
+                    step=step,
+                    order=order,
+                    files={entry.name: (entry.size, entry.mtime_ns)},
+                )
+            )
+        return tuple(found)
+
+    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """By number in the name, then by time."""
+        return by_number_then_time(candidates)
+
+    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
+        """Header and size agree; with an index also every shard. Level full adds nothing."""
+        del limits
+        index = next((name for name in candidate.files if name.endswith(INDEX_SUFFIX)), None)
+        if index is not None:
+            return check_index(candidate.path, index)
+        if os.path.isdir(candidate.path):
+            return Verdict(
+                whole=False,
+                why="shards without an index, which is written last",
+                how_checked="quick",
+            )
+        return check_file(candidate.path)

@@ -1,0 +1,225 @@
+"""Look at the checkpoints of a run: which there are, newest first, and which are whole.
+
+`python -m watchdog_train.checkpoints.survey request.json` is a child process of the supervisor, so
+that a stuck file system can be given up on. Reads only; nothing is deleted, renamed or unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.checkpoints.files import Sizes, UnreadableError, sizes_of
+from watchdog_train.checkpoints.find import find_candidates, places
+from watchdog_train.checkpoints.formats import Candidate, Level, Limits, Verdict
+from watchdog_train.checkpoints.registry import BY_NAME, newest_first
+from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
+from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
+from watchdog_train.core.model import CheckpointFinding, SaveRecord, Survey, Value
+
+_REQUEST_CAP_BYTES = 64 * 1024 * 1024
+_CHECKED_CAP = 200
+"""Checkpoints that are looked at, newest first."""
+_SAME_MOMENT_S = 2.0
+
+
+class SurveyRequest(Value, frozen=True, kw_only=True):
+    """What to survey."""
+
+    out: str | None = None
+    """Where survey.json goes."""
+    directories: tuple[str, ...] = ()
+    """From the notes of the training, or named by the user."""
+    only_directories: bool = False
+    """The user named them: look nowhere else."""
+    saves: tuple[SaveRecord, ...] = ()
+    argv: tuple[str, ...] = ()
+    cwd: str = "/"
+    level: Level = "quick"
+    check: Literal["until-whole", "all"] = "until-whole"
+    """Whether older ones than the newest whole one get the full level, too."""
+    full_since: float | None = None
+    """Unix seconds: checkpoints saved at or after it (around a kill) are always checked in full."""
+    world_size: int | None = None
+    settle_s: float = _SAME_MOMENT_S
+    """What changed this recently is looked at twice, this far apart; 0 when nobody writes."""
+    budget_s: float = 60.0
+    """For reading whole files."""
+
+
+class _Records:
+    """What the save hooks have noted, by real path."""
+
+    def __init__(self, saves: Iterable[SaveRecord]) -> None:
+        self._newest: dict[str, SaveRecord] = {}
+        for record in sorted(saves, key=lambda item: item.t):
+            self._newest[_real(record.path)] = record
+
+    def of(self, path: str) -> SaveRecord | None:
+        return self._newest.get(_real(path))
+
+    def covers(self, candidate: Candidate) -> bool:
+        """Whether every file is exactly as it was when the save had ended."""
+        record = self.of(candidate.path)
+        if record is not None:
+            return bool(record.files) and _unchanged(record.files, candidate.files)
+        # Shards of one checkpoint are noted one by one.
+        records = [self.of(os.path.join(candidate.path, name)) for name in candidate.files]
+        return bool(records) and all(
+            item is not None and bool(item.files) and _unchanged(item.files, candidate.files)
+            for item in records
+        )
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _unchanged(noted: Mapping[str, tuple[int, int]], present: Sizes) -> bool:
+    return all(present.get(name) == tuple(times) for name, times in noted.items())
+
+
+def survey(
+    request: SurveyRequest,
+    *,
+    clock: Callable[[], float] = time.time,
+    wait: Callable[[float], None] = time.sleep,
+) -> Survey:
+    """Find, order and check the checkpoints of a run."""
+    if request.only_directories:
+        where: Sequence[str] = places(request.directories, (), (), request.cwd)
+    else:
+        where = places(request.directories, request.saves, request.argv, request.cwd)
+    records = _Records(request.saves)
+    found = find_candidates(where)
+    ordered = newest_first(_with_record(item, records) for item in found.candidates)
+    problem = found.problem
+    if len(ordered) > _CHECKED_CAP:
+        problem = f"{len(ordered)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
+        ordered = ordered[:_CHECKED_CAP]
+    moving = _still_changing(ordered, request.settle_s, clock, wait)
+    deadline = time.monotonic() + request.budget_s
+    findings: list[CheckpointFinding] = []
+    whole_found = False
+    for candidate in ordered:
+        deep = request.level == "full" and (request.check == "all" or not whole_found)
+        deep = deep or (
+            request.full_since is not None and candidate.mtime_ns / 1e9 >= request.full_since
+        )
+        limits = Limits(
+            level="full" if deep else "quick",
+            time_left=lambda: deadline - time.monotonic(),
+            world_size=request.world_size,
+        )
+        verdict = _judge(candidate, limits, records, moving.get(candidate.path))
+        whole_found = whole_found or verdict.whole is True
+        findings.append(_finding(candidate, verdict, records.of(candidate.path)))
+    return Survey(findings=tuple(findings), directories=found.directories, problem=problem)
+
+
+def _with_record(candidate: Candidate, records: _Records) -> Candidate:
+    record = records.of(candidate.path)
+    if record is None:
+        return candidate
+    known = {} if record.step is None else {"step": record.step, "order": record.step}
+    return msgspec.structs.replace(candidate, recorded=True, **known)
+
+
+def _still_changing(
+    candidates: Sequence[Candidate],
+    settle_s: float,
+    clock: Callable[[], float],
+    wait: Callable[[float], None],
+) -> dict[str, str]:
+    """Which of the recently written ones change while we look, by path, with the words for it."""
+    if settle_s <= 0:
+        return {}
+    recent = [item for item in candidates if item.mtime_ns / 1e9 > clock() - settle_s]
+    if not recent:
+        return {}
+    wait(settle_s)
+    changing = {}
+    for candidate in recent:
+        after = sizes_of(candidate.path)
+        changed = [name for name, size in candidate.files.items() if after.get(name) != size]
+        if os.path.isdir(candidate.path) and BY_NAME[candidate.format].owns_directory:
+            changed += sorted(set(after) - set(candidate.files))
+        if changed:
+            changing[candidate.path] = f"still being written: {changed[0]} changed while we looked"
+    return changing
+
+
+def _judge(candidate: Candidate, limits: Limits, records: _Records, moving: str | None) -> Verdict:
+    if moving is not None:
+        return Verdict(whole=False, why=moving, how_checked="quick")
+    if candidate.path.endswith(".tmp"):
+        return Verdict(
+            whole=False, why="by its name a save that has not finished", how_checked="quick"
+        )
+    recorded = records.covers(candidate)
+    noted = "exactly as the save hook noted it when the save had ended"
+    if recorded and limits.level == "quick" and not _unfinished_inside(candidate):
+        return Verdict(whole=True, why=noted, how_checked="recorded")
+    verdict = BY_NAME[candidate.format].check(candidate, limits)
+    if recorded and verdict.whole is None:
+        return Verdict(whole=True, why=noted, how_checked="recorded")
+    if recorded and verdict.whole:
+        return Verdict(whole=True, why=f"{noted}; {verdict.why}", how_checked="recorded")
+    if records.of(candidate.path) is not None and not recorded:
+        return msgspec.structs.replace(
+            verdict, why=f"{verdict.why} (changed since the save hook noted it)"
+        )
+    return verdict
+
+
+def _unfinished_inside(candidate: Candidate) -> bool:
+    """A later save over a recorded directory has begun with files that the record does not know."""
+    return any(name.endswith((".tmp", "checkpoint-is-incomplete.txt")) for name in candidate.files)
+
+
+def _finding(
+    candidate: Candidate, verdict: Verdict, record: SaveRecord | None
+) -> CheckpointFinding:
+    name = candidate.format
+    if name == TORCH_NAME and verdict.whole is not False and _is_legacy(candidate.path):
+        name = LEGACY_NAME
+    return CheckpointFinding(
+        path=candidate.path,
+        format=name,
+        step=candidate.step,
+        whole=verdict.whole,
+        why=verdict.why,
+        how_checked=verdict.how_checked,
+        ordinal=record.ordinal if record is not None else None,
+        saved_at=candidate.mtime_ns / 1e9 if candidate.files else None,
+    )
+
+
+def _is_legacy(path: str) -> bool:
+    try:
+        return begins_like(path) == "legacy"
+    except (UnreadableError, OSError):
+        return False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read the request, write survey.json beside it by an atomic replace."""
+    with open(arguments[0], "rb") as file:
+        request = msgspec.json.decode(file.read(_REQUEST_CAP_BYTES), type=SurveyRequest)
+    if request.out is None:
+        sys.stderr.write("the request names no file to write to\n")
+        return 2
+    temporary = f"{request.out}.{os.getpid()}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(msgspec.json.encode(survey(request)))
+    os.replace(temporary, request.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
