@@ -1,0 +1,1 @@
+"""Files of a run: its directory, its event log, who holds it, and the list of live runs."""

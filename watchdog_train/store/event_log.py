@@ -1,0 +1,353 @@
+"""Append events to a run's log: durable where it matters, and never in the way of the loop.
+
+One thread writes. The caller waits at most two seconds for a lifecycle event and not at all for
+the others; what the disk has not taken by then is copied into a spill file on local memory, and
+moves into the log in order once the disk answers again. Must never raise into the loop because of
+a disk, and never leave a gap or a half line before another line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from watchdog_train.core.events import (
+    LIFECYCLE,
+    SCHEMA_VERSION,
+    AnyEvent,
+    LogBehind,
+    PhaseChanged,
+    Progress,
+)
+from watchdog_train.errors import WtrainError
+from watchdog_train.store.log_lines import MAX_LINE_BYTES, decode_line, encode_line
+from watchdog_train.store.log_reading import (
+    MAX_LOG_BYTES,
+    SPILL_FILE,
+    LogReading,
+    corrupt,
+    read_events,
+    read_spill,
+)
+
+__all__ = ["EventLog", "LogClock", "LogReading", "SystemClock", "read_events"]
+
+DURABLE_WITHIN_S = 2.0
+RETRY_S = 0.5
+SAMPLED = (Progress, PhaseChanged)
+"""Types that are left out, unnumbered, when there is no room for them; all others are kept."""
+MAX_WAITING_BYTES = 16 * 1024 * 1024
+SAMPLED_UNTIL_BYTES = MAX_LOG_BYTES * 3 // 4
+_BINARY = getattr(os, "O_BINARY", 0)
+_CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+
+
+class LogClock(Protocol):
+    """What the log stamps events with."""
+
+    def wall(self) -> float:
+        """Unix seconds."""
+
+    def monotonic(self) -> float:
+        """Seconds since boot."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds since boot."""
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    seq: int
+    data: bytes
+    lifecycle: bool
+    queued: float
+
+
+class EventLog:
+    """The one writer of a log; take the run's lock before opening it."""
+
+    def __init__(
+        self, path: Path, fd: int, *, size: int, seq: int, spill_dir: Path, clock: LogClock
+    ) -> None:
+        self.path = path
+        self.torn_tail: bytes | None = None
+        """What the supervisor before left of a line it was killed in; None when nothing."""
+        self._fd = fd
+        self._clock = clock
+        self._spill_path = spill_dir / SPILL_FILE
+        self._spilled_seq = 0
+        self._spill_trouble: str | None = None
+        self._seq = seq
+        self._changed = threading.Condition()
+        # Shared, under _changed:
+        self._waiting: deque[_Line] = deque()
+        self._waiting_bytes = 0
+        self._left_out = 0
+        self._durable_seq = seq
+        self._trouble: str | None = None
+        self._closing = False
+        # Only the writer's:
+        self._good_bytes = size
+        self._dirty = False
+        self._written_seq = seq
+        self._writer = threading.Thread(target=self._write, name="wtrain-log", daemon=True)
+
+    @classmethod
+    def open(cls, path: Path, *, spill_dir: Path, clock: LogClock | None = None) -> EventLog:
+        """Make the log, or go on with the one a dead supervisor left.
+
+        A torn last line is cut off into `events.jsonl.torn-<n>`; spilled events that the log
+        lacks are queued first.
+
+        Raises:
+            WtrainError: it cannot be opened, or its last whole line is no event.
+        """
+        fd = -1
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY | _CLOSE_ON_EXEC
+            fd = os.open(path, flags, 0o600)
+            seq, size, torn = _last_event(path, fd)
+            if torn:
+                _keep_torn(path, torn)
+                os.ftruncate(fd, size)
+        except OSError as error:
+            _close(fd)
+            raise _cannot_open(path, error) from error
+        except WtrainError:
+            _close(fd)
+            raise
+        log = cls(path, fd, size=size, seq=seq, spill_dir=spill_dir, clock=clock or SystemClock())
+        log.torn_tail = torn or None
+        log._take_spill()
+        log._writer.start()
+        return log
+
+    @property
+    def seq(self) -> int:
+        """Number of the newest event."""
+        return self._seq
+
+    def append(self, event: AnyEvent, attempt: int) -> AnyEvent:
+        """Number, stamp and record an event; returns it exactly as a reader will see it."""
+        lifecycle = isinstance(event, LIFECYCLE)
+        stamped = msgspec.structs.replace(
+            event,
+            v=SCHEMA_VERSION,
+            seq=self._seq + 1,
+            t=self._clock.wall(),
+            mono=self._clock.monotonic(),
+            attempt=attempt,
+        )
+        line = encode_line(stamped)
+        recorded = decode_line(line[:-1])
+        with self._changed:
+            if isinstance(event, SAMPLED) and not self._room_for(line):
+                self._left_out += 1
+                return msgspec.structs.replace(recorded, seq=self._seq)
+            self._enqueue(line, recorded, lifecycle=lifecycle)
+            self._changed.notify_all()
+            if lifecycle and not self._spilled_seq:
+                self._changed.wait_for(
+                    lambda: self._durable_seq >= recorded.seq or self._trouble is not None,
+                    DURABLE_WITHIN_S,
+                )
+        self._look(patience_s=0.0 if lifecycle else DURABLE_WITHIN_S)
+        return recorded
+
+    def behind(self) -> LogBehind | None:
+        """How far the log is behind, None when it is not.
+
+        Call it once a loop: it also copies what waits too long into the spill file, and removes
+        that file when the log has caught up.
+        """
+        return self._look(patience_s=DURABLE_WITHIN_S)
+
+    def _look(self, *, patience_s: float) -> LogBehind | None:
+        with self._changed:
+            waiting = tuple(self._waiting)
+            trouble = self._trouble
+            left_out = self._left_out
+        if not waiting:
+            self._drop_spill()
+            return None
+        behind_s = time.monotonic() - waiting[0].queued
+        if trouble is None and behind_s < patience_s and not self._spilled_seq:
+            return None
+        self._spill(waiting)
+        why = trouble or "the disk does not answer"
+        if left_out:
+            why += f"; {left_out} samples left out"
+        if self._spill_trouble:
+            why += f"; the spill file fails too ({self._spill_trouble}): events are in memory only"
+        spill = None if self._spill_trouble else str(self._spill_path)
+        return LogBehind(behind_s=round(behind_s, 3), spill=spill, why=why)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits and end the writer; False when the log is still behind then.
+
+        What is left is in the spill file, where readers and the next supervisor find it.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._writer.join(timeout_s)
+        self.behind()
+        if self._writer.is_alive():
+            return False
+        _close(self._fd)
+        return not self._waiting
+
+    # -- the loop's side ---------------------------------------------------------------
+    def _take_spill(self) -> None:
+        for event, line in read_spill(self._spill_path.parent, after=self._seq):
+            self._enqueue(line, event, lifecycle=True)
+            self._spilled_seq = event.seq
+        if not self._spilled_seq:
+            # What does not follow the log must not stand before lines that will.
+            with contextlib.suppress(OSError):
+                self._spill_path.replace(self._spill_path.with_suffix(".unused"))
+
+    def _enqueue(self, line: bytes, event: AnyEvent, *, lifecycle: bool) -> None:
+        self._seq = event.seq
+        self._waiting.append(_Line(event.seq, line, lifecycle, time.monotonic()))
+        self._waiting_bytes += len(line)
+
+    def _room_for(self, line: bytes) -> bool:
+        return (
+            self._waiting_bytes + len(line) <= MAX_WAITING_BYTES
+            and self._good_bytes + self._waiting_bytes <= SAMPLED_UNTIL_BYTES
+        )
+
+    def _spill(self, waiting: tuple[_Line, ...]) -> None:
+        fresh = [line for line in waiting if line.seq > self._spilled_seq]
+        if not fresh:
+            return
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _BINARY | _CLOSE_ON_EXEC
+            fd = os.open(self._spill_path, flags, 0o600)
+            try:
+                for line in fresh:
+                    before = os.fstat(fd).st_size
+                    if os.write(fd, line.data) != len(line.data):
+                        os.ftruncate(fd, before)
+                        raise OSError("no space left")
+                    self._spilled_seq = line.seq
+            finally:
+                os.close(fd)
+            self._spill_trouble = None
+        except OSError as error:
+            self._spill_trouble = error.strerror or str(error)
+
+    def _drop_spill(self) -> None:
+        if not self._spilled_seq and not self._spill_trouble:
+            return
+        with contextlib.suppress(OSError):  # harmless: its events are in the log
+            self._spill_path.unlink(missing_ok=True)
+        self._spilled_seq = 0
+        self._spill_trouble = None
+
+    # -- the writer thread --------------------------------------------------------------
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                batch = tuple(self._waiting)
+            if not batch:
+                return
+            try:
+                self._write_lines(batch)
+            except OSError as error:
+                with self._changed:
+                    self._trouble = error.strerror or str(error)
+                    self._changed.notify_all()
+                    if self._closing:
+                        return
+                    self._changed.wait(RETRY_S)
+                continue
+            with self._changed:
+                for _ in batch:
+                    self._waiting_bytes -= len(self._waiting.popleft().data)
+                self._durable_seq = batch[-1].seq
+                self._trouble = None
+                self._changed.notify_all()
+
+    def _write_lines(self, batch: tuple[_Line, ...]) -> None:
+        for line in batch:
+            if line.seq <= self._written_seq:
+                continue  # an earlier try wrote it and failed at a later line
+            if self._dirty:
+                os.ftruncate(self._fd, self._good_bytes)
+                self._dirty = False
+            self._dirty = True
+            if os.write(self._fd, line.data) != len(line.data):
+                raise OSError("no space left on device")
+            self._dirty = False
+            self._good_bytes += len(line.data)
+            self._written_seq = line.seq
+        if any(line.lifecycle for line in batch):
+            os.fsync(self._fd)
+
+
+def _last_event(path: Path, fd: int) -> tuple[int, int, bytes]:
+    """Number of the last event, size up to the end of its line, and what is torn after it."""
+    size = os.fstat(fd).st_size
+    if size > MAX_LOG_BYTES:
+        raise WtrainError(
+            f"the log has {size} bytes, more than {MAX_LOG_BYTES}",
+            context=str(path),
+            reference="event-log-too-large",
+        )
+    with path.open("rb") as file:
+        file.seek(max(0, size - 2 * MAX_LINE_BYTES))
+        tail = file.read(2 * MAX_LINE_BYTES)
+    whole, newline, torn = tail.rpartition(b"\n")
+    if not newline:
+        if size > len(torn):
+            raise corrupt(path, None, f"its last line is longer than {MAX_LINE_BYTES} bytes")
+        return 0, 0, torn
+    try:
+        last = decode_line(whole.rpartition(b"\n")[2])
+    except ValueError as error:
+        raise corrupt(path, None, f"its last whole line is no event: {error}") from error
+    return last.seq, size - len(torn), torn
+
+
+def _keep_torn(path: Path, torn: bytes) -> None:
+    number = 1
+    while path.with_name(f"{path.name}.torn-{number}").exists():
+        number += 1
+    # On a full disk the copy fails; the caller still holds the bytes, and reports them.
+    with contextlib.suppress(OSError):
+        path.with_name(f"{path.name}.torn-{number}").write_bytes(torn)
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def _cannot_open(path: Path, error: OSError) -> WtrainError:
+    return WtrainError(
+        f"the event log cannot be written: {error.strerror}",
+        context=str(path),
+        hint="choose another place with --runs-dir DIR",
+        reference="event-log-unwritable",
+    )

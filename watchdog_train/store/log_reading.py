@@ -1,0 +1,154 @@
+"""Read an event log that a living or a killed supervisor has left.
+
+Must not change anything: readers run next to the writer, and with the supervisor dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from watchdog_train.core.events import AnyEvent
+from watchdog_train.errors import WtrainError
+from watchdog_train.store.log_lines import MAX_LINE_BYTES, decode_line
+
+MAX_LOG_BYTES = 1024 * 1024 * 1024
+SPILL_FILE = "events.spill.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """What a log says, and what is wrong with it."""
+
+    events: tuple[AnyEvent, ...]
+    torn_tail: bytes | None
+    """Bytes after the last newline: a supervisor was killed in the middle of a write, or one is
+    writing just now. At most MAX_LINE_BYTES of them."""
+    spilled: int
+    """How many of the events, the newest, are in the local spill file and not yet in the log."""
+    problem: str | None
+    """Only when not strict: what was skipped, in words."""
+
+
+def read_events(path: Path, *, strict: bool = True, spill_dir: Path | None = None) -> LogReading:
+    """All events of a log, in order.
+
+    Args:
+        path: the `events.jsonl`.
+        strict: refuse a log with a corrupt line or a gap. Otherwise such lines are skipped and
+            named in `problem`, so that status can show what is left.
+        spill_dir: where the writer spills when the disk of `path` fails.
+
+    Raises:
+        WtrainError: there is no log, it is too large, or (strict) corrupt.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_LOG_BYTES:
+            raise WtrainError(
+                f"the log has {size} bytes; more than {MAX_LOG_BYTES} are not read",
+                context=str(path),
+                hint="look at it with tail; a run does not write that much",
+                reference="event-log-too-large",
+            )
+        with path.open("rb") as file:
+            reading = _parse(path, _lines(file), strict=strict)
+    except FileNotFoundError as error:
+        raise WtrainError(
+            "there is no event log here", context=str(path), reference="event-log-missing"
+        ) from error
+    except OSError as error:
+        raise WtrainError(
+            f"the event log cannot be read: {error.strerror}",
+            context=str(path),
+            reference="event-log-unreadable",
+        ) from error
+    if spill_dir is None:
+        return reading
+    last = reading.events[-1].seq if reading.events else 0
+    spilled = tuple(event for event, _ in read_spill(spill_dir, after=last))
+    return LogReading(reading.events + spilled, reading.torn_tail, len(spilled), reading.problem)
+
+
+def read_spill(spill_dir: Path, *, after: int) -> tuple[tuple[AnyEvent, bytes], ...]:
+    """The spilled events that follow `after` without a gap, each with its line."""
+    path = spill_dir / SPILL_FILE
+    found: list[tuple[AnyEvent, bytes]] = []
+    try:
+        if path.stat().st_size > MAX_LOG_BYTES:
+            return ()
+        with path.open("rb") as file:
+            for line in _lines(file):
+                if not line.endswith(b"\n"):
+                    break
+                event = decode_line(line[:-1])
+                if event.seq == after + 1:
+                    found.append((event, line))
+                    after = event.seq
+                elif event.seq > after:
+                    break
+    except (OSError, ValueError):
+        # A spill file is a second copy: what cannot be read of it ends the reading, not the run.
+        return tuple(found)
+    return tuple(found)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines with their newlines; the last may lack it; a too long one loses its end."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if not line.endswith(b"\n") and len(line) > MAX_LINE_BYTES:
+            while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            line += b"\n" if rest else b""
+        yield line
+
+
+def _parse(path: Path, lines: Iterable[bytes], *, strict: bool) -> LogReading:
+    found: list[AnyEvent] = []
+    problems: list[str] = []
+    last = 0
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return LogReading(tuple(found), line[:MAX_LINE_BYTES], 0, _summary(path, problems))
+        try:
+            event = _decode_after(line[:-1], last)
+        except ValueError as error:
+            if strict:
+                raise corrupt(path, number, str(error)) from error
+            problems.append(f"line {number}: {error}")
+            continue
+        if event.seq != last + 1:
+            gap = f"seq {last + 1} to {event.seq - 1} missing before this line"
+            if strict:
+                raise corrupt(path, number, gap)
+            problems.append(f"line {number}: {gap}")
+        last = event.seq
+        found.append(event)
+    return LogReading(tuple(found), None, 0, _summary(path, problems))
+
+
+def _decode_after(line: bytes, last: int) -> AnyEvent:
+    event = decode_line(line)
+    if event.seq <= last:
+        raise ValueError(f"seq {event.seq} comes after {last}")
+    return event
+
+
+def _summary(path: Path, problems: list[str]) -> str | None:
+    if not problems:
+        return None
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{path}, {problems[0][:500]}{more}"
+
+
+def corrupt(path: Path, line_number: int | None, why: str) -> WtrainError:
+    """The error for a log that is damaged elsewhere than at its very end."""
+    place = str(path) if line_number is None else f"{path}:{line_number}"
+    return WtrainError(
+        f"the event log is damaged: {why[:500]}",
+        context=place,
+        hint="the lines around it are plain JSON; status shows what can be read",
+        reference="event-log-corrupt",
+    )

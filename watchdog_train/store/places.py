@@ -1,0 +1,51 @@
+"""Places outside the run directory: the user's state directory, and private local memory.
+
+Must not be asked for anything that has to survive a reboot, but for the state directory.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+
+def state_directory() -> Path:
+    """Where this user's list of live runs and crash reports are kept; not made."""
+    import platformdirs  # 8 ms that `wtrain --version` does not need
+
+    return Path(platformdirs.user_state_dir("wtrain", appauthor=False))
+
+
+def private_runtime_directory(purpose: str, run_id: str) -> Path | None:
+    """A directory that only this user can enter, on memory where there is some; made.
+
+    The same purpose and run give the same place, so that readers and an adopting supervisor find
+    it. None when every candidate is full, read-only, or was made by somebody else: these places
+    are shared by all users, so a directory that is not ours is never entered.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    for base in _bases():
+        top = base / f"wtrain-{user}-{purpose}"
+        if _make_private(top) and _make_private(top / run_id):
+            return top / run_id
+    return None
+
+
+def _bases() -> tuple[Path, ...]:
+    candidates = (os.environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir())  # noqa: S108
+    return tuple(Path(each) for each in candidates if each and os.path.isabs(each))
+
+
+def _make_private(path: Path) -> bool:
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISDIR(found.st_mode) or not os.access(path, os.W_OK | os.X_OK):
+        return False
+    return not hasattr(os, "getuid") or (
+        found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    )
