@@ -1,0 +1,437 @@
+"""The parent of one training: it pumps output into capped files and keeps the exit status.
+
+One per attempt, run as `python -I -S keeper.py <attempt folder>/launch.json`, so that training
+survives the supervisor's death. It must not import anything of ours nor outside the standard
+library, never stop draining the streams, and never wait on any child but by its pid: a stolen
+status turns a failure into success.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
+if TYPE_CHECKING:
+    from typing import Any
+
+BUFFER_BYTES = 8 * 1024 * 1024  # of output that no file takes yet; then the oldest is dropped
+BLOCK_BYTES = 65536
+WRITE_BYTES = 1024 * 1024
+GATHER_S = 0.02  # small writes of a training are gathered this long: fewer wake-ups for everyone
+STUCK_S = 1.0  # a disk that takes nothing for this long no longer slows the training down
+SETTLE_S = 0.5  # how long an exit status waits for the output written before it
+RECORD_BYTES = 1024
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Stream:
+    """One stream of the training: a reader that never waits for long, and a writer."""
+
+    def __init__(self, path: str, fd: int, cap_bytes: int, wake: Wake) -> None:
+        self.path = path
+        self.fd = fd
+        self.half_bytes = max(cap_bytes // 2, 1)
+        self.wake = wake
+        self.changed = threading.Condition()
+        self.blocks: deque[bytes] = deque()
+        self.held_bytes = 0
+        self.dropped_bytes = 0
+        self.stuck = False
+        self.ended = False
+        self.file = -1
+        self.file_bytes = 0
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.writer = threading.Thread(target=self._write, daemon=True)
+        self.reader.start()
+        self.writer.start()
+
+    def settled(self) -> bool:
+        """Whether everything that was written until now is in the file."""
+        with self.changed:
+            if self.ended or self.held_bytes:
+                return not self.held_bytes
+        return sys.platform == "win32" or not select.select([self.fd], [], [], 0)[0]
+
+    def lost_bytes(self) -> int:
+        """What no file has, should we end now."""
+        with self.changed:
+            return self.dropped_bytes + self.held_bytes
+
+    def _read(self) -> None:
+        while True:
+            try:
+                block = os.read(self.fd, BLOCK_BYTES)
+            except OSError:  # EIO: the last writer of a pseudo-terminal is gone
+                block = b""
+            with self.changed:
+                if not block:
+                    self.ended = True
+                    self.changed.notify()
+                    return
+                # A fast training is slowed by a pipe that fills, as it would be without us; a
+                # stuck or full disk must not stop it.
+                while self.held_bytes + len(block) > BUFFER_BYTES and not self.stuck:
+                    self.stuck = not self.changed.wait(STUCK_S)
+                self.blocks.append(block)
+                self.held_bytes += len(block)
+                while self.held_bytes > BUFFER_BYTES and self.blocks:
+                    oldest = self.blocks.popleft()
+                    self.held_bytes -= len(oldest)
+                    self.dropped_bytes += len(oldest)
+                self.changed.notify()
+
+    def _write(self) -> None:
+        while True:
+            with self.changed:
+                while not self.blocks and not self.ended:
+                    self.changed.wait()
+                if not self.blocks:
+                    return
+                data = self.blocks.popleft()
+                while self.blocks and len(data) + len(self.blocks[0]) <= WRITE_BYTES:
+                    data += self.blocks.popleft()
+            written = self._append(data)
+            with self.changed:
+                self.held_bytes -= max(written, 0)
+                if written < len(data):
+                    self.blocks.appendleft(data[max(written, 0) :])
+                self.stuck = written < 0
+                self.changed.notify()
+                busy = self.held_bytes > WRITE_BYTES or self.ended
+            self.wake.up()
+            if written < 0:
+                time.sleep(STUCK_S)
+            elif not busy:
+                time.sleep(GATHER_S)
+
+    def _append(self, data: bytes) -> int:
+        """How many bytes the file took; -1 when it refused."""
+        try:
+            if self.file >= 0 and self.file_bytes + len(data) > self.half_bytes:
+                self._close()
+                os.replace(self.path, self.path + ".1")
+            if self.file < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+                self.file = os.open(self.path, flags, 0o600)
+                self.file_bytes = os.fstat(self.file).st_size
+            written = os.write(self.file, data[: self.half_bytes])
+        except OSError:
+            self._close()
+            return -1
+        self.file_bytes += written
+        return written
+
+    def _close(self) -> None:
+        file, self.file = self.file, -1
+        if file >= 0:
+            with suppress(OSError):
+                os.close(file)
+
+
+class Wake:
+    """Tells a waiting supervisor, if there is one, that something happened."""
+
+    def __init__(self, fd: int | None) -> None:
+        self.fd = fd
+        if fd is not None and sys.platform != "win32":
+            os.set_blocking(fd, False)
+
+    def up(self) -> None:
+        """Wake it up, at once."""
+        if self.fd is not None:
+            with suppress(OSError):  # full: it will wake up anyway; broken: nobody waits
+                os.write(self.fd, b"\n")
+
+
+class Record:
+    """A small JSON file; its room is taken beforehand, so that a full disk loses no status."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.draft = name + ".tmp"
+        self._store(b"")
+
+    def fill(self, values: dict[str, Any], patience_s: float = 0.0) -> None:
+        """Publish it; a disk that refuses is asked again every second."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                self._store(json.dumps(values).encode())
+                os.replace(self.draft, self.name)
+            except OSError:  # noqa: PERF203
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(1.0)
+            else:
+                return
+
+    def _store(self, text: bytes) -> None:
+        fd = os.open(self.draft, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, text.ljust(RECORD_BYTES))
+            if text:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def discard(self) -> None:
+        """Give the room back."""
+        with suppress(OSError):
+            os.unlink(self.draft)
+
+
+def _stat(pid: int | str) -> tuple[str, int, int] | None:
+    """State, parent and start time of a process; a name may contain spaces and parentheses."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return fields[0].decode(), int(fields[1]), int(fields[19])
+
+
+def _start_of(pid: int) -> int | None:
+    known = _stat(pid)
+    return known[2] if known else None
+
+
+def _children() -> dict[int, str] | None:
+    """State of every child, adopted ones included; None where only the kernel knows."""
+    if not os.path.exists("/proc/self/stat"):
+        return None
+    me = os.getpid()
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            known = _stat(name)
+            if known and known[1] == me:
+                found[int(name)] = known[0]
+    return found
+
+
+if sys.platform == "win32":
+    import subprocess
+
+    class Training:
+        """The training's root process."""
+
+        def __init__(self, orders: dict[str, Any], child_fds: dict[str, int]) -> None:
+            self.process = subprocess.Popen(
+                orders["argv"],
+                cwd=orders["cwd"],
+                env=orders["env"],
+                stdin=child_fds["stdin"],
+                stdout=child_fds["stdout"],
+                stderr=child_fds["stderr"],
+                creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
+            )
+            self.pid = self.process.pid
+
+        def wait(self) -> int:
+            """The exit code."""
+            return self.process.wait()
+
+        def wait_for_others(self) -> bool:
+            """Windows does not tell who is left."""
+            return False
+
+    def prepare() -> None:
+        """Be deaf to what is meant for the training."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGBREAK, signal.SIG_IGN)
+
+else:
+    DEAF_TO = (
+        *(signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1),
+        *(signal.SIGUSR2, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE),
+        signal.SIGXFSZ,
+    )
+
+    class Training:
+        """The training's root process, and the orphans of it that were given to us."""
+
+        def __init__(self, orders: dict[str, Any], child_fds: dict[str, int]) -> None:
+            old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+            heard, told = os.pipe()
+            self.pid = os.fork()
+            if self.pid == 0:
+                self._become(orders, child_fds, told, old_mask)
+            os.close(told)
+            failure = os.read(heard, BLOCK_BYTES)  # empty: closed by a successful exec
+            os.close(heard)
+            if failure:
+                os.waitpid(self.pid, 0)
+                number, _, where = failure.decode("utf-8", "surrogateescape").partition(" ")
+                raise OSError(int(number), os.strerror(int(number)), where)
+
+        def _become(
+            self, orders: dict[str, Any], child_fds: dict[str, int], told: int, mask: set[int]
+        ) -> None:
+            where = orders["cwd"]
+            try:
+                os.setsid()
+                for number in DEAF_TO:
+                    if number != signal.SIGHUP or not orders["ignore_hup"]:
+                        signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                # First out of the way of 0, 1 and 2, then into place.
+                safe = {name: os.dup(child_fds[name]) for name in ("stdin", "stdout", "stderr")}
+                for target, name in enumerate(("stdin", "stdout", "stderr")):
+                    os.dup2(safe[name], target)
+                os.chdir(where)
+                where = orders["argv"][0]
+                environment = os.environ if orders["env"] is None else orders["env"]
+                os.execvpe(where, orders["argv"], environment)  # noqa: S606
+            except (OSError, ValueError) as error:
+                code = getattr(error, "errno", None) or errno.EINVAL
+                os.write(told, f"{code} {where}".encode("utf-8", "surrogateescape"))
+            finally:
+                os._exit(127)
+
+        def wait(self) -> int:
+            """The exit code, -N for signal N; orphans are reaped meanwhile."""
+            while True:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    return os.waitstatus_to_exitcode(status)
+                self.others_gone()
+                self._next_death(60.0)
+
+        def others_gone(self) -> bool | None:
+            """Reap what was given to us; whether nobody is left. None: cannot be told."""
+            children = _children()
+            if children is None:
+                return None
+            for pid in [pid for pid in children if children[pid] == "Z" and pid != self.pid]:
+                with suppress(ChildProcessError):
+                    if os.waitpid(pid, os.WNOHANG)[0]:
+                        del children[pid]
+            return not children
+
+        def wait_for_others(self) -> bool:
+            """Until nobody is left; False where that cannot be told."""
+            while not (gone := self.others_gone()):
+                if gone is None:
+                    return False
+                self._next_death(5.0)
+            return True
+
+        def _next_death(self, timeout_s: float) -> None:
+            if sys.platform == "darwin":
+                signal.sigwait({signal.SIGCHLD})
+            else:
+                signal.sigtimedwait({signal.SIGCHLD}, timeout_s)
+            time.sleep(GATHER_S)  # deaths come in herds; those of this moment stay pending
+
+    def prepare() -> None:
+        """Be deaf to what is meant for the training, and adopt its orphans."""
+        for number in DEAF_TO:
+            signal.signal(number, signal.SIG_IGN)
+        if sys.platform == "linux":
+            prctl = ctypes.CDLL(None, use_errno=True).prctl
+            prctl(PR_SET_NAME, b"wtrain-keeper", 0, 0, 0)
+            prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def open_streams(orders: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """The ends we read and the ends the training writes; pipes of our own where none were given."""
+    if orders["fds"]:
+        return orders["fds"], orders["child_fds"]
+    reads, writes = {}, {}
+    for name in orders["streams"]:
+        reads[name], writes[name] = os.pipe()
+    both = writes.get("output", -1)
+    child_fds = {"stdin": 0, "stdout": writes.get("stdout", both)}
+    return reads, {**child_fds, "stderr": writes.get("stderr", both)}
+
+
+def keep(orders: dict[str, Any]) -> int:
+    """Start the training, pump until it and all its descendants are gone; our exit code."""
+    prepare()
+    wake = Wake(orders["wake_fd"])
+    started, ended = Record("keeper.json"), Record("exit.json")
+    reads, child_fds = open_streams(orders)
+    for fd in {*reads.values(), *child_fds.values(), *([] if wake.fd is None else [wake.fd])}:
+        os.set_inheritable(fd, False)
+    me = os.getpid()
+    about = {"keeper_pid": me, "keeper_start": _start_of(me), "pid": None, "start": None}
+    try:
+        training = Training(orders, child_fds)
+    except OSError as error:
+        failure = {"errno": error.errno, "message": f"{error.filename}: {error.strerror}"[:512]}
+        started.fill({**about, "error": failure, "started_at": time.time()}, 5.0)
+        ended.discard()
+        wake.up()
+        return 1
+    streams = start_pump(orders, reads, wake)
+    # A writer that we keep open would hide the end of the stream, a reader the end of a pipeline.
+    for fd in {*child_fds.values(), *orders["inherited_fds"]} - {0, 1, 2}:
+        os.close(fd)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    who = {"pid": training.pid, "start": _start_of(training.pid)}
+    started.fill({**about, **who, "error": None, "started_at": time.time()}, 60.0)
+    wake.up()
+
+    code = training.wait()
+    settled_by = time.monotonic() + SETTLE_S
+    while not all(stream.settled() for stream in streams) and time.monotonic() < settled_by:
+        time.sleep(GATHER_S)
+    outcome = {
+        **who,
+        "code": code if code >= 0 else None,
+        "signal": -code if code < 0 else None,
+        "ended_at": time.time(),
+    }
+    dropped_bytes = sum(stream.dropped_bytes for stream in streams)
+    ended.fill({**outcome, "dropped_bytes": dropped_bytes}, 60.0)
+    wake.up()
+
+    if not training.wait_for_others():
+        for stream in streams:
+            stream.reader.join()
+    finish_by = time.monotonic() + orders["linger_s"]
+    for stream in streams:
+        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
+    lost_bytes = sum(stream.lost_bytes() for stream in streams)
+    if lost_bytes > dropped_bytes:
+        ended.fill({**outcome, "dropped_bytes": lost_bytes})
+    return 0
+
+
+def start_pump(orders: dict[str, Any], reads: dict[str, int], wake: Wake) -> list[Stream]:
+    """Begin to drain every stream into its file."""
+    return [
+        Stream(path, reads[name], orders["cap_bytes"], wake)
+        for name, path in orders["streams"].items()
+    ]
+
+
+def main(path: str) -> int:
+    """Carry out the orders in the file; paths in them are relative to its folder."""
+    folder, name = os.path.split(os.path.abspath(path))
+    os.chdir(folder)
+    with open(name, encoding="utf-8") as file:
+        orders = json.load(file)
+    if orders["argv"] is not None:
+        return keep(orders)
+    # The keeper before us has died: the training writes on, somebody must drain it.
+    prepare()
+    for stream in start_pump(orders, orders["fds"], Wake(orders["wake_fd"])):
+        stream.reader.join()
+        stream.writer.join(orders["linger_s"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
