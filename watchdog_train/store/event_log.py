@@ -28,15 +28,14 @@ from watchdog_train.core.events import (
     Progress,
 )
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.log_lines import MAX_LINE_BYTES, decode_line, encode_line
+from watchdog_train.store.log_lines import decode_line, encode_line
 from watchdog_train.store.log_reading import (
     MAX_LOG_BYTES,
-    SPILL_FILE,
     LogReading,
-    corrupt,
     read_events,
-    read_spill,
 )
+from watchdog_train.store.log_tail import keep_torn, last_event
+from watchdog_train.store.spill import Spill
 
 __all__ = ["EventLog", "LogClock", "LogReading", "SystemClock", "read_events"]
 
@@ -84,16 +83,15 @@ class EventLog:
     """The one writer of a log; take the run's lock before opening it."""
 
     def __init__(
-        self, path: Path, fd: int, *, size: int, seq: int, spill_dir: Path, clock: LogClock
+        self, path: Path, fd: int, *, size: int, seq: int, spill_dir: Path | None, clock: LogClock
     ) -> None:
         self.path = path
         self.torn_tail: bytes | None = None
         """What the supervisor before left of a line it was killed in; None when nothing."""
         self._fd = fd
         self._clock = clock
-        self._spill_path = spill_dir / SPILL_FILE
-        self._spilled_seq = 0
-        self._spill_trouble: str | None = None
+        self._spill = Spill(spill_dir)
+        self._late = False
         self._seq = seq
         self._changed = threading.Condition()
         # Shared, under _changed:
@@ -110,7 +108,7 @@ class EventLog:
         self._writer = threading.Thread(target=self._write, name="wtrain-log", daemon=True)
 
     @classmethod
-    def open(cls, path: Path, *, spill_dir: Path, clock: LogClock | None = None) -> EventLog:
+    def open(cls, path: Path, *, spill_dir: Path | None, clock: LogClock | None = None) -> EventLog:
         """Make the log, or go on with the one a dead supervisor left.
 
         A torn last line is cut off into `events.jsonl.torn-<n>`; spilled events that the log
@@ -123,9 +121,9 @@ class EventLog:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY | _CLOSE_ON_EXEC
             fd = os.open(path, flags, 0o600)
-            seq, size, torn = _last_event(path, fd)
+            seq, size, torn = last_event(path, os.fstat(fd).st_size)
             if torn:
-                _keep_torn(path, torn)
+                keep_torn(path, torn)
                 os.ftruncate(fd, size)
         except OSError as error:
             _close(fd)
@@ -135,7 +133,9 @@ class EventLog:
             raise
         log = cls(path, fd, size=size, seq=seq, spill_dir=spill_dir, clock=clock or SystemClock())
         log.torn_tail = torn or None
-        log._take_spill()
+        for event, line in log._spill.take(after=seq):
+            log._enqueue(line, event, lifecycle=True)
+            log._late = True
         log._writer.start()
         return log
 
@@ -163,7 +163,7 @@ class EventLog:
                 return msgspec.structs.replace(recorded, seq=self._seq)
             self._enqueue(line, recorded, lifecycle=lifecycle)
             self._changed.notify_all()
-            if lifecycle and not self._spilled_seq:
+            if lifecycle and not self._late:
                 self._changed.wait_for(
                     lambda: self._durable_seq >= recorded.seq or self._trouble is not None,
                     DURABLE_WITHIN_S,
@@ -185,18 +185,20 @@ class EventLog:
             trouble = self._trouble
             left_out = self._left_out
         if not waiting:
-            self._drop_spill()
+            self._late = False
+            self._spill.drop()
             return None
         behind_s = time.monotonic() - waiting[0].queued
-        if trouble is None and behind_s < patience_s and not self._spilled_seq:
+        if trouble is None and behind_s < patience_s and not self._late:
             return None
-        self._spill(waiting)
+        self._late = True
+        self._spill.add((line.seq, line.data) for line in waiting)
         why = trouble or "the disk does not answer"
         if left_out:
             why += f"; {left_out} samples left out"
-        if self._spill_trouble:
-            why += f"; the spill file fails too ({self._spill_trouble}): events are in memory only"
-        spill = None if self._spill_trouble else str(self._spill_path)
+        if self._spill.trouble:
+            why += f"; the newest events are in memory only: {self._spill.trouble}"
+        spill = None if self._spill.trouble else str(self._spill.path)
         return LogBehind(behind_s=round(behind_s, 3), spill=spill, why=why)
 
     def close(self, timeout_s: float) -> bool:
@@ -208,22 +210,15 @@ class EventLog:
             self._closing = True
             self._changed.notify_all()
         self._writer.join(timeout_s)
-        self.behind()
+        self._look(patience_s=0.0)
         if self._writer.is_alive():
             return False
         _close(self._fd)
+        if not self._waiting:
+            self._spill.remove_place()
         return not self._waiting
 
     # -- the loop's side ---------------------------------------------------------------
-    def _take_spill(self) -> None:
-        for event, line in read_spill(self._spill_path.parent, after=self._seq):
-            self._enqueue(line, event, lifecycle=True)
-            self._spilled_seq = event.seq
-        if not self._spilled_seq:
-            # What does not follow the log must not stand before lines that will.
-            with contextlib.suppress(OSError):
-                self._spill_path.replace(self._spill_path.with_suffix(".unused"))
-
     def _enqueue(self, line: bytes, event: AnyEvent, *, lifecycle: bool) -> None:
         self._seq = event.seq
         self._waiting.append(_Line(event.seq, line, lifecycle, time.monotonic()))
@@ -234,34 +229,6 @@ class EventLog:
             self._waiting_bytes + len(line) <= MAX_WAITING_BYTES
             and self._good_bytes + self._waiting_bytes <= SAMPLED_UNTIL_BYTES
         )
-
-    def _spill(self, waiting: tuple[_Line, ...]) -> None:
-        fresh = [line for line in waiting if line.seq > self._spilled_seq]
-        if not fresh:
-            return
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _BINARY | _CLOSE_ON_EXEC
-            fd = os.open(self._spill_path, flags, 0o600)
-            try:
-                for line in fresh:
-                    before = os.fstat(fd).st_size
-                    if os.write(fd, line.data) != len(line.data):
-                        os.ftruncate(fd, before)
-                        raise OSError("no space left")
-                    self._spilled_seq = line.seq
-            finally:
-                os.close(fd)
-            self._spill_trouble = None
-        except OSError as error:
-            self._spill_trouble = error.strerror or str(error)
-
-    def _drop_spill(self) -> None:
-        if not self._spilled_seq and not self._spill_trouble:
-            return
-        with contextlib.suppress(OSError):  # harmless: its events are in the log
-            self._spill_path.unlink(missing_ok=True)
-        self._spilled_seq = 0
-        self._spill_trouble = None
 
     # -- the writer thread --------------------------------------------------------------
     def _write(self) -> None:
@@ -303,39 +270,6 @@ class EventLog:
             self._written_seq = line.seq
         if any(line.lifecycle for line in batch):
             os.fsync(self._fd)
-
-
-def _last_event(path: Path, fd: int) -> tuple[int, int, bytes]:
-    """Number of the last event, size up to the end of its line, and what is torn after it."""
-    size = os.fstat(fd).st_size
-    if size > MAX_LOG_BYTES:
-        raise WtrainError(
-            f"the log has {size} bytes, more than {MAX_LOG_BYTES}",
-            context=str(path),
-            reference="event-log-too-large",
-        )
-    with path.open("rb") as file:
-        file.seek(max(0, size - 2 * MAX_LINE_BYTES))
-        tail = file.read(2 * MAX_LINE_BYTES)
-    whole, newline, torn = tail.rpartition(b"\n")
-    if not newline:
-        if size > len(torn):
-            raise corrupt(path, None, f"its last line is longer than {MAX_LINE_BYTES} bytes")
-        return 0, 0, torn
-    try:
-        last = decode_line(whole.rpartition(b"\n")[2])
-    except ValueError as error:
-        raise corrupt(path, None, f"its last whole line is no event: {error}") from error
-    return last.seq, size - len(torn), torn
-
-
-def _keep_torn(path: Path, torn: bytes) -> None:
-    number = 1
-    while path.with_name(f"{path.name}.torn-{number}").exists():
-        number += 1
-    # On a full disk the copy fails; the caller still holds the bytes, and reports them.
-    with contextlib.suppress(OSError):
-        path.with_name(f"{path.name}.torn-{number}").write_bytes(torn)
 
 
 def _close(fd: int) -> None:

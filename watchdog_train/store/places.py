@@ -18,17 +18,18 @@ def state_directory() -> Path:
     return Path(platformdirs.user_state_dir("wtrain", appauthor=False))
 
 
-def private_runtime_directory(purpose: str, run_id: str) -> Path | None:
-    """A directory that only this user can enter, on memory where there is some; made.
+def private_runtime_directory(purpose: str, run_id: str, *, make: bool) -> Path | None:
+    """A directory that only this user can enter, on memory where there is some.
 
     The same purpose and run give the same place, so that readers and an adopting supervisor find
-    it. None when every candidate is full, read-only, or was made by somebody else: these places
-    are shared by all users, so a directory that is not ours is never entered.
+    it. None when it is not there and not to be made, or when every candidate is full, read-only,
+    or was made by somebody else: these places are shared by all users, so a directory that is not
+    ours is never entered.
     """
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
     for base in _bases():
         top = base / f"wtrain-{user}-{purpose}"
-        if _make_private(top) and _make_private(top / run_id):
+        if _is_private(top, make=make) and _is_private(top / run_id, make=make):
             return top / run_id
     return None
 
@@ -38,9 +39,10 @@ def _bases() -> tuple[Path, ...]:
     return tuple(Path(each) for each in candidates if each and os.path.isabs(each))
 
 
-def _make_private(path: Path) -> bool:
+def _is_private(path: Path, *, make: bool) -> bool:
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
+        if make:
+            path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except OSError:
         return False

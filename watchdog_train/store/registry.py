@@ -1,0 +1,122 @@
+"""The list of this user's runs that have not ended, so that they are seen from any directory.
+
+A hint, not a truth: each entry points at a run directory, and that one tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from watchdog_train.core.model import ProcessId
+from watchdog_train.store.lock import is_held
+from watchdog_train.store.places import state_directory
+from watchdog_train.store.run_paths import RunDirectory, newest_last
+
+_MAX_BYTES = 65_536
+_MAX_ENTRIES = 10_000
+
+
+class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was started and has not been seen to end."""
+
+    run_id: str
+    run_dir: str
+    pid: int
+    start: int
+    host: str
+    boot_id: str | None = None
+    supervised: bool | None = None
+    """Whether a supervisor holds its lock now; None when it cannot be told. Not in the file."""
+
+    @property
+    def directory(self) -> RunDirectory:
+        """Its files."""
+        return RunDirectory(Path(self.run_dir))
+
+
+def register(run: RunDirectory, supervisor: ProcessId, *, boot_id: str | None = None) -> bool:
+    """List a run, or renew its entry at adoption; False when the list cannot be written.
+
+    Never an error: a home directory that is full must not keep training from starting.
+    """
+    entry = LiveRun(
+        run_id=run.run_id,
+        run_dir=str(run.path.absolute()),
+        pid=supervisor.pid,
+        start=supervisor.start,
+        host=socket.gethostname(),
+        boot_id=boot_id,
+    )
+    target = _entry_path(run.run_id)
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.write_bytes(msgspec.json.encode(entry))
+        fresh.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def forget(run: RunDirectory) -> None:
+    """Take an ended run off the list."""
+    with contextlib.suppress(OSError):
+        _entry_path(run.run_id).unlink(missing_ok=True)
+
+
+def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
+    """The listed runs of this host, oldest first.
+
+    Args:
+        boot_id: of this boot, when known: runs of an earlier boot have ended with it.
+
+    A run without a supervisor is listed too: its training may live. Entries whose directory is
+    gone are dropped; those of other hosts, which share the home directory, are left alone.
+    """
+    host = socket.gethostname()
+    found: dict[str, LiveRun] = {}
+    for path in _entries():
+        entry = _read(path)
+        if entry is None or entry.host != host or not _is_run_id(entry):
+            continue
+        earlier_boot = None not in {boot_id, entry.boot_id} and boot_id != entry.boot_id
+        if earlier_boot or not entry.directory.path.is_dir():
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            continue
+        held = is_held(entry.directory.lock)
+        found[entry.run_id] = msgspec.structs.replace(entry, supervised=held)
+    order = newest_last(entry.directory for entry in found.values())
+    return tuple(found[run.run_id] for run in order)
+
+
+def _is_run_id(entry: LiveRun) -> bool:
+    return Path(entry.run_dir).is_absolute() and Path(entry.run_dir).name == entry.run_id
+
+
+def _entry_path(run_id: str) -> Path:
+    return state_directory() / "runs" / f"{run_id}.json"
+
+
+def _entries() -> list[Path]:
+    try:
+        names = os.listdir(state_directory() / "runs")
+    except OSError:
+        return []
+    chosen = sorted(name for name in names if name.endswith(".json") and name[0] != ".")
+    return [state_directory() / "runs" / name for name in chosen[:_MAX_ENTRIES]]
+
+
+def _read(path: Path) -> LiveRun | None:
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(_MAX_BYTES), type=LiveRun)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None

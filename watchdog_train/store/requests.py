@@ -1,0 +1,92 @@
+"""Requests that commands leave for a run's supervisor: one small file each, taken in order.
+
+Must not trust a file: anything may have been put into the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from watchdog_train.errors import WtrainError
+from watchdog_train.store.run_paths import RunDirectory
+
+RequestKind = Literal["stop", "stop_now", "save", "restart", "dump", "adopt"]
+KINDS: tuple[str, ...] = get_args(RequestKind)
+_FILE = re.compile(r"\d{1,20}-[a-z_]{1,16}\.json")
+_MAX_BYTES = 65_536
+_MAX_AT_ONCE = 100
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a person or a command wants of the supervisor."""
+
+    kind: RequestKind
+    by: str
+    """Who asks, in words: shown in the report."""
+    at: float
+    """Unix seconds."""
+    args: dict[str, Any] = {}
+
+
+def post(
+    run: RunDirectory, kind: RequestKind, by: str, args: dict[str, Any] | None = None
+) -> Request:
+    """Leave a request; the supervisor takes it at its next look.
+
+    Raises:
+        WtrainError: the folder cannot be written.
+    """
+    request = Request(kind=kind, by=by, at=time.time(), args=args or {})
+    content = msgspec.json.encode(request)
+    if len(content) > _MAX_BYTES:
+        raise WtrainError("the request is too long", reference="request-too-long")
+    name = f"{time.time_ns()}-{kind}.json"
+    fresh = run.requests / f".{name}.{os.getpid()}"
+    try:
+        run.requests.mkdir(mode=0o700, exist_ok=True)
+        # Renamed into place whole, so that the supervisor never reads half of it.
+        fresh.write_bytes(content)
+        fresh.replace(run.requests / name)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise WtrainError(
+            f"the request cannot be left for the supervisor: {error.strerror}",
+            context=str(run.requests),
+            reference="request-unwritable",
+        ) from error
+    return request
+
+
+def take(run: RunDirectory) -> list[Request]:
+    """The requests that wait, oldest first; each is given out once.
+
+    A file that is no request is removed as well: kept, it would be read again at every look.
+    """
+    taken: list[Request] = []
+    for name in _waiting(run)[:_MAX_AT_ONCE]:
+        path = run.requests / name
+        content = b""
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        try:
+            path.unlink()
+        except OSError:
+            continue  # not removed is not taken: obeying it again at every look would be worse
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            taken.append(msgspec.json.decode(content, type=Request))
+    return taken
+
+
+def _waiting(run: RunDirectory) -> list[str]:
+    try:
+        names = [name for name in os.listdir(run.requests) if _FILE.fullmatch(name)]
+    except OSError:
+        return []
+    return sorted(names, key=lambda name: (int(name.partition("-")[0]), name))

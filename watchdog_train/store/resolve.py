@@ -1,0 +1,127 @@
+"""Which run a user means: an id, a unique prefix, a name, a path, or nothing at all.
+
+Must not guess between several when something is to be stopped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from watchdog_train.errors import WtrainError
+from watchdog_train.store.registry import live_runs
+from watchdog_train.store.run_paths import (
+    RunDirectory,
+    default_runs_dir,
+    latest_target,
+    newest_last,
+    runs_in,
+)
+
+_CANDIDATES_SHOWN = 8
+
+
+def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
+    """The run that is meant, for commands that read.
+
+    Args:
+        run_ref: an exact id, else a name (its newest run), else a unique prefix of an id, else a
+            path; None: the newest run here, else the newest live one of this machine. A caller
+            that passes None names the run in its output.
+        runs_dir: as given by --runs-dir; None: the default.
+
+    Raises:
+        WtrainError: unknown or ambiguous, with the candidates.
+    """
+    here = runs_in(runs_dir or default_runs_dir())
+    live = tuple(entry.directory for entry in live_runs())
+    if run_ref:
+        return _named(run_ref, here, live)
+    if here:
+        return here[-1]
+    if live:
+        return live[-1]
+    raise WtrainError(
+        "there is no run here, and none is running on this machine",
+        context=str(runs_dir or default_runs_dir()),
+        hint="start one with: wtrain run -- python train.py",
+        reference="run-unknown",
+    )
+
+
+def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
+    """The run that is meant, for commands that act: without a reference there must be just one.
+
+    Raises:
+        WtrainError: unknown, or several live runs and none named.
+    """
+    if run_ref:
+        return resolve(run_ref, runs_dir)
+    live = tuple(entry.directory for entry in live_runs())
+    place = _real(runs_dir or default_runs_dir())
+    for choice in (tuple(run for run in live if _real(run.path.parent) == place), live):
+        if len(choice) == 1:
+            return choice[0]
+        if choice:
+            raise _ambiguous("several runs are live; name the one you mean", None, choice)
+    raise WtrainError(
+        "no run is live on this machine",
+        hint="wtrain ps -a lists the ended ones",
+        reference="run-unknown",
+    )
+
+
+def _named(
+    run_ref: str, here: tuple[RunDirectory, ...], live: tuple[RunDirectory, ...]
+) -> RunDirectory:
+    known = newest_last({_real(run.path): run for run in (*live, *here)}.values())
+    local = [run for run in here if run.run_id == run_ref]
+    if exact := local or [run for run in known if run.run_id == run_ref]:
+        return exact[-1]
+    # A name before a prefix: `sft` means the newest sft, not "sft-2026... or sft-2027...".
+    of_name = [run for run in here if run.name == run_ref and run.stamp]
+    if of_name := of_name or [run for run in known if run.name == run_ref and run.stamp]:
+        return of_name[-1]
+    of_prefix = [run for run in known if run.run_id.startswith(run_ref)]
+    if len(of_prefix) == 1:
+        return of_prefix[0]
+    if of_prefix:
+        raise _ambiguous(f"'{run_ref}' is the beginning of several runs", run_ref, of_prefix)
+    if found := _by_path(Path(run_ref).expanduser()):
+        return found
+    raise WtrainError(
+        f"no run is called '{run_ref}'",
+        context=run_ref if os.sep in run_ref else None,
+        hint=_listed(known) or "wtrain ps -a lists all runs",
+        reference="run-unknown",
+    )
+
+
+def _by_path(path: Path) -> RunDirectory | None:
+    if path.is_file() and (target := latest_target(path.parent)) and path.name == "latest":
+        path = path.parent / target
+    if not path.is_dir():
+        return None
+    run = RunDirectory(_real(path))
+    return run if run.events.exists() or run.stalls.is_dir() else None
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _ambiguous(
+    message: str, run_ref: str | None, candidates: Iterable[RunDirectory]
+) -> WtrainError:
+    return WtrainError(
+        message, context=run_ref, hint=_listed(candidates), reference="run-ambiguous"
+    )
+
+
+def _listed(candidates: Iterable[RunDirectory]) -> str:
+    ids = [run.run_id for run in reversed(tuple(candidates))]
+    if not ids:
+        return ""
+    more = f" and {len(ids) - _CANDIDATES_SHOWN} more" if len(ids) > _CANDIDATES_SHOWN else ""
+    return "choose from: " + ", ".join(ids[:_CANDIDATES_SHOWN]) + more

@@ -1,0 +1,151 @@
+"""Where the files of a run are, and which runs a place holds.
+
+Must not make anything, nor interpret what is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchdog_train.store.places import private_runtime_directory
+
+RUNS_DIR = "wtrain-runs"
+LATEST = "latest"
+_RUN_ID = re.compile(r"(?P<name>.+)-(?P<stamp>\d{8}-\d{6})-(?P<tail>[0-9a-f]{4})")
+_RUNS_LISTED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The directory's name."""
+        return self.path.name
+
+    @property
+    def name(self) -> str:
+        """The run's name, without time and tail."""
+        match = _RUN_ID.fullmatch(self.run_id)
+        return match["name"] if match else self.run_id
+
+    @property
+    def stamp(self) -> str:
+        """`yyyymmdd-hhmmss` of its creation, "" for a directory with a name of its own."""
+        match = _RUN_ID.fullmatch(self.run_id)
+        return match["stamp"] if match else ""
+
+    @property
+    def events(self) -> Path:
+        """The event log."""
+        return self.path / "events.jsonl"
+
+    @property
+    def config(self) -> Path:
+        """The settings in effect."""
+        return self.path / "config.yaml"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the supervisor of this run."""
+        return self.path / "lock"
+
+    @property
+    def slot_dir_file(self) -> Path:
+        """Text file that holds the path of the slot directory."""
+        return self.path / "slot_dir"
+
+    @property
+    def requests(self) -> Path:
+        """Where commands leave requests for the supervisor."""
+        return self.path / "requests"
+
+    @property
+    def attempts(self) -> Path:
+        """One folder per attempt."""
+        return self.path / "attempts"
+
+    @property
+    def stalls(self) -> Path:
+        """One folder per evidence bundle."""
+        return self.path / "stalls"
+
+    @property
+    def spill_dir(self) -> Path | None:
+        """Where events are that the disk does not take; None while there is no such place.
+
+        Not inside the slot directory: that one is removed with the run.
+        """
+        return private_runtime_directory("spill", self.run_id, make=False)
+
+    def make_spill_dir(self) -> Path | None:
+        """The same for the writer; None where no private local memory is to be had."""
+        return private_runtime_directory("spill", self.run_id, make=True)
+
+    def attempt(self, number: int) -> Path:
+        """The folder of an attempt, 1-based."""
+        return self.attempts / f"{number:04d}"
+
+    def plan(self, number: int) -> Path:
+        """The plan of an attempt."""
+        return self.attempt(number) / "plan.json"
+
+    def stall(self, stall_id: str) -> Path:
+        """The bundle with this id."""
+        return self.stalls / stall_id
+
+    def slot_dir(self) -> Path | None:
+        """The slot directory as recorded, None when it is not known."""
+        try:
+            with self.slot_dir_file.open(encoding="utf-8") as file:
+                text = file.read(4096).strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return Path(text) if text else None
+
+
+def default_runs_dir(option: str | os.PathLike[str] | None = None) -> Path:
+    """`--runs-dir`, else WTRAIN_RUNS_DIR, else ./wtrain-runs; absolute."""
+    chosen = option or os.environ.get("WTRAIN_RUNS_DIR") or RUNS_DIR
+    return Path(chosen).expanduser().absolute()
+
+
+def runs_in(runs_dir: Path) -> tuple[RunDirectory, ...]:
+    """The runs of a place, oldest first."""
+    found = []
+    try:
+        with os.scandir(runs_dir) as entries:
+            for count, entry in enumerate(entries):
+                if count >= _RUNS_LISTED:
+                    break
+                if _RUN_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    found.append(RunDirectory(Path(entry.path)))
+    except OSError:
+        return ()
+    return newest_last(found)
+
+
+def newest_last(runs: Iterable[RunDirectory]) -> tuple[RunDirectory, ...]:
+    """Runs by the time in their id; among those of one second `latest` knows which came last."""
+    return tuple(sorted(runs, key=lambda run: (run.stamp, _is_latest(run), run.run_id)))
+
+
+def _is_latest(run: RunDirectory) -> bool:
+    return latest_target(run.path.parent) == run.run_id
+
+
+def latest_target(runs_dir: Path) -> str | None:
+    """The id that `latest` of this place points at."""
+    latest = runs_dir / LATEST
+    try:
+        target = os.readlink(latest) if latest.is_symlink() else latest.read_text("utf-8")[:256]
+    except (OSError, UnicodeDecodeError):
+        return None
+    return target.strip() or None
