@@ -1,0 +1,171 @@
+"""The one table of processes that the supervisor itself has started.
+
+Every child has a deadline and a session of its own. It must never wait on any child but by its
+pid: `Popen.wait()` of a child that exited 9 returned 0 after somebody's waitpid(-1) had stolen its
+status (measured).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGTERM
+from typing import IO
+
+from watchdog_train.core.model import ProcessId, ProcessRow, Value
+from watchdog_train.system.protocol import ProcessSystem
+
+KILL_AFTER_S = 2.0
+"""From SIGTERM to SIGKILL for a child of ours past its deadline; none has state worth more."""
+SIGKILL = 9
+
+File = int | IO[bytes]
+
+
+class FinishedChild(Value, frozen=True, kw_only=True):
+    """A child of ours that has ended; exactly one of code and signal is set."""
+
+    name: str
+    pid: int
+    code: int | None
+    signal: int | None
+    timed_out: bool
+    seconds: float
+
+
+class Child:
+    """A child of ours that runs."""
+
+    def __init__(
+        self, name: str, process: subprocess.Popen[bytes], who: ProcessId, now: float
+    ) -> None:
+        self.name = name
+        self.process = process
+        self.identity = who
+        self.started_at = now
+        self.deadline: float | None = None
+        self.timed_out = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.identity.pid
+
+
+class ChildTable:
+    """Starts children, ends those past their deadline, collects each one's status by its pid."""
+
+    def __init__(self, system: ProcessSystem, clock: Callable[[], float] = time.monotonic) -> None:
+        self._system = system
+        self._clock = clock
+        self._children: dict[int, Child] = {}
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        name: str,
+        deadline_s: float | None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: File = subprocess.DEVNULL,
+        stdout: File = subprocess.DEVNULL,
+        stderr: File = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+    ) -> Child:
+        """Start it in a session of its own, to end by the deadline (None: when it wants to).
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        process = subprocess.Popen(
+            list(argv),
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=tuple(pass_fds),
+            start_new_session=sys.platform != "win32",
+            creationflags=subprocess.CREATE_NEW_PROCESS_GROUP if sys.platform == "win32" else 0,
+        )
+        now = self._clock()
+        # Not waited for yet, so the pid is still its own, as a zombie at worst.
+        who = self._system.identity(process.pid) or ProcessId(process.pid, 0)
+        child = Child(name, process, who, now)
+        child.deadline = None if deadline_s is None else now + deadline_s
+        self._children[child.pid] = child
+        return child
+
+    def running(self) -> tuple[Child, ...]:
+        """Children that no poll has reported yet."""
+        return tuple(self._children.values())
+
+    def end(self, child: Child) -> None:
+        """Let its deadline be now: the next polls end it."""
+        child.deadline = self._clock()
+
+    def release(self, child: Child) -> None:
+        """Let it outlive us: it is neither waited for nor ended any more."""
+        self._children.pop(child.pid, None)
+        child.process.returncode = 0  # or Popen would complain about a child that still runs
+
+    def poll(self, rows: Mapping[int, ProcessRow] | None = None) -> list[FinishedChild]:
+        """Whoever has ended since the last poll; never blocks.
+
+        Args:
+            rows: a look at the processes, to reap orphans that were given to us; None: leave them.
+        """
+        finished = []
+        for child in tuple(self._children.values()):
+            self._enforce_deadline(child)
+            code = child.process.poll()
+            if code is not None:
+                del self._children[child.pid]
+                finished.append(
+                    FinishedChild(
+                        name=child.name,
+                        pid=child.pid,
+                        code=code if code >= 0 else None,
+                        signal=-code if code < 0 else None,
+                        timed_out=child.timed_out,
+                        seconds=self._clock() - child.started_at,
+                    )
+                )
+        if rows:
+            self._reap_adopted(rows)
+        return finished
+
+    def _enforce_deadline(self, child: Child) -> None:
+        now = self._clock()
+        if child.deadline is None or now < child.deadline:
+            return
+        if not child.timed_out:
+            child.timed_out = True
+            self._system.send_signal_to_group(child.identity, SIGTERM)
+        elif now >= child.deadline + KILL_AFTER_S or self._has_ended(child):
+            # While the leader is not reaped the group's number is its own: what it left goes, too.
+            self._system.send_signal_to_group(child.identity, SIGKILL)
+
+    @staticmethod
+    def _has_ended(child: Child) -> bool:
+        if sys.platform != "linux":
+            return False
+        with suppress(ChildProcessError):
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, child.pid, options) is not None
+        return True
+
+    def _reap_adopted(self, rows: Mapping[int, ProcessRow]) -> None:
+        if sys.platform == "win32":
+            return
+        me = os.getpid()
+        for row in rows.values():
+            if row.ppid == me and row.state == "Z" and row.pid not in self._children:
+                with suppress(ChildProcessError):
+                    os.waitpid(row.pid, os.WNOHANG)
