@@ -6,7 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.model import BundleWhy, ExitStatus, Role, Value
+from watchdog_train.core.model import (
+    BundleWhy,
+    CapturedProcess,
+    ExitStatus,
+    Patience,
+    Role,
+    Value,
+)
 from watchdog_train.core.stacks import ThreadStack, deciding_frame, is_forked
 
 FLAT_CPU_SHARE = 0.02
@@ -128,3 +135,30 @@ class Evidence(Value, frozen=True, kw_only=True):
     exit: ExitStatus | None = None
     host: HostFacts = HostFacts()
     locks: tuple[LockFact, ...] = ()
+
+
+class BundleVerdict(Value, frozen=True, kw_only=True):
+    """verdict.json: what was decided, and which process was captured."""
+
+    schema_version: int = 1
+    id: str
+    why: BundleWhy
+    kind: str | None = None
+    basis: str | None = None
+    phase: str | None = None
+    ranks: tuple[int, ...] = ()
+    beat_age_s: float | None = None
+    at: float
+    """Unix seconds."""
+    attempt: int = 0
+    words: str = ""
+    """Why it was taken to be a stall, as the supervisor said it."""
+    processes: tuple[CapturedProcess, ...] = ()
+    command: tuple[str, ...] = ()
+    exit: ExitStatus | None = None
+    patience: Patience = "unknown"
+    fingerprint: str | None = None
+    seconds: float = 0.0
+    problem: str | None = None
+    done: tuple[str, ...] = ()
+    """What was or will be done about it."""

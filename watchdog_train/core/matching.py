@@ -126,7 +126,12 @@ def _fitting(clause: ProcessClause, processes: Sequence[ProcessEvidence]) -> Ite
 
 def _asks_for_stack(clause: ProcessClause) -> bool:
     return bool(
-        clause.chain or clause.top or clause.without or clause.source or clause.native is not None
+        clause.chain
+        or clause.top
+        or clause.without
+        or clause.source
+        or clause.native is not None
+        or clause.gil_holder is not None
     )
 
 
@@ -178,6 +183,8 @@ def _thread_fits(clause: ProcessClause, thread: ThreadStack) -> bool:
     if clause.thread != "any" and thread.main != (clause.thread == "main"):
         return False
     if not thread.frames or is_idle_helper(thread):
+        return False
+    if not _is_or_unasked(clause.gil_holder, thread.owns_gil):
         return False
     frames = own_frames(thread.frames)
     if clause.native is not None and clause.native != any(frame.native for frame in frames):

@@ -42,6 +42,8 @@ class ProcessClause(Part, frozen=True, kw_only=True):
     source: str | None = None
     """Regular expression for the text of the deciding line."""
     native: bool | None = None
+    gil_holder: bool | None = None
+    """The thread holds the interpreter lock."""
     state: tuple[str, ...] = ()
     cpu: Literal["flat", "busy", "not-busy"] | None = None
     """not-busy: flat or unknown."""

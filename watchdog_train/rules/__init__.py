@@ -1,0 +1,190 @@
+"""Reads rule files: the families of hangs and crashes as data, checked with file and line.
+
+Judges nothing; `core.diagnose` does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from watchdog_train.core.rules import FamilyRule, Rules, Signature, signature_problems
+from watchdog_train.errors import WtrainError
+
+_T = TypeVar("_T")
+FILE_CAP_BYTES = 1 << 20
+_DEPTH_CAP = 32
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PATH = re.compile(r"\A(?P<text>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+_STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]|\[\.\.\.\]")
+
+
+def load_rules(extra_dirs: Iterable[str | Path] = ()) -> Rules:
+    """Our families and those of the user's folders; a family of the same name replaces ours.
+
+    Raises:
+        WtrainError: with every problem of every file, each with its line.
+    """
+    families: dict[str, FamilyRule] = {}
+    problems: list[str] = []
+    for name, text in _texts(extra_dirs, problems):
+        file = _RuleFile(name, problems)
+        for rule in file.parse(text):
+            families[rule.family] = rule
+    if problems:
+        raise WtrainError(
+            "\n".join(problems),
+            context=f"{len(problems)} problem(s) in rule files",
+            hint="docs/families.md describes the format",
+            reference="rules-invalid",
+        )
+    return Rules(families=tuple(families.values()))
+
+
+def _texts(extra_dirs: Iterable[str | Path], problems: list[str]) -> Iterator[tuple[str, str]]:
+    for entry in sorted(files(__name__).iterdir(), key=lambda item: item.name):
+        if entry.name.endswith(".yaml"):
+            yield entry.name, entry.read_text("utf-8")
+    for folder in extra_dirs:
+        for path in sorted(Path(folder).glob("*.yaml")):
+            text = _read(path, problems)
+            if text is not None:
+                yield str(path), text
+
+
+def _read(path: Path, problems: list[str]) -> str | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_CAP_BYTES + 1)
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
+        return None
+    if len(content) > FILE_CAP_BYTES:
+        problems.append(f"{path}: larger than {FILE_CAP_BYTES} bytes")
+        return None
+    return content.decode("utf-8", "replace")
+
+
+class _RuleFile:
+    """One file; what is wrong with it goes to `problems` with its line."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        self._name = name
+        self._problems = problems
+        self._seen: set[int] = set()
+
+    def parse(self, text: str) -> list[FamilyRule]:
+        """The families of the file that are right."""
+        try:
+            root = yaml.compose(text, Loader=_LOADER)
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f":{mark.line + 1}" if mark is not None else ""
+            words = getattr(error, "problem", None) or error
+            self._problems.append(f"{self._name}{line}: {words}")
+            return []
+        if root is None:
+            return []
+        entries = root.value if isinstance(root, yaml.SequenceNode) else [root]
+        rules = (self._rule(entry) for entry in entries)
+        return [rule for rule in rules if rule is not None]
+
+    def _complain(self, node: Any, text: str) -> None:
+        self._problems.append(f"{self._name}:{node.start_mark.line + 1}: {text}")
+
+    def _rule(self, node: Any) -> FamilyRule | None:
+        before = len(self._problems)
+        data = self._plain(node, 0)
+        if len(self._problems) > before:
+            return None
+        if not isinstance(data, dict):
+            self._complain(node, "a family is a mapping: family, kind, signatures, ...")
+            return None
+        signatures = data.pop("signatures", None)
+        rule = self._convert(node, {**data, "signatures": []}, FamilyRule)
+        if not isinstance(signatures, list) or not signatures:
+            self._complain(node, "`signatures` is not a list of at least one")
+            return None
+        found = [self._signature(node, at, entry) for at, entry in enumerate(signatures)]
+        if rule is None or len(self._problems) > before:
+            return None
+        return msgspec.structs.replace(rule, signatures=tuple(filter(None, found)))
+
+    def _signature(self, node: Any, at: int, data: Any) -> Signature | None:
+        path = f".signatures[{at}]"
+        signature = self._convert(node, data, Signature, path)
+        if signature is not None:
+            for text in signature_problems(signature):
+                self._complain(_follow(node, path), text)
+        return signature
+
+    def _convert(self, node: Any, data: Any, kind: type[_T], prefix: str = "") -> _T | None:
+        try:
+            return msgspec.convert(data, kind)
+        except msgspec.ValidationError as error:
+            match = _PATH.match(str(error))
+            path = prefix + ((match["path"] or "") if match else "")
+            words = match["text"] if match else str(error)
+            field = _UNKNOWN.search(words)
+            if field:
+                path += f".{field[1]}"
+            self._complain(_follow(node, path), f"{path.lstrip('.')}: {words}")
+            return None
+
+    def _plain(self, node: Any, depth: int) -> Any:
+        """Plain values of a node.
+
+        A key given twice is a problem (yaml would keep the last silently), and so is an alias: a
+        few lines of them stand for more values than there is memory.
+        """
+        if depth > _DEPTH_CAP or id(node) in self._seen:
+            self._complain(node, "nested too deeply" if depth > _DEPTH_CAP else "no aliases here")
+            return None
+        self._seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            result: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                key = str(key_node.value)
+                if key in result:
+                    self._complain(key_node, f"`{key}` is given twice")
+                result[key] = self._plain(value_node, depth + 1)
+            return result
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(entry, depth + 1) for entry in node.value]
+        return _scalar(node)
+
+
+def _scalar(node: Any) -> Any:
+    text: str = node.value
+    kind = node.tag.rpartition(":")[2]
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() in ("true", "yes", "on")
+    if kind in ("int", "float"):
+        try:
+            return int(text, 0) if kind == "int" else float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _follow(node: Any, path: str) -> Any:
+    """The node that a path of msgspec points at, as far as it can be followed."""
+    for key, index in _STEP.findall(path):
+        child = None
+        if key and isinstance(node, yaml.MappingNode):
+            child = next((value for name, value in node.value if name.value == key), None)
+        elif index and isinstance(node, yaml.SequenceNode) and int(index) < len(node.value):
+            child = node.value[int(index)]
+        if child is None:
+            return node
+        node = child
+    return node

@@ -1,0 +1,161 @@
+"""Writes and reads a bundle: the folder of one stall, crash or manual dump, readable without us.
+
+It grows in the staging folder on a local disk and is then copied to the run directory file by
+file, each atomically; what the run directory refuses stays in the staging folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts, LogText, ProcessEvidence
+from watchdog_train.core.model import Diagnosis, EvidenceResult
+from watchdog_train.core.stacks import ThreadStack
+from watchdog_train.evidence.request import RESULT_FILE, write_private
+from watchdog_train.report.evidence_text import stacks_text, summary
+
+VERDICT_FILE = "verdict.json"
+DIAGNOSIS_FILE = "diagnosis.json"
+PROCESSES_FILE = "processes.json"
+HOST_FILE = "host.json"
+LOG_FILE = "log-tail.txt"
+SUMMARY_FILE = "SUMMARY.md"
+STACKS_FOLDER = "stacks"
+_READ_CAP = 64 << 20
+_T = TypeVar("_T")
+
+
+class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of processes.json."""
+
+    facts: ProcessEvidence
+    """Without stacks: those are in the stacks folder."""
+    stack_file: str | None
+    environment_names: tuple[str, ...] = ()
+    files: dict[str, Any] = msgspec.field(default_factory=dict)
+    kernel_stack: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """host.json."""
+
+    facts: HostFacts
+    details: dict[str, Any]
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole bundle."""
+
+    verdict: BundleVerdict
+    diagnosis: Diagnosis | None
+    evidence: Evidence
+    records: tuple[ProcessRecord, ...]
+    host: HostRecord
+
+
+def stack_name(process: ProcessEvidence) -> str:
+    """`rank0-worker1.pid4250`."""
+    parts = []
+    if process.rank is not None:
+        parts.append(f"rank{process.rank}")
+    elif process.role == "rank":
+        parts.append("rank")
+    if process.role == "worker":
+        parts.append("worker" if process.worker is None else f"worker{process.worker}")
+    elif process.role != "rank":
+        parts.append(process.role)
+    return f"{'-'.join(parts)}.pid{process.pid}"
+
+
+def write_staged(staging: Path, bundle: Bundle) -> None:
+    """All files of the bundle, the summary last."""
+    folder = staging / STACKS_FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for process in bundle.evidence.processes:
+        name = stack_name(process)
+        if process.threads:
+            write_private(folder / f"{name}.json", _json(process.threads))
+        write_private(folder / f"{name}.txt", stacks_text(process).encode("utf-8", "replace"))
+    write_private(staging / PROCESSES_FILE, _json(bundle.records))
+    write_private(staging / HOST_FILE, _json(bundle.host))
+    write_private(staging / LOG_FILE, _log_text(bundle.evidence.logs).encode("utf-8", "replace"))
+    write_private(staging / VERDICT_FILE, _json(bundle.verdict))
+    if bundle.diagnosis is not None:
+        write_private(staging / DIAGNOSIS_FILE, _json(bundle.diagnosis))
+    text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence)
+    write_private(staging / SUMMARY_FILE, text.encode("utf-8", "replace"))
+
+
+def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
+    """Copies the staged files to where they belong; what is left where it cannot be, says so."""
+    try:
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in sorted(staging.rglob("*"), key=lambda item: item.name == SUMMARY_FILE):
+            if path.is_file() and not path.name.startswith("."):
+                target = out / path.relative_to(staging)
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_private(target, path.read_bytes())
+        write_private(out / RESULT_FILE, _json(result))
+    except OSError as error:
+        problem = (
+            f"the run directory cannot be written ({error.strerror}); the evidence is in {staging}"
+        )
+        kept = msgspec.structs.replace(
+            result, dir=str(staging), problem="; ".join(filter(None, (result.problem, problem)))
+        )
+        write_private(staging / RESULT_FILE, _json(kept))
+        return kept
+    with contextlib.suppress(OSError):
+        shutil.rmtree(staging)
+    return result
+
+
+def read_bundle(folder: Path) -> Bundle | None:
+    """A bundle from its folder; None when it has no readable verdict. Tolerates missing files."""
+    verdict = _read(folder / VERDICT_FILE, BundleVerdict)
+    if verdict is None:
+        return None
+    records = _read(folder / PROCESSES_FILE, tuple[ProcessRecord, ...]) or ()
+    host = _read(folder / HOST_FILE, HostRecord) or HostRecord(facts=HostFacts(), details={})
+    processes = tuple(_with_threads(folder, record) for record in records)
+    return Bundle(
+        verdict=verdict,
+        diagnosis=_read(folder / DIAGNOSIS_FILE, Diagnosis),
+        evidence=Evidence(why=verdict.why, processes=processes, exit=verdict.exit, host=host.facts),
+        records=records,
+        host=host,
+    )
+
+
+def _with_threads(folder: Path, record: ProcessRecord) -> ProcessEvidence:
+    if record.stack_file is None:
+        return record.facts
+    path = folder / STACKS_FOLDER / os.path.basename(record.stack_file)
+    threads = _read(path, tuple[ThreadStack, ...]) or ()
+    return msgspec.structs.replace(record.facts, threads=threads)
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(_READ_CAP), type=kind)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
+def _log_text(logs: tuple[LogText, ...]) -> str:
+    parts = []
+    for log in logs:
+        parts += [f"==> {log.source} <==", *log.lines, ""]
+    return "\n".join(parts) or "no output was captured\n"

@@ -1,0 +1,108 @@
+"""Facts about the machine: memory, swap, load, disk, /dev/shm, kills by the memory killer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from watchdog_train.core.facts import HostFacts
+from watchdog_train.evidence.proc import PROC, read_text
+
+_CGROUP_ROOT = "/sys/fs/cgroup"
+
+
+def oom_kills(pid: int | str = "self") -> int | None:
+    """Kills by the memory killer in the cgroup of a process so far; None where it does not tell."""
+    for line in (read_text(f"{PROC}/{pid}/cgroup") or "").splitlines():
+        hierarchy, _, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
+        if hierarchy == "0":
+            events = read_text(f"{_CGROUP_ROOT}{path.rstrip('/')}/memory.events")
+            events = events or read_text(f"{_CGROUP_ROOT}/memory.events")
+            return _value(events, "oom_kill")
+        if "memory" in line.split(":", 2)[1].split(","):
+            for base in (f"{_CGROUP_ROOT}/memory{path}", f"{_CGROUP_ROOT}/memory"):
+                control = read_text(f"{base.rstrip('/')}/memory.oom_control")
+                if control is not None:
+                    return _value(control, "oom_kill")
+    return None
+
+
+def _value(text: str | None, key: str) -> int | None:
+    for line in (text or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name.rstrip(":") == key:
+            number = value.split()[0] if value.split() else ""
+            return int(number) if number.isdigit() else None
+    return None
+
+
+def collect(paths: Sequence[str], oom_kills_before: int | None) -> tuple[HostFacts, dict[str, Any]]:
+    """What rules may ask, and everything for host.json. `paths`: whose disks to look at."""
+    memory = _memory()
+    kills = oom_kills()
+    since_start = kills is not None and oom_kills_before is not None
+    disks = {path: _disk(path) for path in (*paths, "/dev/shm") if os.path.isdir(path)}  # noqa: S108
+    shm = disks.get("/dev/shm")  # noqa: S108
+    cores = os.cpu_count() or 1
+    try:
+        load: tuple[float, ...] | None = os.getloadavg()
+    except (OSError, AttributeError):
+        load = None
+    total, available = memory.get("MemTotal"), memory.get("MemAvailable")
+    swap, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
+    free = [disk["free_bytes"] for path, disk in disks.items() if disk and path != "/dev/shm"]  # noqa: S108
+    facts = HostFacts(
+        oom_kills=kills - (oom_kills_before or 0) if kills is not None else None,
+        oom_since_start=since_start,
+        shm_used_share=shm["used_share"] if shm else None,
+        memory_available_share=available / total if total and available is not None else None,
+        swap_used_share=1 - swap_free / swap if swap and swap_free is not None else None,
+        load_per_core=load[0] / cores if load else None,
+        disk_free_bytes=min(free) if free else None,
+    )
+    details = {
+        "memory_bytes": memory,
+        "load": load,
+        "cores": cores,
+        "disks": disks,
+        "oom_kills": kills,
+        "oom_kills_before": oom_kills_before,
+    }
+    return facts, details
+
+
+def _memory() -> dict[str, int]:
+    wanted = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Shmem", "Dirty", "Writeback")
+    found = {}
+    for line in (read_text(f"{PROC}/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name in wanted and value.split() and value.split()[0].isdigit():
+            found[name] = int(value.split()[0]) * 1024
+    return found or _psutil_memory()
+
+
+def _psutil_memory() -> dict[str, int]:
+    import psutil
+
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    return {
+        "MemTotal": memory.total,
+        "MemAvailable": memory.available,
+        "SwapTotal": swap.total,
+        "SwapFree": swap.free,
+    }
+
+
+def _disk(path: str) -> dict[str, Any] | None:
+    try:
+        status = os.statvfs(path)
+    except (OSError, AttributeError):
+        return None
+    total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    return {
+        "total_bytes": total,
+        "free_bytes": free,
+        "used_share": 1 - free / total if total else None,
+        "inodes_free": status.f_favail,
+    }

@@ -1,0 +1,136 @@
+"""Runs many short tools at once, each with a deadline, in one thread; keeps their capped output.
+
+Never waits on anything but the children it started itself, by pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import IO
+
+import msgspec
+
+_POLL_S = 0.004
+_REAP_S = 0.5
+"""A killed tool that is still there after this hangs in the kernel and is left behind."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool to run on one process."""
+
+    pid: int
+    argv: tuple[str, ...]
+    timeout_s: float
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """How it went."""
+
+    job: Job
+    code: int | None
+    """None: it was killed at its deadline, or never started."""
+    stdout: str
+    stderr: str
+    problem: str | None
+    """Why there is no exit code, in words."""
+
+
+class _Running:
+    """A tool that runs, with the files it prints to (a pipe would block it when nobody reads)."""
+
+    def __init__(
+        self, job: Job, process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes]
+    ) -> None:
+        self.job = job
+        self.process = process
+        self.out = out
+        self.err = err
+        self.started = time.monotonic()
+
+
+def run_all(
+    jobs: Sequence[Job],
+    *,
+    parallel: int,
+    until: float,
+    output_cap_bytes: int,
+    directory: str,
+    after: Callable[[int], None],
+) -> list[Finished]:
+    """Runs the jobs in order, `parallel` at a time, and none beyond `until` (monotonic).
+
+    `after(pid)` is called when a tool has left a process, however it ended.
+    """
+    waiting = deque(jobs)
+    running: list[_Running] = []
+    finished: list[Finished] = []
+    while waiting or running:
+        while waiting and len(running) < parallel and time.monotonic() < until:
+            job = waiting.popleft()
+            started = _start(job, directory)
+            if isinstance(started, Finished):
+                finished.append(started)
+            else:
+                running.append(started)
+        now = time.monotonic()
+        if now >= until:
+            late = "not reached within the time for the whole collection"
+            finished += [_unfinished(job, late) for job in waiting]
+            waiting.clear()
+        still = []
+        for item in running:
+            code = item.process.poll()
+            if code is None and now < min(item.started + item.job.timeout_s, until):
+                still.append(item)
+                continue
+            finished.append(_finish(item, code, output_cap_bytes))
+            after(item.job.pid)
+        running = still
+        if running:
+            time.sleep(_POLL_S)
+    return finished
+
+
+def _start(job: Job, directory: str) -> _Running | Finished:
+    with contextlib.ExitStack() as stack:
+        try:
+            out = stack.enter_context(tempfile.TemporaryFile(dir=directory))
+            err = stack.enter_context(tempfile.TemporaryFile(dir=directory))
+            process = subprocess.Popen(
+                job.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env={**os.environ, "RUST_BACKTRACE": "0"},
+            )
+        except OSError as error:
+            return _unfinished(job, f"could not be started: {error}")
+        stack.pop_all()
+    return _Running(job, process, out, err)
+
+
+def _finish(item: _Running, code: int | None, cap_bytes: int) -> Finished:
+    problem = None
+    if code is None:
+        item.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            item.process.wait(_REAP_S)
+        waited = time.monotonic() - item.started
+        problem = f"gave no answer within {waited:.1f} s and was killed"
+    texts = []
+    for file in (item.out, item.err):
+        with file:
+            file.seek(0)
+            texts.append(file.read(cap_bytes).decode("utf-8", "replace"))
+    return Finished(job=item.job, code=code, stdout=texts[0], stderr=texts[1], problem=problem)
+
+
+def _unfinished(job: Job, problem: str) -> Finished:
+    return Finished(job=job, code=None, stdout="", stderr="", problem=problem)

@@ -1,0 +1,52 @@
+"""The end of log files, bounded in bytes and lines whatever their size; secrets removed."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+
+from watchdog_train.core.facts import LogText
+from watchdog_train.evidence.redact import redact_text
+
+TAIL_BYTES = 256 * 1024
+LINE_CAP = 2000
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,16}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|.)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def tail(path: str, lines: int) -> LogText | None:
+    """The last lines of a regular file; None when it cannot be read.
+
+    A progress bar redraws with carriage returns: each state counts as a line.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        try:
+            file.seek(max(0, status.st_size - TAIL_BYTES))
+            content = file.read(TAIL_BYTES)
+        except OSError:
+            return None
+    if status.st_size > TAIL_BYTES:
+        content = content.partition(b"\n")[2] or content
+    text = content.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    wanted = [line for line in text.split("\n") if line.strip()][-lines:] if lines else []
+    return LogText(source=os.path.basename(path), lines=tuple(map(clean_line, wanted)))
+
+
+def clean_line(line: str) -> str:
+    """One line of untrusted output: no terminal sequences, no secrets, not longer than the cap."""
+    return redact_text(_CONTROL.sub("", _ANSI.sub("", line[:LINE_CAP])))
+
+
+def tails(paths: Sequence[str], lines: int) -> tuple[LogText, ...]:
+    """Of several files, those that can be read."""
+    found = (tail(path, lines) for path in paths)
+    return tuple(log for log in found if log is not None and log.lines)

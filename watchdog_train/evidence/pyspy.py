@@ -1,0 +1,126 @@
+"""Python stacks by py-spy: finding it, asking it, reading what it says. Never with --subprocesses.
+
+(With --subprocesses its JSON silently holds the root alone.)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.stacks import FRAMES_CAP, NAME_CAP, THREADS_CAP, Frame, ThreadStack
+from watchdog_train.evidence.jobs import Finished
+
+NAME = "py-spy"
+HINT_PTRACE = (
+    "ptrace is refused (container without SYS_PTRACE, or kernel.yama.ptrace_scope): start the "
+    "container with --cap-add=SYS_PTRACE, or run wtrain as the training's user with "
+    "ptrace_scope 0"
+)
+HINT_MISSING = "py-spy is not installed for wtrain's Python: pip install py-spy"
+_REASONS = (
+    ("permission denied", HINT_PTRACE),
+    ("operation not permitted", HINT_PTRACE),
+    ("eperm", HINT_PTRACE),
+    ("no such process", "the process was gone"),
+    ("esrch", "the process was gone"),
+    ("failed to find python version", "not a Python process, or one that is just starting"),
+    ("failed to get process executable", "the process was gone"),
+)
+
+
+def find() -> str | None:
+    """The py-spy program: beside our interpreter, in its scripts folder, on PATH."""
+    name = f"{NAME}.exe" if os.name == "nt" else NAME
+    folders = (os.path.dirname(sys.executable), sysconfig.get_path("scripts"))
+    for folder in folders:
+        path = os.path.join(folder or "", name)
+        if folder and os.access(path, os.X_OK):
+            return path
+    return shutil.which(name) or _from_distribution(name)
+
+
+def _from_distribution(name: str) -> str | None:
+    """Where `pip install --user` or `--target` put it."""
+    from importlib.metadata import PackageNotFoundError, files
+
+    try:
+        for file in files(NAME) or ():
+            path = str(file.locate())
+            if file.name == name and os.access(path, os.X_OK):
+                return path
+    except PackageNotFoundError:
+        return None
+    return None
+
+
+def command(binary: str, pid: int, *, nonblocking: bool, native: bool = False) -> tuple[str, ...]:
+    """The argv for one process; --native excludes --nonblocking."""
+    argv = [binary, "dump", "--json", "--full-filenames", "--pid", str(pid)]
+    if native:
+        argv.append("--native")
+    elif nonblocking:
+        argv.append("--nonblocking")
+    return tuple(argv)
+
+
+def reason(finished: Finished) -> str:
+    """Why there are no stacks, in words a person can act on."""
+    if finished.problem is not None:
+        return f"py-spy {finished.problem}"
+    text = f"{finished.stderr}\n{finished.stdout}".lower()
+    for sign, words in _REASONS:
+        if sign in text:
+            return words
+    lines = [line.strip() for line in finished.stderr.splitlines() if line.strip()]
+    return f"py-spy failed: {lines[0][:200]}" if lines else f"py-spy ended with {finished.code}"
+
+
+def parse(text: str, pid: int) -> tuple[ThreadStack, ...] | None:
+    """The threads in py-spy's JSON; None when it is something else. Never raises."""
+    try:
+        data = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return None
+    if not isinstance(data, list):
+        return None
+    threads = [_thread(entry, pid) for entry in data[:THREADS_CAP] if isinstance(entry, dict)]
+    found = tuple(thread for thread in threads if thread is not None)
+    return found or None
+
+
+def _thread(entry: dict[str, Any], pid: int) -> ThreadStack | None:
+    frames = entry.get("frames")
+    if not isinstance(frames, list) or entry.get("pid", pid) != pid:
+        return None
+    if len(frames) > FRAMES_CAP:  # both ends of a runaway recursion tell the story
+        frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
+    name, os_id = entry.get("thread_name"), entry.get("os_thread_id")
+    active = entry.get("active")
+    return ThreadStack(
+        frames=tuple(_frame(frame) for frame in frames if isinstance(frame, dict)),
+        name=name[:NAME_CAP] if isinstance(name, str) else None,
+        os_id=os_id if isinstance(os_id, int) else None,
+        main=os_id == pid or (not isinstance(os_id, int) and name == "MainThread"),
+        active=active if isinstance(active, bool) else None,
+        owns_gil=entry.get("owns_gil") is True,
+    )
+
+
+def _frame(entry: dict[str, Any]) -> Frame:
+    line = entry.get("line")
+    return Frame(
+        function=_text(entry.get("name")),
+        file=_text(entry.get("filename")),
+        line=line if isinstance(line, int) and 0 <= line < 1 << 31 else 0,
+        native=isinstance(entry.get("module"), str),
+    )
+
+
+def _text(value: Any) -> str:
+    return value[-NAME_CAP:] if isinstance(value, str) else "?"

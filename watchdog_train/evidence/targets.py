@@ -1,0 +1,209 @@
+"""One process of a collection: what two looks saw, which stacks came back, or why none did."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.facts import How, ProcessEvidence
+from watchdog_train.core.model import CapturedProcess, Member, ProcessId
+from watchdog_train.core.stacks import (
+    WAITS,
+    ThreadStack,
+    frame_matches,
+    is_idle_helper,
+    is_idle_worker,
+    own_frames,
+)
+from watchdog_train.evidence import proc, redact
+
+ORDER = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
+_KEEP_VARIABLES = re.compile(
+    r"(?:RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|CUDA_VISIBLE_DEVICES|"
+    r"TOKENIZERS_PARALLELISM|PYTHON(?:PATH|FAULTHANDLER|UNBUFFERED)|(?:OMP|MKL|OPENBLAS|GLOO|NCCL|"
+    r"TORCH|PYTORCH|TORCHELASTIC|CUDA|HF|TRANSFORMERS|WANDB|SLURM|WTRAIN)_\w+)\Z"
+)
+
+
+class Target:
+    """Filled in while the collection goes on."""
+
+    def __init__(self, member: Member, now: float) -> None:
+        self.member = member
+        self.first = proc.look(member.pid, now, threads=True)
+        self.second: proc.ProcLook | None = None
+        self.threads: tuple[ThreadStack, ...] = ()
+        self.how: How | None = None
+        self.why_not: str | None = None
+        self.changed: bool | None = None
+        self.python: bool | None = None
+        self.command: tuple[str, ...] = ()
+        self.environment: dict[str, str] = {}
+        self.environment_names: tuple[str, ...] = ()
+        self.files: dict[str, Any] = {}
+        self.kernel_stack: str | None = None
+        self.waits_for_input: bool | None = None
+        self.notes: list[str] = []
+        self._judge_first()
+
+    def _judge_first(self) -> None:
+        look = self.first
+        if look is None:
+            self.why_not = "the process is gone"
+        elif self.member.start and look.start != self.member.start:
+            self.first, self.why_not = None, "the process is gone, its pid is another's now"
+        elif look.state in ("Z", "X"):
+            self.why_not = "it has died and its parent has not noticed (zombie)"
+        elif look.state == "D":
+            where = f" in {look.wchan}" if look.wchan else ""
+            self.why_not = f"in uninterruptible sleep{where}: a debugger would hang with it"
+
+    @property
+    def pid(self) -> int:
+        """Its pid; see `identity`."""
+        return self.member.pid
+
+    @property
+    def last(self) -> proc.ProcLook | None:
+        """The newest look."""
+        return self.second or self.first
+
+    @property
+    def identity(self) -> ProcessId:
+        """The very process, safe against pid reuse."""
+        return ProcessId(self.pid, self.first.start if self.first else self.member.start)
+
+    @property
+    def was_held(self) -> bool:
+        """Stopped or traced before we came: a blocking dump would fail or wait."""
+        return self.first is not None and (self.first.stopped or self.first.traced)
+
+    def look_again(self, now: float) -> None:
+        """The second look, to compare with the first."""
+        if self.first is None:
+            return
+        again = proc.look(self.pid, now, threads=True)
+        if again is not None and again.start == self.first.start:
+            self.second = again
+            self.waits_for_input = proc.waits_for_input(self.pid, again)
+
+    def read_facts(self) -> None:
+        """Everything of /proc that needs no second look."""
+        if self.first is None or self.first.state in ("Z", "X"):
+            return
+        self.python = proc.is_python(self.pid)
+        self.command = redact.redact_argv(proc.command_line(self.pid))
+        variables = proc.environment(self.pid)
+        kept = [name for name in variables if _KEEP_VARIABLES.match(name)]
+        self.environment = redact.redact_environment(variables, kept)
+        self.environment_names = tuple(sorted(set(variables) - set(kept)))[:500]
+        self.files = proc.open_files(self.pid)
+        self.kernel_stack = proc.kernel_stack(self.pid)
+
+    def take(self, threads: tuple[ThreadStack, ...], how: How) -> None:
+        """Stacks came back."""
+        self.threads, self.how, self.why_not = threads, how, None
+
+    def compare(self, again: tuple[ThreadStack, ...]) -> None:
+        """Another dump: a difference proves life."""
+        self.changed = _shape(self.threads) != _shape(again)
+
+    @property
+    def wants_native(self) -> bool:
+        """Whether Python frames cannot tell a lock from a wait in it."""
+        look = self.last
+        main = next((thread for thread in self.threads if thread.main), None)
+        if look is None or main is None or not main.frames or self.how != "py-spy":
+            return False
+        share = self.cpu_share()
+        if look.state != "S" or share is None or share >= 0.02:
+            return False
+        if self.member.role not in ("rank", "worker") or is_idle_worker(self.threads):
+            return False
+        return not any(frame_matches(wait, main.frames[0]) for wait in WAITS)
+
+    def cpu_share(self) -> float | None:
+        """Of one core, between the looks."""
+        both = self.first is not None and self.second is not None
+        return proc.cpu_share(self.first, self.second) if both else None  # type: ignore[arg-type]
+
+    def sealed(self) -> bool | None:
+        """See proc.sealed; helper threads are told by their Python frames."""
+        if self.first is None or self.second is None:
+            return None
+        helpers = frozenset(
+            thread.os_id
+            for thread in self.threads
+            if thread.os_id is not None and is_idle_helper(thread)
+        )
+        return proc.sealed(self.first, self.second, helpers)
+
+    def evidence(self) -> ProcessEvidence:
+        """As a diagnosis sees it."""
+        look, member = self.last, self.member
+        rate = None
+        if self.first is not None and self.second is not None:
+            rate = proc.io_rate(self.first, self.second)
+        return ProcessEvidence(
+            pid=self.pid,
+            start=self.identity.start,
+            ppid=look.ppid if look else member.ppid,
+            role=member.role,
+            rank=member.rank,
+            worker=member.worker,
+            name=member.name or (look.name if look else ""),
+            command=self.command,
+            state=look.state if look else None,
+            wchan=look.wchan if look else None,
+            waits=proc.waits_in_words(look) if look else None,
+            sealed=self.sealed(),
+            cpu_share=self.cpu_share(),
+            io_bytes_s=rate,
+            os_threads=look.os_threads if look else None,
+            rss_bytes=look.rss_bytes if look else None,
+            waits_for_input=self.waits_for_input,
+            environment=self.environment,
+            threads=self.threads,
+            how=self.how,
+            why_not=self.why_not,
+            changed=self.changed,
+        )
+
+    def row(self) -> CapturedProcess:
+        """As verdict.json lists it."""
+        look, member = self.last, self.member
+        return CapturedProcess(
+            pid=self.pid,
+            start=self.identity.start,
+            role=member.role,
+            rank=member.rank,
+            worker=member.worker,
+            state=look.state if look else None,
+            captured=self.how is not None,
+            why_not=None if self.how is not None else self.why_not or "not reached",
+        )
+
+
+def with_sources(threads: tuple[ThreadStack, ...], line: Any) -> tuple[ThreadStack, ...]:
+    """The same threads with the text of the innermost lines of each; `line(path, number)`."""
+    result = []
+    for thread in threads:
+        frames = list(thread.frames)
+        own = len(own_frames(frames))
+        for position in [at for at in range(own) if not frames[at].native][:3]:
+            frame = frames[position]
+            text = line(frame.file, frame.line)
+            if text:
+                frames[position] = msgspec.structs.replace(frame, source=text)
+        result.append(msgspec.structs.replace(thread, frames=tuple(frames)))
+    return tuple(result)
+
+
+def _shape(threads: tuple[ThreadStack, ...]) -> dict[Any, tuple[tuple[str, int], ...]]:
+    return {
+        thread.os_id: tuple((frame.function, frame.line) for frame in thread.frames)
+        for thread in threads
+        if not is_idle_helper(thread)
+    }

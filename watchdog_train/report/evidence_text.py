@@ -1,0 +1,176 @@
+"""A bundle in words: the one-screen summary, grouped stacks, one process's stack. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from watchdog_train.core.diagnose import groups
+from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
+from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.stacks import Frame, Group, is_idle_helper, is_idle_worker
+
+_EVIDENCE_LINES = 8
+_GROUP_LINES = 8
+_GROUP_FRAMES = 5
+_LABELS_SHOWN = 6
+_TITLES = {"stall": "Stall", "crash": "Crash", "manual": "Dump on request"}
+
+
+def summary(
+    verdict: BundleVerdict,
+    diagnosis: Diagnosis | None,
+    evidence: Evidence,
+    *,
+    remedy_words: Mapping[str, str] | None = None,
+) -> str:
+    """What is stuck, which process and frame, why, what was done, what to change."""
+    lines = [f"# {_TITLES[verdict.why]} {verdict.id}", "", *_what(verdict, diagnosis, evidence), ""]
+    lines += ["## Why", "", *_why(diagnosis), ""]
+    lines += ["## Evidence", ""]
+    if diagnosis is not None:
+        lines += [f"- {text}" for text in diagnosis.evidence[:_EVIDENCE_LINES]]
+    lines += [f"- {text}" for text in _captured(verdict)]
+    if verdict.done:
+        lines += ["", "## What was done", "", *(f"- {text}" for text in verdict.done)]
+    if diagnosis is not None and diagnosis.remedies:
+        words = remedy_words or {}
+        lines += ["", "## What to change, in this order", ""]
+        lines += [
+            f"{number}. {name}{f': {words[name]}' if name in words else ''}"
+            for number, name in enumerate(diagnosis.remedies, 1)
+        ]
+    found = groups(evidence)
+    if found:
+        lines += ["", "## Where everything is (odd one first)", ""]
+        lines += [f"- {text}" for text in group_lines(found)[:_GROUP_LINES]]
+        if len(found) > _GROUP_LINES:
+            lines.append(f"- and {len(found) - _GROUP_LINES} more groups")
+    lines += ["", "Whole stacks are in `stacks/`, the last output in `log-tail.txt`.", ""]
+    return "\n".join(lines)
+
+
+def _what(verdict: BundleVerdict, diagnosis: Diagnosis | None, evidence: Evidence) -> list[str]:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.at))
+    lines = [f"- when: {at}" + (f", attempt {verdict.attempt}" if verdict.attempt else "")]
+    if verdict.command:
+        lines.append(f"- command: `{' '.join(verdict.command)[:300]}`")
+    if verdict.exit is not None:
+        lines.append(f"- ended: {_ended(verdict)}")
+    silence = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
+    silence += [f"in phase {verdict.phase}"] if verdict.phase else []
+    if silence:
+        lines.append(f"- since: {', '.join(silence)}")
+    if verdict.words:
+        lines.append(f"- verdict: {verdict.words}")
+    if diagnosis is not None and diagnosis.culprit is not None:
+        process = next((p for p in evidence.processes if p.pid == diagnosis.culprit.pid), None)
+        label = process.label if process else diagnosis.culprit.role
+        verb = "stuck" if diagnosis.kind == "hang" else "where"
+        lines.append(
+            f"- {verb}: {label} (pid {diagnosis.culprit.pid}) in {diagnosis.culprit.frame}"
+        )
+    return lines
+
+
+def _ended(verdict: BundleVerdict) -> str:
+    end = verdict.exit
+    if end is None or (end.code is None and end.signal is None):
+        return "nobody knows how"
+    return f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
+
+
+def _why(diagnosis: Diagnosis | None) -> list[str]:
+    if diagnosis is None:
+        return ["No diagnosis was made."]
+    others = [
+        f"{other.family} ({other.confidence:.0%})"
+        for other in diagnosis.ranked
+        if other.family != diagnosis.family
+    ]
+    name = diagnosis.family or "cause unknown"
+    sure = f", {diagnosis.confidence:.0%} sure" if diagnosis.family else ""
+    lines = [f"**{name}**{sure}. {diagnosis.explanation}"]
+    if others:
+        lines.append(f"Instead it may be: {', '.join(others)}.")
+    return lines
+
+
+def _captured(verdict: BundleVerdict) -> list[str]:
+    total = len(verdict.processes)
+    if not total:
+        return []
+    captured = sum(process.captured for process in verdict.processes)
+    lines = [f"stacks of {captured} of {total} processes in {verdict.seconds:.1f} s"]
+    missing: dict[str, list[int]] = {}
+    for process in verdict.processes:
+        if not process.captured:
+            missing.setdefault(process.why_not or "unknown", []).append(process.pid)
+    for why, pids in list(missing.items())[:4]:
+        shown = ", ".join(map(str, pids[:_LABELS_SHOWN]))
+        more = f" and {len(pids) - _LABELS_SHOWN} more" if len(pids) > _LABELS_SHOWN else ""
+        lines.append(f"no stack of pid {shown}{more}: {why}")
+    if verdict.problem:
+        lines.append(verdict.problem)
+    return lines
+
+
+def group_lines(found: Sequence[Group]) -> list[str]:
+    """One line a group: `rank 0 worker 1: __getitem__ (train.py:31) < fetch (...)`."""
+    return [f"{labels(group)}: {chain(group.frames)}" for group in found]
+
+
+def labels(group: Group) -> str:
+    """Who is in the group, shortened."""
+    shown = ", ".join(group.labels[:_LABELS_SHOWN])
+    more = (
+        f" and {len(group.labels) - _LABELS_SHOWN} more"
+        if len(group.labels) > _LABELS_SHOWN
+        else ""
+    )
+    return f"{shown}{more}{' (idle)' if group.idle else ''}"
+
+
+def chain(frames: Sequence[Frame], count: int = _GROUP_FRAMES) -> str:
+    """The innermost frames in one line."""
+    return " < ".join(str(frame) for frame in frames[:count])
+
+
+def group_text(found: Sequence[Group], *, frames: int = 12) -> str:
+    """Grouped stacks, several lines each."""
+    lines: list[str] = []
+    for group in found:
+        lines.append(f"{labels(group)}:")
+        lines += [f"    {_frame_line(frame)}" for frame in group.frames[:frames]]
+        if len(group.frames) > frames:
+            lines.append(f"    ... {len(group.frames) - frames} more")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def stacks_text(process: ProcessEvidence) -> str:
+    """All threads of one process, helpers named as such."""
+    lines = [process.line()]
+    if process.command:
+        lines.append(f"command: {' '.join(process.command)[:500]}")
+    if is_idle_worker(process.threads):
+        lines.append("an idle worker: it waits for its parent's next order")
+    if not process.threads:
+        lines.append(f"no stack: {process.why_not or 'unknown'}")
+    else:
+        lines.append(f"stacks by {process.how}")
+    for thread in process.threads:
+        notes = ["main"] if thread.main else []
+        notes += ["holds the interpreter lock"] if thread.owns_gil else []
+        notes += ["helper, idle in every healthy run"] if is_idle_helper(thread) else []
+        lines += [
+            "",
+            f"thread {thread.name or '?'} {thread.os_id or ''} {', '.join(notes)}".rstrip(),
+        ]
+        lines += [f"    {_frame_line(frame)}" for frame in thread.frames]
+    return "\n".join(lines) + "\n"
+
+
+def _frame_line(frame: Frame) -> str:
+    source = f"    | {frame.source.strip()}" if frame.source else ""
+    return f"{frame.function} ({frame.file}:{frame.line}){source}"
