@@ -224,7 +224,7 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     output_dir: str | None = None
     t: float = 0.0
     """Unix seconds, when the save had ended."""
-    files: dict[str, tuple[int, int]] = {}
+    files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Name (relative to the directory) to size in bytes and mtime in nanoseconds."""
 
 

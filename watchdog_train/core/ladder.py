@@ -1,0 +1,270 @@
+"""History and diagnosis -> the next attempt's plan, or the end. Pure; every why is for a person."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from watchdog_train.core import plans
+from watchdog_train.core.history import (
+    Case,
+    asked_for,
+    gather,
+    ids,
+    same_again,
+    tries,
+    within_limits,
+)
+from watchdog_train.core.model import CheckpointFinding, Outcome, Plan, RemedyUse, Survey, Value
+from watchdog_train.core.outcome import child_code, exit_words
+from watchdog_train.core.plans import RemedySpec
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+
+__all__ = ["RUNGS", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
+
+EXIT_RETRY_ELSEWHERE, EXIT_GAVE_UP = 75, 76
+RUNGS: tuple[tuple[str, ...], ...] = (
+    ("num-workers-0", "omp-1"),
+    ("tokenizers-off", "num-proc-none"),
+    ("nccl-p2p-off",),
+)
+"""For an unknown cause, in order: people's own cure first, execution remedies only."""
+_NATIVE_CRASHES = (4, 6, 7, 8, 11)
+"""ILL, ABRT, BUS, FPE, SEGV: from below the script, where its own errors end with a code."""
+
+
+class Restart(Value, frozen=True, kw_only=True):
+    """One more attempt."""
+
+    plan: Plan
+    rejected: tuple[tuple[str, str, str], ...]
+    """Path, format and reason of newer checkpoints that were passed over."""
+    chosen: CheckpointFinding | None
+    delay_s: float
+    why: str
+
+
+class Stop(Value, frozen=True, kw_only=True):
+    """No further attempt."""
+
+    why: str
+    exit_code: int
+    outcome: Outcome
+
+
+def first_plan(argv: Sequence[str], policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
+    """The first attempt: the command as it is, with the remedies the user asked for."""
+    uses = asked_for(policy, catalogue)
+    lacking = [name for name in policy.recovery.with_remedies if name not in catalogue]
+    why = "first attempt, the command as it was given"
+    if uses:
+        why += ", with " + ", ".join(use.id for use in uses)
+    if lacking:
+        why += "; not available here: " + ", ".join(lacking)
+    return plans.build(1, why, uses, catalogue, argv=argv)
+
+
+def next_step(
+    state: State, survey: Survey | None, policy: Policy, catalogue: Mapping[str, RemedySpec]
+) -> Restart | Stop:
+    """What follows an attempt that has ended with nothing of it alive."""
+    attempt = state.attempt
+    if attempt is None:
+        plan = first_plan(state.argv, policy, catalogue)
+        return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0, why=plan.why)
+    case = gather(state, attempt, survey, policy, catalogue)
+    end = _not_due(case)
+    if end is not None:
+        return end
+    offers: list[str] = []
+    added = _named(case, catalogue, offers)
+    if added is None:
+        added = _unnamed(case, catalogue)
+    if added is None:
+        return _give_up(case, offers)
+    return _restart(case, added, catalogue, survey, offers)
+
+
+def _not_due(case: Case) -> Stop | None:
+    """Why no restart is due at all, None when one is."""
+    attempt, recovery = case.attempt, case.policy.recovery
+    words = _what_happened(case)
+    if not case.stalled and attempt.code == 0:
+        return Stop(why=words, exit_code=0, outcome="succeeded")
+    if case.stalled and case.stall is not None and case.stall.basis == "finishing":
+        return Stop(why=f"{words}; the training was finished", exit_code=0, outcome="succeeded")
+    if case.stalled and recovery.on_stall != "restart":
+        why = f"{words}; no restart, because on-stall is {recovery.on_stall}."
+        return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+    own = Stop(why="", exit_code=child_code(attempt), outcome="failed")
+    if not case.stalled and recovery.on_crash == "stop":
+        return _saying(own, f"{words}; no restart, because on-crash is stop.")
+    if case.family == "waiting-for-input":
+        why = f"{words}; a restart would only ask again: answer it in advance."
+        return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
+    if recovery.max_restarts == 0 and case.stalled:
+        why = f"{words}; no restart is allowed here (--max-restarts 0)."
+        return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+    if recovery.max_restarts == 0:
+        return _saying(own, f"{words}; no restart is allowed here (--max-restarts 0).")
+    if case.state.restarts_since_progress >= recovery.max_restarts:
+        why = (
+            f"{words}; gave up: {case.state.restarts_since_progress} restarts without a newer step "
+            f"or checkpoint are all that is allowed (--max-restarts {recovery.max_restarts})."
+        )
+        return Stop(why=why + _go_on(case, ()), exit_code=EXIT_GAVE_UP, outcome="gave_up")
+    return None
+
+
+def _saying(stop: Stop, why: str) -> Stop:
+    return Stop(why=why, exit_code=stop.exit_code, outcome=stop.outcome)
+
+
+def _named(
+    case: Case, catalogue: Mapping[str, RemedySpec], offers: list[str]
+) -> tuple[RemedyUse, ...] | None:
+    """The first remedy that the diagnosis names and that has not had its turn."""
+    if case.diagnosis is None:
+        return None
+    why = f"the diagnosis {case.family or 'of the evidence'} names it"
+    for name in case.diagnosis.remedies:
+        spec = catalogue.get(name)
+        if spec is None or not _may_try(case, spec):
+            continue
+        if spec.changes_nothing:  # a plain retry is the same plan, and that has limits
+            if within_limits(case):
+                return ()
+            continue
+        allowed = _allowed(case, spec, named=True)
+        if not allowed:
+            offers.append(name)
+            continue
+        return (RemedyUse(id=name, kind=spec.kind, why=why),)
+    return None
+
+
+def _may_try(case: Case, spec: RemedySpec) -> bool:
+    if spec.id in case.policy.recovery.without_remedies or spec.id in case.spoiled:
+        return False
+    if spec.evidence_only and any(spec.id in ids(one.plan) for one in case.state.attempts):
+        return False
+    return all(use.id != spec.id for use in case.effect)
+
+
+def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
+    allow = case.policy.recovery.allow
+    if spec.id in allow or spec.kind in allow:
+        return True
+    if spec.needs_allow or spec.kind == "training":
+        return False
+    return spec.kind == "execution" or named
+
+
+def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
+    """Without a name for the cause: the next rung, or the same plan once more; None at the end."""
+    again = () if within_limits(case) else None
+    rung = _next_rung(case, catalogue)
+    if case.stalled and (case.family is None or same_again(case)):
+        return rung or again
+    if again is None and (case.stalled or case.attempt.signal in _NATIVE_CRASHES):
+        return rung
+    return again
+
+
+def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
+    for number, names in enumerate(RUNGS, start=1):
+        specs = [catalogue[name] for name in names if name in catalogue]
+        uses = tuple(
+            RemedyUse(id=spec.id, kind=spec.kind, why=f"rung {number} for an unknown cause")
+            for spec in specs
+            if _may_try(case, spec) and _allowed(case, spec, named=False)
+        )
+        if uses:
+            return uses
+    return None
+
+
+def _restart(
+    case: Case,
+    added: tuple[RemedyUse, ...],
+    catalogue: Mapping[str, RemedySpec],
+    survey: Survey | None,
+    offers: Sequence[str],
+) -> Restart:
+    recovery = case.policy.recovery
+    resume = plans.resume(case.state.argv, case.choice, recovery.resume_arg, survey)
+    uses = (*case.effect, *added)
+    parts = [f"{_what_happened(case)}; {_what_next(case, added, catalogue)}.", resume.words]
+    if case.choice.rejected:
+        path, _, reason = case.choice.rejected[0]
+        more = len(case.choice.rejected) - 1
+        also = f", and {more} more" if more else ""
+        parts.append(f"Passed over: {path} ({reason}){also}.")
+    if offers:
+        parts.append(f"Not allowed so far: {', '.join(offers)} (--allow).")
+    why = " ".join(parts)
+    plan = plans.build(
+        case.attempt.attempt + 1,
+        why,
+        uses,
+        catalogue,
+        argv=resume.argv,
+        via=resume.via,
+        checkpoint=case.choice.chosen,
+    )
+    delay_s = 0.0
+    if ids(plan) == ids(case.attempt.plan):
+        doublings = min(max(len(tries(case)) - 1, 0), 30)
+        delay_s = min(recovery.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
+    return Restart(
+        plan=plan,
+        rejected=case.choice.rejected,
+        chosen=case.choice.chosen,
+        delay_s=delay_s,
+        why=why,
+    )
+
+
+def _what_happened(case: Case) -> str:
+    attempt = case.attempt
+    where = "before its first step" if attempt.last_step is None else f"at step {attempt.last_step}"
+    family = ""
+    if case.diagnosis is not None and case.family is not None:
+        family = f" ({case.family}, {case.diagnosis.confidence:.0%} sure)"
+    if not case.stalled:
+        return f"Attempt {attempt.attempt} ended {where}, {exit_words(attempt)}{family}"
+    unknown = "" if family else ", and the evidence does not tell why"
+    return f"Attempt {attempt.attempt} hung {where}{family}{unknown}"
+
+
+def _what_next(case: Case, added: Sequence[RemedyUse], catalogue: Mapping[str, RemedySpec]) -> str:
+    dropped = sorted(case.spoiled & ids(case.attempt.plan))
+    back = f"taking back {', '.join(dropped)}, with which it did not begin; " if dropped else ""
+    if not added:
+        kept = ", ".join(use.id for use in case.effect)
+        return back + (f"trying again with {kept}" if kept else "trying again unchanged")
+    return (
+        back + "trying " + " and ".join(f"{use.id} ({catalogue[use.id].summary})" for use in added)
+    )
+
+
+def _give_up(case: Case, offers: Sequence[str]) -> Stop:
+    spent = tries(case)
+    reason = (
+        f"this plan ended {len(spent)} times without a newer step or checkpoint"
+        if len(spent) > 1
+        else "no further remedy may be tried"
+    )
+    why = f"{_what_happened(case)}; gave up: {reason}, and nothing is left to try."
+    return Stop(why=why + _go_on(case, offers), exit_code=EXIT_GAVE_UP, outcome="gave_up")
+
+
+def _go_on(case: Case, offers: Sequence[str]) -> str:
+    """The line for a person who wants to go on, with what was not allowed."""
+    words = ["wtrain", "run"]
+    for use in case.effect:
+        words += ["--with", use.id]
+    for name in offers:
+        words += ["--with", name, "--allow", name]
+    return f" To go on: {shlex.join([*words, '--', *case.state.argv])}"

@@ -1,0 +1,232 @@
+"""Builds the plan of an attempt: settings, checkpoint, and how that reaches the script. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    CheckpointRef,
+    Plan,
+    RemedyKind,
+    RemedyUse,
+    ResumeVia,
+    Survey,
+    Value,
+)
+from watchdog_train.core.state import State
+
+PLACEHOLDERS = ("{checkpoint}", "{ckpt}")
+_CLOCK_DOUBT_S = 5.0
+"""A file server's clock may be this much behind ours."""
+_REJECTED_CAP = 20
+_OWN_RESUME = frozenset(
+    (
+        "resume", "resume_from", "resume_from_checkpoint", "resume_path", "resume_ckpt",
+        "resume_training", "auto_resume", "autoresume", "auto_resume_from_checkpoints",
+    )
+)  # fmt: skip
+
+
+class RemedySpec(Value, frozen=True, kw_only=True):
+    """What the core must know of a remedy; the catalogue adds what a person wants to read."""
+
+    id: str
+    kind: RemedyKind
+    summary: str
+    """What it does, as a clause: `loads data in the main process`."""
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    in_process: dict[str, Any] | None = None
+    """An entry of WTRAIN_SETTINGS for the client, None when the environment does it all."""
+    needs_allow: bool = False
+    """Never by itself although its kind would be."""
+    evidence_only: bool = False
+    """It mends nothing and slows training: for the next attempt alone."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """True of a plain retry."""
+        return not self.env and self.in_process is None
+
+
+class Choice(Value, frozen=True, kw_only=True):
+    """The checkpoint to go on from, and those that were passed over for it."""
+
+    chosen: CheckpointFinding | None
+    rejected: tuple[tuple[str, str, str], ...]
+    """Path, format and reason."""
+
+
+class Resume(Value, frozen=True, kw_only=True):
+    """How the next attempt gets its checkpoint."""
+
+    argv: tuple[str, ...]
+    via: ResumeVia
+    words: str
+
+
+def build(
+    attempt: int,
+    why: str,
+    uses: Sequence[RemedyUse],
+    catalogue: Mapping[str, RemedySpec],
+    *,
+    argv: Sequence[str],
+    via: ResumeVia = "none",
+    checkpoint: CheckpointFinding | None = None,
+) -> Plan:
+    """A plan in which the settings are spelled out, so that a person can repeat it."""
+    specs = [catalogue[use.id] for use in uses if use.id in catalogue]
+    env: dict[str, str] = {}
+    for spec in specs:
+        env.update(spec.env)
+    reference = None
+    if checkpoint is not None:
+        reference = CheckpointRef(
+            path=checkpoint.path,
+            format=checkpoint.format,
+            step=checkpoint.step,
+            how_checked=checkpoint.how_checked,
+            ordinal=checkpoint.ordinal,
+        )
+    return Plan(
+        attempt=attempt,
+        why=why,
+        argv=tuple(argv),
+        env=env,
+        in_process=tuple(spec.in_process for spec in specs if spec.in_process is not None),
+        checkpoint=reference,
+        resume_via=via,
+        remedies=tuple(uses),
+    )
+
+
+def choose_checkpoint(state: State, survey: Survey | None) -> Choice:
+    """Newest to oldest the first that is whole; one that cannot be told only when none is whole."""
+    findings = survey.findings if survey is not None else ()
+    refused = {index: _refusal(finding, state) for index, finding in enumerate(findings)}
+    fit = [index for index, why in refused.items() if why is None]
+    whole = next((index for index in fit if findings[index].whole), None)
+    best = whole if whole is not None else next(iter(fit), None)
+    rejected = []
+    for index, finding in enumerate(findings[:best]):
+        why = refused[index] or f"cannot be told to be whole, an older one is: {finding.why}"
+        rejected.append((finding.path, finding.format, why))
+    return Choice(
+        chosen=None if best is None else findings[best], rejected=tuple(rejected[:_REJECTED_CAP])
+    )
+
+
+def _refusal(finding: CheckpointFinding, state: State) -> str | None:
+    if finding.whole is False:
+        return finding.why
+    if finding.how_checked != "recorded" and _is_older_than(state, finding):
+        return "it is from before this run began"  # which began without it, or loads it by itself
+    last = state.attempt
+    if last is None or last.plan.checkpoint is None or finding.whole:
+        return None
+    if last.plan.checkpoint.path == finding.path and last.first_step is None:
+        return f"attempt {last.attempt} began from it and did not reach a step: {finding.why}"
+    return None
+
+
+def _is_older_than(state: State, finding: CheckpointFinding) -> bool:
+    if finding.saved_at is None or state.started_at is None:
+        return False
+    return finding.saved_at < state.started_at - _CLOCK_DOUBT_S
+
+
+def resume(
+    argv: tuple[str, ...], choice: Choice, resume_arg: str | None, survey: Survey | None
+) -> Resume:
+    """The way a checkpoint takes into the script, with words that say so when there is none."""
+    chosen = choice.chosen
+    if chosen is None:
+        return Resume(argv=argv, via="none", words=_nothing_found(survey))
+    step = "" if chosen.step is None else f"step {chosen.step}, "
+    doubt = "" if chosen.whole else f"; it cannot be told whether it is whole: {chosen.why}"
+    what = f"{step}{chosen.path} (checked: {chosen.how_checked}{doubt})"
+    if resume_arg:
+        new_argv = with_arguments(argv, resume_arg, chosen.path)
+        return Resume(argv=new_argv, via="argv", words=f"It resumes from {what}.")
+    own = own_resume_option(argv)
+    if own is not None:
+        words = f"The newest checkpoint is {what}, but {own} in the command decides what is loaded."
+        return Resume(argv=argv, via="script", words=words)
+    if chosen.format == "hf":
+        return Resume(argv=argv, via="hook", words=f"It resumes from {what}.")
+    words = (
+        f"The newest checkpoint is {what}, and only WTRAIN_RESUME_FROM names it: unless the script "
+        'reads that or resumes by itself, training begins from its start (--resume-arg "--resume '
+        '{checkpoint}" would pass it).'
+    )
+    return Resume(argv=argv, via="env", words=words)
+
+
+def _nothing_found(survey: Survey | None) -> str:
+    if survey is None:
+        return "Checkpoints were not looked for, so training begins from its start."
+    problem = f" ({survey.problem})" if survey.problem else ""
+    if not survey.directories:
+        return f"No place with checkpoints is known{problem}, so training begins from its start."
+    return f"No checkpoint of this run can be used{problem}, so training begins from its start."
+
+
+def own_resume_option(argv: Sequence[str]) -> str | None:
+    """The option by which the command itself asks to resume, None when there is none."""
+    for word in argv[1:]:
+        name, _, value = word.partition("=")
+        option = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+        if option in _OWN_RESUME and (word.startswith("-") or value):
+            return name
+        if option == "init_from" and value == "resume":
+            return word
+    return None
+
+
+def with_arguments(argv: tuple[str, ...], template: str, path: str) -> tuple[str, ...]:
+    """The command with the template's arguments; a value that an option has already is replaced."""
+    words = [_fill(word, path) for word in shlex.split(template)]
+    result = list(argv)
+    rest: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        values = []
+        if word.startswith("-") and "=" not in word:
+            while position + 1 < len(words) and not words[position + 1].startswith("-"):
+                position += 1
+                values.append(words[position])
+        if not _put(result, word, values):
+            rest += [word, *values]
+        position += 1
+    return (*result, *rest)
+
+
+def _fill(word: str, path: str) -> str:
+    for placeholder in PLACEHOLDERS:
+        word = word.replace(placeholder, path)
+    return word
+
+
+def _put(argv: list[str], word: str, values: list[str]) -> bool:
+    """Replace an option that is in argv already; False when it is not there."""
+    name, equals, _ = word.partition("=")
+    if not equals and not word.startswith("-"):
+        return False
+    for index in range(1, len(argv)):
+        if argv[index].startswith(f"{name}="):
+            argv[index] = word if equals else f"{name}={' '.join(values)}" if values else name
+            return True
+        if argv[index] == name and word.startswith("-"):
+            after = index + 1
+            wanted = len(values) if not equals else 1
+            while wanted and after < len(argv) and not argv[after].startswith("-"):
+                after, wanted = after + 1, wanted - 1
+            argv[index:after] = [word, *values]
+            return True
+    return False
