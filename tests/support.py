@@ -27,7 +27,9 @@ T = TypeVar("T")
 Event = dict[str, Any]
 
 
-def wait_until(predicate: Callable[[], T], timeout_s: float, why: str, poll_s: float = 0.02) -> T:
+def wait_until(
+    predicate: Callable[[], T | None], timeout_s: float, why: str, poll_s: float = 0.02
+) -> T:
     """The first true value of `predicate`; fails the test with `why` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -322,7 +324,7 @@ class RunningWtrain:
             return found[0] if found else None
 
         try:
-            return wait_until(look, timeout_s, f"event {name}", poll_s=0.05)  # type: ignore[return-value]
+            return wait_until(look, timeout_s, f"event {name}", poll_s=0.05)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.snapshot().describe()}") from None
 
