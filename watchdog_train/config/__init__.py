@@ -1,0 +1,153 @@
+"""Settings of a run: where they come from, which wins, and what is wrong with them.
+
+Must not start anything. Precedence, later ones win: defaults, preset, config file (`--config`, or
+`wtrain.yaml` in the working directory), WTRAIN_ variables, flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from watchdog_train.config import schema
+from watchdog_train.config.presets import PRESETS
+from watchdog_train.config.reading import ConfigError, Problem, read_config_file
+from watchdog_train.config.schema import parse_duration
+from watchdog_train.config.text import dump_policy, explain
+from watchdog_train.core.policy import Policy
+
+__all__ = [
+    "ConfigError",
+    "LoadedPolicy",
+    "Problem",
+    "dump_policy",
+    "explain",
+    "load",
+    "load_policy",
+    "parse_duration",
+]
+
+FOUND_FILE = "wtrain.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPolicy:
+    """A policy, and what it was made of."""
+
+    policy: Policy
+    sources: tuple[str, ...]
+    """What was used besides the defaults, weakest first: "preset overnight", "wtrain.yaml"."""
+    origin: dict[str, str]
+    """For every changed setting: the preset, `file:line` or flag that set it."""
+
+
+def load(
+    file: Path | None = None,
+    preset: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    directory: Path | None = None,
+) -> LoadedPolicy:
+    """The settings in effect.
+
+    Args:
+        file: as given by --config; None: `wtrain.yaml` in the directory, if there is one.
+        preset: name of a preset.
+        overrides: from flags and variables, by key; a None is no override.
+        directory: where to look for `wtrain.yaml`; None: the working directory.
+
+    Raises:
+        ConfigError: with every problem of the preset's name, the file and the overrides.
+    """
+    values: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    problems: list[Problem] = []
+    sources: list[str] = []
+    if preset is not None:
+        if preset in PRESETS:
+            values |= {key: value for key, (value, _) in PRESETS[preset].changes.items()}
+            origin |= dict.fromkeys(values, f"preset {preset}")
+            sources.append(f"preset {preset}")
+        else:
+            problems.append(_unknown_preset(preset))
+    if file is None and (found := (directory or Path()) / FOUND_FILE).exists():
+        file = found
+    if file is not None:
+        reading = read_config_file(file)
+        values |= reading.values
+        origin |= reading.places
+        problems += reading.problems
+        sources.append(str(file))
+    for key, value in (overrides or {}).items():
+        if value is None:
+            continue
+        setting = schema.settings()[key]
+        place = setting.flag or key
+        try:
+            values[key] = setting.check(value)
+            origin[key] = place
+        except schema.BadValueError as error:
+            problems.append(Problem(place, "", f"{error}."))
+    if not problems:
+        policy = schema.build(values)
+        problems = _contradictions(policy, origin)
+        if not problems:
+            return LoadedPolicy(policy, tuple(sources), origin)
+    raise ConfigError(problems, str(file) if file else "settings")
+
+
+def load_policy(
+    file: Path | None = None,
+    preset: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    directory: Path | None = None,
+) -> Policy:
+    """The policy alone; see load()."""
+    return load(file, preset, overrides, directory=directory).policy
+
+
+def _unknown_preset(preset: str) -> Problem:
+    near = schema.closest(preset, PRESETS)
+    return Problem(
+        "--preset",
+        "",
+        f"'{preset[:60]}' is not a preset.",
+        f"did you mean '{near}'?" if near else "there are: " + ", ".join(PRESETS),
+        "config-unknown-preset",
+    )
+
+
+_NOT_ABOVE = (
+    *(
+        (f"detection.phases.{phase}.soft_s", f"detection.phases.{phase}.hard_s")
+        for phase in schema.children("detection.phases")
+    ),
+    ("detection.learnt_soft_floor_s", "detection.learnt_hard_floor_s"),
+    ("detection.learnt_hard_floor_s", "detection.learnt_cap_s"),
+    ("detection.learnt_factor", "detection.learnt_hard_factor"),
+    ("detection.patience_floor_s", "detection.patience_cap_s"),
+    ("recovery.backoff_first_s", "recovery.backoff_cap_s"),
+    ("evidence.process_s", "evidence.total_s"),
+)
+"""Pairs of settings of which the first must not be larger than the second."""
+
+
+def _contradictions(policy: Policy, origin: Mapping[str, str]) -> list[Problem]:
+    values = schema.flatten(policy)
+    found = []
+    for lower, upper in _NOT_ABOVE:
+        if values[lower] > values[upper]:
+            blamed = lower if lower in origin else upper
+            found.append(
+                Problem(
+                    origin.get(blamed, "settings"),
+                    blamed,
+                    f"{lower} ({values[lower]:g}) is larger than {upper} ({values[upper]:g}).",
+                    None,
+                    "config-contradiction",
+                )
+            )
+    return found

@@ -1,0 +1,108 @@
+"""The named starting points of a configuration: what each changes, and why.
+
+Data only. The complete, commented files in configs/ are written from here, so that an installed
+wtrain needs no file beside its code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Changed settings: key -> (value, why)."""
+
+    text: str
+    changes: dict[str, tuple[Any, str]]
+
+
+PRESETS: dict[str, Preset] = {
+    "default": Preset("What a run uses when nothing is said.", {}),
+    "overnight": Preset(
+        "Nobody watches: try longer, and let nothing wait for a person until the morning.",
+        {
+            "detection.stopped_timeout_s": (
+                1800.0,
+                "nobody is there to continue a stopped job; half an hour outlasts a debugger",
+            ),
+            "stopping.grace_s": (120.0, "no one waits at a terminal, and a save may be slow"),
+            "recovery.max_restarts": (10, "a night has room for more attempts than an afternoon"),
+            "recovery.backoff_cap_s": (
+                900.0,
+                "an outage of storage or network often lasts a quarter of an hour",
+            ),
+            "evidence.total_s": (60.0, "half a minute more costs less than a bundle cut short"),
+            "evidence.process_s": (20.0, "the same, for one slow process"),
+            "evidence.log_tail_lines": (500, "it is read hours later, without the terminal"),
+            "output.log_cap_bytes": (256 * 1024 * 1024, "a whole night's output"),
+        },
+    ),
+    "celery-worker": Preset(
+        "A worker that trains in tasks and idles between them.",
+        {
+            "detection.phases.unknown.soft_s": (
+                86400.0,
+                "a worker without a task is silent for hours and healthy",
+            ),
+            "detection.phases.unknown.hard_s": (864000.0, "the same"),
+            "detection.phases.startup.soft_s": (
+                300.0,
+                "the broker may be away when the worker starts; it waits by itself",
+            ),
+            "detection.phases.finishing.soft_s": (
+                600.0,
+                "a warm shutdown lets the running task finish",
+            ),
+            "stopping.grace_s": (
+                600.0,
+                "SIGTERM is a warm shutdown: the worker ends after its present task",
+            ),
+            "stopping.ask_s": (300.0, "a task saves at its next step, which may be long"),
+            "recovery.max_restarts": (
+                20,
+                "a service is to be up; each task that trains starts the count anew",
+            ),
+        },
+    ),
+    "apple-silicon": Preset(
+        "macOS on Apple silicon (MPS): fewer signals, shared memory, slow first kernels.",
+        {
+            "detection.poll_s": (2.0, "without /proc one look costs several milliseconds"),
+            "detection.quiet_windows": (
+                5,
+                "I/O of a process is not told there, so CPU time must say more for longer",
+            ),
+            "detection.late_poll_s": (10.0, "App Nap and swapping delay our own polls"),
+            "detection.phases.load.soft_s": (
+                120.0,
+                "weights that do not fit the shared memory are swapped while they load",
+            ),
+            "detection.phases.first_step.soft_s": (
+                120.0,
+                "Metal compiles kernels in a process of the system, so ours look idle",
+            ),
+            "evidence.process_s": (15.0, "py-spy runs as root there, which takes longer to start"),
+        },
+    ),
+    "windows": Preset(
+        "Windows: workers are spawned, SIGTERM cannot be handled, process looks are slow.",
+        {
+            "detection.poll_s": (2.0, "a look at all processes costs tens of milliseconds"),
+            "detection.phases.startup.soft_s": (
+                120.0,
+                "a virus scanner reads every imported file for the first time",
+            ),
+            "detection.phases.first_step.soft_s": (
+                120.0,
+                "every worker imports the whole script anew before its first batch",
+            ),
+            "stopping.hang_grace_s": (
+                0.0,
+                "terminating is at once there; a grace period would only delay it",
+            ),
+            "stopping.helpers_s": (2.0, "there is no resource tracker to wait for"),
+        },
+    ),
+}

@@ -1,0 +1,240 @@
+"""Read a config file strictly: every problem at once, each with its line, its key and a way out.
+
+Must not accept what it does not understand, and must not run anything that a file names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from watchdog_train.config import schema
+from watchdog_train.errors import WtrainError
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_CONFIG_BYTES = 256 * 1024
+_MAX_PROBLEMS = 50
+_DEEPEST = 20
+_NULL = "tag:yaml.org,2002:null"
+_PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, and where."""
+
+    place: str
+    """`file:line`, a flag or a preset."""
+    key: str
+    message: str
+    hint: str | None = None
+    reference: str = "config-bad-value"
+
+
+class ConfigError(WtrainError):
+    """All problems of a configuration."""
+
+    def __init__(self, problems: list[Problem], source: str) -> None:
+        self.problems = tuple(problems[:_MAX_PROBLEMS])
+        first = problems[0]
+        if len(problems) == 1:
+            super().__init__(
+                first.message,
+                context=f"{first.place}  {first.key}".rstrip(),
+                hint=first.hint,
+                reference=first.reference,
+            )
+            return
+        lines = []
+        for problem in self.problems:
+            lines.append(f"{problem.place}  {problem.key}".rstrip())
+            lines.append(f"  {problem.message}")
+            if problem.hint:
+                lines.append(f"  hint: {problem.hint}")
+        if len(problems) > _MAX_PROBLEMS:
+            lines.append(f"and {len(problems) - _MAX_PROBLEMS} more")
+        super().__init__(
+            "\n".join(lines),
+            context=f"{source}: {len(problems)} problems",
+            reference="config-invalid",
+        )
+
+
+@dataclass(slots=True)
+class FileReading:
+    """What a file sets, and what is wrong with it."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    """`file:line` of every value."""
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_config_file(path: Path) -> FileReading:
+    """The settings of a YAML file; nothing in it is evaluated."""
+    reading = FileReading()
+    try:
+        text = _text_of(path)
+        root = _compose(text)
+    except _UnreadableError as error:
+        place = f"{path}:{error.line}" if error.line else str(path)
+        reading.problems.append(Problem(place, "", str(error), error.hint, error.reference))
+        return reading
+    if root is not None:
+        _read_mapping(root, "", str(path), reading)
+    return reading
+
+
+class _UnreadableError(Exception):
+    def __init__(
+        self, message: str, *, line: int = 0, hint: str | None = None, reference: str
+    ) -> None:
+        super().__init__(message)
+        self.line = line
+        self.hint = hint
+        self.reference = reference
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if not path.is_file() and path.exists():
+            raise _UnreadableError("this is not a regular file", reference="config-unreadable")
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        raise _UnreadableError("there is no such file", reference="config-unreadable") from None
+    except OSError as error:
+        raise _UnreadableError(
+            f"the file cannot be read: {error.strerror}", reference="config-unreadable"
+        ) from error
+    if len(content) > MAX_CONFIG_BYTES:
+        raise _UnreadableError(
+            f"the file has more than {MAX_CONFIG_BYTES // 1024} KiB",
+            hint="is this the training's own configuration?",
+            reference="config-too-large",
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _UnreadableError(
+            "the file is not UTF-8", line=line, reference="config-not-utf8"
+        ) from error
+
+
+def _compose(text: str) -> yaml.Node | None:
+    import yaml  # 20 ms that a run without a config file does not need
+
+    try:
+        depth = 0
+        # Counted before composing: nesting of thousands would end in a RecursionError.
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise _UnreadableError(
+                    f"nested more than {_DEEPEST} deep",
+                    line=event.start_mark.line + 1 if event.start_mark else 0,
+                    reference="config-not-yaml",
+                )
+        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        words = [part for part in (error.context, error.problem) if part]
+        raise _UnreadableError(
+            "not YAML: " + ", ".join(words),
+            line=mark.line + 1 if mark else 0,
+            hint="a value with ': ', '#', '{' or a tab belongs in quotes" if words else None,
+            reference="config-not-yaml",
+        ) from error
+    except yaml.YAMLError as error:
+        words_ = " ".join(str(error).split())[:200]
+        raise _UnreadableError(f"not YAML: {words_}", reference="config-not-yaml") from error
+    return node
+
+
+def _read_mapping(node: yaml.Node, section: str, file: str, reading: FileReading) -> None:
+    import yaml
+
+    if _is_null(node):
+        return  # a section whose every line is a comment
+    place = f"{file}:{node.start_mark.line + 1}"
+    if not isinstance(node, yaml.MappingNode):
+        what = f"'{section}' is a section" if section else "the file must hold settings"
+        reading.problems.append(
+            Problem(place, section, f"{what}: write 'key: value' lines", None, "config-not-mapping")
+        )
+        return
+    known = schema.children(section)
+    seen: dict[str, int] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        name = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
+        place, full = f"{file}:{line}", f"{section}.{name}" if section else name
+        if name in seen:
+            message = f"'{name}' was set in line {seen[name]} already."
+            reading.problems.append(Problem(place, full, message, None, "config-duplicate-key"))
+            continue
+        seen[name] = line
+        if name not in known:
+            reading.problems.append(_unknown(place, full, name, section))
+        elif full in schema.settings():
+            _read_value(value_node, full, place, reading)
+        else:
+            _read_mapping(value_node, full, file, reading)
+
+
+def _read_value(node: yaml.Node, key: str, place: str, reading: FileReading) -> None:
+    setting = schema.settings()[key]
+    try:
+        reading.values[key] = setting.check(_plain(node))
+        reading.places[key] = place
+    except schema.BadValueError as error:
+        reading.problems.append(Problem(place, key, f"{error}."))
+
+
+def _plain(node: yaml.Node) -> Any:
+    """The value of a node, made of texts, numbers, truth values and null only."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        if not all(isinstance(item, yaml.ScalarNode) for item in node.value):
+            raise schema.BadValueError("a list may hold texts only")
+        return [_plain(item) for item in itertools.islice(node.value, 1000)]
+    if not isinstance(node, yaml.ScalarNode):
+        raise schema.BadValueError("this takes a single value, not a section")
+    if ":" in node.value and node.tag.endswith((":int", ":float")):
+        raise schema.BadValueError(
+            f"YAML reads {node.value[:40]} as a number in base 60; put it in quotes"
+        )
+    if node.tag not in _PLAIN_TAGS:
+        raise schema.BadValueError(f"'{node.value[:40]}' is not a text; put it in quotes")
+    try:
+        constructor = yaml.constructor.SafeConstructor()
+        return constructor.construct_object(node)
+    except (ValueError, OverflowError, yaml.YAMLError) as error:
+        raise schema.BadValueError(f"'{node.value[:40]}' cannot be read as a value") from error
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return bool(node.tag == _NULL)
+
+
+def _unknown(place: str, full: str, name: str, section: str) -> Problem:
+    where = f"of '{section}'" if section else "of a run"
+    elsewhere = [key for key in schema.settings() if key.rpartition(".")[2] == name]
+    near = schema.closest(name, schema.children(section))
+    hint = None
+    if len(elsewhere) == 1:
+        hint = f"it belongs to '{elsewhere[0].rpartition('.')[0]}'"
+    elif near:
+        hint = f"did you mean '{near}'?"
+    else:
+        hint = "wtrain config explain lists all settings"
+    return Problem(
+        place, full, f"'{name[:60]}' is not a setting {where}.", hint, "config-unknown-key"
+    )

@@ -1,0 +1,277 @@
+"""Every setting as one row, read off the types of core.policy: key, kind, bounds, default, reason.
+
+Must not know where values come from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import msgspec.inspect
+
+from watchdog_train.core.policy import Policy
+
+Kind = Literal["time", "number", "whole number", "true or false", "text", "choice", "list of texts"]
+
+FLAG_OF_KEY = {
+    "name": "--name",
+    "runs_dir": "--runs-dir",
+    "detection.stall_timeout_s": "--stall-timeout",
+    "detection.startup_timeout_s": "--startup-timeout",
+    "recovery.on_stall": "--on-stall",
+    "recovery.on_crash": "--on-crash",
+    "recovery.observe": "--observe",
+    "recovery.max_restarts": "--max-restarts",
+    "recovery.checkpoints": "--checkpoints",
+    "recovery.resume_arg": "--resume-arg",
+    "recovery.with_remedies": "--with",
+    "recovery.without_remedies": "--without",
+    "recovery.allow": "--allow",
+    "recovery.duplicates": "--duplicates",
+}
+"""Settings that have a flag of `wtrain run`."""
+
+_DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})\s*(?P<unit>s|m|h|d)?\s*")
+_SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_TEXT = 4096
+
+
+class BadValueError(ValueError):
+    """A value that a setting cannot have; the text says why."""
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90`, `90s`, `1.5m`, `2h` or `1d`.
+
+    Raises:
+        BadValueError: it is none of these.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadValueError(f"'{text[:40]}' is not a time; write 90, 90s, 10m or 2h")
+    return float(match["number"]) * _SECONDS[match["unit"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One key of the config file."""
+
+    key: str
+    kind: Kind
+    optional: bool
+    default: Any
+    text: str
+    """What it is and why the default is what it is."""
+    above: float | None = None
+    """Must be larger than this."""
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str | None:
+        """The flag of `wtrain run` that sets it."""
+        return FLAG_OF_KEY.get(self.key)
+
+    @property
+    def unit(self) -> str | None:
+        """What the number counts."""
+        name = self.key.rpartition(".")[2]
+        units = {"_bytes_s": "bytes per second", "_s": "seconds", "_bytes": "bytes"}
+        return next((unit for end, unit in units.items() if name.endswith(end)), None)
+
+    @property
+    def wanted(self) -> str:
+        """What a value must be, in words."""
+        words = {
+            "time": "a time (90, 90s, 10m, 2h)",
+            "choice": "one of " + ", ".join(self.choices),
+            "list of texts": "a list of texts",
+        }.get(self.kind, self.kind if self.kind == "true or false" else f"a {self.kind}")
+        bounds = [
+            f"more than {self.above:g}" if self.above is not None else "",
+            f"at least {self.least:g}" if self.least is not None else "",
+            f"at most {self.most:g}" if self.most is not None else "",
+        ]
+        words += "".join(f", {bound}" for bound in bounds if bound)
+        return f"{words}, or null" if self.optional else words
+
+    def check(self, value: Any) -> Any:
+        """The value in the setting's own type.
+
+        Raises:
+            BadValueError: it is not what is wanted; the text says why.
+        """
+        if value is None:
+            if self.optional:
+                return None
+            raise BadValueError(f"null is not {self.wanted}")
+        if self.kind in {"time", "number", "whole number"}:
+            return self._number(value)
+        if self.kind == "list of texts":
+            if not isinstance(value, list | tuple):
+                raise BadValueError(f"{_shown(value)} is not a list; write [{value}]"[:200])
+            return tuple(_text(each) for each in value)
+        if self.kind == "true or false":
+            if not isinstance(value, bool):
+                raise BadValueError(f"{_shown(value)} is neither true nor false")
+            return value
+        text = _text(value)
+        if self.kind == "choice" and text not in self.choices:
+            near = closest(text, self.choices)
+            raise BadValueError(
+                f"'{text[:40]}' is not {self.wanted}"
+                + (f" (did you mean '{near}'?)" if near else "")
+            )
+        return text
+
+    def _number(self, value: Any) -> float | int:
+        if isinstance(value, str) and self.kind == "time":
+            value = parse_duration(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadValueError(f"{_shown(value)} is not {self.wanted}")
+        if self.kind == "whole number" and not isinstance(value, int):
+            raise BadValueError(f"{_shown(value)} is not {self.wanted}")
+        in_range = (
+            (self.above is None or value > self.above)
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+        )
+        if not in_range or abs(value) > 1e18 or not math.isfinite(value):
+            raise BadValueError(f"{_shown(value)} is out of range: {self.wanted}")
+        return value if self.kind == "whole number" else float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadValueError(f"{_shown(value)} is not a text; put it in quotes")
+    if len(value) > _LONGEST_TEXT or "\0" in value:
+        raise BadValueError("the text is too long or holds a NUL")
+    return value
+
+
+def _shown(value: Any) -> str:
+    words = {True: "true", False: "false"}
+    if isinstance(value, bool):
+        return words[value]
+    return f"'{value[:40]}'" if isinstance(value, str) else str(value)[:40]
+
+
+def closest(word: str, candidates: Mapping[str, Any] | tuple[str, ...] | list[str]) -> str | None:
+    """The candidate that was probably meant."""
+    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+@functools.cache
+def settings() -> dict[str, Setting]:
+    """All settings by key, in the order of the file."""
+    found: dict[str, Setting] = {}
+    _collect(msgspec.inspect.type_info(Policy), Policy(), "", found)
+    return found
+
+
+@functools.cache
+def sections() -> dict[str, str]:
+    """Sections by key ("" is the file itself), each with what it is about."""
+    found: dict[str, str] = {}
+    _collect_sections(msgspec.inspect.type_info(Policy), "", "", found)
+    return found
+
+
+def children(section: str) -> dict[str, str]:
+    """The names directly under a section, each with its full key."""
+    prefix = f"{section}." if section else ""
+    keys = [*settings(), *(key for key in sections() if key)]
+    return {
+        key[len(prefix) :]: key
+        for key in keys
+        if key.startswith(prefix) and "." not in key[len(prefix) :]
+    }
+
+
+def build(values: Mapping[str, Any]) -> Policy:
+    """The policy with these checked values; all other settings have their defaults."""
+    nested: dict[str, Any] = {}
+    for key, setting in settings().items():
+        *path, last = key.split(".")
+        place = nested
+        for name in path:
+            place = place.setdefault(name, {})
+        place[last] = values.get(key, setting.default)
+    return msgspec.convert(nested, type=Policy)
+
+
+def flatten(policy: Policy) -> dict[str, Any]:
+    """Every setting's value, by key."""
+    return {key: _get(policy, key) for key in settings()}
+
+
+def _get(value: Any, key: str) -> Any:
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _unwrap(kind: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, str]:
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return kind.type, str((kind.extra_json_schema or {}).get("description", ""))
+    return kind, ""
+
+
+def _collect(
+    kind: msgspec.inspect.Type, default: Any, prefix: str, found: dict[str, Setting]
+) -> None:
+    assert isinstance(kind, msgspec.inspect.StructType)  # noqa: S101 - narrows for the type checker
+    for field in kind.fields:
+        inner, text = _unwrap(field.type)
+        key, value = prefix + field.name, getattr(default, field.name)
+        if isinstance(inner, msgspec.inspect.StructType):
+            _collect(inner, value, key + ".", found)
+        else:
+            found[key] = _setting(key, inner, value, text)
+
+
+def _collect_sections(
+    kind: msgspec.inspect.Type, key: str, text: str, found: dict[str, str]
+) -> None:
+    if not isinstance(kind, msgspec.inspect.StructType):
+        return
+    found[key] = text or " ".join((kind.cls.__doc__ or "").split())
+    for field in kind.fields:
+        inner, words = _unwrap(field.type)
+        _collect_sections(inner, f"{key}.{field.name}" if key else field.name, words, found)
+
+
+def _setting(key: str, kind: msgspec.inspect.Type, default: Any, text: str) -> Setting:
+    optional = False
+    if isinstance(kind, msgspec.inspect.UnionType):
+        optional = True
+        kind = next(t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType))
+    row: dict[str, Any] = {"key": key, "optional": optional, "default": default, "text": text}
+    match kind:
+        case msgspec.inspect.BoolType():
+            return Setting(kind="true or false", **row)
+        case msgspec.inspect.IntType(ge=least, le=most):
+            return Setting(kind="whole number", least=least, most=most, **row)
+        case msgspec.inspect.FloatType(gt=above, ge=least, le=most):
+            time = key.endswith("_s") and not key.endswith("_bytes_s")
+            if optional and time:
+                above = 0.0  # Meta cannot bound a union; null, not zero, turns a limit off
+            return Setting(
+                kind="time" if time else "number", above=above, least=least, most=most, **row
+            )
+        case msgspec.inspect.LiteralType(values=values):
+            return Setting(kind="choice", choices=tuple(str(value) for value in values), **row)
+        case msgspec.inspect.VarTupleType():
+            return Setting(kind="list of texts", **row)
+        case msgspec.inspect.StrType():
+            return Setting(kind="text", **row)
+    raise TypeError(f"{key}: a setting of type {kind} has no place in a config file")

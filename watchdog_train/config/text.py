@@ -1,0 +1,197 @@
+"""Settings as text: the commented file, the explanation of one key, the page of all keys.
+
+Must not read or write a file.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from watchdog_train.config import schema
+from watchdog_train.config.presets import PRESETS
+from watchdog_train.config.schema import Setting
+from watchdog_train.core.policy import Policy
+from watchdog_train.errors import WtrainError
+
+_WIDTH = 98
+
+
+def dump_policy(
+    policy: Policy, *, heading: str = "Settings of a wtrain run.", reasons: Mapping[str, str] = {}
+) -> str:
+    """The complete file, each setting with what it is, its unit and why it is so.
+
+    Args:
+        policy: what to write.
+        heading: first comment of the file.
+        reasons: why a value differs from its default, by key.
+    """
+    values = schema.flatten(policy)
+    lines = [*_comment(heading, ""), "# Times take 90, 90s, 10m or 2h.", ""]
+    for key, section in _in_order():
+        indent = "  " * key.count(".")
+        name = key.rpartition(".")[2]
+        if section is not None:
+            lines += [*([""] if not key.count(".") else []), *_comment(section, indent)]
+            lines.append(f"{indent}{name}:")
+            continue
+        setting = schema.settings()[key]
+        lines += _comment(_described(setting), indent)
+        if values[key] != setting.default:
+            because = f": {reasons[key]}" if key in reasons else ""
+            changed = f"Changed from {scalar(setting.default)}{because}."
+            lines += _comment(changed, indent)
+        lines.append(f"{indent}{name}: {scalar(values[key])}")
+    return "\n".join(lines) + "\n"
+
+
+def preset_file(name: str) -> str:
+    """The complete file of a preset."""
+    preset = PRESETS[name]
+    return dump_policy(
+        preset_policy(name),
+        heading=f"Preset '{name}'. {preset.text} Use: wtrain run --preset {name} -- COMMAND",
+        reasons={key: why for key, (_, why) in preset.changes.items()},
+    )
+
+
+def preset_policy(name: str) -> Policy:
+    """The policy of a preset."""
+    values = {key: value for key, (value, _) in PRESETS[name].changes.items()}
+    return schema.build({key: schema.settings()[key].check(value) for key, value in values.items()})
+
+
+def explain(key: str) -> str:
+    """One setting in words, or the settings of a section; "" lists everything.
+
+    Raises:
+        WtrainError: no such key.
+    """
+    if setting := schema.settings().get(key):
+        return "\n".join(_explained(setting))
+    if key in schema.sections():
+        prefix = f"{key}." if key else ""
+        rows = [each for each in schema.settings().values() if each.key.startswith(prefix)]
+        width = max(len(each.key) for each in rows)
+        heading = [schema.sections()[key], ""]
+        return "\n".join(heading + [f"{r.key:<{width}}  {scalar(r.default)}" for r in rows])
+    named = [each for each in schema.settings() if each.rpartition(".")[2] == key]
+    if named:
+        return "\n\n".join(explain(each) for each in named)
+    near = schema.closest(key, [*schema.settings(), *schema.sections()]) or schema.closest(
+        key, [each.rpartition(".")[2] for each in schema.settings()]
+    )
+    raise WtrainError(
+        f"'{key[:80]}' is not a setting",
+        hint=f"did you mean '{near}'?" if near else "wtrain config explain lists all settings",
+        reference="config-unknown-key",
+    )
+
+
+def explanation(setting: Setting) -> dict[str, Any]:
+    """One setting as data."""
+    return {
+        "key": setting.key,
+        "kind": setting.kind,
+        "unit": setting.unit,
+        "wanted": setting.wanted,
+        "default": setting.default,
+        "text": setting.text,
+        "flag": setting.flag,
+        "choices": list(setting.choices),
+        "presets": {
+            name: preset.changes[setting.key][0]
+            for name, preset in PRESETS.items()
+            if setting.key in preset.changes
+        },
+    }
+
+
+def markdown_page() -> str:
+    """docs/config.md."""
+    lines = [
+        "# Settings",
+        "",
+        "<!-- Written by scripts/generate_docs.py from watchdog_train/core/policy.py. -->",
+        "",
+        "A run takes its settings from, later ones winning: the defaults, `--preset NAME`,",
+        "`--config FILE` (or `wtrain.yaml` in the working directory), `WTRAIN_...` variables,",
+        "flags. `wtrain config show` prints the outcome, `wtrain config check FILE` names every",
+        "problem of a file at once, `wtrain config explain KEY` says what one setting is.",
+        "Presets:",
+        "",
+        *(f"- `{name}`: {preset.text}" for name, preset in PRESETS.items()),
+        "",
+    ]
+    for key, section in _in_order(with_root=True):
+        if section is not None:
+            if key.count(".") < 2:
+                lines += ["", f"## {key or 'Top level'}", "", f"{section}", ""]
+                lines += ["| key | value | default | what and why |", "|---|---|---|---|"]
+            continue
+        setting = schema.settings()[key]
+        wanted = setting.wanted + (f" ({setting.flag})" if setting.flag else "")
+        text = setting.text
+        parent = key.rpartition(".")[0]
+        if parent.count(".") >= 2:
+            text = f"{text}. {schema.sections()[parent]}"
+        lines.append(f"| `{key}` | {wanted} | `{scalar(setting.default)}` | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def scalar(value: Any) -> str:
+    """A value as YAML writes it on one line."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, tuple | list):
+        return json.dumps(list(value), ensure_ascii=False)
+    if isinstance(value, str) and value.replace("-", "").replace("_", "").isalpha():
+        # Words that YAML 1.1 reads as truth values need quotes.
+        plain = value.lower() not in {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+        return value if plain and value.isascii() else json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _in_order(*, with_root: bool = False) -> Iterator[tuple[str, str | None]]:
+    """Sections (with their text) and settings (with None), as they stand in the file."""
+    if with_root:
+        yield "", schema.sections()[""]
+    begun: set[str] = set()
+    for key in schema.settings():
+        parts = key.split(".")
+        for depth in range(1, len(parts)):
+            section = ".".join(parts[:depth])
+            if section not in begun:
+                begun.add(section)
+                yield section, schema.sections()[section]
+        yield key, None
+
+
+def _described(setting: Setting) -> str:
+    unit = f"[{setting.unit}] " if setting.unit else ""
+    bounds = f" ({setting.wanted})" if setting.kind in {"choice", "whole number"} else ""
+    return f"{unit}{setting.text}{bounds}"
+
+
+def _explained(setting: Setting) -> list[str]:
+    lines = [setting.key, f"  {setting.text}", f"  value:   {setting.wanted}"]
+    if setting.unit:
+        lines.append(f"  unit:    {setting.unit}")
+    lines.append(f"  default: {scalar(setting.default)}")
+    if setting.flag:
+        variable = "WTRAIN_" + setting.flag.lstrip("-").replace("-", "_").upper()
+        lines.append(f"  flag:    {setting.flag} (or {variable})")
+    for name, preset in PRESETS.items():
+        if setting.key in preset.changes:
+            value, why = preset.changes[setting.key]
+            lines.append(f"  preset {name}: {scalar(value)} ({why})")
+    return lines
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+    )
