@@ -1,1 +1,1 @@
-"""Safer settings as data: what each sets, what it costs, what it may break. Applies nothing itself."""
+"""Safer settings as data: what each sets, what it costs, what it may break. Applies nothing."""

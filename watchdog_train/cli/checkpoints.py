@@ -1,0 +1,105 @@
+"""`wtrain checkpoints DIR`: which checkpoints there are, newest first, and which are whole."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+import msgspec
+
+from watchdog_train.checkpoints.formats import Level
+from watchdog_train.checkpoints.registry import BY_NAME
+from watchdog_train.checkpoints.survey import SurveyRequest, survey
+from watchdog_train.core.model import CheckpointFinding, Survey
+from watchdog_train.errors import WtrainError
+
+SCHEMA_VERSION = 1
+_WORDS = {True: "whole", False: "partial", None: "unknown"}
+
+
+@click.command("checkpoints")
+@click.argument("directory", type=click.Path(), metavar="DIR")
+@click.option(
+    "--level",
+    type=click.Choice(["quick", "full"]),
+    default="quick",
+    show_default=True,
+    help="quick: structure, sizes, markers; full: every checksum, too.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
+    """Tell which checkpoints below DIR are whole. Nothing is loaded, changed or deleted."""
+    if not os.path.isdir(directory):
+        raise WtrainError(
+            "there is no such directory",
+            context=directory,
+            hint="name the directory that holds the checkpoints, or one checkpoint",
+            reference="checkpoints-no-directory",
+        )
+    found = survey(
+        SurveyRequest(
+            directories=(os.path.abspath(directory),),
+            only_directories=True,
+            level=level,
+            check="all",
+        )
+    )
+    if found.problem:
+        click.echo(f"wtrain: incomplete: {found.problem}", err=True)
+    if as_json:
+        click.echo(msgspec.json.encode(as_answer(found)).decode())
+    else:
+        click.echo("\n".join(_table(found, directory)))
+
+
+def as_answer(found: Survey) -> dict[str, Any]:
+    """The JSON answer, newest first."""
+    best = found.newest_whole
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "newest_whole": None if best is None else best.path,
+        "checkpoints": [
+            {
+                "path": finding.path,
+                "format": finding.format,
+                "step": finding.step,
+                "whole": finding.whole,
+                "why": finding.why,
+            }
+            for finding in found.findings
+        ],
+    }
+
+
+def _table(found: Survey, directory: str) -> list[str]:
+    if not found.findings:
+        return [f"no checkpoints below {directory}"]
+    rows = [("path", "format", "step", "state", "why")]
+    rows += [_row(finding) for finding in found.findings]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join([*(row[column].ljust(widths[column]) for column in range(4)), row[4]]).rstrip()
+        for row in rows
+    ]
+    best = found.newest_whole
+    if best is None:
+        return [*lines, "none of them is known to be whole"]
+    hint = BY_NAME[best.format].resume_hint if best.format in BY_NAME else "by the script's own way"
+    return [*lines, f"newest whole: {best.path}", f"to resume: {hint}"]
+
+
+def _row(finding: CheckpointFinding) -> tuple[str, str, str, str, str]:
+    step = "-" if finding.step is None else str(finding.step)
+    return (
+        _printable(finding.path),
+        finding.format,
+        step,
+        _WORDS[finding.whole],
+        _printable(f"{finding.why} ({finding.how_checked})"),
+    )
+
+
+def _printable(text: str) -> str:
+    """File names are untrusted: no escape sequence of theirs reaches the terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,57 @@
+"""`wtrain remedies`: the safer settings there are, what each does and what it may break."""
+
+from __future__ import annotations
+
+import textwrap
+
+import click
+import msgspec
+
+from watchdog_train.remedies.catalogue import CATALOGUE, Remedy, available
+from watchdog_train.remedies.user_fixes import USER_FIXES
+
+SCHEMA_VERSION = 1
+
+
+@click.command("remedies")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def remedies(*, as_json: bool) -> None:
+    """List the remedies, what each changes, and what only you can mend."""
+    here = available()
+    if as_json:
+        answer = {
+            "schema_version": SCHEMA_VERSION,
+            "remedies": [
+                {**msgspec.to_builtins(remedy), "available": remedy.id in here}
+                for remedy in CATALOGUE.values()
+            ],
+            "user_fixes": [{"id": name, "how": how} for name, how in USER_FIXES.items()],
+        }
+        click.echo(msgspec.json.encode(answer).decode())
+        return
+    for remedy in CATALOGUE.values():
+        click.echo("\n".join(_lines(remedy, present=remedy.id in here)))
+    click.echo("What only you can mend:")
+    for name, how in USER_FIXES.items():
+        click.echo(_wrapped(f"{name}: {how}"))
+
+
+def _lines(remedy: Remedy, *, present: bool) -> list[str]:
+    use = "where the device is named" if remedy.kind == "device" else "by itself"
+    if remedy.needs_allow or remedy.kind == "training":
+        use = "only with --allow"
+    missing = "" if present else ", not on this platform"
+    lines = [f"{remedy.id} ({remedy.kind}, {use}{missing}): {remedy.summary}"]
+    if remedy.env:
+        lines.append(_wrapped("sets: " + " ".join(f"{k}={v}" for k, v in remedy.env.items())))
+    lines += [
+        _wrapped(f"when: {remedy.precondition}"),
+        _wrapped(f"changes: {remedy.changes}"),
+        _wrapped(f"may break: {remedy.may_break}"),
+        _wrapped(f"for good: {remedy.script_line}"),
+    ]
+    return lines
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 96, initial_indent="    ", subsequent_indent="      ")
