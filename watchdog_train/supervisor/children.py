@@ -23,6 +23,10 @@ from watchdog_train.system.protocol import ProcessSystem
 KILL_AFTER_S = 2.0
 """From SIGTERM to SIGKILL for a child of ours past its deadline; none has state worth more."""
 SIGKILL = 9
+if sys.platform == "win32":
+    OWN_GROUP_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP
+else:
+    OWN_GROUP_FLAGS = 0
 
 File = int | IO[bytes]
 
@@ -92,7 +96,7 @@ class ChildTable:
             stderr=stderr,
             pass_fds=tuple(pass_fds),
             start_new_session=sys.platform != "win32",
-            creationflags=subprocess.CREATE_NEW_PROCESS_GROUP if sys.platform == "win32" else 0,
+            creationflags=OWN_GROUP_FLAGS,
         )
         now = self._clock()
         # Not waited for yet, so the pid is still its own, as a zombie at worst.

@@ -1,0 +1,27 @@
+"""Chooses what stands for the operating system; nothing else in the house asks which one it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from watchdog_train.system.protocol import ProcessSystem
+
+
+def current() -> ProcessSystem:
+    """The implementation for this machine; WTRAIN_SYSTEM=portable takes what psutil can do."""
+    if os.environ.get("WTRAIN_SYSTEM") == "portable":
+        from watchdog_train.system.portable import PortableSystem
+
+        return PortableSystem()
+    if sys.platform == "win32":
+        from watchdog_train.system.windows import WindowsSystem
+
+        return WindowsSystem()
+    if sys.platform == "linux":
+        from watchdog_train.system.linux import LinuxSystem
+
+        return LinuxSystem()
+    from watchdog_train.system.portable import PortableSystem
+
+    return PortableSystem()

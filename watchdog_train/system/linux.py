@@ -1,0 +1,252 @@
+"""Linux: /proc, pidfds and clocks; it must never signal a process whose start is unchecked."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import re
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_train.core.model import ProcessId, ProcessRow
+from watchdog_train.system import proc_files
+from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
+from watchdog_train.system.protocol import SignalResult
+from watchdog_train.system.sock_diag import TcpCounter
+
+if sys.platform != "linux":
+    raise ImportError("only for Linux; see system.current()")
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's place for it, not a temporary file
+OUR_SHARED_MEMORY = "wtrain-"
+FULL_LOOK_EVERY = 10
+PR_SET_CHILD_SUBREAPER = 36
+PIDFD_SIGNAL_PROCESS_GROUP = 4  # since Linux 6.9
+NO_PIDFD = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EMFILE, errno.ENFILE)
+READ_CALLS = {"x86_64": {0, 19}, "aarch64": {63, 65}}.get(platform.machine(), set())
+SELECT_CALLS = {"x86_64": {23, 270}, "aarch64": {72}}.get(platform.machine(), set())
+_HUMAN_END = re.compile(r"/dev/(tty|pts/|console)|pipe:|socket:")
+
+
+class LinuxSystem:
+    """What Linux can do; see ProcessSystem."""
+
+    name = "linux"
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._looks = 0
+        self._tcp = TcpCounter()
+
+    # -- who -----------------------------------------------------------------
+    def boot_id(self) -> str | None:
+        """The kernel's random id of this boot."""
+        text = proc_files.read("/proc/sys/kernel/random/boot_id")
+        return text.decode().strip() if text else None
+
+    def identity(self, pid: int) -> ProcessId | None:
+        """The process that has this pid now, a zombie included."""
+        found = proc_files.read_stat(pid)
+        return ProcessId(pid, found.start) if found else None
+
+    def is_alive(self, who: ProcessId) -> bool | None:
+        """Whether this very process lives."""
+        found = proc_files.read_stat(who.pid)
+        if found is None:
+            return None if _exists(who.pid) else False
+        return found.start == who.start and not found.is_dead
+
+    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
+        """Known processes with their I/O, and those not seen before; everybody at times.
+
+        A pid that was given away within one interval is noticed at the next full look.
+        """
+        starts = {who.pid: who.start for who in known}
+        pids = proc_files.list_pids()
+        full = self._looks % FULL_LOOK_EVERY == 0
+        self._looks += 1
+        seen, self._seen = self._seen, set(pids)
+        rows = {}
+        for pid in pids:
+            if not full and pid in seen and pid not in starts:
+                continue
+            found = proc_files.read_stat(pid)
+            if found is not None:
+                is_known = starts.get(pid) == found.start
+                rows[pid] = found.row(proc_files.read_io_bytes(pid) if is_known else None)
+        return rows
+
+    def all_processes(self) -> Mapping[int, ProcessRow]:
+        """A full look."""
+        stats = (proc_files.read_stat(pid) for pid in proc_files.list_pids())
+        return {found.pid: found.row() for found in stats if found}
+
+    # -- what about it ---------------------------------------------------------
+    def command_line(self, pid: int) -> tuple[str, ...] | None:
+        """Its arguments, as it shows them."""
+        text = proc_files.read(f"/proc/{pid}/cmdline", 128 * 1024)
+        if text is None:
+            return None
+        return tuple(os.fsdecode(text).rstrip("\0").split("\0")) if text else ()
+
+    def working_directory(self, pid: int) -> str | None:
+        """Where it works now."""
+        with suppress(OSError):
+            return os.readlink(f"/proc/{pid}/cwd")
+        return None
+
+    def user_id(self, pid: int) -> int | None:
+        """Its real user: the owner of /proc/PID is root for a process that may not be dumped."""
+        field = proc_files.status_field(pid, "Uid")
+        return int(field.split()[0]) if field else None
+
+    def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
+        """The named variables of its start; empty files of zombies are unknown."""
+        text = proc_files.read(f"/proc/{pid}/environ")
+        return proc_files.parse_environment(text, names) if text else None
+
+    def waits_for_input(self, pid: int) -> bool | None:
+        """By the system call its main thread is in; by where it sleeps when that is hidden."""
+        place = proc_files.read(f"/proc/{pid}/wchan") or b"0"
+        if b"n_tty_read" in place:
+            return True
+        call = proc_files.read(f"/proc/{pid}/syscall")
+        fields = call.split() if call else []
+        if len(fields) > 2:
+            number, first = int(fields[0]), int(fields[1], 16)
+            if READ_CALLS and first == 0 and number in READ_CALLS:
+                return self._reads_from_a_person(pid)
+            # The readline library (pdb, a shell) selects on descriptor 0 alone before it reads.
+            if SELECT_CALLS and first == 1 and number in SELECT_CALLS:
+                return self._reads_from_a_person(pid)
+            if READ_CALLS:
+                return False
+        elif fields in ([b"running"], [b"-1"]):
+            return False
+        return None if place in (b"0", b"") or b"pipe" in place else False
+
+    @staticmethod
+    def _reads_from_a_person(pid: int) -> bool | None:
+        try:
+            return _HUMAN_END.match(os.readlink(f"/proc/{pid}/fd/0")) is not None
+        except OSError:
+            return None
+
+    def handles_signal(self, pid: int, signal_number: int) -> bool | None:
+        """By the mask of caught signals."""
+        field = proc_files.status_field(pid, "SigCgt")
+        return bool(int(field, 16) >> (signal_number - 1) & 1) if field else None
+
+    def tcp_bytes(self, pids: Iterable[int]) -> int | None:
+        """One running count for one tree, which may lose and gain members."""
+        return self._tcp.total(pids)
+
+    # -- acting ------------------------------------------------------------------
+    def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
+        """Through a pidfd: what it was opened on cannot become another process."""
+        return self._send(who, signal_number, to_group=False)
+
+    def send_signal_to_group(self, leader: ProcessId, signal_number: int) -> SignalResult:
+        """To the group that it leads, a leader that is a zombie by now included."""
+        try:
+            if os.getpgid(leader.pid) != leader.pid or os.getpgrp() == leader.pid:
+                return "not-ours"
+        except ProcessLookupError:
+            return "gone"
+        return self._send(leader, signal_number, to_group=True)
+
+    def _send(self, who: ProcessId, signal_number: int, *, to_group: bool) -> SignalResult:
+        if who.pid <= 1 or who.pid == os.getpid():
+            return "not-ours"
+        handle = -1
+        try:
+            try:
+                handle = os.pidfd_open(who.pid)
+            except OSError as error:
+                if error.errno not in NO_PIDFD:
+                    raise
+            # Only now: an identity that was checked before the open could have changed since.
+            found = proc_files.read_stat(who.pid)
+            if found is None:
+                return "gone"
+            if found.start != who.start:
+                return "not-ours"
+            if found.is_dead and not to_group:
+                return "gone"
+            _deliver(handle, who.pid, signal_number, to_group=to_group)
+        except ProcessLookupError:
+            return "gone"
+        except PermissionError:
+            return "denied"
+        finally:
+            if handle >= 0:
+                os.close(handle)
+        return "sent"
+
+    def become_subreaper(self) -> bool | None:
+        """From now on orphans among our descendants become our children."""
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        return bool(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+    # -- places and clocks ---------------------------------------------------------
+    def slot_directory(self, run_id: str) -> Path | None:
+        """On tmpfs where there is one with room."""
+        return private_directory(run_id, SHARED_MEMORY)
+
+    def on_network_file_system(self, path: Path) -> bool | None:
+        """By the type of the mount that holds it, or would hold it."""
+        text = proc_files.read("/proc/self/mountinfo")
+        kind = proc_files.mount_type(text, os.path.realpath(path)) if text else None
+        return None if kind is None else kind in NETWORK_FILE_SYSTEMS
+
+    def monotonic(self) -> float:
+        """CLOCK_MONOTONIC, which every process of this boot shares."""
+        return time.monotonic()
+
+    def suspended_s(self) -> float | None:
+        """CLOCK_BOOTTIME goes on in suspend, CLOCK_MONOTONIC does not."""
+        return max(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic(), 0.0)
+
+    def shared_memory_names(self) -> frozenset[str] | None:
+        """What /dev/shm lists, without our own."""
+        with suppress(OSError):
+            names = os.listdir(SHARED_MEMORY)
+            return frozenset(name for name in names if not name.startswith(OUR_SHARED_MEMORY))
+        return None
+
+    def remove_shared_memory(self, name: str) -> bool:
+        """Only a plain file of this user; whether it is gone by our hand."""
+        if "/" in name or name.startswith(OUR_SHARED_MEMORY):
+            return False
+        path = SHARED_MEMORY / name
+        with suppress(OSError):
+            about = path.lstat()
+            if stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid():
+                path.unlink()
+                return True
+        return False
+
+
+def _exists(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def _deliver(handle: int, pid: int, signal_number: int, *, to_group: bool) -> None:
+    if to_group:
+        if handle >= 0:
+            with suppress(OSError):
+                flags = PIDFD_SIGNAL_PROCESS_GROUP
+                signal.pidfd_send_signal(handle, signal_number, None, flags)
+                return
+        os.killpg(pid, signal_number)
+    elif handle >= 0:
+        signal.pidfd_send_signal(handle, signal_number)
+    else:
+        os.kill(pid, signal_number)

@@ -1,0 +1,228 @@
+"""Any system that psutil knows: no subreaper, no pidfd, and "unknown" for what it cannot tell.
+
+It must check a process's start as late as it can before it signals it; the gap that remains is
+the reason why Linux has an implementation of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from watchdog_train.core.model import ProcessId, ProcessRow
+from watchdog_train.system.places import private_directory
+from watchdog_train.system.protocol import SignalResult
+
+FULL_LOOK_EVERY = 10
+REFUSED = (psutil.Error, OSError, NotImplementedError, SystemError)
+"""What psutil raises for a process that is gone, not ours to see, or half ended."""
+STATES = {
+    psutil.STATUS_RUNNING: "R",
+    psutil.STATUS_SLEEPING: "S",
+    psutil.STATUS_DISK_SLEEP: "D",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t",
+    psutil.STATUS_ZOMBIE: "Z",
+    psutil.STATUS_DEAD: "X",
+    psutil.STATUS_IDLE: "I",
+}
+
+
+class PortableSystem:
+    """What psutil can do; see ProcessSystem."""
+
+    name = "portable"
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._looks = 0
+
+    # -- who -----------------------------------------------------------------
+    def boot_id(self) -> str | None:
+        """No such thing everywhere: the time of boot drifts with the clock."""
+        return None
+
+    def identity(self, pid: int) -> ProcessId | None:
+        """The process that has this pid now."""
+        with suppress(*REFUSED):
+            return ProcessId(pid, _start(psutil.Process(pid)))
+        return None
+
+    def is_alive(self, who: ProcessId) -> bool | None:
+        """Whether this very process lives."""
+        try:
+            process = psutil.Process(who.pid)
+            return _start(process) == who.start and _state(process) not in ("Z", "X")
+        except psutil.NoSuchProcess:
+            return False
+        except REFUSED:
+            return None
+
+    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
+        """Known processes with their I/O, and those not seen before; everybody at times."""
+        starts = {who.pid: who.start for who in known}
+        pids = psutil.pids()
+        full = self._looks % FULL_LOOK_EVERY == 0
+        self._looks += 1
+        seen, self._seen = self._seen, set(pids)
+        wanted = (pid for pid in pids if full or pid not in seen or pid in starts)
+        return _rows(wanted, starts)
+
+    def all_processes(self) -> Mapping[int, ProcessRow]:
+        """A full look."""
+        return _rows(psutil.pids(), {})
+
+    # -- what about it ---------------------------------------------------------
+    def command_line(self, pid: int) -> tuple[str, ...] | None:
+        """Its arguments, as it shows them."""
+        with suppress(*REFUSED):
+            return tuple(psutil.Process(pid).cmdline())
+        return None
+
+    def working_directory(self, pid: int) -> str | None:
+        """Where it works now."""
+        with suppress(*REFUSED):
+            return psutil.Process(pid).cwd() or None
+        return None
+
+    def user_id(self, pid: int) -> int | None:
+        """Its real user; Windows has no numbers for them."""
+        if sys.platform != "win32":
+            with suppress(*REFUSED):
+                return int(psutil.Process(pid).uids().real)
+        return None
+
+    def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
+        """The named variables of its start, where the system shows them."""
+        with suppress(*REFUSED):
+            shown = psutil.Process(pid).environ()
+            return {name: shown[name] for name in names if name in shown} if shown else None
+        return None
+
+    def waits_for_input(self, pid: int) -> bool | None:
+        """Unknown: no portable way to ask."""
+        del pid
+        return None
+
+    def handles_signal(self, pid: int, signal_number: int) -> bool | None:
+        """Unknown: no portable way to ask."""
+        del pid, signal_number
+        return None
+
+    def tcp_bytes(self, pids: Iterable[int]) -> int | None:
+        """Unknown: no portable way to ask."""
+        del pids
+        return None
+
+    # -- acting ------------------------------------------------------------------
+    def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
+        """Checked immediately before."""
+        if who.pid <= 1 or who.pid == os.getpid():
+            return "not-ours"
+        alive = self.is_alive(who)
+        if not alive:
+            now = self.identity(who.pid)
+            return "gone" if alive is None or now in (None, who) else "not-ours"
+        with _refusals() as result:
+            os.kill(who.pid, signal_number)
+        return result[0]
+
+    def send_signal_to_group(self, leader: ProcessId, signal_number: int) -> SignalResult:
+        """Checked immediately before."""
+        if sys.platform == "win32" or leader.pid <= 1 or self.identity(leader.pid) != leader:
+            return "not-ours" if psutil.pid_exists(leader.pid) else "gone"
+        with _refusals() as result:
+            if os.getpgid(leader.pid) != leader.pid or os.getpgrp() == leader.pid:
+                return "not-ours"
+            os.killpg(leader.pid, signal_number)
+        return result[0]
+
+    def become_subreaper(self) -> bool | None:
+        """There is no such thing."""
+        return None
+
+    # -- places and clocks ---------------------------------------------------------
+    def slot_directory(self, run_id: str) -> Path | None:
+        """In the user's runtime directory."""
+        return private_directory(run_id)
+
+    def on_network_file_system(self, path: Path) -> bool | None:
+        """Unknown: no portable way to ask."""
+        del path
+        return None
+
+    def monotonic(self) -> float:
+        """Comparable between processes wherever Python takes it from the kernel's clock."""
+        return time.monotonic()
+
+    def suspended_s(self) -> float | None:
+        """Unknown; a poll that comes late tells instead."""
+        return None
+
+    def shared_memory_names(self) -> frozenset[str] | None:
+        """Unknown: no portable way to list them."""
+        return None
+
+    def remove_shared_memory(self, name: str) -> bool:
+        """Never: what cannot be listed cannot be known to be ours."""
+        del name
+        return False
+
+
+@contextmanager
+def _refusals() -> Iterator[list[SignalResult]]:
+    result: list[SignalResult] = ["sent"]
+    try:
+        yield result
+    except ProcessLookupError:
+        result[0] = "gone"
+    except PermissionError:
+        result[0] = "denied"
+
+
+def _start(process: psutil.Process) -> int:
+    return round(process.create_time() * 100)
+
+
+def _state(process: psutil.Process) -> str | None:
+    return STATES.get(process.status())
+
+
+def _rows(pids: Iterable[int], starts: Mapping[int, int]) -> dict[int, ProcessRow]:
+    rows = {}
+    for pid in pids:
+        with suppress(*REFUSED):
+            rows[pid] = _row(psutil.Process(pid), starts)
+    return rows
+
+
+def _row(process: psutil.Process, starts: Mapping[int, int]) -> ProcessRow:
+    start = _start(process)
+    with process.oneshot():
+        cpu_s = reaped_cpu_s = io_bytes = None
+        with suppress(*REFUSED):
+            times = process.cpu_times()
+            cpu_s = times.user + times.system
+            if sys.platform != "darwin":
+                reaped_cpu_s = times.children_user + times.children_system
+        if starts.get(process.pid) == start and sys.platform != "darwin":
+            with suppress(*REFUSED):
+                moved = process.io_counters()
+                read = getattr(moved, "read_chars", moved.read_bytes)
+                io_bytes = read + getattr(moved, "write_chars", moved.write_bytes)
+        return ProcessRow(
+            pid=process.pid,
+            start=start,
+            ppid=process.ppid(),
+            state=_state(process),
+            cpu_s=cpu_s,
+            reaped_cpu_s=reaped_cpu_s,
+            io_bytes=io_bytes,
+            name=process.name(),
+        )

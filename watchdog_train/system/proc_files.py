@@ -1,0 +1,162 @@
+"""Readers of /proc: bytes in, values out, None for whatever is gone or refused.
+
+They must never raise for a process that ends while it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from watchdog_train.core.model import ProcessRow
+
+TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+READ_CAP_BYTES = 4 * 1024 * 1024
+
+
+class Stat(NamedTuple):
+    """The fields of /proc/PID/stat that matter here."""
+
+    pid: int
+    name: str
+    state: str
+    ppid: int
+    cpu_ticks: int
+    reaped_cpu_ticks: int
+    threads: int
+    start: int
+
+    @property
+    def is_dead(self) -> bool:
+        """A zombie; one whose other threads still run (its main thread has left) is none."""
+        return self.state in "ZXx" and self.threads <= 1
+
+    def row(self, io_bytes: int | None = None) -> ProcessRow:
+        """The same, as the rest of the house knows it."""
+        return ProcessRow(
+            pid=self.pid,
+            start=self.start,
+            ppid=self.ppid,
+            state=self.state,
+            cpu_s=self.cpu_ticks / TICKS_S,
+            reaped_cpu_s=self.reaped_cpu_ticks / TICKS_S,
+            io_bytes=io_bytes,
+            name=self.name,
+        )
+
+
+def read(path: str, cap_bytes: int = READ_CAP_BYTES) -> bytes | None:
+    """What the file says now, None when it is gone or not for us."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.read(fd, min(cap_bytes, 65536))
+        if len(text) < 4096:  # all but environments and lists fit in one read
+            return text
+        parts = [text]
+        size = len(text)
+        while text and size < cap_bytes:
+            text = os.read(fd, 65536)
+            parts.append(text)
+            size += len(text)
+        return b"".join(parts)[:cap_bytes]
+    except OSError:  # ESRCH: it ended between open and read
+        return None
+    finally:
+        os.close(fd)
+
+
+def list_pids() -> list[int]:
+    """Every process that /proc shows us."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def parse_stat(text: bytes) -> Stat | None:
+    """A stat line; the name may contain spaces, newlines and parentheses."""
+    head, _, tail = text.rpartition(b")")
+    pid, _, name = head.partition(b" (")
+    fields = tail.split()
+    try:
+        return Stat(
+            pid=int(pid),
+            name=name.decode("utf-8", "replace"),
+            state=fields[0].decode(),
+            ppid=int(fields[1]),
+            cpu_ticks=int(fields[11]) + int(fields[12]),
+            reaped_cpu_ticks=int(fields[13]) + int(fields[14]),
+            threads=int(fields[17]),
+            start=int(fields[19]),
+        )
+    except (ValueError, IndexError):
+        return None
+
+
+def read_stat(pid: int) -> Stat | None:
+    """The process that has this pid now."""
+    text = read(f"/proc/{pid}/stat")
+    return parse_stat(text) if text else None
+
+
+def parse_io_bytes(text: bytes) -> int | None:
+    """Bytes read and written through system calls, caches included."""
+    total = 0
+    found = 0
+    for line in text.splitlines():
+        name, _, value = line.partition(b":")
+        if name in (b"rchar", b"wchar"):
+            total += int(value)
+            found += 1
+    return total if found == 2 else None
+
+
+def read_io_bytes(pid: int) -> int | None:
+    """The same of a process."""
+    text = read(f"/proc/{pid}/io")
+    return parse_io_bytes(text) if text else None
+
+
+def parse_environment(text: bytes, names: Iterable[str]) -> dict[str, str]:
+    """The named variables among those of an environ file."""
+    wanted = set(names)
+    found = {}
+    for entry in text.split(b"\0"):
+        name, separator, value = entry.partition(b"=")
+        if separator and (key := os.fsdecode(name)) in wanted:
+            found[key] = os.fsdecode(value)
+    return found
+
+
+def status_field(pid: int, field: str) -> str | None:
+    """One line of /proc/PID/status, without its name."""
+    text = read(f"/proc/{pid}/status")
+    prefix = field.encode() + b":"
+    for line in (text or b"").splitlines():
+        if line.startswith(prefix):
+            return line[len(prefix) :].strip().decode("utf-8", "replace")
+    return None
+
+
+def mount_type(text: bytes, path: str) -> str | None:
+    """Type of the file system that holds a resolved path, by the text of a mountinfo file."""
+    best = ""
+    best_type = None
+    for line in text.decode("utf-8", "surrogateescape").splitlines():
+        fields = line.split(" ")
+        try:
+            dash = fields.index("-", 6)
+            point, kind = _unescape(fields[4]), fields[dash + 1]
+        except (ValueError, IndexError):
+            continue
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):  # the last of equals is mounted over the others
+            best, best_type = point, kind
+    return best_type
+
+
+def _unescape(field: str) -> str:
+    for code, plain in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        field = field.replace(code, plain)
+    return field
