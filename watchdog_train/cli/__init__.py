@@ -1,0 +1,1 @@
+"""The commands: parse, call, render, exit code. Nothing imports this room."""

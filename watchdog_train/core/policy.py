@@ -170,9 +170,12 @@ class Recovery(Section, frozen=True, kw_only=True):
     """What happens after a stall or a crash."""
 
     on_stall: Annotated[
-        Literal["restart", "stop", "report"], Meta(description="report: only evidence and words")
+        Literal["restart", "stop", "report"],
+        Meta(description="what to do about a stall; report: words only"),
     ] = "restart"
-    on_crash: Annotated[Literal["restart", "stop"], Meta(description="after a crash")] = "restart"
+    on_crash: Annotated[
+        Literal["restart", "stop"], Meta(description="what to do about a crash")
+    ] = "restart"
     observe: Annotated[
         bool, Meta(description="report only: no remedy and no signal but what a dump needs")
     ] = False

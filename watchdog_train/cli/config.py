@@ -1,0 +1,94 @@
+"""`wtrain config`: show the settings in effect, check a file, explain a setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchdog_train.cli.json_output import print_json
+from watchdog_train.cli.options import json_option
+from watchdog_train.cli.policy_options import policy_from, policy_options
+from watchdog_train.config import ConfigError, dump_policy, explain, load
+from watchdog_train.config.schema import flatten, sections, settings
+from watchdog_train.config.text import explanation
+
+_SCHEMA_VERSION = 1
+
+
+@click.group()
+def config() -> None:
+    """Show, check and explain settings."""
+
+
+@config.command()
+@policy_options
+@json_option
+def show(as_json: bool, **params: Any) -> None:
+    """Print the settings that `wtrain run` with the same flags would use."""
+    loaded = policy_from(params)
+    if as_json:
+        print_json(
+            {
+                "schema_version": _SCHEMA_VERSION,
+                "sources": loaded.sources,
+                "settings": flatten(loaded.policy),
+                "origin": loaded.origin,
+            }
+        )
+        return
+    made_of = ", ".join(("defaults", *loaded.sources))
+    reasons = {key: f"by {place}" for key, place in loaded.origin.items()}
+    text = dump_policy(loaded.policy, heading=f"Settings from {made_of}.", reasons=reasons)
+    click.echo(text, nl=False)
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@json_option
+def check(file: Path | None, as_json: bool) -> int:
+    """Name every problem of a settings file.  [default: ./wtrain.yaml]"""
+    file = file or Path("wtrain.yaml")
+    try:
+        load(file)
+    except ConfigError as error:
+        if not as_json:
+            raise
+        rows = [
+            {
+                "place": problem.place,
+                "key": problem.key,
+                "message": problem.message,
+                "hint": problem.hint,
+                "reference": problem.reference,
+            }
+            for problem in error.problems
+        ]
+        print_json({"schema_version": _SCHEMA_VERSION, "file": str(file), "problems": rows})
+        return error.exit_code
+    if as_json:
+        print_json({"schema_version": _SCHEMA_VERSION, "file": str(file), "problems": []})
+    else:
+        click.echo(f"{file}: no problems")
+    return 0
+
+
+@config.command(name="explain")
+@click.argument("key", default="", metavar="[KEY]")
+@json_option
+def explain_(key: str, as_json: bool) -> None:
+    """Say what a setting or a section is; without KEY, list all settings."""
+    text = explain(key)
+    if not as_json:
+        click.echo(text)
+        return
+    chosen = [
+        setting
+        for setting in settings().values()
+        if setting.key == key
+        or (key in sections() and setting.key.startswith(f"{key}." if key else ""))
+        or setting.key.rpartition(".")[2] == key
+    ]
+    rows = [explanation(setting) for setting in chosen]
+    print_json({"schema_version": _SCHEMA_VERSION, "settings": rows})

@@ -1,0 +1,150 @@
+"""The table of commands, and a click group that imports a command's module when it is called.
+
+Must not import a command: `wtrain --help` is written from the table alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import click
+
+from watchdog_train.client import layout
+
+Section = Literal["Run", "Look", "Understand", "Prepare"]
+SECTIONS: tuple[Section, ...] = ("Run", "Look", "Understand", "Prepare")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRow:
+    """One command of the table."""
+
+    section: Section
+    target: str
+    """`module:function` below watchdog_train.cli."""
+    help: str
+
+
+COMMANDS: dict[str, CommandRow] = {
+    "run": CommandRow("Run", "run:run", "Start a training and watch over it."),
+    "stop": CommandRow("Run", "stop:stop", "Stop a run: save if it can be asked to, then end it."),
+    "save": CommandRow("Run", "save:save", "Ask a run to save a checkpoint now."),
+    "adopt": CommandRow("Run", "adopt:adopt", "Watch over a training whose supervisor died."),
+    "ps": CommandRow("Look", "ps:ps", "List the runs of this machine."),
+    "status": CommandRow("Look", "status:status", "Say how a run is doing."),
+    "logs": CommandRow("Look", "logs:logs", "Show the output of a run."),
+    "stalls": CommandRow(
+        "Understand", "stalls:stalls", "List what was caught: stalls and crashes."
+    ),
+    "show": CommandRow("Understand", "show:show", "Show one stall: who was stuck, where and why."),
+    "dump": CommandRow("Understand", "dump:dump", "Collect evidence now, without ending anything."),
+    "checkpoints": CommandRow(
+        "Prepare", "checkpoints:checkpoints", "List checkpoints and tell which are whole."
+    ),
+    "remedies": CommandRow("Prepare", "remedies:remedies", "List the safer settings wtrain knows."),
+    "config": CommandRow("Prepare", "config:config", "Show, check and explain settings."),
+    "demo": CommandRow("Prepare", "demo:demo", "Watch wtrain catch a real hang, in a minute."),
+}
+
+_OF_A_TRAINING = frozenset(value for name, value in vars(layout).items() if name.startswith("ENV_"))
+"""Variables that a supervised training has in its environment: no flag may be read from them,
+or `wtrain logs` inside a training would take its attempt from there."""
+
+
+class WtrainGroup(click.Group):
+    """Commands from the table, in sections."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """The command, imported now."""
+        row = COMMANDS.get(cmd_name)
+        if row is None:
+            return None
+        module_name, _, attribute = row.target.partition(":")
+        module = importlib.import_module(f"watchdog_train.cli.{module_name}")
+        command: click.Command = getattr(module, attribute)
+        name_variables(command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a guess at what was meant."""
+        name = args[0]
+        if name in COMMANDS or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        raise click.UsageError(f"'{name[:60]}' is not a command{_meant(args)}", ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """The commands by section."""
+        for section in SECTIONS:
+            rows = [(name, row.help) for name, row in COMMANDS.items() if row.section == section]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+def _meant(args: list[str]) -> str:
+    near = difflib.get_close_matches(args[0], list(COMMANDS), n=1)
+    if near:
+        return f"; did you mean 'wtrain {near[0]}'?"
+    if os.path.exists(args[0]) or shutil.which(args[0]):
+        words = " ".join(args)
+        return f"; did you mean 'wtrain run -- {words[:120]}'?"
+    return ""
+
+
+def name_variables(command: click.Command) -> None:
+    """Give every flag its WTRAIN_ variable, and show defaults in the help."""
+    command.context_settings.setdefault("show_default", True)
+    command.context_settings.setdefault("max_content_width", 100)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.envvar is None:
+            names = [name for name in parameter.opts if name.startswith("--")]
+            variable = "WTRAIN_" + names[0][2:].replace("-", "_").upper() if names else ""
+            if variable and variable not in _OF_A_TRAINING:
+                parameter.envvar = variable
+    if isinstance(command, click.Group):
+        for subcommand in command.commands.values():
+            name_variables(subcommand)
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
+    if value and not ctx.resilient_parsing:
+        from watchdog_train import __version__
+
+        click.echo(f"wtrain {__version__}")
+        ctx.exit()
+
+
+def build_group() -> click.Group:
+    """The top of the command line."""
+    version = click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_version,
+        help="Print the version.",
+    )
+    return WtrainGroup(
+        name="wtrain",
+        params=[version],
+        help=(
+            "Watch over a machine-learning training: catch hangs, keep the evidence, restart from"
+            " the newest whole checkpoint.\n\nStart with: wtrain run -- python train.py"
+        ),
+        epilog=(
+            "RUN is an id, the beginning of one, a name, or a path; without it the newest run here"
+            " is meant. Every flag is also a WTRAIN_ variable: --max-restarts is"
+            " WTRAIN_MAX_RESTARTS."
+        ),
+        context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    )

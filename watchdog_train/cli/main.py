@@ -1,0 +1,103 @@
+"""The `wtrain` command: pick a subcommand, run it, and end with the right words and exit code.
+
+Must stay light: click is imported on the first real command, a subcommand's module when it is
+called, so that `wtrain --version` costs little more than starting Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+from watchdog_train.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OUR_BUG,
+    EXIT_REFUSED,
+    EXIT_SUCCESS,
+    WtrainError,
+)
+
+EXIT_BROKEN_PIPE = 141
+"""128 + SIGPIPE: what a shell reports for `wtrain logs | head`."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; every failure ends here, as words on stderr and an exit code."""
+    try:
+        code = _dispatch(list(arguments))
+        sys.stdout.flush()
+    except WtrainError as error:
+        _say(error.render())
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("wtrain: interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _drop_stdout()
+        return EXIT_BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the border: a bug of ours becomes a crash file
+        from watchdog_train.cli.crash import report_crash
+
+        _say(report_crash(error, arguments))
+        return EXIT_OUR_BUG
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments == ["--version"]:
+        from watchdog_train import __version__
+
+        sys.stdout.write(f"wtrain {__version__}\n")
+        return EXIT_SUCCESS
+    import click
+
+    from watchdog_train.cli.group import build_group
+
+    try:
+        result = build_group().main(
+            args=arguments or ["--help"], prog_name="wtrain", standalone_mode=False
+        )
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return EXIT_REFUSED
+    except click.UsageError as error:
+        _say(_usage_words(error))
+        return EXIT_REFUSED
+    except click.ClickException as error:
+        _say(f"error: usage\n  {error.format_message()}")
+        return EXIT_REFUSED
+    except click.Abort:
+        _say("wtrain: interrupted")
+        return EXIT_INTERRUPTED
+    return result if isinstance(result, int) else EXIT_SUCCESS
+
+
+def _usage_words(error: object) -> str:
+    import click
+
+    assert isinstance(error, click.UsageError)  # noqa: S101 - narrows for the type checker
+    path = error.ctx.command_path if error.ctx else "wtrain"
+    message = error.format_message()
+    return f"error: usage\n  {path}\n  {message}\n  hint: {path} --help"
+
+
+def _say(text: str) -> None:
+    # stderr may be a closed terminal; the exit code still tells.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def _drop_stdout() -> None:
+    # Python flushes stdout once more at exit, and would complain about the same pipe there.
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

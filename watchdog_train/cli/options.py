@@ -1,0 +1,33 @@
+"""Options that several commands share, so that they are named and explained alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+def run_argument(function: AnyFunction) -> AnyFunction:
+    """The optional RUN; arrives as `run_ref`."""
+    return click.argument("run_ref", metavar="[RUN]", required=False)(function)
+
+
+def json_option(function: AnyFunction) -> AnyFunction:
+    """`--json`; arrives as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print data for programs.")(
+        function
+    )
+
+
+def runs_dir_option(function: AnyFunction) -> AnyFunction:
+    """`--runs-dir`; arrives as `runs_dir`, a Path or None for the default."""
+    return click.option(
+        "--runs-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Where run directories are.  [default: ./wtrain-runs]",
+    )(function)

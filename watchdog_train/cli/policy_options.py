@@ -1,0 +1,89 @@
+"""The flags of `wtrain run` that are settings, and how they become a policy.
+
+Must not explain a setting in words of its own: texts and defaults come from core.policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchdog_train.cli.options import AnyFunction
+from watchdog_train.config import LoadedPolicy, load
+from watchdog_train.config.presets import PRESETS
+from watchdog_train.config.schema import FLAG_OF_KEY, Setting, settings
+from watchdog_train.config.text import scalar
+
+_METAVARS = {"--name": "NAME", "--resume-arg": "ARGS", "--checkpoints": "DIR", "--runs-dir": "DIR"}
+
+
+def policy_options(function: AnyFunction) -> AnyFunction:
+    """All of them; hand the command's keyword arguments to policy_from()."""
+    for key, flag in reversed(FLAG_OF_KEY.items()):
+        function = _option(settings()[key], flag)(function)
+    function = click.option(
+        "--preset",
+        metavar="NAME",
+        help="Start from a named set of settings: " + ", ".join(PRESETS) + ".",
+    )(function)
+    return click.option(
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Settings file.  [default: ./wtrain.yaml, if there is one]",
+    )(function)
+
+
+def policy_from(params: Mapping[str, Any]) -> LoadedPolicy:
+    """The settings in effect, from the command's keyword arguments.
+
+    Raises:
+        ConfigError: with every problem at once.
+    """
+    overrides = {key: params.get(parameter_name(key)) for key in FLAG_OF_KEY}
+    return load(
+        params.get("config_file"),
+        params.get("preset"),
+        {key: value for key, value in overrides.items() if value not in (None, ())},
+    )
+
+
+def parameter_name(key: str) -> str:
+    """The keyword argument in which the flag of a setting arrives: the setting's own name."""
+    return key.rpartition(".")[2]
+
+
+def _option(setting: Setting, flag: str) -> Any:
+    parameter = parameter_name(setting.key)
+    text, _, without = setting.text.partition("; null: ")
+    text = f"{text[0].upper()}{text[1:]}."
+    if without:
+        text += f"  [default: {without}]"
+    if setting.kind == "true or false":
+        return click.option(flag, parameter, is_flag=True, default=None, help=text)
+    if setting.default not in (None, ()):
+        text += f"  [default: {scalar(setting.default)}]"
+    kind: Any = str
+    metavar = _METAVARS.get(flag)
+    if setting.kind == "choice":
+        kind = click.Choice(setting.choices)
+    elif setting.kind == "whole number":
+        kind, metavar = int, "N"
+    elif setting.kind == "time":
+        metavar = "TIME"
+    elif setting.kind == "list of texts":
+        text += "  [may be repeated]"
+    return click.option(
+        flag,
+        parameter,
+        type=kind,
+        metavar=metavar,
+        multiple=setting.kind == "list of texts",
+        default=None,
+        show_default=False,
+        help=text,
+    )
