@@ -95,10 +95,17 @@ C_MAGIC = 0
 C_SAVE_REQUEST = 1  # sequence number; a client acts when it is larger than what it answered
 C_STOP_REQUEST = 2
 C_DUMP_REQUEST = 3
+# Numbers that were already used up when the attempt began: requests made to an earlier attempt
+# must not make a new one save, stop or dump.
+C_SAVE_BASE = 4
+C_STOP_BASE = 5
+C_DUMP_BASE = 6
 
 SLOT_SUFFIX = ".slot"
 NOTE_SUFFIX = ".note.json"
 DUMP_SUFFIX = ".dump.txt"
+# Ranks of one machine agree here on the step at which a request is acted on (see agree.py).
+AGREE_PREFIX = "agree-"
 
 # Environment of a supervised training.
 ENV_RUN_ID = "WTRAIN_RUN_ID"

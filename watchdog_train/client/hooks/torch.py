@@ -1,0 +1,132 @@
+"""Progress of PyTorch: optimizer steps, backward passes, batches, saves and loads.
+
+It must change no result and add no graph break; every wrapper keeps the name it is pickled by.
+"""
+
+import sys
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import phases, saves, settings, slot, witness
+from watchdog_train.client.hooks import dynamo
+
+_BEFORE_TRAINING = frozenset(
+    (L.PHASE_UNKNOWN, L.PHASE_STARTUP, L.PHASE_FIRST_STEP, L.PHASE_IDLE, L.PHASE_FINISHING)
+)
+_BEFORE_FIRST_STEP = frozenset((L.PHASE_UNKNOWN, L.PHASE_STARTUP))
+_now_ns = slot.now_ns
+_STEPS = L.W_OPTIMIZER_STEPS
+_BATCHES = L.W_BATCHES
+_BACKWARDS = L.W_MICRO_BATCHES
+_LAST = L.W_LAST_BEAT_NS
+_PHASE = L.W_PHASE
+
+
+def arm(torch):
+    """Hook into a torch that has just been imported."""
+    slot.open_slot()
+    witness.allow_ptrace()
+    problems = []
+    for part in (_steps, _backward, _batches, _workers, _saves):
+        try:
+            part(torch)
+        except Exception as error:
+            problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
+    settings.apply(torch)
+    if "torch._dynamo" in sys.modules:
+        dynamo.skip_wrappers()
+    if problems:
+        raise RuntimeError("; ".join(problems))
+
+
+def _steps(torch):
+    # Not torch.optim.optimizer: torch.optim deletes that attribute.
+    module = sys.modules["torch.optim.optimizer"]
+
+    def step_done(optimizer, args, kwargs):
+        try:
+            words = slot.words
+            words[_STEPS] += 1
+            words[_LAST] = _now_ns()
+            if words[_PHASE] in _BEFORE_TRAINING:
+                slot.take_ownership()
+                slot.step_taken()
+                phases.set_phase(L.PHASE_TRAIN)
+        except Exception:
+            pass
+
+    dynamo.remember(step_done)
+    module.register_optimizer_step_post_hook(step_done)
+
+
+def _backward(torch):
+    original = torch.autograd.backward
+
+    def backward(*args, **kwargs):
+        _before_first_step()
+        result = original(*args, **kwargs)
+        try:
+            words = slot.words
+            words[_BACKWARDS] += 1
+            words[_LAST] = _now_ns()
+        except Exception:
+            pass
+        return result
+
+    torch.autograd.backward = dynamo.remember(phases.like(backward, original))
+
+
+def _batches(torch):
+    iterator = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
+    original = iterator.__next__
+
+    def __next__(self):
+        _before_first_step()
+        batch = original(self)
+        try:
+            words = slot.words
+            words[_BATCHES] += 1
+            words[_LAST] = _now_ns()
+        except Exception:
+            pass
+        return batch
+
+    iterator.__next__ = dynamo.remember(phases.like(__next__, original))
+
+
+def _workers(torch):
+    module = sys.modules["torch.utils.data._utils.worker"]
+    original = module._worker_loop
+    code = original.__code__
+    position = code.co_varnames[: code.co_argcount].index("worker_id")
+
+    def _worker_loop(*args, **kwargs):
+        try:
+            number = kwargs["worker_id"] if "worker_id" in kwargs else args[position]
+            slot.become_worker(int(number))
+        except Exception:
+            pass
+        try:
+            return original(*args, **kwargs)
+        finally:
+            # A child of multiprocessing ends by os._exit.
+            slot.unlink()
+
+    module._worker_loop = phases.like(_worker_loop, original)
+
+
+def _saves(torch):
+    serialization = sys.modules["torch.serialization"]
+    save = dynamo.remember(saves.recorded("torch", torch.save, position=1, name="f"))
+    load = dynamo.remember(phases.around_load(torch.load))
+    for module in (torch, serialization):
+        module.save = save
+        module.load = load
+
+
+def _before_first_step():
+    try:
+        if slot.words[_PHASE] in _BEFORE_FIRST_STEP:
+            slot.take_ownership()
+            phases.set_phase(L.PHASE_FIRST_STEP)
+    except Exception:
+        pass

@@ -1,0 +1,93 @@
+"""The callback that listens to a Hugging Face Trainer and hands it the supervisor's requests.
+
+It must not raise into the Trainer, and is pickled as the plain base class that does nothing.
+"""
+
+import struct
+import time
+
+from watchdog_train.client import control, notes, phases, slot
+from watchdog_train.client import layout as L  # noqa: N812
+
+_last_log = [0.0, 0]
+
+
+def make(base):
+    """A subclass of transformers.TrainerCallback."""
+
+    class WatchdogCallback(base):
+        """Reports progress to wtrain; does nothing outside a supervised run."""
+
+        def __reduce__(self):
+            return (base, ())
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            _guarded(_train_begins, args, state)
+
+        def on_step_end(self, args, state, control, **kwargs):
+            _guarded(_step_ends, state, control)
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            _guarded(_logged, args, state, logs)
+
+        def on_train_end(self, args, state, control, **kwargs):
+            _guarded(_train_ends)
+
+    return WatchdogCallback
+
+
+def _guarded(act, *arguments):
+    try:
+        if slot.supervised:
+            act(*arguments)
+    except Exception as error:
+        notes.note("the Trainer callback failed: " + type(error).__name__)
+
+
+def _train_begins(args, state):
+    words = slot.words
+    slot.take_ownership()
+    words[L.W_TOTAL_STEPS] = max(0, int(state.max_steps))
+    _last_log[:] = [time.monotonic(), int(state.global_step)]
+    if control.can_be_asked():
+        words[L.W_CAN_BE_ASKED] |= 3
+    phases.set_phase(L.PHASE_FIRST_STEP)
+
+
+def _step_ends(state, wishes):
+    words = slot.words
+    step = int(state.global_step)
+    words[L.W_FRAMEWORK_STEP] = step + 1
+    words[L.W_LAST_BEAT_NS] = slot.now_ns()
+    if words[L.W_PHASE] == L.PHASE_FIRST_STEP:
+        phases.set_phase(L.PHASE_TRAIN)
+    if control.save_due(step):
+        wishes.should_save = True
+    if control.stop_due(step):
+        # Ctrl-C promises a save; without it the newest steps would be lost.
+        wishes.should_save = True
+        wishes.should_training_stop = True
+
+
+def _logged(args, state, logs):
+    words = slot.words
+    logs = logs or {}
+    step, now = int(state.global_step), time.monotonic()
+    if "loss" in logs:
+        words[L.W_LOSS] = _bits(float(logs["loss"]))
+        seconds, steps = now - _last_log[0], step - _last_log[1]
+        if seconds > 0 and steps > 0:
+            batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            words[L.W_SAMPLES_PER_S] = _bits(steps * batch / seconds)
+        _last_log[:] = [now, step]
+    words[L.W_LAST_BEAT_NS] = slot.now_ns()
+
+
+def _train_ends():
+    # From here on nobody reads the requests.
+    slot.words[L.W_CAN_BE_ASKED] = 0
+    phases.set_phase(L.PHASE_FINISHING)
+
+
+def _bits(value):
+    return struct.unpack("=Q", struct.pack("=d", value))[0]

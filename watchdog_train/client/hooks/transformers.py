@@ -1,0 +1,113 @@
+"""Progress of the Hugging Face Trainer, its saves, resuming, and requests at the end of a step.
+
+It must never override a value that the user has given, and must resume only the training that
+the checkpoint came from.
+"""
+
+import inspect
+import os
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import notes, phases, resume, saves, slot
+from watchdog_train.client.hooks import trainer_callback
+
+
+def arm(module):
+    """Hook into a transformers.trainer that has just been imported."""
+    problems = []
+    callback = trainer_callback.make(module.TrainerCallback)
+    for name, wrap in (
+        ("__init__", lambda original: _init(original, callback)),
+        ("_save_checkpoint", _save_checkpoint),
+        ("evaluate", lambda original: phases.around(L.PHASE_EVAL, original)),
+        ("predict", lambda original: phases.around(L.PHASE_EVAL, original)),
+        ("train", _train),
+    ):
+        try:
+            setattr(module.Trainer, name, wrap(getattr(module.Trainer, name)))
+        except Exception as error:
+            problems.append(name + " " + type(error).__name__)
+    if problems:
+        raise RuntimeError(", ".join(problems))
+
+
+def _init(original, callback):
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        try:
+            notes.output_dir(self.args.output_dir)
+            # After a finished training another one is being prepared: no longer its end.
+            if slot.words[L.W_PHASE] == L.PHASE_FINISHING:
+                phases.set_phase(L.PHASE_STARTUP)
+            mine = [c for c in self.callback_handler.callbacks if isinstance(c, callback)]
+            if not mine:
+                self.callback_handler.callbacks.append(callback())
+        except Exception as error:
+            notes.note("a Trainer is not watched: " + type(error).__name__)
+
+    return phases.like(__init__, original)
+
+
+def _save_checkpoint(original):
+    def wrapper(self, *args, **kwargs):
+        token = saves.begin_directory()
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            saves.end_directory(token)
+        _record(self, original, args, kwargs)
+        return result
+
+    return phases.like(wrapper, original)
+
+
+def _record(trainer, original, args, kwargs):
+    try:
+        if not trainer.args.should_save:
+            return
+        bound = inspect.signature(original).bind(trainer, *args, **kwargs)
+        step = int(trainer.state.global_step)
+        base = trainer._get_output_dir(trial=bound.arguments.get("trial"))
+        saves.record_directory(
+            os.path.join(base, "checkpoint-" + str(step)),
+            "hf",
+            step,
+            slot.words[L.W_TRAIN_ORDINAL] or None,
+            os.path.abspath(trainer.args.output_dir),
+        )
+    except Exception as error:
+        notes.note("a checkpoint was not recorded: " + type(error).__name__)
+
+
+def _train(original):
+    def wrapper(self, *args, **kwargs):
+        args, kwargs = _begin(self, original, args, kwargs)
+        result = original(self, *args, **kwargs)
+        phases.set_phase(L.PHASE_FINISHING)
+        return result
+
+    return phases.like(wrapper, original)
+
+
+def _begin(trainer, original, args, kwargs):
+    """Count this training, and give it the checkpoint to go on from if it is the one."""
+    try:
+        if not slot.supervised:
+            return args, kwargs
+        slot.words[L.W_TRAIN_ORDINAL] += 1
+        bound = inspect.signature(original).bind(trainer, *args, **kwargs)
+        arguments = bound.arguments
+        if arguments.get("trial") is not None:
+            return args, kwargs
+        given = arguments.get("resume_from_checkpoint")
+        output_dir = trainer.args.output_dir
+        path = resume.checkpoint_for("hf", output_dir, slot.words[L.W_TRAIN_ORDINAL], given)
+        if path is None:
+            return args, kwargs
+        arguments["resume_from_checkpoint"] = path
+        replaced = bound.args[1:], bound.kwargs
+        resume.injected()
+    except Exception as error:
+        notes.note("a training was not prepared: " + type(error).__name__)
+        return args, kwargs
+    return replaced

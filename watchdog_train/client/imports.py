@@ -1,0 +1,140 @@
+"""When a watched module has been imported, its hook runs; each hook fails alone, with a note.
+
+It must not change what an import gives: only `exec_module` of that one loader instance is
+wrapped, for that one call, so type, spec, source and resources of the loader stay.
+"""
+
+import os
+import sys
+
+from watchdog_train.client import notes, slot, witness  # noqa: F401 - the witnesses wait for the slot
+
+# module -> (hook, distribution's top module, oldest version, first version beyond)
+HOOKS = {
+    "torch": ("torch", "torch", (2, 0), (3, 0)),
+    "torch._dynamo": ("dynamo", "torch", (2, 0), (3, 0)),
+    "safetensors.torch": ("safetensors", "safetensors", (0, 3), (1, 0)),
+    "transformers.trainer": ("transformers", "transformers", (4, 40), (6, 0)),
+    "datasets.arrow_dataset": ("datasets", "datasets", (2, 0), (6, 0)),
+    # Not tqdm.std: while that is imported tqdm does not yet know its own version.
+    "tqdm": ("tqdm", "tqdm", (4, 40), (5, 0)),
+}
+PACKAGE = "watchdog_train"
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+_pending = set()
+_finding = set()
+
+
+class _Finder:
+    """Sits first in sys.meta_path; for all but a handful of names it costs one look-up."""
+
+    def find_spec(self, name, path=None, target=None):
+        """The spec that the other finders give, with its loader prepared."""
+        if name == PACKAGE:
+            return own_spec()
+        if name not in _pending or name in _finding:
+            return None
+        _finding.add(name)
+        try:
+            spec = _ask_others(self, name, path, target)
+        finally:
+            _finding.discard(name)
+        if spec is not None:
+            _prepare(name, spec)
+        return spec
+
+
+FINDER = _Finder()
+
+
+def arm():
+    """Run the hooks of modules that are here already, and wait for the others."""
+    for name in HOOKS:
+        module = sys.modules.get(name)
+        if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+            _pending.add(name)
+        else:
+            run_hook(name, module)
+    return FINDER
+
+
+def own_spec():
+    """The spec of this very package: the supervisor's copy, whatever else is installed."""
+    import _frozen_importlib_external as external
+
+    return external.spec_from_file_location(
+        PACKAGE, os.path.join(_HERE, "__init__.py"), submodule_search_locations=[_HERE]
+    )
+
+
+def run_hook(name, module):
+    """Arm one hook, once."""
+    _pending.discard(name)
+    hook, distribution, oldest, beyond = HOOKS[name]
+    try:
+        version = getattr(sys.modules.get(distribution), "__version__", None)
+        numbers = version_numbers(version)
+        if numbers is None or not oldest <= numbers < beyond:
+            notes.hook(hook, "skipped: version " + str(version) + " is outside the tested range")
+            return
+        full = "watchdog_train.client.hooks." + hook
+        __import__(full)
+        sys.modules[full].arm(module)
+        notes.hook(hook, "armed")
+    except Exception as error:
+        notes.hook(hook, "failed: " + type(error).__name__ + ": " + str(error)[:200])
+    notes.flush()
+
+
+def version_numbers(version):
+    """The leading numbers of a version, None when there are none."""
+    numbers = []
+    for part in str(version).split("+")[0].split(".")[:3]:
+        digits = ""
+        for character in part:
+            if not character.isdigit():
+                break
+            digits += character
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers) or None
+
+
+def _ask_others(own, name, path, target):
+    # What another finder raises it would raise without us, too.
+    for finder in list(sys.meta_path):
+        find = None if finder is own else getattr(finder, "find_spec", None)
+        spec = None if find is None else find(name, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _prepare(name, spec):
+    try:
+        loader = spec.loader
+        original = getattr(loader, "exec_module", None)
+        if original is None or isinstance(loader, type):
+            notes.hook(HOOKS[name][0], "failed: its loader cannot be wrapped")
+            return
+
+        def exec_module(module):
+            try:
+                del loader.exec_module
+            except Exception:
+                pass
+            original(module)
+            if name in _pending:
+                run_hook(name, module)
+
+        loader.exec_module = exec_module
+    except Exception as error:
+        notes.hook(HOOKS[name][0], "failed: " + type(error).__name__)
+
+
+def begin():
+    """The first watched import has begun: make the slot, arm the hooks; gives the finder."""
+    slot.open_slot()
+    return arm()

@@ -1,0 +1,152 @@
+"""Text for the supervisor: a small JSON side file, replaced at most once a second.
+
+It must never raise, and must not import json before somebody else has: that costs every Python
+start of the tree.
+"""
+
+import os
+import sys
+import time
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import slot
+
+_MOST_NOTES = 40
+_MOST_DIRECTORIES = 32
+_LONGEST = 400
+_MOST_BYTES = 64 << 10
+
+_hooks = {}
+_settings = {}
+_output_dirs = []
+_notes = []
+_dirty = False
+_written_at = -10.0
+_busy = False
+
+
+def note(text):
+    """Something a person might want to know."""
+    try:
+        text = str(text)[:_LONGEST]
+        if text not in _notes:
+            _notes.append(text)
+            del _notes[:-_MOST_NOTES]
+            _touch()
+    except Exception:
+        pass
+
+
+def hook(name, status):
+    """Whether a hook is armed, and why not."""
+    try:
+        _hooks[name] = str(status)[:_LONGEST]
+        if status.startswith("failed"):
+            slot.words[L.W_HOOKS_FAILED] += 1
+        _touch()
+    except Exception:
+        pass
+
+
+def setting(identifier, bit, took, why):
+    """Whether a setting of the plan is in effect; one that took stays taken."""
+    try:
+        before = _settings.get(identifier)
+        if before is not None and before["took"] and not took:
+            note(identifier + ": " + why)
+            return
+        answer = {"took": bool(took), "why": str(why)[:_LONGEST]}
+        if answer != before:
+            _settings[identifier] = answer
+            _touch()
+        if took and 0 <= bit < 64:
+            slot.words[L.W_SETTINGS_TAKEN] |= 1 << bit
+    except Exception:
+        pass
+
+
+def output_dir(path):
+    """A directory that this training writes its checkpoints to."""
+    try:
+        path = os.path.abspath(os.fspath(path))
+        if path not in _output_dirs:
+            _output_dirs.append(path)
+            del _output_dirs[:-_MOST_DIRECTORIES]
+            _touch()
+    except Exception:
+        pass
+
+
+def flush(now=False, may_import=True):
+    """Write the side file when there is something new.
+
+    Args:
+        now: do not wait for the second to be over.
+        may_import: json may be imported for it (never from the pulse thread, which could meet an
+            import of the training in the middle).
+    """
+    global _dirty, _written_at, _busy
+    try:
+        if not _dirty or _busy or not slot.supervised or not slot.has_slot:
+            return
+        clock = time.monotonic()
+        if not now and clock - _written_at < 1.0:
+            return
+        if not may_import and "json" not in sys.modules:
+            return
+        _busy = True
+        try:
+            _written_at = clock
+            _dirty = False
+            _write()
+        finally:
+            _busy = False
+    except Exception:
+        _dirty = True
+
+
+def _touch():
+    global _dirty
+    _dirty = True
+    if "json" in sys.modules:
+        flush()
+
+
+def _write():
+    import json
+
+    words = slot.words
+    pid = os.getpid()
+    content = {
+        "pid": pid,
+        "role": L.ROLES[words[L.W_ROLE]],
+        "hooks": dict(_hooks),
+        "settings": dict(_settings),
+        "output_dirs": list(_output_dirs),
+        "can_save": bool(words[L.W_CAN_BE_ASKED] & 1),
+        "notes": list(_notes),
+    }
+    data = json.dumps(content).encode("ascii")
+    if len(data) > _MOST_BYTES:
+        content["notes"] = ["notes were dropped: too long"]
+        data = json.dumps(content).encode("ascii")
+    path = os.path.join(slot.slot_dir, str(pid) + L.NOTE_SUFFIX)
+    temporary = path + ".tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(temporary, flags, 0o600)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+
+
+def _after_fork():
+    global _dirty, _busy, _written_at
+    # Hooks and settings hold in the child, too, and its own file has to say so.
+    _dirty, _busy, _written_at = True, False, -10.0
+    del _notes[:]
+
+
+slot.on_fork_child.append(_after_fork)

@@ -1,0 +1,99 @@
+"""Which phase the process is in: entered and left around wrapped calls; it must never raise."""
+
+import _thread
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import slot
+
+_NUMBERS = {name: number for number, name in enumerate(L.PHASES)}
+
+
+def set_phase(number):
+    """Go to a phase for good."""
+    try:
+        words = slot.words
+        if words[L.W_PHASE] != number:
+            words[L.W_PHASE] = number
+            words[L.W_PHASE_ENTRIES] += 1
+    except Exception:
+        pass
+
+
+def enter(number):
+    """Enter a phase for a while; the token for leave(), None when there is nothing to restore.
+
+    Only the thread that trains has a phase: a save in the background must not hide that the
+    training stands still.
+    """
+    try:
+        if not slot.supervised or _thread.get_ident() != slot.owner:
+            return None
+        previous = slot.words[L.W_PHASE]
+        set_phase(number)
+        return (previous, slot.generation)
+    except Exception:
+        return None
+
+
+def leave(token):
+    """Restore the phase that enter() found."""
+    try:
+        # A process forked in between has phases of its own.
+        if token is not None and token[1] == slot.generation:
+            set_phase(token[0])
+    except Exception:
+        pass
+
+
+def number_of(name):
+    """The number of a phase by name; other names are "unknown"."""
+    try:
+        return _NUMBERS.get(name, L.PHASE_UNKNOWN)
+    except Exception:
+        return L.PHASE_UNKNOWN
+
+
+def around(number, original):
+    """`original` with the phase entered around it; its exceptions pass through unchanged."""
+
+    def wrapper(*args, **kwargs):
+        token = enter(number)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            leave(token)
+
+    return like(wrapper, original)
+
+
+def around_load(original):
+    """`original`, which loads a file, in phase load; but data read during training is training."""
+
+    def wrapper(*args, **kwargs):
+        token = None
+        try:
+            if slot.supervised and slot.words[L.W_PHASE] not in (L.PHASE_TRAIN, L.PHASE_EVAL):
+                token = enter(L.PHASE_LOAD)
+        except Exception:
+            pass
+        try:
+            return original(*args, **kwargs)
+        finally:
+            leave(token)
+
+    return like(wrapper, original)
+
+
+def like(wrapper, original):
+    """Give a wrapper the identity of what it wraps, so that it is pickled by the same name."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
+        try:
+            setattr(wrapper, name, getattr(original, name))
+        except Exception:
+            pass
+    try:
+        wrapper.__dict__.update(original.__dict__)
+    except Exception:
+        pass
+    wrapper.__wrapped__ = original
+    return wrapper

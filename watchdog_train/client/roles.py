@@ -1,0 +1,100 @@
+"""What this process is in its job: launcher, rank, worker or something else; it must never raise.
+
+Only what the process itself can know. A training nested in another one calls itself a rank too;
+the supervisor, who sees the tree, demotes it.
+"""
+
+import os
+import sys
+
+from watchdog_train.client import layout as L  # noqa: N812
+
+_LAUNCHER_SCRIPTS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
+_LAUNCHER_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.runner",
+    "deepspeed.launcher.launch",
+)
+
+
+def own_role(forked, worker_id):
+    """(role, rank, local rank, world size), None where it is not known."""
+    rank = _number("RANK")
+    local_rank = _number("LOCAL_RANK")
+    world = _number("WORLD_SIZE")
+    if worker_id is not None:
+        return L.ROLE_WORKER, rank, local_rank, world
+    if forked or _multiprocessing_child():
+        return L.ROLE_OTHER, rank, local_rank, world
+    if is_launcher(command_line()):
+        return L.ROLE_LAUNCHER, None, None, None
+    if rank is not None:
+        return L.ROLE_RANK, rank, local_rank, world
+    return L.ROLE_RANK, 0, None, None
+
+
+def late_rank():
+    """(rank, local rank, world size) of a child process that has started to train.
+
+    torch.multiprocessing.spawn makes ranks of children, which learn their number after start.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), _number("LOCAL_RANK"), distributed.get_world_size()
+    return None, None, None
+
+
+def is_launcher(argv):
+    """Whether a command line starts ranks instead of being one."""
+    rest = list(argv[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        takes_value = rest[0] in ("-X", "-W")
+        rest = rest[2:] if takes_value else rest[1:]
+    if not rest:
+        return False
+    if rest[0] == "-m":
+        return len(rest) > 1 and rest[1] in _LAUNCHER_MODULES
+    name = os.path.basename(rest[0])
+    name = name[:-4] if name.endswith(".exe") else name
+    return name in _LAUNCHER_SCRIPTS
+
+
+def command_line():
+    """The interpreter's own command line; sys.argv is not yet complete under `python -m`."""
+    found = getattr(sys, "orig_argv", None)
+    if found:
+        return found
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [os.fsdecode(part) for part in file.read(1 << 16).split(b"\0")[:-1]]
+    except OSError:
+        return [sys.executable or "python"] + list(getattr(sys, "argv", ()))
+
+
+def start_ticks():
+    """Start of this process in clock ticks since boot; 0 where /proc does not tell."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            return int(file.read(4096).rpartition(b")")[2].split()[19])
+    except Exception:
+        return 0
+
+
+def _multiprocessing_child():
+    # Not sys.modules.get("multiprocessing") alone: the parent imports that, too.
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        return True
+    foreign = sys.modules.get("multiprocess.process")
+    return foreign is not None and foreign.parent_process() is not None
+
+
+def _number(name):
+    try:
+        value = int(os.environ[name])
+    except (KeyError, ValueError):
+        return None
+    return value if 0 <= value < 1 << 31 else None

@@ -1,0 +1,153 @@
+"""Saves: the phase around them, and a record of what a finished one has written.
+
+It must never raise, never touch the files, and never change what a save gives back or throws.
+"""
+
+import _thread
+import os
+import time
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import notes, phases, slot
+
+_MOST_FILES = 4096
+_MOST_BYTES = 512 << 10
+_MOST_LOG_BYTES = 32 << 20
+
+# Threads inside a save of a whole directory: its files are part of that one record.
+_outer = {}
+
+
+def recorded(format_name, original, position, name):
+    """`original`, a function that saves to one path, with phase, counters and a record."""
+
+    def wrapper(*args, **kwargs):
+        token = begin()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            end(token)
+        try:
+            target = kwargs[name] if name in kwargs else args[position]
+            if isinstance(target, (str, os.PathLike)) and _thread.get_ident() not in _outer:
+                path = os.path.abspath(os.fspath(target))
+                record(path, format_name, {os.path.basename(path): _stat(path)})
+        except Exception:
+            pass
+        return result
+
+    return phases.like(wrapper, original)
+
+
+def begin():
+    """A save begins."""
+    token = phases.enter(L.PHASE_CHECKPOINT)
+    _count(L.W_SAVES_BEGUN)
+    return token
+
+
+def end(token):
+    """It has ended, well or not."""
+    _count(L.W_SAVES_ENDED)
+    phases.leave(token)
+
+
+def begin_directory():
+    """A save of several files begins."""
+    try:
+        _outer[_thread.get_ident()] = True
+    except Exception:
+        pass
+    return begin()
+
+
+def end_directory(token):
+    """It has ended, well or not."""
+    try:
+        _outer.pop(_thread.get_ident(), None)
+    except Exception:
+        pass
+    end(token)
+
+
+def record_directory(path, format_name, step, ordinal, output_dir):
+    """Record a directory that has been saved as a whole."""
+    try:
+        files = {}
+        for folder, _, names in os.walk(path):
+            for name in names:
+                if len(files) < _MOST_FILES:
+                    full = os.path.join(folder, name)
+                    files[os.path.relpath(full, path).replace(os.sep, "/")] = _stat(full)
+        if files:
+            record(os.path.abspath(path), format_name, files, step, ordinal, output_dir)
+    except Exception:
+        pass
+
+
+def record(path, format_name, files, step=None, ordinal=None, output_dir=None):
+    """Append one line about a finished save, in a single write."""
+    try:
+        if not slot.supervised or not slot.attempt_dir:
+            return
+        import json
+
+        if step is None:
+            step = _step()
+        line = {
+            "path": path,
+            "format": format_name,
+            "step": step,
+            "ordinal": ordinal if ordinal is not None else slot.words[L.W_TRAIN_ORDINAL] or None,
+            "output_dir": output_dir,
+            "t": time.time(),
+            "files": files,
+        }
+        data = json.dumps(line).encode("ascii") + b"\n"
+        if len(data) > _MOST_BYTES:
+            notes.note("a save was not recorded: too many files in " + path)
+            return
+        _append(data)
+    except Exception as error:
+        notes.note("a save was not recorded: " + type(error).__name__)
+
+
+def _append(data):
+    name = os.path.join(slot.attempt_dir, "saves." + str(os.getpid()) + ".jsonl")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(name, flags, 0o600)
+    try:
+        if os.fstat(descriptor).st_size > _MOST_LOG_BYTES:
+            return
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _step():
+    words = slot.words
+    if words[L.W_FRAMEWORK_STEP]:
+        return words[L.W_FRAMEWORK_STEP] - 1
+    return words[L.W_OPTIMIZER_STEPS] or None
+
+
+def _stat(path):
+    found = os.stat(path)
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _count(word):
+    try:
+        if slot.supervised:
+            slot.words[word] += 1
+            slot.words[L.W_LAST_BEAT_NS] = slot.now_ns()
+    except Exception:
+        pass
+
+
+def _after_fork():
+    _outer.clear()
+
+
+slot.on_fork_child.append(_after_fork)

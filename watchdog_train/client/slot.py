@@ -1,0 +1,283 @@
+"""The heartbeat slot of this process: a mapped file of independent 64-bit words.
+
+It must never raise, print, or write into the slot of another process: after a fork the parent's
+mapping is dropped and the child makes one of its own on its first word.
+"""
+
+import os
+import sys
+import time
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import roles
+
+FREE_BYTES_NEEDED = 16 << 20
+
+now_ns = time.monotonic_ns
+
+
+class _Lazy:
+    """Stands where the words will be: the first access makes the slot."""
+
+    def __getitem__(self, index):
+        return open_slot()[index]
+
+    def __setitem__(self, index, value):
+        open_slot()[index] = value
+
+
+# The words. A plain list where there is no slot, so that no writer has to ask.
+words = [0] * L.SLOT_WORDS
+supervised = False
+slot_dir = ""
+attempt_dir = ""
+attempt = 0
+resume_from = None
+settings_json = ""
+resume_json = ""
+allow_ptracer = True
+# Grows at every fork: whoever kept something across one can tell.
+generation = 0
+# The thread whose phase is the phase of the process: the one that takes the steps.
+owner = 0
+has_slot = False
+worker_id = None
+on_open = []
+on_fork_child = []
+
+_opening = False
+_forked = False
+_registered = False
+# Mappings are never closed: mmap keeps a descriptor number, and closing it after the user's own
+# os.closerange() would close whatever has that number now.
+_mappings = []
+
+
+def configure(environ):
+    """Read what the supervisor said, once: the user may clear or change the environment later."""
+    global words, supervised, slot_dir, attempt_dir, attempt, resume_from
+    global settings_json, resume_json, allow_ptracer, owner
+    directory = environ.get(L.ENV_SLOT_DIR)
+    supervised = bool(directory and environ.get(L.ENV_RUN_ID))
+    if not supervised:
+        return
+    slot_dir = os.path.abspath(directory)
+    found = environ.get(L.ENV_ATTEMPT_DIR)
+    attempt_dir = os.path.abspath(found) if found else ""
+    try:
+        attempt = max(0, int(environ.get(L.ENV_ATTEMPT, "0")))
+    except ValueError:
+        attempt = 0
+    resume_from = environ.get(L.ENV_RESUME_FROM) or None
+    settings_json = environ.get(L.ENV_SETTINGS, "")
+    resume_json = environ.get(L.ENV_RESUME_HOOK, "")
+    allow_ptracer = environ.get(L.ENV_NO_PTRACER, "") in ("", "0")
+    owner = _thread_id()
+    words = _Lazy()
+
+
+def open_slot():
+    """Make the slot if there is none yet; the words, or a plain list when it cannot be made."""
+    global words, _opening, has_slot
+    if not isinstance(words, _Lazy):
+        return words
+    if _opening:
+        return [0] * L.SLOT_WORDS
+    _opening = True
+    made = None
+    try:
+        made = _make()
+    except Exception:
+        made = None
+    finally:
+        _opening = False
+    has_slot = made is not None
+    words = made if has_slot else [0] * L.SLOT_WORDS
+    _register()
+    for call in on_open:
+        try:
+            call()
+        except Exception:
+            pass
+    return words
+
+
+def become_worker(number):
+    """This process is a DataLoader worker."""
+    global worker_id
+    worker_id = number
+    try:
+        mine = open_slot()
+        mine[L.W_ROLE] = L.ROLE_WORKER
+        mine[L.W_WORKER] = number + 1
+        mine[L.W_PHASE] = L.PHASE_UNKNOWN
+    except Exception:
+        pass
+
+
+def step_taken():
+    """The first optimizer step of a process that was not known as a rank: maybe it is one."""
+    try:
+        if words[L.W_ROLE] == L.ROLE_OTHER:
+            rank, local_rank, world = roles.late_rank()
+            if rank is not None:
+                _write_rank(words, rank, local_rank, world)
+                words[L.W_ROLE] = L.ROLE_RANK
+    except Exception:
+        pass
+
+
+def take_ownership():
+    """The calling thread is the one that trains."""
+    global owner
+    owner = _thread_id()
+
+
+def close():
+    """Say that the interpreter ends; the file goes when the modules do."""
+    try:
+        if has_slot:
+            words[L.W_EXIT] = 1
+            if words[L.W_PHASE] != L.PHASE_UNKNOWN:
+                words[L.W_PHASE] = L.PHASE_FINISHING
+                words[L.W_PHASE_ENTRIES] += 1
+    except Exception:
+        pass
+
+
+def unlink():
+    """Remove the file, for processes that end without running exit handlers."""
+    _last_words.say()
+
+
+class _LastWords:
+    """Removes the slot when the modules are torn down: a hang before that can still be read."""
+
+    path = None
+    dump = None
+
+    def say(self, remove=os.unlink, look=os.stat):
+        path, self.path = self.path, None
+        try:
+            if path is not None:
+                remove(path)
+                if self.dump is not None and look(self.dump).st_size == 0:
+                    remove(self.dump)
+        except Exception:
+            pass
+
+    __del__ = say
+
+
+_last_words = _LastWords()
+
+
+def _thread_id():
+    import _thread
+
+    return _thread.get_ident()
+
+
+def _register():
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    try:
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=after_fork_in_child)
+        import atexit
+
+        atexit.register(close)
+    except Exception:
+        pass
+
+
+def after_fork_in_child():
+    """Drop what belongs to the parent; nothing is made until this process has something to say."""
+    global words, generation, _forked, has_slot, owner, worker_id, _opening
+    try:
+        generation += 1
+        _forked, _opening, has_slot, worker_id = True, False, False, None
+        _last_words.path = None
+        owner = _thread_id()
+        if supervised:
+            words = _Lazy()
+        for call in on_fork_child:
+            try:
+                call()
+            except Exception:
+                pass
+    except Exception:
+        pass
+
+
+def _room():
+    """Whether another slot may be made: it must never be the reason that /dev/shm is full."""
+    names = os.listdir(slot_dir)
+    if len([name for name in names if name.endswith(L.SLOT_SUFFIX)]) >= L.SLOT_MAX_FILES:
+        return False
+    if hasattr(os, "statvfs"):
+        space = os.statvfs(slot_dir)
+        return space.f_bavail * space.f_frsize >= FREE_BYTES_NEEDED
+    return True
+
+
+def _make():
+    if not _room():
+        return None
+    import mmap
+
+    pid = os.getpid()
+    path = os.path.join(slot_dir, str(pid) + L.SLOT_SUFFIX)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileExistsError:
+        # This pid before an exec, or an earlier process of the same number.
+        os.unlink(path)
+        descriptor = os.open(path, flags, 0o600)
+    try:
+        # Real zeros, not a sparse file: a sparse page on a full disk is a SIGBUS later.
+        if os.write(descriptor, bytes(L.SLOT_BYTES)) != L.SLOT_BYTES:
+            raise OSError("no room for a slot")
+        if sys.version_info >= (3, 13):
+            mapping = mmap.mmap(descriptor, L.SLOT_BYTES, trackfd=False)
+        else:
+            mapping = mmap.mmap(descriptor, L.SLOT_BYTES)
+    except Exception:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+    _mappings.append(mapping)
+    view = memoryview(mapping).cast("Q")
+    _last_words.path, _last_words.dump = path, path[: -len(L.SLOT_SUFFIX)] + L.DUMP_SUFFIX
+    role, rank, local_rank, world = roles.own_role(_forked, worker_id)
+    view[L.W_PID] = pid
+    view[L.W_START] = roles.start_ticks()
+    view[L.W_ROLE] = role
+    view[L.W_ATTEMPT] = attempt
+    _write_rank(view, rank, local_rank, world)
+    if worker_id is not None:
+        view[L.W_WORKER] = worker_id + 1
+    if role in (L.ROLE_RANK, L.ROLE_LAUNCHER):
+        view[L.W_PHASE] = L.PHASE_STARTUP
+    view[L.W_MAGIC] = L.MAGIC
+    return view
+
+
+def _write_rank(view, rank, local_rank, world):
+    if rank is not None:
+        view[L.W_RANK] = rank + 1
+    if local_rank is not None:
+        view[L.W_LOCAL_RANK] = local_rank + 1
+    if world is not None:
+        view[L.W_WORLD_SIZE] = world
+
+
+try:
+    configure(os.environ)
+except Exception:
+    supervised = False

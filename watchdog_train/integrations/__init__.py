@@ -1,0 +1,1 @@
+"""Explicit callbacks for those who prefer them to wtrain's hooks."""

@@ -1,0 +1,133 @@
+"""The control page of a run: what the supervisor asks the training for, one word per request.
+
+Sequence numbers only, each a single aligned store; it must not be made shorter or replaced while
+a training may have it mapped.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+
+from watchdog_train.client import layout
+
+_REQUESTS = (
+    (layout.C_SAVE_REQUEST, layout.C_SAVE_BASE),
+    (layout.C_STOP_REQUEST, layout.C_STOP_BASE),
+    (layout.C_DUMP_REQUEST, layout.C_DUMP_BASE),
+)
+
+
+class ControlPage:
+    """The supervisor's end of the control page; use `create` or `open`."""
+
+    def __init__(self, mapping: mmap.mmap) -> None:
+        self._mapping = mapping
+        self._words = memoryview(mapping).cast("Q")
+
+    @classmethod
+    def create(cls, path: Path) -> ControlPage:
+        """Make the page; one that is there already goes on with its numbers.
+
+        Raises:
+            OSError: it cannot be made; the run goes on, and nobody can be asked.
+        """
+        try:
+            return cls.open(path)
+        except FileNotFoundError:
+            pass
+        except ValueError:
+            path.unlink()
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _safe_flags()
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        descriptor = os.open(temporary, flags, 0o600)
+        try:
+            # Real zeros: a hole in a sparse file is a SIGBUS in the training on a full disk.
+            if os.write(descriptor, bytes(layout.CONTROL_BYTES)) != layout.CONTROL_BYTES:
+                raise OSError(f"no room for {path}")
+            page = cls(mmap.mmap(descriptor, layout.CONTROL_BYTES))
+        finally:
+            os.close(descriptor)
+        page._words[layout.C_MAGIC] = layout.MAGIC
+        os.replace(temporary, path)
+        return page
+
+    @classmethod
+    def open(cls, path: Path) -> ControlPage:
+        """Map the page of a run that is going on.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ValueError: it is not a control page of this version.
+            OSError: it cannot be opened.
+        """
+        descriptor = os.open(path, os.O_RDWR | _safe_flags())
+        try:
+            if os.fstat(descriptor).st_size != layout.CONTROL_BYTES:
+                raise ValueError(f"{path} is not a control page")
+            page = cls(mmap.mmap(descriptor, layout.CONTROL_BYTES))
+        finally:
+            os.close(descriptor)
+        if page._words[layout.C_MAGIC] != layout.MAGIC:
+            page.close()
+            raise ValueError(f"{path} is not a control page of version {layout.VERSION}")
+        return page
+
+    @property
+    def save_request(self) -> int:
+        """Number of the newest request to save, 0 before the first."""
+        return self._words[layout.C_SAVE_REQUEST]
+
+    @property
+    def stop_request(self) -> int:
+        """Number of the newest request to save and end."""
+        return self._words[layout.C_STOP_REQUEST]
+
+    @property
+    def dump_request(self) -> int:
+        """Number of the newest request for stacks."""
+        return self._words[layout.C_DUMP_REQUEST]
+
+    def request_save(self) -> int:
+        """Ask for a save; gives the number that W_SAVE_ANSWERED will show."""
+        return self._next(layout.C_SAVE_REQUEST)
+
+    def request_stop(self) -> int:
+        """Ask to save and end; gives the number that W_STOP_ANSWERED will show."""
+        return self._next(layout.C_STOP_REQUEST)
+
+    def request_dump(self) -> int:
+        """Ask for stacks; gives the number that W_DUMP_ANSWERED will show."""
+        return self._next(layout.C_DUMP_REQUEST)
+
+    def begin_attempt(self) -> None:
+        """Before a launch: requests made so far were for the attempts before."""
+        for request, base in _REQUESTS:
+            self._words[base] = self._words[request]
+
+    def close(self) -> None:
+        """Unmap; the file stays for the training."""
+        self._words.release()
+        self._mapping.close()
+
+    def __enter__(self) -> ControlPage:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _next(self, word: int) -> int:
+        number = self._words[word] + 1
+        self._words[word] = number
+        return number
+
+
+def _safe_flags() -> int:
+    return getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

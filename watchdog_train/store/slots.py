@@ -1,0 +1,287 @@
+"""The supervisor's reading of slots, notes and save records that the training has written.
+
+All of it is untrusted input: every read has a cap, links are not followed, and what does not
+fit is skipped and named, never believed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, cast
+
+import msgspec
+
+from watchdog_train.client import layout
+from watchdog_train.core.model import SlotReading
+
+NOTE_BYTES = 64 << 10
+SAVES_BYTES = 32 << 20
+SAVES_FILES = 1024
+PROBLEMS = 32
+
+_WORDS = struct.Struct(f"={layout.SLOT_WORDS}Q")
+_SIDE_SUFFIXES = (layout.SLOT_SUFFIX, layout.NOTE_SUFFIX, layout.DUMP_SUFFIX)
+
+
+class SlotScan(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at all slots."""
+
+    readings: tuple[SlotReading, ...]
+    """By pid."""
+    problems: tuple[str, ...]
+    """Slots that could not be read, and why; at most 32."""
+
+
+class SettingAnswer(msgspec.Struct, frozen=True):
+    """Whether a setting of the plan is in effect in one process."""
+
+    took: bool
+    why: str = ""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """The side file of one process."""
+
+    pid: int
+    role: str = "unknown"
+    hooks: dict[str, str] = {}
+    settings: dict[str, SettingAnswer] = {}
+    output_dirs: tuple[str, ...] = ()
+    can_save: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class SaveRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished save, as the process that saved has noted it."""
+
+    path: str
+    format: str
+    t: float
+    """Unix seconds."""
+    step: int | None = None
+    ordinal: int | None = None
+    output_dir: str | None = None
+    files: dict[str, tuple[int, int]] = {}
+    """Name below `path` (or the file's own name) -> size in bytes, mtime in ns."""
+
+
+_note_decoder = msgspec.json.Decoder(Note)
+_save_decoder = msgspec.json.Decoder(SaveRecord)
+
+
+def read_slots(slot_dir: Path) -> SlotScan:
+    """All slots of a run; a directory that is gone has none."""
+    readings: list[SlotReading] = []
+    problems: list[str] = []
+    for pid, name in _numbered(slot_dir, layout.SLOT_SUFFIX)[: layout.SLOT_MAX_FILES]:
+        data = _read(slot_dir / name, layout.SLOT_BYTES)
+        if data is None:
+            continue
+        answer = _decode(pid, data)
+        if isinstance(answer, SlotReading):
+            readings.append(answer)
+        elif answer is not None and len(problems) < PROBLEMS:
+            problems.append(f"{name}: {answer}")
+    return SlotScan(readings=tuple(readings), problems=tuple(problems))
+
+
+def read_note(slot_dir: Path, pid: int) -> Note | None:
+    """The side file of a process, None when there is none that can be understood."""
+    data = _read(slot_dir / f"{pid}{layout.NOTE_SUFFIX}", NOTE_BYTES + 1)
+    if data is None or len(data) > NOTE_BYTES:
+        return None
+    try:
+        note = _note_decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return note if note.pid == pid else None
+
+
+def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
+    """The newest `cap` save records of an attempt, oldest first."""
+    records: list[SaveRecord] = []
+    names = [
+        name
+        for name in _names(attempt_dir)
+        if name.startswith("saves.") and name.endswith(".jsonl")
+    ]
+    for name in names[:SAVES_FILES]:
+        mine = [
+            record
+            for line in (_read_end(attempt_dir / name, SAVES_BYTES) or b"").splitlines()[-cap:]
+            if (record := _save(line)) is not None
+        ]
+        records.extend(mine)
+    records.sort(key=lambda record: record.t)
+    return tuple(records[-cap:]) if cap > 0 else ()
+
+
+def sweep_slots(slot_dir: Path, is_alive: Callable[[int, int], bool | None]) -> tuple[str, ...]:
+    """Remove the slots of processes that are gone; notes and dumps with them stay evidence.
+
+    Args:
+        slot_dir: the directory of slots.
+        is_alive: tells by pid and start (0: unknown start) whether that process lives; None
+            when it cannot be told, and then the slot stays.
+
+    Returns:
+        Names of the files removed.
+    """
+    removed: list[str] = []
+    for pid, name in _numbered(slot_dir, layout.SLOT_SUFFIX):
+        data = _read(slot_dir / name, layout.SLOT_BYTES)
+        answer = _decode(pid, data) if data is not None else None
+        start = answer.start if isinstance(answer, SlotReading) else 0
+        if is_alive(pid, start) is False:
+            try:
+                (slot_dir / name).unlink()
+            except OSError:
+                continue
+            removed.append(name)
+    return tuple(removed)
+
+
+def _decode(pid: int, data: bytes) -> SlotReading | str | None:
+    """The reading; words about what is wrong; None for a slot that is still being made."""
+    if len(data) < _WORDS.size:
+        return f"{len(data)} bytes instead of {layout.SLOT_BYTES}"
+    words = _WORDS.unpack_from(data)
+    magic = words[layout.W_MAGIC]
+    if magic == 0:
+        return None
+    if magic != layout.MAGIC:
+        if magic >> 32 == layout.MAGIC >> 32:
+            return f"version {magic & 0xFFFFFFFF}, this wtrain reads version {layout.VERSION}"
+        return "not a heartbeat slot"
+    if words[layout.W_PID] != pid:
+        return f"says that it belongs to pid {words[layout.W_PID]}"
+    return _reading(words)
+
+
+def _reading(words: tuple[int, ...]) -> SlotReading:
+    asked = words[layout.W_CAN_BE_ASKED]
+    role = words[layout.W_ROLE]
+    phase = words[layout.W_PHASE]
+    known_role = layout.ROLES[role] if role < len(layout.ROLES) else "unknown"
+    return SlotReading(
+        pid=words[layout.W_PID],
+        start=words[layout.W_START],
+        role=cast('Literal["unknown", "launcher", "rank", "worker", "other"]', known_role),
+        rank=_less_one(words[layout.W_RANK]),
+        local_rank=_less_one(words[layout.W_LOCAL_RANK]),
+        world_size=words[layout.W_WORLD_SIZE] or None,
+        attempt=words[layout.W_ATTEMPT],
+        progress=tuple(words[word] for word in layout.PROGRESS_WORDS),
+        step=_step(words),
+        total_steps=words[layout.W_TOTAL_STEPS] or None,
+        phase=_PHASES[phase] if phase < len(_PHASES) else "unknown",
+        phase_entries=words[layout.W_PHASE_ENTRIES],
+        milestone=words[layout.W_MILESTONE],
+        last_beat_ns=words[layout.W_LAST_BEAT_NS],
+        expect_until_ns=words[layout.W_EXPECT_UNTIL_NS],
+        pulse=words[layout.W_PULSE],
+        saves_begun=words[layout.W_SAVES_BEGUN],
+        saves_ended=words[layout.W_SAVES_ENDED],
+        save_answered=words[layout.W_SAVE_ANSWERED],
+        stop_answered=words[layout.W_STOP_ANSWERED],
+        dump_answered=words[layout.W_DUMP_ANSWERED],
+        settings_taken=words[layout.W_SETTINGS_TAKEN],
+        exiting=bool(words[layout.W_EXIT]),
+        fault_handler_signal=words[layout.W_FAULT_HANDLER],
+        hooks_failed=words[layout.W_HOOKS_FAILED],
+        worker=_less_one(words[layout.W_WORKER]),
+        can_save=bool(asked & 1),
+        can_stop=bool(asked & 2),
+        loss=_double(words[layout.W_LOSS]),
+        samples_s=_double(words[layout.W_SAMPLES_PER_S]),
+        train_ordinal=words[layout.W_TRAIN_ORDINAL],
+        resumed_step=_less_one(words[layout.W_RESUMED_STEP]),
+    )
+
+
+_PHASES = cast(
+    "tuple[Literal['unknown', 'startup', 'download', 'load', 'compile', 'first_step', 'train', "
+    "'eval', 'checkpoint', 'idle', 'finishing', 'finished'], ...]",
+    layout.PHASES,
+)
+
+
+def _step(words: tuple[int, ...]) -> int | None:
+    if words[layout.W_FRAMEWORK_STEP]:
+        return words[layout.W_FRAMEWORK_STEP] - 1
+    # A Trainer that resumes at step 50 has made one optimizer step before it says 51.
+    if words[layout.W_TRAIN_ORDINAL]:
+        return None
+    return words[layout.W_OPTIMIZER_STEPS] or None
+
+
+def _less_one(word: int) -> int | None:
+    return word - 1 if word else None
+
+
+def _double(word: int) -> float | None:
+    if not word:
+        return None
+    value: float = struct.unpack("=d", struct.pack("=Q", word))[0]
+    return value if math.isfinite(value) else None
+
+
+def _save(line: bytes) -> SaveRecord | None:
+    try:
+        return _save_decoder.decode(line)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def _numbered(directory: Path, suffix: str) -> list[tuple[int, str]]:
+    found = []
+    for name in _names(directory):
+        stem = name.removesuffix(suffix)
+        if stem != name and stem.isascii() and stem.isdigit() and len(stem) < 10:
+            found.append((int(stem), name))
+    return sorted(found)
+
+
+def _read(path: Path, cap: int) -> bytes | None:
+    return _read_from(path, cap, at_end=False)
+
+
+def _read_end(path: Path, cap: int) -> bytes | None:
+    return _read_from(path, cap, at_end=True)
+
+
+def _read_from(path: Path, cap: int, *, at_end: bool) -> bytes | None:
+    """At most `cap` bytes of a regular file; None for anything else, and for a file that is gone.
+
+    O_NONBLOCK: a fifo put in the place of a file must not stop the supervisor.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        if at_end and found.st_size > cap:
+            os.lseek(descriptor, found.st_size - cap, os.SEEK_SET)
+        return os.read(descriptor, cap)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
