@@ -1,0 +1,1 @@
+"""ROOM 11: pure renderers, from state and events to terminal text, JSON and HTML."""

@@ -1,0 +1,121 @@
+"""Facts about a run that several renderers tell in words. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.model import Culprit, Member, Plan, ProcessId
+from watchdog_train.core.state import AttemptRecord, State
+from watchdog_train.report import words
+from watchdog_train.report.words import clean
+
+ScriptLines = Mapping[str, str]
+"""Remedy id -> the line for the training script that makes the setting for good."""
+
+Redact = Callable[[Sequence[str]], tuple[str, ...]]
+"""Takes the values of secret-looking flags out of a command line."""
+
+
+def without_secrets(events: Iterable[e.AnyEvent], redact: Redact) -> Iterator[e.AnyEvent]:
+    """The events as they may be shown: command lines can hold tokens and passwords."""
+    for event in events:
+        if isinstance(event, e.RunStarted):
+            yield msgspec.structs.replace(event, argv=redact(event.argv))
+        elif isinstance(event, e.PlanMade | e.AttemptLaunching):
+            plan = msgspec.structs.replace(event.plan, argv=redact(event.plan.argv))
+            yield msgspec.structs.replace(event, plan=plan)
+        else:
+            yield event
+
+
+def exit_words(attempt: AttemptRecord) -> str:
+    """How an attempt ended."""
+    if not attempt.ended:
+        return "still running" if attempt.launched else "starting"
+    if attempt.how_known == "not-started":
+        return f"could not be started: {clean(attempt.error or 'nobody knows why')}"
+    if attempt.code is not None:
+        return f"exit code {attempt.code}"
+    if attempt.signal is not None:
+        return words.signal_name(attempt.signal)
+    return "ended, and nobody was left to see how"
+
+
+def step_words(step: int | None) -> str:
+    """`step 1,240`, or that it is not known."""
+    return "an unknown step" if step is None else f"step {words.number(step)}"
+
+
+def culprit_words(culprit: Culprit) -> str:
+    """`worker of rank 0 (pid 4250) in acquire (threading.py:10)`."""
+    role = clean(culprit.role, 40) or "process"
+    if culprit.rank is None:
+        who = role
+    elif role == "rank":
+        who = f"rank {culprit.rank}"
+    else:
+        who = f"{role} of rank {culprit.rank}"
+    return f"{who} (pid {culprit.pid}) in {clean(culprit.frame, 240)}"
+
+
+def role_counts(targets: Iterable[ProcessId], members: Iterable[Member]) -> str:
+    """`1 rank, 2 workers and 1 other process`."""
+    roles = {member.identity: member.role for member in members}
+    return counted_roles(Counter(roles.get(target, "other") for target in targets))
+
+
+def counted_roles(counts: Mapping[str, int]) -> str:
+    """Numbers of processes by role, in words."""
+    order = ("launcher", "rank", "worker", "other", "keeper")
+    only_other = not any(counts.get(role) for role in order if role != "other")
+    nouns = {"other": "process" if only_other else "other process"}
+    parts = [words.count(counts[role], nouns.get(role, role)) for role in order if counts.get(role)]
+    return words.listed(parts) or "no process"
+
+
+def run_again(state: State) -> str:
+    """The line that starts this training again with the settings found so far."""
+    attempt = state.attempt
+    if attempt is None:
+        return f"wtrain run -- {words.command_text(state.argv)}"
+    settings = "".join(f"--with {clean(use.id, 60)} " for use in attempt.plan.remedies)
+    return f"wtrain run {settings}-- {words.command_text(attempt.plan.argv)}"
+
+
+def by_hand(plan: Plan, cwd: str) -> str:
+    """The command line of one attempt, as a person can repeat it in a shell."""
+    variables = " ".join(
+        f"{clean(name, 200)}={words.command_text([value])}"
+        for name, value in sorted(plan.env.items())
+    )
+    command = words.command_text(plan.argv)
+    start = f"cd {words.command_text([cwd])} && " if cwd else ""
+    return f"{start}{variables + ' ' if variables else ''}{command}"
+
+
+def stalls_dir(state: State) -> str | None:
+    """Where the bundles are, relative to the place of the command where it can be."""
+    bundles = [stall.dir for stall in state.stalls if stall.dir]
+    if not bundles:
+        return None
+    return words.short_path(str(PurePath(bundles[-1]).parent), state.cwd)
+
+
+def settings_to_keep(state: State) -> tuple[str, ...]:
+    """Remedies of the last attempt that were not refused by the training process."""
+    attempt = state.attempt
+    if attempt is None:
+        return ()
+    refused = set(attempt.reported) - set(attempt.taken)
+    return tuple(use.id for use in attempt.plan.remedies if use.id not in refused)
+
+
+def file_in_run(state: State, name: str) -> str:
+    """A file of the run directory, as a person in the working directory would name it."""
+    return posixpath.join(words.short_path(state.run_dir, state.cwd), name)

@@ -1,0 +1,123 @@
+"""What a whole event log tells about each attempt, for the morning report. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.evolve import evolve
+from watchdog_train.core.model import Value
+from watchdog_train.core.state import State
+
+_replace = msgspec.structs.replace
+
+
+class Rejected(Value, frozen=True, kw_only=True):
+    """A checkpoint that was passed over."""
+
+    path: str
+    why: str
+
+
+class AttemptHistory(Value, frozen=True, kw_only=True):
+    """What happened to one attempt beside what its record in the state says."""
+
+    attempt: int
+    launching_t: float
+    ended_t: float | None = None
+    killed: tuple[tuple[str, str, int], ...] = ()
+    """Role, signal number as text, number of processes, of signals that were really sent."""
+    rejected: tuple[Rejected, ...] = ()
+    """Before it, when its checkpoint was chosen."""
+    setting_words: tuple[tuple[str, bool, str], ...] = ()
+    """Remedy, took, why: what the training process said."""
+    resume_why: str | None = None
+
+
+class Notable(Value, frozen=True, kw_only=True):
+    """Something that a person should know, at its time."""
+
+    t: float
+    words: str
+
+
+class History(Value, frozen=True, kw_only=True):
+    """A run from its first event to its newest."""
+
+    state: State
+    attempts: tuple[AttemptHistory, ...]
+    notables: tuple[Notable, ...]
+
+
+def history(events: Iterable[e.AnyEvent]) -> History:
+    """Fold the events."""
+    state = State()
+    attempts: list[AttemptHistory] = []
+    notables: list[Notable] = []
+    rejected: list[Rejected] = []
+    killed: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        state = evolve(state, event)
+        match event:
+            case e.AttemptLaunching():
+                killed.clear()
+                attempts.append(
+                    AttemptHistory(
+                        attempt=event.plan.attempt, launching_t=event.t, rejected=tuple(rejected)
+                    )
+                )
+                rejected.clear()
+            case e.CheckpointRejected():
+                rejected.append(Rejected(path=event.path, why=event.why))
+            case e.Signalled() if event.result == "sent":
+                killed[event.role, str(event.signal)] += 1
+                counts = tuple((*key, number) for key, number in killed.items())
+                _change(attempts, killed=counts)
+            case e.AttemptExited():
+                _change(attempts, ended_t=event.t)
+            case e.RemedyTaken() if attempts:
+                told = (event.remedy, event.took, event.why)
+                if all(name != event.remedy for name, _, _ in attempts[-1].setting_words):
+                    _change(attempts, setting_words=(*attempts[-1].setting_words, told))
+            case e.ResumeVerified():
+                _change(attempts, resume_why=event.why)
+            case _:
+                words = _notable(event)
+                if words is not None:
+                    notables.append(Notable(t=event.t, words=words))
+    return History(state=state, attempts=tuple(attempts), notables=tuple(notables))
+
+
+def _change(
+    attempts: list[AttemptHistory],
+    **changes: object,
+) -> None:
+    if attempts:
+        attempts[-1] = _replace(attempts[-1], **changes)
+
+
+def _notable(event: e.AnyEvent) -> str | None:
+    match event:
+        case e.Noticed():
+            return event.why
+        case e.Adopted():
+            return f"adopted by pid {event.pid} in place of pid {event.previous_pid}: {event.why}"
+        case e.SupervisorLeft():
+            return f"the supervisor left, training went on: {event.why}"
+        case e.LogBehind():
+            return f"the event log was {event.behind_s:.0f} s behind: {event.why}"
+        case e.ProcessKilled():
+            return f"killed pid {event.pid} left over from before: {event.why}"
+        case e.SurvivedKill():
+            return f"survived SIGKILL: {', '.join(map(str, event.pids))}: {event.why}"
+        case e.StopRequested():
+            return f"stop requested ({event.mode}): {event.by}"
+        case e.SaveProven():
+            return f"saved on request: {event.path}"
+        case e.StallRecovered():
+            return f"stall {event.stall_id} was over by itself: {event.why}"
+        case _:
+            return None

@@ -1,0 +1,45 @@
+"""What was measured beside the event log at the moment of asking; the renderers get it as data.
+
+None everywhere means that it could not be measured, and is shown as unknown.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core.model import RankStatus, RunProgress, Value
+
+
+class NewestCheckpoint(Value, frozen=True, kw_only=True):
+    """The newest save that is known of."""
+
+    path: str
+    format: str
+    step: int | None
+    saved_at: float | None = None
+    """Unix seconds."""
+    checked: bool = False
+    """Whether a survey found it whole; else a save hook only saw that it was finished."""
+
+
+class Live(Value, frozen=True, kw_only=True):
+    """One look at a run from outside, by a command that reads."""
+
+    at: float
+    """Unix seconds."""
+    mono: float | None = None
+    """Monotonic clock of the events; None on another machine or after a boot."""
+    supervisor_alive: bool | None = None
+    here: bool = True
+    """False: the run belongs to another machine, so nothing about its processes can be told."""
+    ranks: tuple[RankStatus, ...] | None = None
+    """From the heartbeat slots; None: no slot could be read, so the log's are the newest."""
+    progress: RunProgress | None = None
+    can_save: bool | None = None
+    states: dict[int, str | None] = msgspec.field(default_factory=dict)
+    """Of the recorded members that live, by pid."""
+    checkpoint: NewestCheckpoint | None = None
+    max_restarts: int | None = None
+    log_tail: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What could not be read, in words."""

@@ -1,0 +1,434 @@
+"""Events as plain sentences for the terminal, in the moment they happen. Pure.
+
+The `why` of an event is shown verbatim (only stripped of what could move a terminal).
+"""
+
+from __future__ import annotations
+
+from watchdog_train.core import events as e
+from watchdog_train.core.model import Patience, Plan
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.report import words
+from watchdog_train.report.facts import (
+    ScriptLines,
+    culprit_words,
+    exit_words,
+    role_counts,
+    run_again,
+    settings_to_keep,
+    stalls_dir,
+    step_words,
+)
+from watchdog_train.report.words import clean, duration
+
+PREFIX = "wtrain: "
+MAX_NAMED = 4
+"""Processes, orphans and the like that are named one by one."""
+
+_PATIENCE: dict[Patience, str] = {
+    "proven": "this can never end by itself",
+    "may-end": "this may end by itself, so it gets more time",
+    "input": "this waits for a person",
+    "healthy": "this looks like work, so it gets more time",
+    "unknown": "the stacks do not tell, so it gets more time",
+}
+
+
+def opening_lines(
+    *, state: State, policy: Policy, watching_pid: int, files: str
+) -> tuple[str, ...]:
+    """What is watched, what may happen to it, and how to ask or stop.
+
+    Args:
+        state: after the first attempt_launched event.
+        policy: the settings of the run.
+        watching_pid: the root process of training.
+        files: the run directory as the user would type it, such as `wtrain-runs/latest`.
+    """
+    return (
+        (
+            f"run {clean(state.run_id, 100)}, watching pid {watching_pid}, "
+            f"files in {words.short_path(files, state.cwd)}"
+        ),
+        _on_a_hang(policy),
+        "wtrain status | Ctrl-C saves and stops, twice kills",
+    )
+
+
+def _on_a_hang(policy: Policy) -> str:
+    recovery = policy.recovery
+    if recovery.observe:
+        return "on a hang: dump and report, nothing is killed and nothing is changed (--observe)"
+    if recovery.on_stall == "report":
+        return "on a hang: dump and report, nothing is killed (--on-stall report)"
+    if recovery.on_stall == "stop" or recovery.max_restarts == 0:
+        return "on a hang: dump and stop, no restart"
+    text = (
+        "on a hang: dump, stop, restart from the newest whole checkpoint "
+        f"(at most {'once' if recovery.max_restarts == 1 else f'{recovery.max_restarts} times'}); "
+    )
+    if "training" in recovery.allow:
+        return text + "may change workers, threads, batch, evaluation, length"
+    text += "may change workers and threads; "
+    single = [clean(name, 60) for name in recovery.allow if name not in ("execution", "device")]
+    if single:
+        return text + f"of training settings only {words.listed(single)}"
+    return text + "may not change batch, evaluation, length (--allow training)"
+
+
+def closing_lines(
+    state: State, script_lines: ScriptLines, *, report: str | None = None
+) -> tuple[str, ...]:
+    """The summary at the end of a run; `report` is the path of report.html, if there is one."""
+    if not state.finished:
+        return ()
+    lines = [_outcome(state)]
+    if state.warning:
+        lines.append(f"warning: {clean(state.warning)}")
+    reported = [stall for stall in state.stalls if stall.reported_only]
+    if reported:
+        times = "once" if len(reported) == 1 else f"{len(reported)} times"
+        lines.append(f"would have killed {times}, here is why:")
+        lines += [f"  {clean(stall.id, 40)}: {clean(stall.words)}" for stall in reported]
+    where = stalls_dir(state)
+    if where is not None:
+        lines.append(f"dumps: {where} ({words.listed([clean(s.id, 40) for s in state.stalls])})")
+    lines += _for_good(state, script_lines)
+    if state.outcome in ("gave_up", "failed", "stopped") and state.attempts:
+        lines += _go_on(state)
+    if report is not None and (state.stalls or state.outcome != "succeeded"):
+        lines.append(f"report: {words.short_path(report, state.cwd)}")
+    return tuple(lines)
+
+
+def _outcome(state: State) -> str:
+    heads = {
+        "succeeded": "success",
+        "failed": "failed",
+        "stopped": "stopped",
+        "gave_up": "gave up",
+    }
+    parts = [f"{heads[state.outcome or 'failed']}: {clean(state.why or 'no reason recorded')}"]
+    progress = state.progress
+    step = progress.step if progress.step is not None else state.best_step
+    if step is not None:
+        total = f" of {words.number(progress.total_steps)}" if progress.total_steps else ""
+        parts.append(f"step {words.number(step)}{total}")
+    if state.restarts:
+        parts.append(words.count(state.restarts, "restart"))
+    stalls = sum(stall.why == "stall" for stall in state.stalls)
+    crashes = sum(stall.why == "crash" for stall in state.stalls)
+    parts += [
+        words.count(number, noun)
+        for number, noun in ((stalls, "stall"), (crashes, "crash"))
+        if number
+    ]
+    if state.started_at is not None and state.updated_at is not None:
+        parts.append(duration(state.updated_at - state.started_at))
+    return f"{parts[0]}; {', '.join(parts[1:])}" if len(parts) > 1 else parts[0]
+
+
+def _for_good(state: State, script_lines: ScriptLines) -> list[str]:
+    kept = settings_to_keep(state)
+    if not kept:
+        return []
+    ids = words.listed([clean(name, 60) for name in kept])
+    lines = [f"settings of the last attempt: {ids}"]
+    shown = [script_lines[name] for name in kept if name in script_lines]
+    if state.outcome == "succeeded" and shown:
+        lines.append("to make this permanent, put into your script:")
+        lines += [f"  {clean(part)}" for line in shown for part in line.splitlines()]
+    return lines
+
+
+def _go_on(state: State) -> list[str]:
+    lines = [f"to go on: {run_again(state)}"]
+    if state.checkpoint_chosen is not None:
+        lines.append(
+            f"newest checkpoint used: {words.short_path(state.checkpoint_chosen, state.cwd)}"
+        )
+    return lines
+
+
+def progress_line(state: State) -> str | None:
+    """One line of progress for a log, None while no step is known."""
+    progress = state.progress
+    if progress.step is None:
+        return None
+    text = step_words(progress.step)
+    if progress.total_steps:
+        text += f" of {words.number(progress.total_steps)}"
+    if progress.percent is not None:
+        text += f" ({words.percent_text(progress.percent)})"
+    if progress.loss is not None:
+        text += f", loss {words.number(progress.loss)}"
+    if progress.eta_s is not None:
+        text += f", {duration(progress.eta_s)} left"
+    return text
+
+
+def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
+    """Zero or more lines about an event; `state` is the state after it. Without the prefix."""
+    match event:
+        case (
+            e.Suspected()
+            | e.Looked()
+            | e.SuspicionEnded()
+            | e.StallDeclared()
+            | e.StallRecovered()
+            | e.WouldHaveKilled()
+            | e.Noticed()
+        ):
+            return _silence(event, state)
+        case e.EvidenceCollecting() | e.EvidenceCollected() | e.Diagnosed():
+            return _evidence(event, state)
+        case (
+            e.StopRequested()
+            | e.StopAsked()
+            | e.SaveRequested()
+            | e.SaveProven()
+            | e.Signalling()
+            | e.Signalled()
+            | e.SurvivedKill()
+            | e.TreeGone()
+        ):
+            return _ending(event, state)
+        case (
+            e.OrphansFound() | e.ProcessKilled() | e.Adopted() | e.SupervisorLeft() | e.LogBehind()
+        ):
+            return _household(event)
+        case _:
+            return _attempts(event, state)
+
+
+def _silence(
+    event: e.Suspected
+    | e.Looked
+    | e.SuspicionEnded
+    | e.StallDeclared
+    | e.StallRecovered
+    | e.WouldHaveKilled
+    | e.Noticed,
+    state: State,
+) -> tuple[str, ...]:
+    match event:
+        case e.Suspected():
+            return (f"suspected: {clean(event.why)}",)
+        case e.Looked() if event.patience == "proven":
+            # The declaration follows at once, with the same words.
+            return (f"looked at the stacks: {_PATIENCE['proven']}",)
+        case e.Looked():
+            return (f"looked at the stacks: {clean(event.why)} ({_PATIENCE[event.patience]})",)
+        case e.SuspicionEnded():
+            return (f"all clear: {clean(event.why)}",)
+        case e.StallDeclared():
+            return (f"STALL {clean(event.stall_id, 40)}: {clean(event.why, 800)}",)
+        case e.StallRecovered():
+            return (f"stall {clean(event.stall_id, 40)} is over: {clean(event.why)}",)
+        case e.WouldHaveKilled():
+            said = next((stall.words for stall in state.stalls if stall.id == event.stall_id), "")
+            why = "" if event.why == said else f": {clean(event.why)}"
+            return (f"stall {clean(event.stall_id, 40)} is reported only, nothing is killed{why}",)
+        case e.Noticed():
+            return (f"notice: {clean(event.why)}",)
+
+
+def _evidence(
+    event: e.EvidenceCollecting | e.EvidenceCollected | e.Diagnosed, state: State
+) -> tuple[str, ...]:
+    match event:
+        case e.EvidenceCollecting():
+            what = {
+                "stall": "taking stacks of every process, before anything is killed",
+                "crash": "taking what the crash left behind",
+                "manual": "taking stacks of every process; nothing is killed",
+            }[event.why]
+            return (f"evidence {clean(event.stall_id, 40)}: {what}",)
+        case e.EvidenceCollected():
+            where = words.short_path(event.dir, state.cwd)
+            number = ""
+            if event.why != "crash":
+                number = f"{event.captured} of {words.count(len(event.processes), 'process')}, "
+            lines = [f"evidence on disk: {number}{duration(event.seconds)}, {where}"]
+            if event.why != "crash":
+                lines += [
+                    f"  no stack of pid {missing.pid}: {clean(missing.why)}"
+                    for missing in event.missing[:MAX_NAMED]
+                ]
+                more = len(event.missing) - MAX_NAMED
+                lines += [f"  and {more} more without a stack"] if more > 0 else []
+            if event.problem:
+                lines.append(f"  evidence is incomplete: {clean(event.problem)}")
+            return tuple(lines)
+        case e.Diagnosed():
+            return _diagnosed(event, state)
+
+
+def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
+    found = event.diagnosis
+    said = next((stall.words for stall in state.stalls if stall.id == event.stall_id), "")
+    lines = []
+    if found.culprit is not None:
+        lines.append(
+            f"{'at' if found.kind == 'crash' else 'stuck'}: {culprit_words(found.culprit)}"
+        )
+    explanation = clean(found.explanation, 800)
+    if found.family is None:
+        lines.append(f"cause: not known. {explanation}".rstrip())
+    else:
+        sure = f"{clean(found.family, 60)}, {100 * found.confidence:.0f} % sure"
+        # The stall's own words often end with the explanation, when a look came before it.
+        told = bool(found.explanation) and found.explanation in said
+        lines.append(f"cause: {sure}" if told else f"cause: {explanation} ({sure})")
+    return tuple(lines)
+
+
+def _ending(
+    event: e.StopRequested
+    | e.StopAsked
+    | e.SaveRequested
+    | e.SaveProven
+    | e.Signalling
+    | e.Signalled
+    | e.SurvivedKill
+    | e.TreeGone,
+    state: State,
+) -> tuple[str, ...]:
+    match event:
+        case e.StopRequested():
+            how = "killing now" if event.mode == "now" else "ending gently, once more kills"
+            return (f"stop requested ({clean(event.by)}): {how}",)
+        case e.StopAsked():
+            return (clean(event.why),)
+        case e.SaveRequested():
+            if event.can_be_asked:
+                return (f"save requested ({clean(event.by)}): asked training to save",)
+            return (f"save requested ({clean(event.by)}): this script cannot be asked to save",)
+        case e.SaveProven():
+            where = words.short_path(event.path, state.cwd)
+            return (f"saved: {where} ({step_words(event.step)}), checked whole",)
+        case e.Signalling():
+            return _signalling(event, state)
+        case e.Signalled():
+            if event.result == "denied":
+                return (f"not allowed to signal pid {event.pid} ({clean(event.role, 40)})",)
+            return ()
+        case e.SurvivedKill():
+            pids = words.listed([str(pid) for pid in event.pids])
+            return (f"still there after SIGKILL: pid {pids}: {clean(event.why)}",)
+        case e.TreeGone():
+            lines = ["every process of this attempt is gone"]
+            if event.shared_memory_removed:
+                left = words.count(len(event.shared_memory_removed), "shared-memory segment")
+                lines.append(f"removed {left} that had no owner left")
+            return tuple(lines)
+
+
+def _signalling(event: e.Signalling, state: State) -> tuple[str, ...]:
+    if not event.targets or event.signal == 0:
+        return ()
+    who = role_counts(event.targets, state.members)
+    if event.stage == "freeze":
+        return (f"holding {who} still, so that nothing is started meanwhile",)
+    verb = "killing" if event.signal == 9 else "ending"
+    named = ""
+    if len(event.targets) <= MAX_NAMED:
+        named = ", pid " + ", ".join(str(target.pid) for target in event.targets)
+    stall = state.last_stall
+    because = clean(event.why)
+    if stall is not None and event.why == stall.words:
+        because = f"stall {clean(stall.id, 40)}"
+    return (f"{verb} {who} ({words.signal_name(event.signal)}{named}): {because}",)
+
+
+def _household(
+    event: e.OrphansFound | e.ProcessKilled | e.Adopted | e.SupervisorLeft | e.LogBehind,
+) -> tuple[str, ...]:
+    match event:
+        case e.OrphansFound():
+            lines = [
+                f"left over from before: pid {orphan.pid} ({clean(orphan.command, 120)}): "
+                f"{clean(orphan.why)}"
+                for orphan in event.orphans[:MAX_NAMED]
+            ]
+            more = len(event.orphans) - MAX_NAMED
+            return (*lines, *([f"and {more} more left over"] if more > 0 else []))
+        case e.ProcessKilled():
+            name = words.signal_name(event.signal)
+            return (f"killed pid {event.pid} ({name}): {clean(event.why)}",)
+        case e.Adopted():
+            return (
+                (
+                    f"adopted: pid {event.pid} watches on in place of pid {event.previous_pid}: "
+                    f"{clean(event.why)}"
+                ),
+            )
+        case e.SupervisorLeft():
+            return (f"the supervisor leaves, training goes on: {clean(event.why)}",)
+        case e.LogBehind():
+            where = f", kept in {clean(event.spill)}" if event.spill else ""
+            return (
+                f"the event log is {duration(event.behind_s)} behind{where}: {clean(event.why)}",
+            )
+
+
+def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0912 - one arm each
+    match event:
+        case e.PlanMade():
+            return _plan(event.plan, state)
+        case e.CheckpointRejected():
+            where = words.short_path(event.path, state.cwd)
+            return (f"checkpoint passed over: {where}: {clean(event.why)}",)
+        case e.CheckpointChosen():
+            where = words.short_path(event.path, state.cwd)
+            return (f"checkpoint chosen: {where} ({step_words(event.step)}): {clean(event.why)}",)
+        case e.BackingOff():
+            return (f"waiting {duration(event.delay_s)} first: {clean(event.why)}",)
+        case e.AttemptLaunching() if event.plan.attempt > 1:
+            used = event.plan.checkpoint
+            source = "from the beginning"
+            if used is not None:
+                source = f"from {step_words(used.step)} ({words.last_part(used.path)})"
+            return (f"attempt {event.plan.attempt} starts {source}",)
+        case e.AttemptLaunched() if len(state.attempts) > 1:
+            return (f"attempt {event.attempt or len(state.attempts)} runs, pid {event.pid}",)
+        case e.FirstStep():
+            return (
+                f"first step seen: {words.number(event.step)}, after {duration(event.after_s)}",
+            )
+        case e.RemedyTaken():
+            word = "in effect" if event.took else "NOT in effect"
+            return (f"setting {clean(event.remedy, 60)} is {word}: {clean(event.why)}",)
+        case e.ResumeVerified():
+            if event.ok:
+                return (f"resume verified at {step_words(event.first_step)}: {clean(event.why)}",)
+            expected, first = step_words(event.expected_step), step_words(event.first_step)
+            where = f"first {first}, the checkpoint is at {expected}"
+            return (f"resume NOT verified ({where}): {clean(event.why)}",)
+        case e.AttemptExited():
+            attempt = state.attempt
+            if attempt is None or attempt.code == 0:
+                return ()
+            at = f" at {step_words(event.step)}" if event.step is not None else ""
+            return (f"attempt {attempt.attempt} ended{at}: {exit_words(attempt)}",)
+        case _:
+            # Opening, closing and progress lines tell the rest.
+            return ()
+
+
+def _plan(plan: Plan, state: State) -> tuple[str, ...]:
+    before = state.attempt
+    known = {use.id for use in before.plan.remedies} if before is not None else set()
+    lines = []
+    if before is not None:
+        lines.append(f"next: {clean(plan.why, 800)}")
+    lines += [
+        f"setting changed: {clean(use.id, 60)} ({use.kind}): {clean(use.why)}"
+        for use in plan.remedies
+        if use.id not in known
+    ]
+    dropped = sorted(known - {use.id for use in plan.remedies})
+    if dropped:
+        lines.append(f"settings taken back: {words.listed([clean(name, 60) for name in dropped])}")
+    return tuple(lines)

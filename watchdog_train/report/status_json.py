@@ -1,0 +1,133 @@
+"""The object of `wtrain status --json`: exactly these keys, null for what is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.model import RankStatus, RunProgress
+from watchdog_train.core.state import State
+from watchdog_train.report.live import Live, NewestCheckpoint
+
+SCHEMA_VERSION = 1
+SHORT_KEYS = (
+    "run_id",
+    "name",
+    "run_dir",
+    "state",
+    "outcome",
+    "warning",
+    "exit_code",
+    "attempt",
+    "restarts",
+    "supervisor",
+    "command",
+    "progress",
+    "started_at",
+    "updated_at",
+)
+"""What `ps --json` keeps of it."""
+
+
+def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
+    """Everything about a run that a program may want to read."""
+    attempt = state.attempt
+    measured = live is not None and live.ranks is not None
+    checkpoint = newest_checkpoint(state, live)
+    can_save = live.can_save if live is not None and live.can_save is not None else None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": state.run_id,
+        "name": state.name,
+        "run_dir": state.run_dir,
+        # Nothing has begun that a reader could wait for: the state before the first attempt.
+        "state": "starting" if state.state == "idle" else state.state,
+        "outcome": state.outcome,
+        "warning": state.warning,
+        "exit_code": state.exit_code,
+        "attempt": attempt.attempt if attempt is not None else 0,
+        "restarts": state.restarts,
+        "supervisor": {
+            "pid": state.supervisor.pid if state.supervisor is not None else None,
+            "alive": live.supervisor_alive if live is not None else None,
+        },
+        "command": list(state.argv),
+        "progress": msgspec.to_builtins(progress_now(state, live)),
+        "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
+        "last_stall": _last_stall(state),
+        "checkpoint": _checkpoint(checkpoint, live),
+        "remedies": list(settings_now(state)),
+        "can_be_asked_to_save": state.can_be_asked_to_save if can_save is None else can_save,
+        "started_at": state.started_at,
+        "updated_at": live.at if measured and live is not None else state.updated_at,
+    }
+
+
+def short_object(status: dict[str, Any]) -> dict[str, Any]:
+    """One row of `ps --json`."""
+    return {key: status[key] for key in SHORT_KEYS}
+
+
+def progress_now(state: State, live: Live | None) -> RunProgress:
+    """The newest progress: measured, else the newest of the log."""
+    if live is not None and live.progress is not None and live.progress.step is not None:
+        return live.progress
+    if state.progress.step is None and state.attempt is not None:
+        return msgspec.structs.replace(state.progress, step=state.attempt.last_step)
+    return state.progress
+
+
+def ranks_now(state: State, live: Live | None) -> tuple[RankStatus, ...]:
+    """The newest word about each rank: measured, else the newest of the log."""
+    return live.ranks if live is not None and live.ranks is not None else state.ranks
+
+
+def settings_now(state: State) -> tuple[str, ...]:
+    """Remedies of the attempt that runs or ran last."""
+    attempt = state.attempt
+    return () if attempt is None else tuple(use.id for use in attempt.plan.remedies)
+
+
+def newest_checkpoint(state: State, live: Live | None) -> NewestCheckpoint | None:
+    """The newest save that is known of, else the one that the attempt was to resume from."""
+    if live is not None and live.checkpoint is not None:
+        return live.checkpoint
+    attempt = state.attempt
+    if attempt is None or attempt.plan.checkpoint is None:
+        return None
+    used = attempt.plan.checkpoint
+    return NewestCheckpoint(path=used.path, format=used.format, step=used.step, checked=True)
+
+
+def _rank(rank: RankStatus, *, measured: bool) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(rank)
+    if not measured:
+        # These were true when they were recorded; what they are now nobody has measured.
+        found["beat_age_s"] = None
+        found["state"] = None
+    return found
+
+
+def _last_stall(state: State) -> dict[str, Any] | None:
+    stall = state.last_stall
+    if stall is None:
+        return None
+    return {
+        "id": stall.id,
+        "at": stall.at,
+        "basis": stall.basis,
+        "phase": stall.phase,
+        "ranks": list(stall.ranks),
+        "dir": stall.dir,
+        "diagnosis": msgspec.to_builtins(stall.diagnosis),
+    }
+
+
+def _checkpoint(found: NewestCheckpoint | None, live: Live | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    age_s = None
+    if live is not None and found.saved_at is not None:
+        age_s = round(max(0.0, live.at - found.saved_at), 1)
+    return {"path": found.path, "format": found.format, "step": found.step, "age_s": age_s}

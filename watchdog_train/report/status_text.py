@@ -1,0 +1,356 @@
+"""One screen about one run, in the manner of `systemctl status`. Pure; invents nothing."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from watchdog_train.core.model import Member, RankStatus
+from watchdog_train.core.state import StallRecord, State
+from watchdog_train.report import words
+from watchdog_train.report.facts import culprit_words
+from watchdog_train.report.live import Live
+from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
+from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
+
+LABEL_COLUMNS = 11
+MAX_RANKS = 8
+MAX_PROCESSES = 10
+MAX_LOG_LINES = 5
+MAX_ROW_LINES = 3
+SCREEN_LINES = 23
+"""One less than a small terminal has, for the prompt."""
+
+
+def status_text(
+    state: State,
+    live: Live,
+    *,
+    paint: Paint = PLAIN,
+    width: int | None = 80,
+    zone: tzinfo | None = None,
+) -> str:
+    """The screen, without a newline at its end.
+
+    Args:
+        state: what the event log says.
+        live: what was measured now.
+        paint: colours, or none.
+        width: columns of the terminal; None: lines are not cut.
+        zone: time zone of the times shown; None: this machine's.
+    """
+    rows: list[tuple[str, str]] = [
+        ("State", _state_line(state, live, paint, zone)),
+        *[("", line) for line in _go_on(state, live, paint)],
+        ("Attempt", _attempt_line(state, live)),
+        ("Progress", _progress_line(state, live)),
+        *_rank_rows(state, live, paint),
+        ("Checkpoint", _checkpoint_line(state, live)),
+        ("Settings", _settings_line(state)),
+        *_stall_rows(state, live, paint, zone),
+        ("Saving", _saving_line(state, live)),
+        *[("Processes" if i == 0 else "", line) for i, line in enumerate(_tree(state, live))],
+        ("Files", words.short_path(state.run_dir, state.cwd)),
+        *[("Problem", paint(clean(problem), "warn")) for problem in live.problems],
+    ]
+    lines = [_title(state, live, paint)]
+    lines += [line for label, text in rows if text for line in _row(label, text, width)]
+    tail = [clean(line, 400) for line in live.log_tail if clean(line)]
+    room = max(3, SCREEN_LINES - len(lines) - 1)
+    if tail:
+        lines.append("")
+        lines += [paint(line, "dim") for line in tail[-min(MAX_LOG_LINES, room) :]]
+    return "\n".join(words.cut(line, width) for line in lines)
+
+
+def headline(state: State, live: Live) -> tuple[str, Style]:
+    """The state in a word or two, as `ps` shows it, and its colour."""
+    if state.finished:
+        outcome = {"gave_up": "gave up"}.get(state.outcome or "", state.outcome or "finished")
+        if state.outcome == "succeeded":
+            return outcome, "warn" if state.warning else "good"
+        return outcome, "warn" if state.outcome == "stopped" else "bad"
+    if not live.here:
+        return "on another machine", "warn"
+    if live.supervisor_alive is False:
+        return ("unwatched" if training_alive(state, live) else "dead"), "bad"
+    if live.supervisor_alive is None:
+        return "unknown", "warn"
+    if state.state == "running" and state.suspicion is not None:
+        return "suspected", "warn"
+    return ("starting" if state.state == "idle" else state.state), (
+        "good" if state.state == "running" else "warn"
+    )
+
+
+def training_alive(state: State, live: Live) -> bool:
+    """Whether a recorded process of training, the keeper aside, lives."""
+    return any(
+        member.role != "keeper" and member.pid in live.states and live.states[member.pid] != "Z"
+        for member in state.members
+    ) or bool(live.ranks)
+
+
+def _row(label: str, text: str, width: int | None) -> list[str]:
+    """A label and its text, which goes on below itself for a few lines at most."""
+    indent = LABEL_COLUMNS + 2
+    parts = words.wrap(text, None if width is None else max(20, width - indent))
+    if len(parts) > MAX_ROW_LINES:
+        parts = (*parts[: MAX_ROW_LINES - 1], " ".join(parts[MAX_ROW_LINES - 1 :]))
+    head = f"{label:>{LABEL_COLUMNS}}{': ' if label else '  '}"
+    return [f"{' ' * indent if i else head}{part}" for i, part in enumerate(parts)]
+
+
+def _title(state: State, live: Live, paint: Paint) -> str:
+    _, style = headline(state, live)
+    dot = paint("●", style)
+    return f"{dot} {paint(clean(state.run_id, 100), 'strong')} - {words.command_text(state.argv)}"
+
+
+def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> str:
+    word, style = headline(state, live)
+    parts = [paint(word, style)]
+    if state.finished:
+        if state.updated_at is not None:
+            parts[0] += f" at {words.clock_time(state.updated_at, zone, now=live.at)}"
+            if state.started_at is not None:
+                parts.append(f"ran {duration(state.updated_at - state.started_at)}")
+        parts.append(f"exit code {state.exit_code}")
+        if state.outcome != "succeeded" and state.why:
+            parts.append(clean(state.why))
+        if state.warning:
+            parts.append(paint(clean(state.warning), "warn"))
+        return "; ".join(parts)
+    if state.started_at is not None:
+        since = words.clock_time(state.started_at, zone, now=live.at)
+        parts[0] += f" since {since}" if word == "running" else f"; run began {since}"
+        parts.append(duration(live.at - state.started_at))
+    if word == "suspected" and state.look is not None:
+        parts.append(clean(state.look.why))
+    if state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
+        parts.append(f"next attempt in {duration(state.backoff_until - live.mono)}")
+    if state.kill is not None:
+        parts.append(clean(state.kill.why))
+    return "; ".join(parts)
+
+
+def _go_on(state: State, live: Live, paint: Paint) -> list[str]:
+    """What to do when nobody watches."""
+    if state.finished:
+        return []
+    if not live.here:
+        return [f"the run belongs to {clean(state.host, 100)}; ask there"]
+    if live.supervisor_alive is not False:
+        return []
+    pid = state.supervisor.pid if state.supervisor is not None else "?"
+    alive = training_alive(state, live)
+    what = "training lives on" if alive else "no process of the training is left"
+    return [
+        f"the supervisor (pid {pid}) is dead; {what}; below is what was recorded last",
+        f"to go on: {paint(f'wtrain adopt {clean(state.run_id, 100)}', 'strong')}",
+    ]
+
+
+def _attempt_line(state: State, live: Live) -> str:
+    attempt = state.attempt
+    if attempt is None:
+        return "none yet"
+    parts = [str(attempt.attempt)]
+    used = attempt.plan.checkpoint
+    if used is not None:
+        step = f"step {words.number(used.step)}" if used.step is not None else "its step unknown"
+        meant = "was to resume from" if attempt.ended else "to resume from"
+        told = {True: "resumed from", False: "did not resume from", None: meant}
+        parts.append(f"{told[attempt.resume_ok]} {words.last_part(used.path)} ({step})")
+    elif attempt.attempt > 1:
+        parts.append("from the beginning")
+    if state.restarts:
+        parts.append(words.count(state.restarts, "restart"))
+    if live.max_restarts is not None and not state.finished:
+        left = max(0, live.max_restarts - state.restarts_since_progress)
+        noun = "" if state.restarts else " restarts"
+        parts.append(f"{left} of {live.max_restarts}{noun} left")
+    return ", ".join(parts)
+
+
+def _progress_line(state: State, live: Live) -> str:
+    progress = progress_now(state, live)
+    parts = []
+    if progress.step is not None:
+        text = f"step {words.number(progress.step)}"
+        if progress.total_steps:
+            text += f" of {words.number(progress.total_steps)}"
+            if progress.percent is not None:
+                text += f" ({words.percent_text(progress.percent)})"
+        parts.append(text)
+    measured = not state.finished and live.ranks is not None
+    if progress.eta_s is not None and measured:
+        parts.append(f"{duration(progress.eta_s)} left")
+    if progress.samples_s is not None and measured:
+        parts.append(f"{words.number(progress.samples_s)} samples/s")
+    if progress.loss is not None:
+        parts.append(f"loss {words.number(progress.loss)}")
+    if not parts:
+        return "no step seen" + ("" if state.finished else " yet")
+    if not state.finished and not measured:
+        parts.append(_recorded(state, live))
+    return ", ".join(parts)
+
+
+def _recorded(state: State, live: Live) -> str:
+    if live.mono is None or not state.progress_mono:
+        return "as recorded last"
+    return f"as recorded {duration(live.mono - state.progress_mono)} ago"
+
+
+def _rank_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
+    if state.finished:
+        return []
+    ranks = ranks_now(state, live)
+    if not ranks:
+        attempt = state.attempt
+        running = state.state == "running" and live.supervisor_alive
+        if running and attempt is not None and attempt.first_beat_s is None:
+            return [("Ranks", "no heartbeat yet: only output and activity tell")]
+        return []
+    shown = ranks[:MAX_RANKS]
+    rows = [
+        ("Rank" if i == 0 else "", _rank_line(rank, live, paint)) for i, rank in enumerate(shown)
+    ]
+    if len(ranks) > len(shown):
+        rows.append(("", f"… and {len(ranks) - len(shown)} more ranks"))
+    return rows
+
+
+def _rank_line(rank: RankStatus, live: Live, paint: Paint) -> str:
+    parts = [f"{rank.rank}  {rank.phase:<10}"]
+    if rank.step is not None:
+        parts.append(f"step {words.number(rank.step)}")
+    if live.ranks is None:
+        parts.append("beat not measured now")
+    elif rank.beat_age_s is None:
+        parts.append("no beat yet")
+    else:
+        parts.append(f"beat {duration(rank.beat_age_s)} ago")
+    if rank.workers:
+        parts.append(words.count(len(rank.workers), "worker"))
+    if rank.state in ("T", "t", "D", "Z"):
+        parts.append(paint(words.state_word(rank.state), "warn"))
+    return "  ".join(parts)
+
+
+def _checkpoint_line(state: State, live: Live) -> str:
+    found = newest_checkpoint(state, live)
+    if found is None:
+        return "" if state.finished else "none seen yet"
+    parts = [words.last_part(found.path)]
+    if found.step is not None and str(found.step) not in parts[0]:
+        parts.append(f"step {words.number(found.step)}")
+    if found.saved_at is not None:
+        parts.append(f"saved {duration(live.at - found.saved_at)} ago")
+    if live.checkpoint is None and state.attempt is not None:
+        parts.append(f"which attempt {state.attempt.attempt} started from")
+    elif not found.checked:
+        parts.append("not checked yet")
+    return ", ".join(parts)
+
+
+def _settings_line(state: State) -> str:
+    attempt = state.attempt
+    if attempt is None or not attempt.plan.remedies:
+        return ""
+    told = []
+    for use in attempt.plan.remedies:
+        if use.id in attempt.taken:
+            word = "in effect"
+        elif use.id in attempt.reported:
+            word = "did not take"
+        else:
+            word = "set"
+        told.append(f"{clean(use.id, 60)} ({word})")
+    return ", ".join(told)
+
+
+def _stall_rows(
+    state: State, live: Live, paint: Paint, zone: tzinfo | None
+) -> list[tuple[str, str]]:
+    stall = state.last_stall
+    if stall is None:
+        return []
+    label = "Crash" if stall.why == "crash" else "Stall"
+    at = words.clock_time(stall.at, zone, now=live.at)
+    text = f"{clean(stall.id, 40)} at {at}, attempt {stall.attempt}: {stall_sentence(stall)}"
+    rows = [(label, text)]
+    if stall.dir:
+        rows.append(("", paint(words.short_path(stall.dir, state.cwd), "dim")))
+    return rows
+
+
+def stall_sentence(stall: StallRecord) -> str:
+    """What a bundle is about, in one sentence."""
+    diagnosis = stall.diagnosis
+    if diagnosis is not None and diagnosis.culprit is not None and diagnosis.family is not None:
+        return f"{clean(diagnosis.family, 60)}: {culprit_words(diagnosis.culprit)}"
+    if diagnosis is not None and diagnosis.family is not None:
+        return f"{clean(diagnosis.family, 60)}: {clean(diagnosis.explanation, 300)}"
+    if stall.why == "stall" and stall.words:
+        return f"{clean(stall.words, 300)}; cause not known"
+    return "cause not known"
+
+
+def _saving_line(state: State, live: Live) -> str:
+    if state.finished or state.attempt is None:
+        return ""
+    can_save = live.can_save if live.can_save is not None else state.can_be_asked_to_save
+    if state.save_requested > state.save_proven:
+        if can_save:
+            return "asked to save, no finished save seen since"
+        return "this script cannot be asked to save"
+    return ""
+
+
+def _tree(state: State, live: Live) -> list[str]:
+    """Recorded members as a tree; a dead parent's children hang where they can be seen."""
+    if state.finished:
+        return []
+    members = [member for member in state.members if not live.here or member.pid in live.states]
+    by_parent: dict[int, list[Member]] = {}
+    pids = {member.pid for member in members}
+    for member in members:
+        parent = member.ppid if member.ppid in pids and member.ppid != member.pid else 0
+        by_parent.setdefault(parent, []).append(member)
+    lines: list[str] = []
+    drawn: set[int] = set()
+
+    def draw(member: Member, lead: str, branch: str) -> None:
+        # The bound also keeps a chain of a thousand parents from exhausting the stack.
+        if member.pid in drawn or len(lines) > MAX_PROCESSES:
+            return
+        drawn.add(member.pid)
+        lines.append(f"{lead}{branch}{_process(member, live)}")
+        children = by_parent.get(member.pid, [])
+        below = lead + {"": "", "├─": "│ ", "└─": "  "}[branch]
+        for i, child in enumerate(children):
+            draw(child, below, "└─" if i == len(children) - 1 else "├─")
+
+    roots = by_parent.get(0, [])
+    for member in [*roots, *members]:
+        draw(member, "", "")
+    if len(members) > MAX_PROCESSES:
+        lines = [*lines[: MAX_PROCESSES - 1], f"… {len(members) - MAX_PROCESSES + 1} more"]
+    return lines
+
+
+def _process(member: Member, live: Live) -> str:
+    role = {"rank": f"rank {member.rank}", "worker": f"worker {member.worker}"}.get(
+        member.role, member.role
+    )
+    if member.rank is None and member.role == "rank":
+        role = "rank"
+    if member.worker is None and member.role == "worker":
+        role = "worker"
+    if member.role == "worker" and member.rank is not None:
+        role += f" of rank {member.rank}"
+    name = clean(member.name, 32)
+    state = words.state_word(live.states.get(member.pid)) if live.here else "state unknown"
+    shown = f"{member.pid} {role}" if role != "other" else f"{member.pid}"
+    return ", ".join(part for part in (f"{shown} {name}".strip(), state) if part)

@@ -1,0 +1,258 @@
+"""Small words for people: cleaned text, durations, numbers, lists. Decides nothing.
+
+What training writes is untrusted: every text that came from outside goes through `clean`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import datetime, tzinfo
+from pathlib import PurePath
+from typing import Literal
+
+SIGNAL_NAMES = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    19: "SIGSTOP",
+    24: "SIGXCPU",
+}
+"""As Linux numbers them; a number without a name here is shown as a number."""
+
+PROCESS_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in the kernel (D)",
+    "T": "stopped",
+    "t": "traced",
+    "Z": "zombie",
+    "I": "idle",
+}
+
+# CSI, OSC (title, hyperlinks; ended by BEL or ST) and two-byte sequences of a terminal.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|\x1b.?",
+    re.DOTALL,
+)
+_CUT = "…"
+
+Style = Literal["good", "bad", "warn", "strong", "dim"]
+
+
+class Paint:
+    """Colours for a terminal that wants them, nothing for every other reader."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def __call__(self, text: str, style: Style) -> str:
+        """The text in a style, or as it is."""
+        if not self.enabled or not text:
+            return text
+        import click
+
+        match style:
+            case "good":
+                return click.style(text, fg="green", bold=True)
+            case "bad":
+                return click.style(text, fg="red", bold=True)
+            case "warn":
+                return click.style(text, fg="yellow", bold=True)
+            case "strong":
+                return click.style(text, bold=True)
+            case "dim":
+                return click.style(text, dim=True)
+
+
+PLAIN = Paint(enabled=False)
+
+
+def clean(text: str, cap: int = 500) -> str:
+    """One line of untrusted text: no control, format or bidirectional characters, bounded."""
+    text = _ESCAPES.sub("", text[: 4 * cap + 4096])
+    if not (text.isascii() and text.isprintable()):
+        # Cc, Cf (bidirectional overrides, zero width), Cs, Co, Zl and Zp can all move a terminal.
+        text = "".join(
+            character
+            if character.isprintable() or character == " "
+            else (" " if character.isspace() else "")
+            for character in text
+        )
+    text = text.strip()
+    return text if len(text) <= cap else text[: cap - 1] + _CUT
+
+
+def display_width(text: str) -> int:
+    """Columns in a terminal: wide characters count two, combining ones and our colours none."""
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    if text.isascii():
+        return len(text)
+    return sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, width: int | None) -> str:
+    """A line of at most so many columns; None: as it is. Colours of ours are kept whole."""
+    if width is None or display_width(text) <= width:
+        return text
+    used, kept, at = 1, [], 0
+    while at < len(text):
+        escape = _ESCAPES.match(text, at)
+        if escape is not None:
+            kept.append(escape[0])
+            at = escape.end()
+            continue
+        used += _columns(text[at])
+        if used > width:
+            break
+        kept.append(text[at])
+        at += 1
+    return "".join(kept).rstrip() + _CUT + ("\x1b[0m" if "\x1b" in text else "")
+
+
+def pad(text: str, width: int) -> str:
+    """Filled with spaces to so many columns."""
+    return text + " " * max(0, width - display_width(text))
+
+
+def wrap(text: str, width: int | None) -> tuple[str, ...]:
+    """Lines broken at spaces; a word longer than a line stays whole, so that it can be copied."""
+    if width is None or display_width(text) <= width:
+        return (text,)
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and display_width(longer) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = longer
+    return (*lines, line)
+
+
+def duration(seconds: float | None) -> str:
+    """`0.4 s`, `14 s`, `3 min 20 s`, `2 h 14 min`, `3 d 4 h`."""
+    if seconds is None:
+        return "unknown"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(whole // 60, "min", whole % 60, "s")
+    if whole < 86400:
+        return _two(whole // 3600, "h", whole % 3600 // 60, "min")
+    return _two(whole // 86400, "d", whole % 86400 // 3600, "h")
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
+
+
+def number(value: float) -> str:
+    """`1,240`, `34.1`, `2.3e-05`."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def count(amount: int, noun: str) -> str:
+    """`1 restart`, `2 restarts`, `2 processes`."""
+    if amount == 1:
+        return f"1 {noun}"
+    return f"{number(amount)} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def listed(items: Sequence[str], cap: int = 6) -> str:
+    """`a`, `a and b`, `a, b and c`, `a, b, c and 9 more`."""
+    shown = list(items[:cap])
+    if len(items) > cap:
+        shown.append(f"{len(items) - cap} more")
+    if len(shown) < 2:
+        return "".join(shown)
+    return ", ".join(shown[:-1]) + " and " + shown[-1]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 0`, `ranks 0-3 and 7`."""
+    ordered = sorted(set(ranks))
+    if not ordered:
+        return "the job"
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    spans: list[str] = []
+    first = last = ordered[0]
+    for rank in [*ordered[1:], None]:
+        if rank is not None and rank == last + 1:
+            last = rank
+            continue
+        spans.append(str(first) if first == last else f"{first}-{last}")
+        if rank is not None:
+            first = last = rank
+    return "ranks " + listed(spans)
+
+
+def clock_time(unix_s: float, zone: tzinfo | None, *, now: float | None = None) -> str:
+    """`23:10:05`, with the date when it is another day than now. zone None: this machine's."""
+    try:
+        moment = datetime.fromtimestamp(unix_s, tz=zone).astimezone(zone)
+        today = None if now is None else datetime.fromtimestamp(now, tz=zone).astimezone(zone)
+    except (OverflowError, OSError, ValueError):
+        return "at an unknown time"
+    if today is not None and moment.date() == today.date():
+        return f"{moment:%H:%M:%S}"
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def signal_name(signal: int) -> str:
+    """`SIGKILL`, or `signal 40`."""
+    return SIGNAL_NAMES.get(signal, f"signal {signal}")
+
+
+def state_word(state: str | None) -> str:
+    """The word for a process state of the system."""
+    return "state unknown" if state is None else PROCESS_STATES.get(state, clean(state, 20))
+
+
+def command_text(argv: Iterable[str], cap: int = 2000) -> str:
+    """A command line that a shell would read as these arguments."""
+    return clean(shlex.join([clean(argument, cap) for argument in argv]), cap)
+
+
+def short_path(path: str, base: str) -> str:
+    """Relative to base where it lies under it, cleaned."""
+    pure = PurePath(path)
+    if base and pure.is_absolute() and pure.is_relative_to(base) and path != base:
+        return clean(str(pure.relative_to(base)), 1000)
+    return clean(path, 1000)
+
+
+def percent_text(percent: float) -> str:
+    """Rounded down, for 100 % means finished."""
+    return f"{int(percent)} %"
+
+
+def last_part(path: str) -> str:
+    """The name of a file or directory."""
+    return clean(PurePath(path).name or path, 200)
