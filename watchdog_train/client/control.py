@@ -17,7 +17,7 @@ _SAVE, _STOP = 0, 1
 
 _page = None
 _agreement = None
-_mappings = []
+_mappings: list = []
 
 
 def open_page():

@@ -22,8 +22,8 @@ HOOKS = {
 PACKAGE = "watchdog_train"
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-_pending = set()
-_finding = set()
+_pending: set = set()
+_finding: set = set()
 
 
 class _Finder:

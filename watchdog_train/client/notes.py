@@ -16,10 +16,10 @@ _MOST_DIRECTORIES = 32
 _LONGEST = 400
 _MOST_BYTES = 64 << 10
 
-_hooks = {}
-_settings = {}
-_output_dirs = []
-_notes = []
+_hooks: dict = {}
+_settings: dict = {}
+_output_dirs: list = []
+_notes: list = []
 _dirty = False
 _written_at = -10.0
 _busy = False

@@ -8,7 +8,7 @@ import os
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, slot
 
-_order = None
+_order = None  # type: dict | None
 _used = False
 
 

@@ -71,7 +71,7 @@ def command_line():
         with open("/proc/self/cmdline", "rb") as file:
             return [os.fsdecode(part) for part in file.read(1 << 16).split(b"\0")[:-1]]
     except OSError:
-        return [sys.executable or "python"] + list(getattr(sys, "argv", ()))
+        return [sys.executable or "python", *getattr(sys, "argv", ())]
 
 
 def start_ticks():

@@ -15,7 +15,7 @@ _MOST_BYTES = 512 << 10
 _MOST_LOG_BYTES = 32 << 20
 
 # Threads inside a save of a whole directory: its files are part of that one record.
-_outer = {}
+_outer: dict = {}
 
 
 def recorded(format_name, original, position, name):
@@ -73,19 +73,26 @@ def end_directory(token):
 def record_directory(path, format_name, step, ordinal, output_dir):
     """Record a directory that has been saved as a whole."""
     try:
-        files = {}
+        files: dict = {}
         for folder, _, names in os.walk(path):
             for name in names:
                 if len(files) < _MOST_FILES:
                     full = os.path.join(folder, name)
                     files[os.path.relpath(full, path).replace(os.sep, "/")] = _stat(full)
         if files:
-            record(os.path.abspath(path), format_name, files, step, ordinal, output_dir)
+            record(
+                os.path.abspath(path),
+                format_name,
+                files,
+                step=step,
+                ordinal=ordinal,
+                output_dir=output_dir,
+            )
     except Exception:
         pass
 
 
-def record(path, format_name, files, step=None, ordinal=None, output_dir=None):
+def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None):
     """Append one line about a finished save, in a single write."""
     try:
         if not slot.supervised or not slot.attempt_dir:

@@ -16,7 +16,7 @@ _WORKER_ARGUMENTS = (
     "multiprocessing_context",
 )
 
-_wanted = None
+_wanted = None  # type: dict | None
 
 
 def wanted():
@@ -107,7 +107,7 @@ def _patch_loader():
 
 
 def _loader_arguments(original, loader, args, kwargs):
-    bound = _bind(original, (loader,) + tuple(args), kwargs)
+    bound = _bind(original, (loader, *args), kwargs)
     arguments = bound.arguments
     for identifier, change in _LOADER.items():
         if identifier in wanted():

@@ -16,7 +16,7 @@ FREE_BYTES_NEEDED = 16 << 20
 now_ns = time.monotonic_ns
 
 
-class _Lazy:
+class _Lazy(list):
     """Stands where the words will be: the first access makes the slot."""
 
     def __getitem__(self, index):
@@ -42,15 +42,15 @@ generation = 0
 owner = 0
 has_slot = False
 worker_id = None
-on_open = []
-on_fork_child = []
+on_open: list = []
+on_fork_child: list = []
 
 _opening = False
 _forked = False
 _registered = False
 # Mappings are never closed: mmap keeps a descriptor number, and closing it after the user's own
 # os.closerange() would close whatever has that number now.
-_mappings = []
+_mappings: list = []
 
 
 def configure(environ):
@@ -92,7 +92,7 @@ def open_slot():
     finally:
         _opening = False
     has_slot = made is not None
-    words = made if has_slot else [0] * L.SLOT_WORDS
+    words = [0] * L.SLOT_WORDS if made is None else made
     _register()
     for call in on_open:
         try:
@@ -153,8 +153,8 @@ def unlink():
 class _LastWords:
     """Removes the slot when the modules are torn down: a hang before that can still be read."""
 
-    path = None
-    dump = None
+    path = None  # type: str | None
+    dump = None  # type: str | None
 
     def say(self, remove=os.unlink, look=os.stat):
         path, self.path = self.path, None

@@ -4,7 +4,7 @@ It must never count as progress, and must leave no thread behind in a fork: from
 fork beside a live thread is a warning.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _thread
 import os
 import sys
@@ -104,7 +104,7 @@ def stop_pulse():
     global _pulse_wake
     try:
         wake, gone, task = _pulse_wake, _pulse_gone, _pulse_task
-        if wake is None:
+        if wake is None or gone is None:
             return
         _pulse_wake = None
         wake.release()

@@ -112,7 +112,7 @@ class ControlPage:
         self._words.release()
         self._mapping.close()
 
-    def __enter__(self) -> ControlPage:
+    def __enter__(self) -> ControlPage:  # noqa: PYI034 - typing.Self is 3.11
         return self
 
     def __exit__(

@@ -56,20 +56,6 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class SaveRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished save, as the process that saved has noted it."""
-
-    path: str
-    format: str
-    t: float
-    """Unix seconds."""
-    step: int | None = None
-    ordinal: int | None = None
-    output_dir: str | None = None
-    files: dict[str, tuple[int, int]] = {}
-    """Name below `path` (or the file's own name) -> size in bytes, mtime in ns."""
-
-
 _note_decoder = msgspec.json.Decoder(Note)
 _save_decoder = msgspec.json.Decoder(SaveRecord)
 

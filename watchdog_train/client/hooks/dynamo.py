@@ -9,8 +9,8 @@ import sys
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, phases
 
-_wrappers = []
-_tokens = []
+_wrappers: list = []
+_tokens: list = []
 
 
 def remember(wrapper):

@@ -111,7 +111,9 @@ def _workers(torch):
             # A child of multiprocessing ends by os._exit.
             slot.unlink()
 
-    module._worker_loop = phases.like(_worker_loop, original)
+    module._worker_loop = phases.like(  # type: ignore[attr-defined]
+        _worker_loop, original
+    )
 
 
 def _saves(torch):
@@ -119,8 +121,8 @@ def _saves(torch):
     save = dynamo.remember(saves.recorded("torch", torch.save, position=1, name="f"))
     load = dynamo.remember(phases.around_load(torch.load))
     for module in (torch, serialization):
-        module.save = save
-        module.load = load
+        module.save = save  # type: ignore[union-attr]
+        module.load = load  # type: ignore[union-attr]
 
 
 def _before_first_step():

@@ -10,10 +10,10 @@ from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import phases, slot
 
 _MOST_BARS = 256
-_seen = {}
+_seen: dict = {}
 
 
-def arm(module):
+def arm(_):
     """Hook into a tqdm that has just been imported."""
     bar = sys.modules["tqdm.std"].tqdm
     original = bar.refresh
@@ -40,6 +40,6 @@ def _tick(bar):
         _seen.clear()
     _seen[key] = n
     # A new bar at the same address starts below the old one; that is no tick yet.
-    if before is not None and n > before or before is None and n > bar.initial:
+    if n > (bar.initial if before is None else before):
         slot.words[L.W_TICKS] += 1
         slot.words[L.W_LAST_BEAT_NS] = slot.now_ns()

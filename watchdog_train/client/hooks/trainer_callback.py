@@ -15,7 +15,7 @@ _last_log = [0.0, 0]
 def make(base):
     """A subclass of transformers.TrainerCallback."""
 
-    class WatchdogCallback(base):
+    class WatchdogCallback(base):  # type: ignore[misc, valid-type]
         """Reports progress to wtrain; does nothing outside a supervised run."""
 
         def __reduce__(self):

@@ -14,7 +14,7 @@ def _note(where, error):
 
         directory = os.environ.get("WTRAIN_SLOT_DIR")
         if directory:
-            text = "%s: %s: %s" % (where, type(error).__name__, error)  # noqa: UP031
+            text = "%s: %s: %s" % (where, type(error).__name__, error)
             text = "".join(c if 31 < ord(c) < 127 and c not in '"\\' else "?" for c in text)
             path = os.path.join(directory, "%d.note.json" % os.getpid())
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -26,7 +26,7 @@ def _note(where, error):
         pass
 
 
-class _Finder(object):  # noqa: UP004
+class _Finder(object):
     """Waits for the first watched import, then gives its place to the client's finder."""
 
     watched = frozenset(
@@ -61,10 +61,10 @@ def _load_client(name):
             package + "/__init__.py",
             submodule_search_locations=[package],
         )
-        module = _frozen_importlib.module_from_spec(spec)
+        module = _frozen_importlib.module_from_spec(spec)  # type: ignore[arg-type]
         sys.modules["watchdog_train"] = module
         try:
-            spec.loader.exec_module(module)
+            spec.loader.exec_module(module)  # type: ignore[union-attr]
             from watchdog_train.client import imports
         finally:
             # The import machinery wants to make the module that it was asked for by itself.
@@ -85,7 +85,7 @@ def _start():
     sys.meta_path.insert(0, _Finder())
     # What a terminal gives; PYTHONUNBUFFERED would tear lines that ranks share.
     if sys.stdout is not None and not sys.stdout.isatty():
-        sys.stdout.reconfigure(line_buffering=True)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def _chain():
