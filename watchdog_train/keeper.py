@@ -201,8 +201,8 @@ def _stat(pid: int | str) -> tuple[str, int, int] | None:
     return fields[0].decode(), int(fields[1]), int(fields[19])
 
 
-def _start_of(pid: int) -> int | None:
-    known = _stat(pid)
+def _start_of(pid: int, *, tell: bool) -> int | None:
+    known = _stat(pid) if tell else None
     return known[2] if known else None
 
 
@@ -365,7 +365,8 @@ def keep(orders: dict[str, Any]) -> int:
     for fd in {*reads.values(), *child_fds.values(), *([] if wake.fd is None else [wake.fd])}:
         os.set_inheritable(fd, False)
     me = os.getpid()
-    about = {"keeper_pid": me, "keeper_start": _start_of(me), "pid": None, "start": None}
+    tell = orders["tell_start"]
+    about = {"keeper_pid": me, "keeper_start": _start_of(me, tell=tell), "pid": None, "start": None}
     try:
         training = Training(orders, child_fds)
     except OSError as error:
@@ -379,7 +380,7 @@ def keep(orders: dict[str, Any]) -> int:
     for fd in {*child_fds.values(), *orders["inherited_fds"]} - {0, 1, 2}:
         os.close(fd)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    who = {"pid": training.pid, "start": _start_of(training.pid)}
+    who = {"pid": training.pid, "start": _start_of(training.pid, tell=tell)}
     started.fill({**about, **who, "error": None, "started_at": time.time()}, 60.0)
     wake.up()
 

@@ -65,7 +65,7 @@ class ChildTable:
     """Starts children, ends those past their deadline, collects each one's status by its pid."""
 
     def __init__(self, system: ProcessSystem, clock: Callable[[], float] = time.monotonic) -> None:
-        self._system = system
+        self.system = system
         self._clock = clock
         self._children: dict[int, Child] = {}
 
@@ -100,7 +100,7 @@ class ChildTable:
         )
         now = self._clock()
         # Not waited for yet, so the pid is still its own, as a zombie at worst.
-        who = self._system.identity(process.pid) or ProcessId(process.pid, 0)
+        who = self.system.identity(process.pid) or ProcessId(process.pid, 0)
         child = Child(name, process, who, now)
         child.deadline = None if deadline_s is None else now + deadline_s
         self._children[child.pid] = child
@@ -151,10 +151,10 @@ class ChildTable:
             return
         if not child.timed_out:
             child.timed_out = True
-            self._system.send_signal_to_group(child.identity, SIGTERM)
+            self.system.send_signal_to_group(child.identity, SIGTERM)
         elif now >= child.deadline + KILL_AFTER_S or self._has_ended(child):
             # While the leader is not reaped the group's number is its own: what it left goes, too.
-            self._system.send_signal_to_group(child.identity, SIGKILL)
+            self.system.send_signal_to_group(child.identity, SIGKILL)
 
     @staticmethod
     def _has_ended(child: Child) -> bool:

@@ -14,23 +14,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import watchdog_train.keeper
-from watchdog_train.client import layout
-from watchdog_train.core.model import ExitStatus, Plan, Value
+from watchdog_train.core.model import Plan, Value
 from watchdog_train.supervisor.children import Child, ChildTable
+from watchdog_train.supervisor.environment import INJECT_DIRECTORY, training_environment
+from watchdog_train.supervisor.records import KeeperRecord, read_exit, read_keeper, stream_files
 from watchdog_train.supervisor.terminal import Terminal, open_stream, set_window_size
 
-INJECT_DIRECTORY = Path(layout.__file__).parent / "inject"
+__all__ = [
+    "INJECT_DIRECTORY",
+    "KeeperRecord",
+    "LaunchContext",
+    "LaunchedKeeper",
+    "Terminal",
+    "drain_without_keeper",
+    "read_exit",
+    "read_keeper",
+    "resize",
+    "start_keeper",
+    "stream_files",
+    "training_environment",
+]
+
 LINGER_S = 5.0
 """How long a keeper stays for the last output when nobody is left but a disk takes nothing."""
-RECORD_CAP_BYTES = 64 * 1024
-PER_ATTEMPT_NAMES = tuple(
-    value
-    for name, value in vars(layout).items()
-    if name.startswith("ENV_") and name != "ENV_NO_PTRACER"
-)
 
 
 class LaunchContext(Value, frozen=True, kw_only=True):
@@ -45,19 +52,8 @@ class LaunchContext(Value, frozen=True, kw_only=True):
     log_cap_bytes: int
     ignore_hup: bool
     """nohup was meant."""
-
-
-class KeeperRecord(Value, frozen=True, kw_only=True):
-    """What a keeper says of itself and of the training it has started, or failed to."""
-
-    keeper_pid: int
-    keeper_start: int | None
-    """None where only psutil tells start times: ask the system for the identity."""
-    pid: int | None
-    start: int | None
-    error: str | None
-    errno: int | None
-    started_at: float
+    environment: dict[str, str]
+    """The user's, as it was when the run was started."""
 
 
 class LaunchedKeeper:
@@ -85,53 +81,6 @@ class LaunchedKeeper:
         self.read_fds, self.wake_fd = {}, -1
 
 
-def training_environment(
-    base_env: Mapping[str, str],
-    *,
-    run_id: str,
-    token: str,
-    scope: str,
-    run_dir: Path,
-    attempt: int,
-    slot_dir: Path | None,
-    plan: Plan,
-) -> dict[str, str]:
-    """The user's environment, the plan's changes to it, and what the client reads."""
-    env = {name: value for name, value in base_env.items() if name not in PER_ATTEMPT_NAMES}
-    env.update(plan.env)
-    # Never a trailing separator: it would put the working directory on sys.path.
-    env["PYTHONPATH"] = os.pathsep.join(
-        entry for entry in (str(INJECT_DIRECTORY), env.get("PYTHONPATH")) if entry
-    )
-    env[layout.ENV_RUN_ID] = run_id
-    env[layout.ENV_TOKEN] = token
-    env[layout.ENV_SCOPE] = scope
-    env[layout.ENV_RUN_DIR] = str(run_dir)
-    env[layout.ENV_ATTEMPT] = str(attempt)
-    env[layout.ENV_ATTEMPT_DIR] = str(run_dir / "attempts" / f"{attempt:04d}")
-    env[layout.ENV_SETTINGS] = json.dumps(plan.in_process)
-    if slot_dir is not None:
-        env[layout.ENV_SLOT_DIR] = str(slot_dir)
-    if plan.checkpoint is not None:
-        env[layout.ENV_RESUME_FROM] = plan.checkpoint.path
-        if plan.resume_via == "hook":
-            env[layout.ENV_RESUME_HOOK] = json.dumps(
-                {
-                    "format": plan.checkpoint.format,
-                    "path": plan.checkpoint.path,
-                    "step": plan.checkpoint.step,
-                    "output_dir": os.path.dirname(plan.checkpoint.path),
-                    "ordinal": plan.checkpoint.ordinal,
-                }
-            )
-    # setproctitle overwrites the environment that /proc shows, and with it the token.
-    env.setdefault("SPT_NOENV", "1")
-    if sys.platform == "win32":
-        # An emoji printed into a cp1252 pipe raises UnicodeEncodeError.
-        env.setdefault("PYTHONIOENCODING", "utf-8")
-    return env
-
-
 def start_keeper(
     run: LaunchContext, plan: Plan, attempt_dir: Path, terminal: Terminal, children: ChildTable
 ) -> LaunchedKeeper:
@@ -141,7 +90,7 @@ def start_keeper(
         OSError: the attempt's folder cannot be written, or no process can be started.
     """
     env = training_environment(
-        os.environ,
+        run.environment,
         run_id=run.run_id,
         token=run.token,
         scope=run.scope,
@@ -161,6 +110,8 @@ def start_keeper(
         "cap_bytes": run.log_cap_bytes,
         "ignore_hup": run.ignore_hup,
         "linger_s": LINGER_S,
+        # psutil counts start times differently: then the system is asked by whoever reads.
+        "tell_start": children.system.name == "linux",
     }
     try:
         child = _spawn_keeper(
@@ -206,50 +157,6 @@ def resize(launched: LaunchedKeeper, rows: int, columns: int) -> None:
     """The user's window has another size now."""
     for fd in launched.read_fds.values():
         set_window_size(fd, rows, columns)
-
-
-def read_keeper(attempt_dir: Path) -> KeeperRecord | None:
-    """The keeper's record, None before there is one."""
-    fields = _read_record(attempt_dir / "keeper.json")
-    if fields is None:
-        return None
-    error = fields.pop("error", None) or {}
-    with suppress(msgspec.ValidationError):
-        flat = {**fields, "error": error.get("message"), "errno": error.get("errno")}
-        return msgspec.convert(flat, KeeperRecord)
-    return None
-
-
-def read_exit(attempt_dir: Path) -> ExitStatus | None:
-    """How the training's root ended, None while nobody has written that down."""
-    keeper = read_keeper(attempt_dir)
-    if keeper is not None and keeper.error is not None:
-        return ExitStatus(code=None, signal=None, how_known="not-started", error=keeper.error)
-    fields = _read_record(attempt_dir / "exit.json")
-    if fields is None:
-        return None
-    with suppress(msgspec.ValidationError):
-        return msgspec.convert(
-            {
-                "code": fields.get("code"),
-                "signal": fields.get("signal"),
-                "how_known": "keeper-file",
-            },
-            ExitStatus,
-        )
-    return None
-
-
-def stream_files(attempt_dir: Path) -> dict[str, Path]:
-    """The capture files of an attempt by stream: output, or stdout and stderr."""
-    fields = _read_record(attempt_dir / "launch.json") or {}
-    streams = fields.get("streams")
-    known = ("output", "stdout", "stderr")
-    return {
-        name: attempt_dir / f"{name}.log"
-        for name in known
-        if isinstance(streams, dict) and name in streams
-    }
 
 
 class _Ends:
@@ -329,15 +236,6 @@ def _inherited_fds() -> list[int]:
                 if int(name) > 2 and os.get_inheritable(int(name)):
                     found.append(int(name))
     return sorted(found)
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
-    try:
-        with path.open("rb") as file:
-            fields = msgspec.json.decode(file.read(RECORD_CAP_BYTES))
-    except (OSError, msgspec.DecodeError):
-        return None
-    return fields if isinstance(fields, dict) else None
 
 
 def _close(*fds: int) -> None:

@@ -1,0 +1,97 @@
+"""What keepers write down beside the output: who runs, how it ended, and where its output goes.
+
+Reads only, tolerates whatever it finds, and says None where nothing can be known.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.model import ExitStatus, ProcessId, Value
+from watchdog_train.system.protocol import ProcessSystem
+
+RECORD_CAP_BYTES = 64 * 1024
+
+
+class KeeperRecord(Value, frozen=True, kw_only=True):
+    """What a keeper says of itself and of the training it has started, or failed to."""
+
+    keeper_pid: int
+    keeper_start: int | None
+    """None where only psutil tells start times: ask the system for the identity."""
+    pid: int | None
+    start: int | None
+    error: str | None
+    errno: int | None
+    started_at: float
+
+    def keeper(self, system: ProcessSystem) -> ProcessId:
+        """The keeper itself."""
+        return _identity(system, self.keeper_pid, self.keeper_start)
+
+    def root(self, system: ProcessSystem) -> ProcessId | None:
+        """The training's root process; None when none could be started."""
+        return None if self.pid is None else _identity(system, self.pid, self.start)
+
+
+def read_keeper(attempt_dir: Path) -> KeeperRecord | None:
+    """The keeper's record, None before there is one."""
+    fields = _read_record(attempt_dir / "keeper.json")
+    if fields is None:
+        return None
+    error = fields.pop("error", None) or {}
+    with suppress(msgspec.ValidationError):
+        flat = {**fields, "error": error.get("message"), "errno": error.get("errno")}
+        return msgspec.convert(flat, KeeperRecord)
+    return None
+
+
+def read_exit(attempt_dir: Path) -> ExitStatus | None:
+    """How the training's root ended, None while nobody has written that down."""
+    keeper = read_keeper(attempt_dir)
+    if keeper is not None and keeper.error is not None:
+        return ExitStatus(code=None, signal=None, how_known="not-started", error=keeper.error)
+    fields = _read_record(attempt_dir / "exit.json")
+    if fields is None:
+        return None
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(
+            {
+                "code": fields.get("code"),
+                "signal": fields.get("signal"),
+                "how_known": "keeper-file",
+            },
+            ExitStatus,
+        )
+    return None
+
+
+def stream_files(attempt_dir: Path) -> dict[str, Path]:
+    """The capture files of an attempt by stream: output, or stdout and stderr."""
+    fields = _read_record(attempt_dir / "launch.json") or {}
+    streams = fields.get("streams")
+    known = ("output", "stdout", "stderr")
+    return {
+        name: attempt_dir / f"{name}.log"
+        for name in known
+        if isinstance(streams, dict) and name in streams
+    }
+
+
+def _identity(system: ProcessSystem, pid: int, start: int | None) -> ProcessId:
+    if start is not None:
+        return ProcessId(pid, start)
+    return system.identity(pid) or ProcessId(pid, 0)
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            fields = msgspec.json.decode(file.read(RECORD_CAP_BYTES))
+    except (OSError, msgspec.DecodeError):
+        return None
+    return fields if isinstance(fields, dict) else None
