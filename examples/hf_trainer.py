@@ -33,34 +33,37 @@ lock = threading.Lock()
 class Characters(Dataset):
     """Pieces of the text as character numbers."""
 
-    def __init__(self, text, length):
+    def __init__(self, text, length, planted):
         self.vocabulary = sorted(set(text))
         numbers = {character: number for number, character in enumerate(self.vocabulary)}
         self.tokens = torch.tensor([numbers[character] for character in text])
         self.length = length
+        self.planted = planted
 
     def __len__(self):
         return BATCH * STEPS_PER_EPOCH
 
     def __getitem__(self, index):
         with lock:
-            if START_METHOD == "spawn" and get_worker_info() is not None and plant.is_set():
+            if get_worker_info() is not None and self.planted.is_set():
                 lock.acquire()
         first = (index * 97) % (len(self.tokens) - self.length)
         piece = self.tokens[first : first + self.length]
         return {"input_ids": piece, "labels": piece}
 
 
-plant = multiprocessing.get_context(START_METHOD).Event()
-
-
 class PlantedHang(TrainerCallback):
     """Holds the lock in a thread when the epoch begins that contains the chosen step."""
+
+    def __init__(self, planted):
+        self.planted = planted
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         if state.global_step != PLANT_HANG_AT:
             return
-        plant.set()
+        if START_METHOD == "spawn":
+            self.planted.set()
+            return
         held = threading.Event()
         threading.Thread(target=self.hold, args=(held,), daemon=True).start()
         held.wait()
@@ -77,7 +80,8 @@ def main():
     parser.add_argument("--output_dir", default="hf-output")
     parser.add_argument("--max_steps", type=int, default=60)
     options = parser.parse_args()
-    data = Characters(TEXT.read_text(encoding="utf-8"), length=64)
+    planted = multiprocessing.get_context(START_METHOD).Event()
+    data = Characters(TEXT.read_text(encoding="utf-8"), length=64, planted=planted)
     config = GPT2Config(
         vocab_size=len(data.vocabulary), n_positions=64, n_embd=64, n_layer=2, n_head=2,
         bos_token_id=0, eos_token_id=0,
@@ -98,7 +102,7 @@ def main():
             report_to=[],
         ),
         train_dataset=data,
-        callbacks=[PlantedHang()],
+        callbacks=[PlantedHang(planted)],
     )
     result = trainer.train()
     checksum = sum(weights.double().sum().item() for weights in trainer.model.parameters())
