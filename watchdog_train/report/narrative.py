@@ -46,11 +46,9 @@ def opening_lines(
         watching_pid: the root process of training.
         files: the run directory as the user would type it, such as `wtrain-runs/latest`.
     """
-    return (
-        (
-            f"run {clean(state.run_id, 100)}, watching pid {watching_pid}, "
-            f"files in {words.short_path(files, state.cwd)}"
-        ),
+    run = f"run {clean(state.run_id, 100)}, watching pid {watching_pid}"
+    return _prefixed(
+        f"{run}, files in {words.short_path(files, state.cwd)}",
         _on_a_hang(policy),
         "wtrain status | Ctrl-C saves and stops, twice kills",
     )
@@ -99,7 +97,7 @@ def closing_lines(
         lines += _go_on(state)
     if report is not None and (state.stalls or state.outcome != "succeeded"):
         lines.append(f"report: {words.short_path(report, state.cwd)}")
-    return tuple(lines)
+    return _prefixed(*lines)
 
 
 def _outcome(state: State) -> str:
@@ -109,7 +107,9 @@ def _outcome(state: State) -> str:
         "stopped": "stopped",
         "gave_up": "gave up",
     }
-    parts = [f"{heads[state.outcome or 'failed']}: {clean(state.why or 'no reason recorded')}"]
+    head = heads[state.outcome or "failed"]
+    why = clean(state.why or "no reason recorded").removeprefix(f"{head}: ")
+    parts = [f"{head}: {why}"]
     progress = state.progress
     step = progress.step if progress.step is not None else state.best_step
     if step is not None:
@@ -152,7 +152,7 @@ def _go_on(state: State) -> list[str]:
 
 
 def progress_line(state: State) -> str | None:
-    """One line of progress for a log, None while no step is known."""
+    """One line of progress for a log, None while no step is known. Without the prefix."""
     progress = state.progress
     if progress.step is None:
         return None
@@ -169,7 +169,15 @@ def progress_line(state: State) -> str | None:
 
 
 def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
-    """Zero or more lines about an event; `state` is the state after it. Without the prefix."""
+    """Zero or more lines about an event; `state` is the state after it."""
+    return _prefixed(*_sentences(event, state))
+
+
+def _prefixed(*lines: str) -> tuple[str, ...]:
+    return tuple(f"{PREFIX}{line}" for line in lines)
+
+
+def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     match event:
         case (
             e.Suspected()
@@ -318,7 +326,9 @@ def _ending(
             pids = words.listed([str(pid) for pid in event.pids])
             return (f"still there after SIGKILL: pid {pids}: {clean(event.why)}",)
         case e.TreeGone():
-            lines = ["every process of this attempt is gone"]
+            attempt = state.attempt
+            quiet = attempt is not None and attempt.code == 0
+            lines = [] if quiet else ["every process of this attempt is gone"]
             if event.shared_memory_removed:
                 left = words.count(len(event.shared_memory_removed), "shared-memory segment")
                 lines.append(f"removed {left} that had no owner left")
