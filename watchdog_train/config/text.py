@@ -137,7 +137,7 @@ def markdown_page() -> str:
         text = setting.text
         parent = key.rpartition(".")[0]
         if parent.count(".") >= 2:
-            text = f"{text}. {schema.sections()[parent]}"
+            text = f"{schema.sections()[parent]}; {text}"
         lines.append(f"| `{key}` | {wanted} | `{scalar(setting.default)}` | {text} |")
     return "\n".join(lines) + "\n"
 
