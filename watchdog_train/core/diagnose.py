@@ -9,7 +9,14 @@ import re
 
 from watchdog_train.core.facts import Evidence, ProcessEvidence
 from watchdog_train.core.matching import Bound, Match, match_signature
-from watchdog_train.core.model import Culprit, Diagnosis, Patience, RankedFamily, Value
+from watchdog_train.core.model import (
+    Culprit,
+    Diagnosis,
+    DiagnosisKind,
+    Patience,
+    RankedFamily,
+    Value,
+)
 from watchdog_train.core.rules import FamilyRule, Rules
 from watchdog_train.core.stacks import (
     Group,
@@ -29,6 +36,10 @@ CLOSE = 0.05
 """Families nearer than this to each other are not told apart by the evidence."""
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 _LINE_SHOWN = 300
+_OUTSIDE = frozenset(
+    f"waits in {call}"
+    for call in ("recvfrom", "recvmsg", "read", "write", "openat", "fsync", "flock", "fcntl")
+)
 
 
 class _Candidate(Value, frozen=True, kw_only=True):
@@ -41,7 +52,7 @@ def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
     """The most likely family, with alternatives; family None when the evidence does not decide."""
     candidates = _candidates(evidence, rules)
     if not candidates or candidates[0].confidence < ENOUGH:
-        return _unknown(evidence, candidates), "unknown"
+        return _unknown(evidence, candidates), _patience_of_unknown(evidence)
     best = candidates[0]
     confidence = best.confidence
     if len(candidates) > 1 and confidence - candidates[1].confidence < CLOSE:
@@ -59,7 +70,26 @@ def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
         ranked=tuple(ranked),
         remedies=best.rule.remedies if signature.remedies is None else signature.remedies,
     )
-    return diagnosis, signature.patience
+    patience = signature.patience
+    if patience in ("unknown", "may-end") and _sealed(evidence):
+        patience = "proven"
+    return diagnosis, patience
+
+
+def _patience_of_unknown(evidence: Evidence) -> Patience:
+    if _sealed(evidence) is not None:
+        return "proven"
+    return "may-end" if _outside(evidence) is not None else "unknown"
+
+
+def _outside(evidence: Evidence) -> ProcessEvidence | None:
+    """A rank that waits in the kernel for a network, a disk or another process's lock on a file."""
+    return next((p for p in evidence.processes if p.role == "rank" and p.waits in _OUTSIDE), None)
+
+
+def _sealed(evidence: Evidence) -> ProcessEvidence | None:
+    """A rank whose every thread waits for another thread of it: it cannot end, whatever it is."""
+    return next((p for p in evidence.processes if p.role == "rank" and p.sealed), None)
 
 
 def _candidates(evidence: Evidence, rules: Rules) -> list[_Candidate]:
@@ -97,29 +127,57 @@ def _ranked(candidates: list[_Candidate]) -> list[RankedFamily]:
 
 
 def _unknown(evidence: Evidence, candidates: list[_Candidate]) -> Diagnosis:
+    lines = tuple(process.line() for process in _telling(evidence)[:6])
+    stopped = next((p for p in evidence.processes if p.state == "T" and p.role == "rank"), None)
+    kind: DiagnosisKind = "crash" if evidence.why == "crash" else "unknown"
+    if stopped is not None:
+        kind = "stopped"
+    return Diagnosis(
+        family=None,
+        kind=kind,
+        confidence=round(candidates[0].confidence, 2) if candidates else 0.1,
+        culprit=None,
+        explanation=f"I do not know the cause. {_what_is_known(evidence, stopped)}",
+        evidence=(*_ending(evidence), *lines),
+        ranked=tuple(_ranked(candidates)),
+        remedies=(),
+    )
+
+
+def _what_is_known(evidence: Evidence, stopped: ProcessEvidence | None) -> str:
+    """The second sentence of "I do not know": what is certain, or what would decide."""
+    if stopped is not None:
+        return (
+            f"{stopped.label} (pid {stopped.pid}) was stopped by a signal from outside; it goes on "
+            f"after: kill -CONT {stopped.pid}"
+        )
+    stuck = _sealed(evidence)
+    if stuck is not None:
+        return (
+            f"Every thread of {stuck.label} waits for a lock of its own without a time limit, so "
+            f"it can never go on by itself{_its_place(stuck)}."
+        )
     silent = [process for process in evidence.processes if _deciding_but_missing(process)]
     if silent:
         names = ", ".join(f"{process.label} (pid {process.pid})" for process in silent[:4])
         more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
-        decide = (
-            f"Stacks of {names}{more} would decide; they could not be taken: {silent[0].why_not}."
+        why = silent[0].why_not
+        return f"Stacks of {names}{more} would decide; they could not be taken: {why}."
+    outside = _outside(evidence)
+    if outside is not None:
+        return (
+            f"{outside.label} {outside.waits} for something outside the training"
+            f"{_its_place(outside)}."
         )
-    elif evidence.why == "crash":
-        decide = "Neither the last lines of output nor the exit status name a cause that is known."
-    else:
-        decide = "The stacks fit no known cause; a second dump shows whether anything moves."
-    lines = tuple(process.line() for process in _telling(evidence)[:6])
-    ending = _ending(evidence)
-    return Diagnosis(
-        family=None,
-        kind="crash" if evidence.why == "crash" else "unknown",
-        confidence=round(candidates[0].confidence, 2) if candidates else 0.1,
-        culprit=None,
-        explanation=f"I do not know why. {decide}",
-        evidence=(*ending, *lines),
-        ranked=tuple(_ranked(candidates)),
-        remedies=(),
-    )
+    if evidence.why == "crash":
+        return "Neither the last lines of output nor the exit status name a cause that is known."
+    return "The stacks fit no known cause; a second dump shows whether anything moves."
+
+
+def _its_place(process: ProcessEvidence) -> str:
+    thread = busiest_thread(process.threads)
+    frame = deciding_frame(thread.frames) if thread else None
+    return f"; its main code is at {frame}" if frame else ""
 
 
 def _deciding_but_missing(process: ProcessEvidence) -> bool:

@@ -289,6 +289,7 @@ class GivenUp(Event, frozen=True, kw_only=True):
 
     why: str
     exit_code: int
+    outcome: Outcome
 
 
 class BackingOff(Event, frozen=True, kw_only=True):

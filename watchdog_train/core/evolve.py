@@ -111,7 +111,12 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.CheckpointRejected():
             return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
         case e.GivenUp():
-            return _replace(state, given_up=event.why, given_up_code=event.exit_code)
+            return _replace(
+                state,
+                given_up=event.why,
+                given_up_code=event.exit_code,
+                given_up_outcome=event.outcome,
+            )
         case e.BackingOff():
             return _replace(state, state="backoff", backoff_until=event.until_mono)
         case e.Noticed():

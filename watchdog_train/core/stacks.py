@@ -69,6 +69,14 @@ class Group(Value, frozen=True, kw_only=True):
     idle: bool
 
 
+def printable(text: str, cap: int = NAME_CAP) -> str:
+    """Names come from the training: nothing in them may reach a terminal as a command."""
+    text = text[-cap:]
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 @lru_cache(maxsize=8192)
 def plain_name(function: str) -> str:
     """`Queue.get` and `DS.fetch.<locals>.<listcomp>` without their qualification."""

@@ -161,6 +161,7 @@ class State(Value, frozen=True, kw_only=True):
     backoff_until: float | None = None
     given_up: str | None = None
     given_up_code: int | None = None
+    given_up_outcome: Outcome | None = None
     survivors: tuple[int, ...] = ()
 
     outcome: Outcome | None = None

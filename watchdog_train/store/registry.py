@@ -30,6 +30,8 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     host: str
     boot_id: str | None = None
+    training_key: str | None = None
+    """The same for two runs of the same training."""
     supervised: bool | None = None
     """Whether a supervisor holds its lock now; None when it cannot be told. Not in the file."""
 
@@ -39,7 +41,13 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
         return RunDirectory(Path(self.run_dir))
 
 
-def register(run: RunDirectory, supervisor: ProcessId, *, boot_id: str | None = None) -> bool:
+def register(
+    run: RunDirectory,
+    supervisor: ProcessId,
+    *,
+    boot_id: str | None = None,
+    training_key: str | None = None,
+) -> bool:
     """List a run, or renew its entry at adoption; False when the list cannot be written.
 
     Never an error: a home directory that is full must not keep training from starting.
@@ -51,6 +59,7 @@ def register(run: RunDirectory, supervisor: ProcessId, *, boot_id: str | None = 
         start=supervisor.start,
         host=socket.gethostname(),
         boot_id=boot_id,
+        training_key=training_key,
     )
     target = _entry_path(run.run_id)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")

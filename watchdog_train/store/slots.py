@@ -17,7 +17,7 @@ from typing import Literal, cast
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.model import SlotReading
+from watchdog_train.core.model import SaveRecord, SlotReading
 
 NOTE_BYTES = 64 << 10
 SAVES_BYTES = 32 << 20

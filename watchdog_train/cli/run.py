@@ -1,0 +1,68 @@
+"""`wtrain run`: parse, check, hand over to the supervisor, exit with its code."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from watchdog_train.cli.policy_options import policy_from, policy_options
+
+if TYPE_CHECKING:
+    from watchdog_train.core.policy import Policy
+    from watchdog_train.supervisor.setup import RunSession
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@policy_options
+@click.option("-d", "--detach", is_flag=True, help="Return once launched; survives logout.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+def run(detach: bool, command: tuple[str, ...], **flags: Any) -> None:
+    """Start COMMAND as a child, watch it, and bring it to its end.
+
+    On a hang: stack dumps of every process, then the whole tree is stopped, then a restart from
+    the newest whole checkpoint with safer settings.
+    """
+    from watchdog_train.remedies.catalogue import available, refuse_unknown
+    from watchdog_train.supervisor.command import check_command
+    from watchdog_train.supervisor.start import start_run
+
+    loaded = policy_from(flags)
+    refuse_unknown(loaded.policy)
+    check_command(command)
+    if detach:
+        _detached(loaded.policy, command)
+    for source in loaded.sources:
+        click.echo(f"wtrain: settings from {source}", err=True)
+    session = start_run(loaded.policy, command, available(), foreground=True)
+    session.close_with_words()
+    sys.exit(session.exit_code)
+
+
+def _detached(policy: Policy, command: tuple[str, ...]) -> None:
+    from watchdog_train.remedies.catalogue import available
+    from watchdog_train.supervisor.detach import Report, Reporter, in_background
+    from watchdog_train.supervisor.start import start_run
+
+    def launched(session: RunSession) -> Report:
+        run_id = session.directory.run_id
+        return Report(
+            code=0,
+            words=f"{run_id}\n{session.directory.path}\nwtrain status {run_id} | wtrain logs -f",
+        )
+
+    def supervise(report: Reporter) -> int:
+        session = start_run(
+            policy,
+            command,
+            available(),
+            foreground=False,
+            on_launched=lambda session: report(launched(session)),
+        )
+        if not session.was_launched:
+            report(Report(code=session.exit_code, words=f"wtrain: {session.why}"))
+        session.close_with_words()
+        return session.exit_code
+
+    in_background(supervise)

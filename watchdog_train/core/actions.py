@@ -1,0 +1,142 @@
+"""What decide() sees and what it may answer. Values only; the supervisor performs them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from watchdog_train.core.detect import Verdict
+from watchdog_train.core.events import AnyEvent, KillSequence, KillStage
+from watchdog_train.core.model import (
+    BundleWhy,
+    EvidenceResult,
+    ExitStatus,
+    Plan,
+    ProcessId,
+    Sample,
+    Survey,
+    Value,
+)
+
+TaskName = Literal["look", "evidence", "survey"]
+
+
+class Request(Value, frozen=True, kw_only=True):
+    """Something a person asked for, by a command or a signal."""
+
+    kind: Literal["stop", "stop_now", "interrupt", "save", "dump"]
+    by: str
+
+
+class LaunchReport(Value, frozen=True, kw_only=True):
+    """What the keeper wrote about the start of an attempt: the root, or why there is none."""
+
+    root: ProcessId | None
+    keeper: ProcessId
+    error: str | None = None
+
+
+class SettingReport(Value, frozen=True, kw_only=True):
+    """What a training process said about one in-process setting."""
+
+    remedy: str
+    pid: int
+    took: bool
+    why: str
+
+
+class SaveReport(Value, frozen=True, kw_only=True):
+    """A finished save that a hook recorded."""
+
+    path: str
+    step: int | None
+    t: float
+    """Unix seconds."""
+
+
+class Observation(Value, frozen=True, kw_only=True):
+    """Everything the supervisor has seen at one moment."""
+
+    now: float
+    wall: float
+    sample: Sample
+    verdict: Verdict
+    request: Request | None = None
+    launch: LaunchReport | None = None
+    exit: ExitStatus | None = None
+    running: frozenset[TaskName] = frozenset()
+    look: EvidenceResult | None = None
+    evidence: EvidenceResult | None = None
+    survey: Survey | None = None
+    settings: tuple[SettingReport, ...] = ()
+    last_save: SaveReport | None = None
+    resumed_step: int | None = None
+    """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
+
+
+class Wait(Value, frozen=True, kw_only=True):
+    until: float
+
+
+class Record(Value, frozen=True, kw_only=True):
+    events: tuple[AnyEvent, ...]
+    consumes: tuple[TaskName, ...] = ()
+    """Task results that these events have used up."""
+
+
+class Launch(Value, frozen=True, kw_only=True):
+    plan: Plan
+
+
+class StartLook(Value, frozen=True, kw_only=True):
+    verdict: Verdict
+
+
+class StartEvidence(Value, frozen=True, kw_only=True):
+    stall_id: str
+    bundle_why: BundleWhy
+    kind: str
+    """hang, crash, manual or busy: the verdict's word in the bundle."""
+    verdict: Verdict
+
+
+class StartSurvey(Value, frozen=True, kw_only=True):
+    level: Literal["quick", "full"]
+
+
+class Signal(Value, frozen=True, kw_only=True):
+    sequence: KillSequence
+    stage: KillStage
+    targets: tuple[ProcessId, ...]
+    signal: int
+    """0: nothing is sent, the stage only waits."""
+    why: str
+    group: bool = False
+    """To the process group that the only target leads (Ctrl-C)."""
+
+
+class AskStop(Value, frozen=True, kw_only=True):
+    can_be_asked: bool
+    why: str
+
+
+class AskSave(Value, frozen=True, kw_only=True):
+    can_be_asked: bool
+    by: str
+
+
+class CleanUp(Value, frozen=True, kw_only=True):
+    """The tree is gone: remove what it left in shared memory, and say so."""
+
+
+Action = (
+    Wait
+    | Record
+    | Launch
+    | StartLook
+    | StartEvidence
+    | StartSurvey
+    | Signal
+    | AskStop
+    | AskSave
+    | CleanUp
+)

@@ -1,0 +1,379 @@
+"""decide(observation, state, policy, remedies) -> Action: what to do now. Pure and total.
+
+The rules are asked in order; the first that has an answer wins. Each is short on purpose: the
+order of the list is the priority of the promises (a request and a record come before a kill,
+evidence before the first signal, a dead tree before a launch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from watchdog_train.core import events as e
+from watchdog_train.core import kill, ladder
+from watchdog_train.core.actions import (
+    Action,
+    AskSave,
+    AskStop,
+    CleanUp,
+    Launch,
+    Observation,
+    Record,
+    Signal,
+    StartEvidence,
+    StartSurvey,
+    Wait,
+)
+from watchdog_train.core.ladder import RemedySpec
+from watchdog_train.core.model import EvidenceResult
+from watchdog_train.core.news import news, progress_event
+from watchdog_train.core.outcome import finish
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.core.suspect import watch
+
+Remedies = Mapping[str, RemedySpec]
+Rule = Callable[[Observation, State, Policy, Remedies], Action | None]
+
+LAUNCH_DEADLINE_S = 30.0
+"""A keeper that has not reported the start of training by then has failed."""
+
+
+def decide(observation: Observation, state: State, policy: Policy, remedies: Remedies) -> Action:
+    """The next action."""
+    if not state.finished:
+        for rule in RULES:
+            action = rule(observation, state, policy, remedies)
+            if action is not None:
+                return action
+    return Wait(until=observation.now + policy.detection.poll_s)
+
+
+def next_stall_id(state: State) -> str:
+    """Bundles are numbered from 0001 through the whole run."""
+    return f"{len(state.stalls) + 1:04d}"
+
+
+def _answer_request(
+    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
+) -> Action | None:
+    request = observation.request
+    if request is None:
+        return None
+    match request.kind:
+        case "stop" | "stop_now" | "interrupt":
+            # A second request of any kind, and `stop --now`, do not wait for a save.
+            mode: Literal["soft", "now"] = (
+                "now" if request.kind == "stop_now" or state.stop is not None else "soft"
+            )
+            code = 130 if request.kind == "interrupt" else 77
+            event = e.StopRequested(by=request.by, mode=mode, exit_code=code)
+            return Record(events=(event,))
+        case "save":
+            asked = any(m.slot is not None and m.slot.can_save for m in observation.sample.members)
+            return AskSave(can_be_asked=asked, by=request.by)
+        case "dump":
+            return StartEvidence(
+                stall_id=next_stall_id(state),
+                bundle_why="manual",
+                kind="manual",
+                verdict=observation.verdict,
+            )
+
+
+def _follow_launch(
+    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
+) -> Action | None:
+    attempt = state.attempt
+    if attempt is None or attempt.launched or attempt.ended:
+        return None
+    report = observation.launch
+    if report is not None and report.root is not None:
+        launched = e.AttemptLaunched(
+            pid=report.root.pid,
+            start=report.root.start,
+            keeper_pid=report.keeper.pid,
+            keeper_start=report.keeper.start,
+        )
+        return Record(events=(launched,))
+    if report is None and observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S:
+        return Wait(until=observation.now + 0.02)
+    error = report.error if report is not None else "the keeper did not report in time"
+    exited = e.AttemptExited(
+        code=None, signal=None, how_known="not-started", step=None, error=error
+    )
+    return Record(events=(exited,))
+
+
+def _record_news(
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
+) -> Action | None:
+    found = news(observation, state, policy)
+    return Record(events=found) if found else None
+
+
+def _record_exit(
+    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
+) -> Action | None:
+    attempt = state.attempt
+    if attempt is None or attempt.ended or not attempt.launched or observation.exit is None:
+        return None
+    status = observation.exit
+    last = progress_event(observation.sample, state, observation.now)
+    step = last.progress.step if last.progress.step is not None else attempt.last_step
+    exited = e.AttemptExited(
+        code=status.code, signal=status.signal, how_known=status.how_known, step=step
+    )
+    events: list[e.AnyEvent] = []
+    if last.progress.step is not None:
+        # The slots may be gone already; then the progress recorded before stays the newest.
+        events.append(last)
+    if attempt.stall_id is not None and state.kill is None and status.code == 0:
+        why = "the training finished before anything was killed"
+        events.append(e.StallRecovered(stall_id=attempt.stall_id, why=why))
+    return Record(events=(*events, exited))
+
+
+def _save_proof(
+    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
+) -> Action | None:
+    """After a save-request: a whole checkpoint that a hook saw finished since is the proof."""
+    save = observation.last_save
+    if state.save_requested <= state.save_proven or save is None or save.t < state.save_wall:
+        return None
+    if observation.survey is None:
+        return None if "survey" in observation.running else StartSurvey(level="quick")
+    whole = {finding.path for finding in observation.survey.findings if finding.whole}
+    if save.path not in whole:
+        return Record(events=(), consumes=("survey",))
+    proven = e.SaveProven(sequence=state.save_requested, path=save.path, step=save.step)
+    return Record(events=(proven,), consumes=("survey",))
+
+
+def _collect(
+    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
+) -> Action | None:
+    """Bring home evidence that is being collected; start again what an adoption has lost."""
+    for stall in state.stalls:
+        if not stall.collecting:
+            continue
+        result = observation.evidence
+        if result is not None and result.stall_id == stall.id:
+            return Record(events=evidence_events(result, stall.why), consumes=("evidence",))
+        if "evidence" not in observation.running:
+            kind = {"stall": "hang", "crash": "crash", "manual": "manual"}[stall.why]
+            return StartEvidence(
+                stall_id=stall.id, bundle_why=stall.why, kind=kind, verdict=observation.verdict
+            )
+    return None
+
+
+def evidence_events(
+    result: EvidenceResult, why: Literal["stall", "crash", "manual"]
+) -> tuple[e.AnyEvent, ...]:
+    """A finished collection as events."""
+    collected = e.EvidenceCollected(
+        stall_id=result.stall_id,
+        why=why,
+        dir=result.dir,
+        captured=result.captured,
+        missing=result.missing,
+        processes=result.processes,
+        seconds=result.seconds,
+        fingerprint=result.fingerprint,
+        problem=result.problem,
+    )
+    if result.diagnosis is None:
+        return (collected,)
+    return (collected, e.Diagnosed(stall_id=result.stall_id, diagnosis=result.diagnosis))
+
+
+def _pursue_kill(
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
+) -> Action | None:
+    attempt = state.attempt
+    if attempt is None or attempt.tree_gone or state.survivors:
+        return None
+    return kill.pursue(state, observation.sample, observation.now, policy.stopping)
+
+
+def _wind_up(
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
+) -> Action | None:
+    """The root has ended: crash evidence, then whatever it left behind, then the tree is gone."""
+    attempt = state.attempt
+    if attempt is None or not attempt.ended or attempt.tree_gone or state.survivors:
+        return None
+    failed = attempt.code != 0 and attempt.how_known != "not-started"
+    if failed and attempt.crash_id is None and attempt.stall_id is None and state.stop is None:
+        return StartEvidence(
+            stall_id=next_stall_id(state),
+            bundle_why="crash",
+            kind="crash",
+            verdict=observation.verdict,
+        )
+    if _collecting(state):
+        return Wait(until=observation.now + 0.1)
+    left = kill.live(observation.sample)
+    if left and policy.recovery.observe:
+        return None
+    if left and not failed and state.stop is None:
+        # An uploader may finish its work after a success; after that it is a leftover.
+        until = attempt.ended_mono + policy.stopping.outlive_s
+        if observation.now < until:
+            return Wait(until=min(until, observation.now + 0.5))
+    if left:
+        names = ", ".join(f"{m.member.name} ({m.member.pid})" for m in left[:8])
+        why = f"outlived the training: {names}"
+        return kill.begin("sweep", state, observation.sample, why)
+    if observation.sample.empty_looks < 2:
+        return Wait(until=observation.now + kill.LOOK_AGAIN_S)
+    waited_s = observation.now - attempt.ended_mono
+    if observation.sample.keeper_alive and waited_s < policy.stopping.keeper_s:
+        return Wait(until=observation.now + 0.02)
+    if observation.sample.keeper_alive:
+        why = "the keeper did not end by itself"
+        return kill.begin("sweep", state, observation.sample, why)
+    return CleanUp()
+
+
+def _collecting(state: State) -> bool:
+    return any(stall.collecting for stall in state.stalls)
+
+
+def _between_attempts(
+    observation: Observation, state: State, policy: Policy, remedies: Remedies
+) -> Action | None:
+    attempt = state.attempt
+    if attempt is None:
+        if state.stop is not None:
+            return Record(events=(finish(state),))
+        plan = state.next_plan or ladder.first_plan(state.argv, policy, remedies)
+        return Launch(plan=plan) if state.next_plan else Record(events=(e.PlanMade(plan=plan),))
+    observing = policy.recovery.observe and attempt.ended
+    if not (attempt.tree_gone or state.survivors or observing):
+        return None
+    if attempt.tree_gone and not attempt.ended:
+        gone = e.AttemptExited(code=None, signal=None, how_known="gone", step=attempt.last_step)
+        return Record(events=(gone,))
+    if _is_over(state, policy):
+        if observing and kill.live(observation.sample):
+            left_s = observation.now - attempt.ended_mono
+            if left_s < policy.stopping.outlive_s:
+                return Wait(until=observation.now + 0.5)
+        return Record(events=(finish(state),))
+    if state.next_plan is not None:
+        if state.backoff_until is not None and observation.now < state.backoff_until:
+            return Wait(until=min(state.backoff_until, observation.now + 0.5))
+        return Launch(plan=state.next_plan)
+    return _plan_again(observation, state, policy, remedies)
+
+
+def _is_over(state: State, policy: Policy) -> bool:
+    attempt = state.attempt
+    if attempt is None or state.stop is not None or state.given_up is not None:
+        return True
+    if state.survivors or attempt.how_known == "not-started" or policy.recovery.observe:
+        return True
+    stall = state.last_stall if attempt.stall_id is not None else None
+    if stall is not None and stall.basis == "finishing":
+        return True
+    return attempt.code == 0 and attempt.stall_id is None
+
+
+def _plan_again(
+    observation: Observation, state: State, policy: Policy, remedies: Remedies
+) -> Action:
+    """Choose the checkpoint and the settings of the next attempt, or give up, with the reasons."""
+    if observation.survey is None:
+        if "survey" in observation.running:
+            return Wait(until=observation.now + 0.05)
+        attempt = state.attempt
+        crashed = attempt is not None and attempt.stall_id is None
+        return StartSurvey(level="full" if crashed else "quick")
+    step = ladder.next_step(state, observation.survey, policy, remedies)
+    if isinstance(step, ladder.Stop):
+        given_up = e.GivenUp(why=step.why, exit_code=step.exit_code, outcome=step.outcome)
+        return Record(events=(given_up,), consumes=("survey",))
+    events: list[e.AnyEvent] = [
+        e.CheckpointRejected(path=path, format=kind, why=why) for path, kind, why in step.rejected
+    ]
+    if step.chosen is not None:
+        chosen = step.chosen
+        events.append(
+            e.CheckpointChosen(
+                path=chosen.path,
+                format=chosen.format,
+                step=chosen.step,
+                how_checked=chosen.how_checked,
+                why=chosen.why,
+            )
+        )
+    events.append(e.PlanMade(plan=step.plan))
+    if step.delay_s > 0:
+        until = observation.now + step.delay_s
+        events.append(e.BackingOff(delay_s=step.delay_s, until_mono=until, why=step.why))
+    return Record(events=tuple(events), consumes=("survey",))
+
+
+def _stop(
+    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
+) -> Action | None:
+    """A user's stop: ask where the script can be asked, else the root gets the word."""
+    attempt = state.attempt
+    if state.stop is None or state.kill is not None:
+        return None
+    if attempt is None or not attempt.launched or attempt.ended:
+        return None
+    if state.stop.mode == "now":
+        return kill.begin("now", state, observation.sample, state.stop.by)
+    if any(m.slot is not None and m.slot.can_stop for m in observation.sample.members):
+        return AskStop(can_be_asked=True, why=f"{state.stop.by}: asked training to save and stop")
+    return kill.begin("stop", state, observation.sample, state.stop.by)
+
+
+def _pursue_stall(
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
+) -> Action | None:
+    attempt = state.attempt
+    if attempt is None or attempt.stall_id is None or attempt.ended:
+        return None
+    stall = next(s for s in state.stalls if s.id == attempt.stall_id)
+    if observation.verdict.progress_at > stall.declared_mono:
+        return Record(
+            events=(
+                e.StallRecovered(
+                    stall_id=stall.id, why="progress arrived before anything was killed"
+                ),
+            )
+        )
+    if stall.collecting:
+        return Wait(until=observation.now + 0.05)
+    if not stall.collected:
+        return StartEvidence(
+            stall_id=stall.id, bundle_why="stall", kind="hang", verdict=observation.verdict
+        )
+    if policy.recovery.observe or policy.recovery.on_stall == "report":
+        return Record(events=(e.WouldHaveKilled(stall_id=stall.id, why=stall.words),))
+    action = kill.begin("hang", state, observation.sample, stall.words)
+    if isinstance(action, Signal):
+        return action
+    # Nobody is left to signal: the tree went away by itself while evidence was taken.
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    _answer_request,
+    _follow_launch,
+    _record_news,
+    _record_exit,
+    _collect,
+    _save_proof,
+    _pursue_kill,
+    _stop,
+    _wind_up,
+    _between_attempts,
+    _pursue_stall,
+    watch,
+)

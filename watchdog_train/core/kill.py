@@ -1,0 +1,214 @@
+"""The kill sequences as states with deadlines: what to signal next, decided from what still lives.
+
+Order matters (all measured): launchers are frozen first because torchrun answers the death of
+its ranks with new ranks; ranks and workers die before resource trackers and shared-memory
+managers, which then clean up what was leaked; the keeper goes last, because it is the reaper.
+"""
+
+from __future__ import annotations
+
+from watchdog_train.core.actions import Action, CleanUp, Record, Signal, Wait
+from watchdog_train.core.events import KillSequence, KillStage, SurvivedKill
+from watchdog_train.core.model import MemberSample, ProcessId, Sample
+from watchdog_train.core.policy import Stopping
+from watchdog_train.core.state import Kill, State
+
+# Numbers of POSIX; the system layer translates them where they do not exist.
+SIGINT, SIGKILL, SIGTERM, SIGSTOP = 2, 9, 15, 19
+
+STAGES: dict[KillSequence, tuple[KillStage, ...]] = {
+    "stop": ("ask", "root", "freeze", "terminate", "kill", "helpers", "launchers", "keeper"),
+    "hang": ("freeze", "terminate", "kill", "helpers", "launchers", "keeper"),
+    "now": ("freeze", "kill", "helpers", "launchers", "keeper"),
+    "sweep": ("terminate", "kill", "helpers", "launchers", "keeper"),
+}
+SIGNALS: dict[KillStage, int] = {
+    "freeze": SIGSTOP,
+    "terminate": SIGTERM,
+    "kill": SIGKILL,
+    "helpers": 0,
+    "launchers": SIGKILL,
+    "keeper": 0,
+}
+WORDS: dict[KillStage, str] = {
+    "freeze": "so that the launcher cannot start new ranks",
+    "terminate": "first word to what still runs",
+    "kill": "it did not end by itself in time",
+    "helpers": "resource trackers may clean up and end by themselves",
+    "launchers": "the last processes of the tree",
+    "keeper": "the keeper ends when nothing is left",
+}
+HELPERS = ("resource_tracker", "torch_shm_manager", "forkserver")
+"""Names of processes that clean up after the others and then end by themselves."""
+
+LOOK_AGAIN_S = 0.1
+
+
+def live(sample: Sample) -> tuple[MemberSample, ...]:
+    """Members that can still do something: not the keeper, not zombies."""
+    return tuple(
+        member
+        for member in sample.members
+        if member.member.role != "keeper" and member.state not in ("Z", "X")
+    )
+
+
+def begin(sequence: KillSequence, state: State, sample: Sample, why: str) -> Action:
+    """The first action of a sequence (for "stop": after asking was tried or is impossible)."""
+    return _enter(sequence, after=None, state=state, sample=sample, why=why)
+
+
+def pursue(state: State, sample: Sample, now: float, stopping: Stopping) -> Action | None:
+    """The next action of the sequence under way, None when there is none."""
+    kill = state.kill
+    if kill is None or kill.stage is None:
+        return None
+    alive = live(sample)
+    if not alive:
+        return _keeper(state, kill, sample, now, stopping)
+    hurried = state.stop is not None and state.stop.mode == "now"
+    if hurried and kill.sequence == "stop" and kill.stage in ("ask", "root"):
+        return _enter("now", after=None, state=state, sample=sample, why=f"{kill.why}, now")
+    targets = _targets(kill.sequence, kill.stage, alive, state)
+    deadline = kill.stage_mono + _limit_s(kill.stage, stopping)
+    if targets and now < deadline:
+        newcomers = tuple(target for target in targets if target not in kill.targets)
+        if newcomers and kill.signal and kill.stage in ("terminate", "kill", "launchers"):
+            return Signal(
+                sequence=kill.sequence,
+                stage=kill.stage,
+                targets=newcomers,
+                signal=kill.signal,
+                why=kill.why,
+            )
+        return Wait(until=min(deadline, now + LOOK_AGAIN_S))
+    if kill.stage in ("launchers", "keeper") and now >= deadline:
+        pids = tuple(member.member.pid for member in alive)
+        if state.survivors == pids:
+            return None
+        states = ", ".join(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
+        why = f"alive {now - kill.stage_mono:.0f} s after SIGKILL, so inside the kernel: {states}"
+        return Record(events=(SurvivedKill(pids=pids, why=why),))
+    if kill.stage == "keeper":
+        # Somebody was born after the last look.
+        return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
+    return _enter(kill.sequence, after=kill.stage, state=state, sample=sample, why=kill.why)
+
+
+def _enter(
+    sequence: KillSequence,
+    *,
+    after: KillStage | None,
+    state: State,
+    sample: Sample,
+    why: str,
+) -> Action:
+    alive = live(sample)
+    stages = STAGES[sequence]
+    rest = stages[stages.index(after) + 1 :] if after is not None else stages
+    for stage in rest:
+        if stage == "ask":
+            continue
+        targets = _targets(sequence, stage, alive, state)
+        if not targets and stage != "keeper":
+            continue
+        signal = _root_signal(state) if stage == "root" else SIGNALS[stage]
+        return Signal(
+            sequence=sequence,
+            stage=stage,
+            targets=() if signal == 0 else targets,
+            signal=signal,
+            why=why,
+            group=stage == "root" and signal == SIGINT,
+        )
+    return Wait(until=sample.at + LOOK_AGAIN_S)
+
+
+def _root_signal(state: State) -> int:
+    """Ctrl-C reaches training as Ctrl-C; every other request to stop as SIGTERM."""
+    return SIGINT if state.stop is not None and state.stop.exit_code == 128 + SIGINT else SIGTERM
+
+
+def _targets(
+    sequence: KillSequence, stage: KillStage, alive: tuple[MemberSample, ...], state: State
+) -> tuple[ProcessId, ...]:
+    attempt = state.attempt
+    root = attempt.root if attempt is not None else None
+    launchers = [m for m in alive if m.member.role == "launcher"]
+    helpers = [m for m in alive if m.member.name in HELPERS]
+    others = [m for m in alive if m not in launchers and m not in helpers]
+    chosen: list[MemberSample] = []
+    match stage:
+        case "ask" | "root":
+            chosen = [m for m in alive if m.member.identity == root]
+        case "freeze":
+            chosen = launchers
+        case "terminate":
+            ranks = [m for m in others if m.member.role == "rank"]
+            # Without heartbeats nobody is known as a rank: the root gets the word.
+            rest = [m for m in others if m.member.identity == root]
+            chosen = others if sequence == "sweep" else ranks or rest
+        case "kill":
+            chosen = others
+        case "helpers":
+            chosen = helpers
+        case "launchers" | "keeper":
+            chosen = list(alive)
+    return tuple(m.member.identity for m in chosen)
+
+
+def _limit_s(stage: KillStage, stopping: Stopping) -> float:
+    match stage:
+        case "ask":
+            return stopping.ask_s
+        case "root":
+            return stopping.grace_s
+        case "freeze":
+            return 0.0
+        case "terminate":
+            return stopping.hang_grace_s
+        case "helpers":
+            return stopping.helpers_s
+        case "kill" | "launchers":
+            return stopping.kill_s
+        case "keeper":
+            return stopping.keeper_s
+
+
+def _keeper(
+    state: State, kill: Kill, sample: Sample, now: float, stopping: Stopping
+) -> Action | None:
+    """Nobody but the keeper is left: two looks must agree before it is over."""
+    attempt = state.attempt
+    if sample.empty_looks < 2:
+        return Wait(until=now + LOOK_AGAIN_S)
+    if not sample.keeper_alive:
+        return CleanUp()
+    if attempt is None or attempt.keeper is None:
+        return CleanUp()
+    if kill.stage != "keeper":
+        return Signal(
+            sequence=kill.sequence, stage="keeper", targets=(), signal=0, why=WORDS["keeper"]
+        )
+    if kill.signal == 0 and now >= kill.stage_mono + stopping.keeper_s:
+        return Signal(
+            sequence=kill.sequence,
+            stage="keeper",
+            targets=(attempt.keeper,),
+            signal=SIGKILL,
+            why="the keeper did not end by itself",
+        )
+    if kill.signal and now >= kill.stage_mono + stopping.kill_s:
+        return (
+            None
+            if state.survivors
+            else Record(
+                events=(
+                    SurvivedKill(
+                        pids=(attempt.keeper.pid,),
+                        why="the keeper survived SIGKILL: inside the kernel",
+                    ),
+                )
+            )
+        )
+    return Wait(until=now + LOOK_AGAIN_S)

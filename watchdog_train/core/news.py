@@ -1,0 +1,147 @@
+"""Facts worth an event, derived from one poll: firsts, phases, progress, settings taken. Pure."""
+
+from __future__ import annotations
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.core.track import judged
+
+CENSUS_EVERY_S = 10.0
+"""A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""
+PHASE_EVERY_S = 5.0
+
+
+def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyEvent, ...]:
+    """Events that this poll adds, oldest cause first."""
+    attempt = state.attempt
+    if attempt is None or not attempt.launched or attempt.tree_gone:
+        return ()
+    found: list[e.AnyEvent] = []
+    sample, now = observation.sample, observation.now
+    after_s = max(0.0, now - attempt.launching_mono)
+    ranks = judged(sample)
+    if attempt.first_beat_s is None and ranks:
+        member, _ = ranks[0]
+        found.append(
+            e.FirstBeat(rank=member.member.rank or 0, pid=member.member.pid, after_s=after_s)
+        )
+    step = job_step(sample)
+    if attempt.first_step_s is None and step is not None:
+        member = next(m for m, slot in ranks if slot.step is not None)
+        found.append(
+            e.FirstStep(
+                rank=member.member.rank or 0, pid=member.member.pid, step=step, after_s=after_s
+            )
+        )
+    found += _phases(ranks, state, now)
+    said = {report.remedy: report for report in reversed(observation.settings)}
+    found += [
+        e.RemedyTaken(remedy=report.remedy, pid=report.pid, took=report.took, why=report.why)
+        for report in said.values()
+        if report.remedy not in attempt.reported
+    ]
+    found += _resume(observation, state, step)
+    if found or _progress_due(sample, state, policy, now):
+        found.append(progress_event(sample, state, now))
+    return tuple(found)
+
+
+def job_step(sample: Sample) -> int | None:
+    """The newest step any judged process has reached."""
+    steps = [slot.step for _, slot in judged(sample) if slot.step is not None]
+    return max(steps, default=None)
+
+
+def progress_event(sample: Sample, state: State, now: float) -> e.Progress:
+    """Progress as a person reads it, and the census of the tree."""
+    attempt = state.attempt
+    ranks = judged(sample)
+    step = job_step(sample)
+    totals = [slot.total_steps for _, slot in ranks if slot.total_steps]
+    total = max(totals, default=None)
+    percent = 100.0 * step / total if step is not None and total else None
+    eta_s = None
+    if attempt is not None and attempt.first_step_s is not None and attempt.first_step is not None:
+        since_s = now - attempt.launching_mono - attempt.first_step_s
+        done = (step or 0) - attempt.first_step
+        if total and step is not None and done > 0 and since_s > 0:
+            eta_s = round((total - step) * since_s / done, 1)
+    progress = RunProgress(
+        step=step,
+        total_steps=total,
+        percent=round(percent, 1) if percent is not None else None,
+        eta_s=eta_s,
+        samples_s=next((s.samples_s for _, s in ranks if s.samples_s is not None), None),
+        loss=next((s.loss for _, s in ranks if s.loss is not None), None),
+    )
+    return e.Progress(
+        progress=progress,
+        ranks=tuple(_rank_status(member, slot, sample, now) for member, slot in ranks),
+        members=tuple(member.member for member in sample.members),
+    )
+
+
+def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample, now: float) -> RankStatus:
+    workers = tuple(
+        other.member.pid
+        for other in sample.members
+        if other.member.role == "worker" and other.member.rank == member.member.rank
+    )
+    beat_age_s = max(0.0, now - slot.last_beat_ns / 1e9) if slot.last_beat_ns else None
+    return RankStatus(
+        rank=member.member.rank or 0,
+        local_rank=member.member.local_rank,
+        pid=member.member.pid,
+        host=None,
+        step=slot.step,
+        phase=slot.phase,
+        beat_age_s=round(beat_age_s, 1) if beat_age_s is not None else None,
+        state=member.state,
+        workers=workers,
+    )
+
+
+def _phases(
+    ranks: tuple[tuple[MemberSample, SlotReading], ...], state: State, now: float
+) -> list[e.AnyEvent]:
+    if now - state.phase_mono < PHASE_EVERY_S:
+        return []
+    known = {status.pid: status.phase for status in state.ranks}
+    return [
+        e.PhaseChanged(rank=member.member.rank or 0, phase=slot.phase, previous=known[slot.pid])
+        for member, slot in ranks
+        if slot.pid in known and known[slot.pid] != slot.phase
+    ]
+
+
+def _resume(observation: Observation, state: State, step: int | None) -> list[e.AnyEvent]:
+    """Compare the first step after a restart with the checkpoint it should go on from."""
+    attempt = state.attempt
+    if attempt is None or attempt.resume_ok is not None or attempt.plan.checkpoint is None:
+        return []
+    if step is None:
+        return []
+    expected = attempt.plan.checkpoint.step
+    loaded = observation.resumed_step is not None
+    if loaded:
+        ok = expected is None or step >= expected
+        why = "the training loaded the checkpoint and goes on from it"
+        if not ok:
+            why = f"the checkpoint was loaded, but the step counter is at {step}"
+    elif expected is not None and step > expected:
+        ok, why = True, "the first step seen lies behind the checkpoint's"
+    else:
+        ok = False
+        why = "a whole checkpoint existed, but the training did not load it"
+    return [e.ResumeVerified(expected_step=expected, first_step=step, ok=ok, why=why)]
+
+
+def _progress_due(sample: Sample, state: State, policy: Policy, now: float) -> bool:
+    since_s = now - state.progress_mono
+    if since_s >= policy.output.progress_every_s:
+        return True
+    census = tuple(member.member for member in sample.members)
+    return since_s >= CENSUS_EVERY_S and census != state.members

@@ -1,0 +1,136 @@
+"""From a verdict to a stall: suspect, look, then decide with patience. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
+from watchdog_train.core.budgets import patience_s
+from watchdog_train.core.detect import Verdict
+from watchdog_train.core.ladder import RemedySpec
+from watchdog_train.core.model import Basis
+from watchdog_train.core.news import progress_event
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+
+FINISHING_PATIENCE_S = 60.0
+"""Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""
+
+
+def watch(
+    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
+) -> Action | None:
+    """What the verdict of this moment asks for."""
+    attempt = state.attempt
+    if attempt is None or not attempt.launched or attempt.ended or state.stop is not None:
+        return None
+    verdict = observation.verdict
+    match verdict.kind:
+        case "alive":
+            if state.suspicion or state.notices or state.muted:
+                return Record(
+                    events=(e.SuspicionEnded(why="progress or activity"),), consumes=("look",)
+                )
+            return None
+        case "stopped" | "input":
+            if verdict.kind in state.notices:
+                return None
+            noticed = e.Noticed(kind=verdict.kind, pids=verdict.pids, why=verdict.why)
+            return Record(events=(noticed,))
+        case "stall":
+            return None if state.muted else _declare(observation, state, verdict.basis, verdict.why)
+        case "suspect":
+            if state.muted:
+                return None
+            if verdict.basis == "hard-budget":
+                return _busy(state, verdict)
+            return _quiet(observation, state, policy, verdict)
+
+
+def _busy(state: State, verdict: Verdict) -> Action | None:
+    """Over the hard limit but working: dumped and said once, never killed by itself."""
+    if "busy" in state.notices:
+        return None
+    if any(stall.collecting for stall in state.stalls):
+        noticed = e.Noticed(kind="busy", pids=verdict.pids, why=verdict.why)
+        return Record(events=(noticed,))
+    return StartEvidence(
+        stall_id=f"{len(state.stalls) + 1:04d}", bundle_why="manual", kind="busy", verdict=verdict
+    )
+
+
+def _quiet(
+    observation: Observation, state: State, policy: Policy, verdict: Verdict
+) -> Action | None:
+    if state.suspicion != verdict.basis:
+        suspected = e.Suspected(
+            basis=verdict.basis,
+            phase=verdict.phase,
+            ranks=verdict.ranks,
+            age_s=round(verdict.age_s, 1),
+            why=verdict.why,
+        )
+        return Record(events=(suspected,))
+    look = state.look
+    if look is None:
+        if observation.look is not None:
+            return Record(events=(_looked(observation),), consumes=("look",))
+        if "look" in observation.running:
+            return Wait(until=observation.now + 0.1)
+        return StartLook(verdict=verdict)
+    if look.patience == "input":
+        if "input" in state.notices:
+            return None
+        return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=look.why),))
+    words = f"{verdict.why}; {look.why}" if look.why else verdict.why
+    if look.patience == "proven":
+        basis: Basis = "finishing" if verdict.basis == "finishing" else "proven"
+        return _declare(observation, state, basis, words)
+    waited_s = observation.now - state.suspicion_mono
+    allowed_s = _patience_s(state, policy, verdict)
+    if waited_s < allowed_s:
+        return None
+    return _declare(observation, state, verdict.basis, f"{words}; waited {waited_s:.0f} s more")
+
+
+def _looked(observation: Observation) -> e.Looked:
+    result = observation.look
+    diagnosis = result.diagnosis if result is not None else None
+    if result is None or diagnosis is None:
+        why = (result.problem if result is not None else None) or "the stacks could not be read"
+        return e.Looked(patience="unknown", family=None, confidence=0.0, why=why)
+    return e.Looked(
+        patience=result.patience,
+        family=diagnosis.family,
+        confidence=diagnosis.confidence,
+        why=diagnosis.explanation,
+    )
+
+
+def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:
+    attempt = state.attempt
+    look = state.look
+    if verdict.basis == "finishing":
+        return FINISHING_PATIENCE_S
+    startup_s = attempt.first_step_s if attempt is not None and attempt.first_step_s else 0.0
+    return patience_s(
+        stepped=verdict.stepped,
+        may_end=look is not None and look.patience in ("may-end", "healthy"),
+        startup_s=startup_s,
+        unsaved_s=verdict.unsaved_s,
+        detection=policy.detection,
+    )
+
+
+def _declare(observation: Observation, state: State, basis: Basis, why: str) -> Record:
+    verdict = observation.verdict
+    declared = e.StallDeclared(
+        stall_id=f"{len(state.stalls) + 1:04d}",
+        basis=basis,
+        phase=verdict.phase,
+        ranks=verdict.ranks,
+        age_s=round(verdict.age_s, 1),
+        why=why,
+    )
+    return Record(events=(progress_event(observation.sample, state, observation.now), declared))

@@ -1,0 +1,120 @@
+"""Take up a run whose supervisor is gone: settle its open intents by looking, then go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+import psutil
+
+from watchdog_train.client import layout
+from watchdog_train.config import load_policy
+from watchdog_train.core import events as e
+from watchdog_train.core.evolve import replay
+from watchdog_train.core.state import State
+from watchdog_train.errors import WtrainError
+from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.places import private_runtime_directory
+from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.launch import INJECT_DIRECTORY, stream_files
+from watchdog_train.supervisor.setup import RunSession, this_supervisor
+from watchdog_train.supervisor.terminal import Terminal
+
+StopMode = Literal["soft", "now"]
+
+
+def adopt_run(
+    directory: RunDirectory,
+    remedies: Mapping[str, Remedy],
+    *,
+    terminal: Terminal,
+    display: Display,
+    stop_mode: StopMode | None = None,
+) -> RunSession:
+    """Become the supervisor of a run until it is finished.
+
+    Args:
+        directory: the run.
+        remedies: the catalogue.
+        terminal: our streams, for attempts that this supervisor starts.
+        display: where words and output go.
+        stop_mode: bring the run to its end instead of going on with it.
+
+    Raises:
+        WtrainError: the run is finished, still supervised, or its log is corrupt.
+    """
+    spill_dir = private_runtime_directory("spill", directory.run_id, make=False)
+    state = replay(read_events(directory.events, spill_dir=spill_dir).events)
+    if not state.run_id:
+        raise WtrainError(
+            "this run has no first event: its supervisor ended before it started anything",
+            context=str(directory.events),
+            hint="start it again with: wtrain run -- COMMAND",
+            reference="run-empty",
+        )
+    if state.finished:
+        raise WtrainError(
+            f"the run is finished already: {state.outcome}, exit code {state.exit_code}",
+            context=state.run_id,
+            hint=f"wtrain status {state.run_id}",
+            reference="run-finished",
+        )
+    policy = load_policy(directory.config, None, {})
+    session = RunSession(
+        directory,
+        policy,
+        remedies,
+        terminal=terminal,
+        display=display,
+        environment=_environment(state),
+        cwd=state.cwd,
+        state=state,
+    )
+    me = this_supervisor(session.system)
+    rebooted = state.boot_id is not None and state.boot_id != me.boot_id
+    session.supervisor.record(
+        e.Adopted(
+            pid=me.pid,
+            start=me.start,
+            boot_id=me.boot_id,
+            previous_pid=state.supervisor.pid if state.supervisor is not None else 0,
+            why="the machine was started again" if rebooted else "the supervisor was gone",
+        )
+    )
+    session.register()
+    attempt = session.supervisor.state.attempt
+    if attempt is not None and not attempt.tree_gone:
+        display.follow(stream_files(directory.attempt(attempt.attempt)), from_end=True)
+    if stop_mode is not None:
+        session.supervisor.ask("stop" if stop_mode == "soft" else "stop_now", "wtrain stop")
+    session.run()
+    return session
+
+
+def _environment(state: State) -> dict[str, str]:
+    """The user's environment as the living attempt has it, else as this shell has it.
+
+    The keeper's environment is its training's; what wtrain had added is taken out again.
+    """
+    attempt = state.attempt
+    environment = dict(os.environ)
+    if attempt is not None and attempt.keeper is not None:
+        try:
+            environment = dict(psutil.Process(attempt.keeper.pid).environ())
+        except psutil.Error:
+            environment = dict(os.environ)
+        if environment.get(layout.ENV_TOKEN) != attempt.token:
+            environment = dict(os.environ)
+    if attempt is not None:
+        for name, value in attempt.plan.env.items():
+            if environment.get(name) == value:
+                del environment[name]
+    path = environment.get("PYTHONPATH", "").split(os.pathsep)
+    kept = os.pathsep.join(entry for entry in path if entry and entry != str(INJECT_DIRECTORY))
+    environment.pop("PYTHONPATH", None)
+    if kept:
+        environment["PYTHONPATH"] = kept
+    return environment

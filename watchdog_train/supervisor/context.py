@@ -1,0 +1,59 @@
+"""What the rooms of one supervisor share; built once by a run or an adoption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchdog_train.core.policy import Policy
+from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.store.control import ControlPage
+from watchdog_train.store.event_log import EventLog
+from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.launch import LaunchedKeeper
+from watchdog_train.supervisor.signals import SignalQueue
+from watchdog_train.supervisor.tasks import Tasks
+from watchdog_train.supervisor.terminal import Terminal
+from watchdog_train.system.protocol import ProcessSystem
+
+
+@dataclass(slots=True)
+class Context:
+    """One run as its supervisor holds it."""
+
+    directory: RunDirectory
+    policy: Policy
+    system: ProcessSystem
+    log: EventLog
+    children: ChildTable
+    tasks: Tasks
+    signals: SignalQueue
+    remedies: Mapping[str, Remedy]
+    run_id: str
+    scope: str
+    cwd: str
+    slot_dir: Path | None
+    """None: there is no place for heartbeats; said in the log."""
+    control: ControlPage | None
+    staging_dir: Path
+    """Local and private, for evidence before it reaches the run directory."""
+    terminal: Terminal
+    display: Display
+    environment: dict[str, str]
+    """The user's environment, as it was when the run was started."""
+    foreground: bool = True
+    """Somebody looks: output is shown, Ctrl-C reaches us."""
+    ignore_hup: bool = False
+    """nohup was meant."""
+    oom_kills_before: int | None = None
+    keeper: LaunchedKeeper | None = None
+    """Of the present attempt, when this supervisor started it."""
+
+    def launched(self, keeper: LaunchedKeeper) -> None:
+        """A new attempt's keeper; the streams of the one before are closed."""
+        if self.keeper is not None:
+            self.keeper.close()
+        self.keeper = keeper

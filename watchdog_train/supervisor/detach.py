@@ -1,0 +1,99 @@
+"""`-d`: the supervisor in a session of its own, the command back once training is launched."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import msgspec
+
+from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
+
+REPORT_WITHIN_S = 60.0
+REPORT_CAP_BYTES = 65536
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What the detached supervisor tells the command that started it, once."""
+
+    code: int
+    words: str
+    """For stdout when launched, for stderr when refused."""
+
+
+Reporter = Callable[[Report], None]
+
+
+def in_background(supervise: Callable[[Reporter], int]) -> NoReturn:
+    """Run `supervise` in a daemon; exit as soon as it has reported, with the code it names.
+
+    Raises:
+        WtrainError: the platform cannot detach.
+    """
+    if sys.platform == "win32":
+        raise WtrainError(
+            "--detach is not available on Windows",
+            hint="start it in a window of its own: start wtrain run -- python train.py",
+            reference="detach-unavailable",
+        )
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_fd)
+        _become_daemon(supervise, write_fd)
+    os.close(write_fd)
+    os.waitpid(pid, 0)
+    report = _wait_for_report(read_fd)
+    stream = sys.stdout if report.code == 0 else sys.stderr
+    stream.write(report.words + "\n")
+    stream.flush()
+    sys.exit(report.code)
+
+
+def _wait_for_report(read_fd: int) -> Report:
+    data = b""
+    deadline = time.monotonic() + REPORT_WITHIN_S
+    while time.monotonic() < deadline and len(data) < REPORT_CAP_BYTES:
+        ready, _, _ = select.select([read_fd], [], [], max(0.0, deadline - time.monotonic()))
+        part = os.read(read_fd, 4096) if ready else b""
+        if not part:
+            break
+        data += part
+    try:
+        return msgspec.json.decode(data, type=Report)
+    except msgspec.DecodeError:
+        words = "wtrain: the detached supervisor ended before it had launched anything"
+        return Report(code=EXIT_OUR_BUG, words=words)
+
+
+def _become_daemon(supervise: Callable[[Reporter], int], write_fd: int) -> NoReturn:
+    os.setsid()
+    if os.fork() != 0:
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    reported = False
+
+    def report(what: Report) -> None:
+        nonlocal reported
+        if not reported:
+            reported = True
+            os.write(write_fd, msgspec.json.encode(what))
+            os.close(write_fd)
+
+    code = EXIT_OUR_BUG
+    try:
+        code = supervise(report)
+        report(Report(code=code, words="wtrain: ended before anything was launched"))
+    except WtrainError as error:
+        code = error.exit_code
+        report(Report(code=code, words=error.render()))
+    except BaseException as error:  # noqa: BLE001 - the parent must hear of it
+        report(Report(code=EXIT_OUR_BUG, words=f"wtrain: {type(error).__name__}: {error}"))
+    finally:
+        os._exit(code)

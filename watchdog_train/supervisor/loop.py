@@ -1,0 +1,156 @@
+"""The supervisor's loop: observe, decide, perform, record. It never blocks and never sleeps."""
+
+from __future__ import annotations
+
+import select
+import signal as signals
+import time
+from collections.abc import Callable, Iterable
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Request, Wait
+from watchdog_train.core.decide import decide
+from watchdog_train.core.evolve import evolve
+from watchdog_train.core.state import State
+from watchdog_train.report.narrative import narrate, opening_lines
+from watchdog_train.store import requests as request_files
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.launch import resize
+from watchdog_train.supervisor.observe import Observer
+from watchdog_train.supervisor.perform import Performer
+from watchdog_train.supervisor.terminal import terminal_now
+
+REQUESTS_EVERY_S = 0.5
+DRAIN_S = 2.0
+
+
+class Supervisor:
+    """Drives one run until it is finished."""
+
+    def __init__(self, context: Context, state: State) -> None:
+        self._context = context
+        self.state = state
+        self._observer = Observer(context)
+        self._performer = Performer(context, self._observer)
+        self._requests_at = 0.0
+        self._log_was_behind = False
+        self.on_launched: Callable[[], None] | None = None
+        """Called once, when the first attempt runs."""
+
+    def record(self, event: e.AnyEvent) -> None:
+        """Append, fold, tell."""
+        context = self._context
+        attempt = self.state.attempt
+        number = attempt.attempt if attempt is not None else 0
+        if isinstance(event, e.AttemptLaunching):
+            number = event.plan.attempt
+        stamped = context.log.append(event, number)
+        self.state = evolve(self.state, stamped)
+        if isinstance(event, e.StallRecovered):
+            self._observer.lengthen(self.state, event.stall_id)
+        if isinstance(event, e.AttemptLaunched) and len(self.state.attempts) == 1:
+            self._open(event.pid)
+        for line in narrate(stamped, self.state):
+            context.display.say(line)
+
+    def _open(self, pid: int) -> None:
+        context = self._context
+        files = context.directory.path.parent / "latest"
+        for line in opening_lines(
+            state=self.state, policy=context.policy, watching_pid=pid, files=str(files)
+        ):
+            context.display.say(line)
+        if self.on_launched is not None:
+            self.on_launched()
+
+    def run(self) -> None:
+        """The loop, until the run is finished."""
+        while not self.state.finished:
+            self._take_signals()
+            self._take_requests()
+            observation = self._observer.observe(self.state)
+            action = decide(observation, self.state, self._context.policy, self._context.remedies)
+            if isinstance(action, Wait):
+                self._pause(action.until)
+                continue
+            for event in self._performer.perform(action, self.state, observation):
+                self.record(event)
+                if isinstance(event, e.Progress):
+                    self._performer.note_output_dirs(observation)
+            self._say_when_behind()
+            self._context.display.pump()
+        self._context.display.drain(time.monotonic() + DRAIN_S)
+
+    def ask(self, kind: request_files.RequestKind, by: str) -> None:
+        """Queue a request of the person who started this supervisor."""
+        self._queue((request_files.Request(kind=kind, by=by, at=time.time()),))
+
+    def _pause(self, until: float) -> None:
+        context = self._context
+        context.display.pump()
+        keeper = context.keeper
+        watched = [context.signals.wakeup_fd]
+        if keeper is not None and keeper.wake_fd >= 0:
+            watched.append(keeper.wake_fd)
+        timeout_s = max(0.0, until - context.system.monotonic())
+        # Output and exits announce themselves through the keeper's wake pipe; 0.5 s bounds what
+        # is missed when there is none (an adopted run).
+        ready, _, _ = select.select(watched, [], [], min(timeout_s, 0.5))
+        if keeper is not None and keeper.wake_fd in ready:
+            keeper.clear_wake()
+        context.display.pump()
+
+    def _take_signals(self) -> None:
+        for number in self._context.signals.take():
+            self._on_signal(signals.Signals(number))
+
+    def _on_signal(self, number: signals.Signals) -> None:
+        """The table of signals. SIGHUP is none of them: the display sees for itself that its
+        terminal is gone, and the run goes on.
+        """
+        context = self._context
+        match number.name:
+            case "SIGINT":
+                self._observer.requests.append(Request(kind="interrupt", by="Ctrl-C"))
+            case "SIGTERM":
+                self._observer.requests.append(Request(kind="stop", by="SIGTERM"))
+            case "SIGQUIT":
+                self._observer.requests.append(Request(kind="dump", by="SIGQUIT"))
+            case "SIGWINCH":
+                if context.keeper is not None:
+                    now = terminal_now(foreground=True)
+                    resize(context.keeper, now.rows, now.columns)
+            case "SIGUSR1" | "SIGUSR2":
+                self._forward(number)
+
+    def _forward(self, number: signals.Signals) -> None:
+        """A scheduler's warning: to a root that handles it, else a save-request."""
+        attempt = self.state.attempt
+        root = attempt.root if attempt is not None and not attempt.ended else None
+        system = self._context.system
+        if root is not None and system.handles_signal(root.pid, number):
+            system.send_signal(root, number)
+        else:
+            self._observer.requests.append(Request(kind="save", by=number.name))
+
+    def _take_requests(self) -> None:
+        now = time.monotonic()
+        if now < self._requests_at:
+            return
+        self._requests_at = now + REQUESTS_EVERY_S
+        self._queue(request_files.take(self._context.directory))
+
+    def _queue(self, taken: Iterable[request_files.Request]) -> None:
+        for request in taken:
+            match request.kind:
+                case "stop" | "stop_now" | "save" | "dump":
+                    self._observer.requests.append(Request(kind=request.kind, by=request.by))
+                case _:
+                    continue
+
+    def _say_when_behind(self) -> None:
+        behind = self._context.log.behind()
+        if behind is not None and not self._log_was_behind:
+            for line in narrate(behind, self.state):
+                self._context.display.say(line)
+        self._log_was_behind = behind is not None

@@ -1,0 +1,249 @@
+"""Look at everything once: exits, requests, finished tasks, slots and the tree. Sends nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_train.core import track as tracks
+from watchdog_train.core.actions import (
+    LaunchReport,
+    Observation,
+    Request,
+    SaveReport,
+    SettingReport,
+)
+from watchdog_train.core.detect import Verdict, verdict
+from watchdog_train.core.model import ExitStatus, Member, MemberSample, ProcessId, Sample
+from watchdog_train.core.state import AttemptRecord, State
+from watchdog_train.store.slots import read_note, read_saves, read_slots
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.launch import KeeperRecord, read_exit, read_keeper
+from watchdog_train.supervisor.tree import ProcessTree
+
+QUICK_LOOK_S = 0.1
+"""Between looks while something is being started or brought down."""
+SAVES_CAP = 1000
+
+
+class Observer:
+    """Makes observations; remembers only what one attempt needs."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._attempt = -1
+        self._tree: ProcessTree | None = None
+        self._next_look = 0.0
+        self._interval_s = 0.0
+        now = context.system.monotonic()
+        self._track = tracks.new_track(now)
+        self._sample = _empty(now)
+        self._verdict = Verdict(kind="alive")
+        self._launch: LaunchReport | None = None
+        self._exit: ExitStatus | None = None
+        self.requests: deque[Request] = deque()
+
+    def members_ever(self) -> frozenset[int]:
+        """Pids of everybody who ever belonged to the present attempt."""
+        return self._tree.pids_ever() if self._tree is not None else frozenset()
+
+    def lengthen(self, state: State, stall_id: str) -> None:
+        """A stall recovered by itself: that phase gets longer budgets from now on."""
+        for stall in state.stalls:
+            if stall.id == stall_id:
+                self._track = tracks.lengthen(self._track, stall.phase)
+
+    def observe(self, state: State) -> Observation:
+        """Everything seen at this moment."""
+        context = self._context
+        for ended in context.children.poll():
+            context.tasks.finished(ended)
+        now = context.system.monotonic()
+        attempt = state.attempt
+        self._follow(attempt, now)
+        if attempt is not None and not attempt.tree_gone:
+            self._read_keeper_files(attempt)
+            if now >= self._next_look:
+                self._look(state, attempt, now)
+        tasks = context.tasks
+        return Observation(
+            now=now,
+            wall=time.time(),
+            sample=self._sample,
+            verdict=self._verdict,
+            request=self.requests.popleft() if self.requests else None,
+            launch=self._launch,
+            exit=self._exit,
+            running=tasks.running,
+            look=tasks.look,
+            evidence=tasks.evidence,
+            survey=tasks.survey,
+            settings=self._settings(attempt),
+            last_save=self._last_save(state, attempt),
+            resumed_step=self._resumed_step(),
+        )
+
+    def _follow(self, attempt: AttemptRecord | None, now: float) -> None:
+        """Forget the last attempt when a new one begins: phases and totals start anew."""
+        number = attempt.attempt if attempt is not None else 0
+        if number == self._attempt:
+            return
+        self._attempt = number
+        self._tree = None
+        self._track = tracks.new_track(now)
+        self._sample = _empty(now)
+        self._verdict = Verdict(kind="alive", progress_at=now)
+        self._launch = None
+        self._exit = None
+        self._next_look = 0.0
+
+    def _read_keeper_files(self, attempt: AttemptRecord) -> None:
+        directory = self._context.directory.attempt(attempt.attempt)
+        if self._launch is None:
+            record = read_keeper(directory)
+            if record is None:
+                return
+            self._launch = self._report(record)
+        if self._exit is None:
+            self._exit = read_exit(directory)
+
+    def _report(self, record: KeeperRecord) -> LaunchReport:
+        identity = self._context.system.identity
+        keeper = _process(record.keeper_pid, record.keeper_start) or identity(record.keeper_pid)
+        root = _process(record.pid, record.start)
+        if root is None and record.pid is not None and record.error is None:
+            root = identity(record.pid) or ProcessId(record.pid, 0)
+        return LaunchReport(
+            root=root, keeper=keeper or ProcessId(record.keeper_pid, 0), error=record.error
+        )
+
+    def _look(self, state: State, attempt: AttemptRecord, now: float) -> None:
+        context = self._context
+        detection = context.policy.detection
+        quick = state.kill is not None or attempt.ended or not attempt.launched
+        late_s = max(0.0, now - self._next_look) if self._next_look else 0.0
+        self._interval_s = QUICK_LOOK_S if quick else detection.poll_s
+        self._next_look = now + self._interval_s
+        if self._launch is None or self._launch.root is None:
+            return
+        tree = self._ensure_tree(state, attempt, self._launch)
+        scan = read_slots(context.slot_dir) if context.slot_dir is not None else None
+        slots = {reading.pid: reading for reading in scan.readings} if scan is not None else {}
+        slots = {
+            pid: reading for pid, reading in slots.items() if reading.attempt == attempt.attempt
+        }
+        look = tree.look(slots, now=now, thorough=state.kill is not None or attempt.ended)
+        self._sample = Sample(
+            at=now,
+            members=look.members,
+            cpu_s=look.cpu_s,
+            io_bytes=look.io_bytes,
+            tcp_bytes=context.system.tcp_bytes([m.member.pid for m in look.members]),
+            log_bytes=_log_bytes(context.directory.attempt(attempt.attempt)),
+            births=look.births,
+            deaths=look.deaths,
+            empty_looks=look.empty_looks,
+            keeper_alive=look.keeper_alive,
+            suspended_s=context.system.suspended_s(),
+            late_s=late_s,
+        )
+        self._track = tracks.advance(self._track, self._sample, detection)
+        self._verdict = verdict(self._track, self._sample, detection)
+        if self._exit is None and not look.keeper_alive and not _root_alive(look.members, attempt):
+            # Read once more: the keeper may have written it since.
+            directory = context.directory.attempt(attempt.attempt)
+            gone = ExitStatus(code=None, signal=None, how_known="gone")
+            self._exit = read_exit(directory) or gone
+
+    def _ensure_tree(
+        self, state: State, attempt: AttemptRecord, launch: LaunchReport
+    ) -> ProcessTree:
+        if self._tree is None:
+            context = self._context
+            self._tree = ProcessTree(context.system, token=attempt.token, scope=context.scope)
+            keeper = Member(
+                pid=launch.keeper.pid, start=launch.keeper.start, role="keeper", name="keeper"
+            )
+            known = [keeper, *state.members]
+            if launch.root is not None:
+                root = launch.root
+                known.append(Member(pid=root.pid, start=root.start, role="other", ppid=keeper.pid))
+            self._tree.seed(known)
+        return self._tree
+
+    def _settings(self, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:
+        """What training processes said about settings of the plan that nobody spoke of before."""
+        slot_dir = self._context.slot_dir
+        if attempt is None or slot_dir is None or not attempt.launched:
+            return ()
+        wanted = {str(setting.get("id")) for setting in attempt.plan.in_process}
+        wanted -= set(attempt.reported)
+        if not wanted:
+            return ()
+        reports = []
+        for member, slot in tracks.judged(self._sample):
+            if not slot.settings_taken and not slot.progress:
+                continue
+            note = read_note(slot_dir, member.member.pid)
+            if note is None:
+                continue
+            reports += [
+                SettingReport(
+                    remedy=remedy, pid=member.member.pid, took=said.took, why=said.why[:500]
+                )
+                for remedy, said in note.settings.items()
+                if remedy in wanted
+            ]
+        return tuple(reports)
+
+    def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
+        if attempt is None or state.save_requested <= state.save_proven:
+            return None
+        saves = read_saves(self._context.directory.attempt(attempt.attempt), SAVES_CAP)
+        if not saves:
+            return None
+        newest = max(saves, key=lambda save: save.t)
+        return SaveReport(path=newest.path, step=newest.step, t=newest.t)
+
+    def _resumed_step(self) -> int | None:
+        steps = [
+            slot.resumed_step
+            for _, slot in tracks.judged(self._sample)
+            if slot.resumed_step is not None
+        ]
+        return max(steps, default=None)
+
+
+def _empty(now: float) -> Sample:
+    return Sample(
+        at=now,
+        members=(),
+        cpu_s=None,
+        io_bytes=None,
+        tcp_bytes=None,
+        log_bytes=0,
+        births=0,
+        deaths=0,
+    )
+
+
+def _process(pid: int | None, start: int | None) -> ProcessId | None:
+    return ProcessId(pid, start) if pid is not None and start is not None else None
+
+
+def _root_alive(members: tuple[MemberSample, ...], attempt: AttemptRecord) -> bool:
+    root = attempt.root
+    return root is not None and any(
+        sample.member.identity == root and sample.state not in ("Z", "X") for sample in members
+    )
+
+
+def _log_bytes(attempt_dir: Path) -> int:
+    """Size of all captured output, rotated parts included."""
+    total = 0
+    for path in attempt_dir.glob("*.log*"):
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total

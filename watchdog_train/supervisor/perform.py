@@ -1,0 +1,282 @@
+"""One short function per action: do it, and yield the events that say so.
+
+An action with an outside effect yields its intent first; the loop makes that durable before it
+asks for the next event, so a supervisor that dies in between leaves an open intent, never an
+unrecorded deed.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import signal as signals
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from watchdog_train.checkpoints.survey import SurveyRequest
+from watchdog_train.core import actions as a
+from watchdog_train.core import events as e
+from watchdog_train.core.detect import Verdict
+from watchdog_train.core.model import BundleWhy, Member, Plan, ProcessId
+from watchdog_train.core.state import State
+from watchdog_train.core.track import judged
+from watchdog_train.evidence.request import EvidenceRequest, write_private
+from watchdog_train.store.slots import read_note, read_saves, sweep_slots
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.launch import LaunchContext, start_keeper
+from watchdog_train.supervisor.observe import SAVES_CAP, Observer
+
+SURVEY_S = 60.0
+STREAM_FILES = ("output.log", "stdout.log", "stderr.log")
+
+
+class Performer:
+    """Performs actions for one run."""
+
+    def __init__(self, context: Context, observer: Observer) -> None:
+        self._context = context
+        self._observer = observer
+        self._output_dirs: set[str] = set()
+
+    def perform(
+        self, action: a.Action, state: State, observation: a.Observation
+    ) -> Iterator[e.AnyEvent]:
+        """Do it; yields events, intents before their deeds."""
+        match action:
+            case a.Record():
+                yield from action.events
+                for name in action.consumes:
+                    self._context.tasks.discard(name)
+            case a.Launch():
+                yield from self._launch(action.plan)
+            case a.StartLook():
+                self._look(action, state, observation)
+            case a.StartEvidence():
+                yield from self._evidence(action, state, observation)
+            case a.StartSurvey():
+                self._survey(action, state, observation)
+            case a.Signal():
+                yield from self._signal(action, observation)
+            case a.AskStop():
+                control = self._context.control
+                sequence = control.request_stop() if control is not None else 0
+                yield e.StopAsked(
+                    sequence=sequence, can_be_asked=action.can_be_asked, why=action.why
+                )
+            case a.AskSave():
+                control = self._context.control
+                sequence = control.request_save() if control is not None else 0
+                yield e.SaveRequested(
+                    by=action.by, sequence=sequence, can_be_asked=action.can_be_asked
+                )
+            case a.CleanUp():
+                yield self._clean_up()
+            case a.Wait():
+                return
+
+    def _launch(self, plan: Plan) -> Iterator[e.AnyEvent]:
+        context = self._context
+        token = secrets.token_hex(16)
+        yield e.AttemptLaunching(token=token, plan=plan)
+        attempt_dir = context.directory.attempt(plan.attempt)
+        attempt_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(
+            context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
+        )
+        run = LaunchContext(
+            run_id=context.run_id,
+            token=token,
+            scope=context.scope,
+            run_dir=context.directory.path,
+            cwd=Path(context.cwd),
+            slot_dir=context.slot_dir,
+            log_cap_bytes=context.policy.output.log_cap_bytes,
+            ignore_hup=context.ignore_hup,
+            environment=context.environment,
+        )
+        try:
+            launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)
+        except OSError as error:
+            yield e.AttemptExited(
+                code=None, signal=None, how_known="not-started", step=None, error=str(error)
+            )
+            return
+        context.launched(launched)
+        if context.foreground:
+            context.display.follow(launched.streams)
+
+    def _look(self, action: a.StartLook, state: State, observation: a.Observation) -> None:
+        number = len(state.stalls) + 1
+        folder = self._context.staging_dir / f"look-{number:04d}"
+        self._context.tasks.collect(
+            self._request(
+                mode="look",
+                stall_id=f"{number:04d}",
+                why="stall",
+                out_dir=folder,
+                verdict=self._verdict("hang", action.verdict, state),
+                state=state,
+                observation=observation,
+            )
+        )
+
+    def _evidence(
+        self, action: a.StartEvidence, state: State, observation: a.Observation
+    ) -> Iterator[e.AnyEvent]:
+        out_dir = self._context.directory.stall(action.stall_id)
+        yield e.EvidenceCollecting(
+            stall_id=action.stall_id, why=action.bundle_why, dir=str(out_dir)
+        )
+        self._context.tasks.collect(
+            self._request(
+                mode="full",
+                stall_id=action.stall_id,
+                why=action.bundle_why,
+                out_dir=out_dir,
+                verdict=self._verdict(action.kind, action.verdict, state),
+                state=state,
+                observation=observation,
+            )
+        )
+
+    def _request(
+        self,
+        *,
+        mode: str,
+        stall_id: str,
+        why: BundleWhy,
+        out_dir: Path,
+        verdict: dict[str, object],
+        state: State,
+        observation: a.Observation,
+    ) -> EvidenceRequest:
+        context = self._context
+        attempt = state.attempt
+        number = attempt.attempt if attempt is not None else 0
+        attempt_dir = context.directory.attempt(number)
+        staging = context.staging_dir / f"{mode}-{stall_id}"
+        staging.mkdir(mode=0o700, parents=True, exist_ok=True)
+        limits = context.policy.evidence
+        members: tuple[Member, ...] = tuple(
+            sample.member for sample in observation.sample.members if sample.member.role != "keeper"
+        )
+        return EvidenceRequest(
+            mode="look" if mode == "look" else "full",
+            stall_id=stall_id,
+            why=why,
+            out_dir=str(out_dir),
+            staging_dir=str(staging),
+            members=members,
+            verdict=verdict,
+            slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
+            attempt_dir=str(attempt_dir),
+            log_files=tuple(
+                str(attempt_dir / name) for name in STREAM_FILES if (attempt_dir / name).exists()
+            ),
+            log_tail_lines=limits.log_tail_lines,
+            deadline_s=limits.look_s if mode == "look" else limits.total_s,
+            process_s=limits.process_s,
+            exit=observation.exit,
+            command=state.argv,
+            oom_kills_before=context.oom_kills_before,
+        )
+
+    def _verdict(self, kind: str, verdict: Verdict, state: State) -> dict[str, object]:
+        return {
+            "kind": kind,
+            "basis": verdict.basis,
+            "phase": verdict.phase,
+            "ranks": list(verdict.ranks),
+            "beat_age_s": round(verdict.age_s, 1),
+            "at": time.time(),
+            "attempt": state.attempt.attempt if state.attempt is not None else 0,
+            "why": verdict.why,
+        }
+
+    def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
+        context = self._context
+        self.note_output_dirs(observation)
+        saves = [
+            save
+            for attempt in state.attempts
+            for save in read_saves(context.directory.attempt(attempt.attempt), SAVES_CAP)
+        ]
+        named = context.policy.recovery.checkpoints
+        attempt = state.attempt
+        ended = attempt is None or attempt.tree_gone
+        request = SurveyRequest(
+            directories=named or tuple(sorted(self._output_dirs)),
+            only_directories=bool(named),
+            saves=tuple(saves),
+            argv=state.argv,
+            cwd=state.cwd,
+            level=action.level,
+            settle_s=0.0 if ended else 2.0,
+            budget_s=SURVEY_S,
+        )
+        number = attempt.attempt if attempt is not None else 0
+        path = context.directory.attempt(number) / "survey-request.json"
+        context.tasks.scan_checkpoints(request, path, deadline_s=SURVEY_S)
+
+    def note_output_dirs(self, observation: a.Observation) -> None:
+        """Remember where the training said that it keeps its output, while its notes exist."""
+        slot_dir = self._context.slot_dir
+        if slot_dir is None:
+            return
+        for member, _ in judged(observation.sample):
+            note = read_note(slot_dir, member.member.pid)
+            if note is not None:
+                self._output_dirs.update(note.output_dirs[:16])
+
+    def _signal(self, action: a.Signal, observation: a.Observation) -> Iterator[e.AnyEvent]:
+        yield e.Signalling(
+            sequence=action.sequence,
+            stage=action.stage,
+            targets=action.targets,
+            signal=action.signal,
+            why=action.why,
+        )
+        if action.signal == 0:
+            return
+        system = self._context.system
+        roles = {s.member.identity: s.member.role for s in observation.sample.members}
+        for target in action.targets:
+            if action.group:
+                result = system.send_signal_to_group(target, action.signal)
+            else:
+                if action.signal == signals.SIGTERM and hasattr(signals, "SIGCONT"):
+                    # A stopped process does not act on SIGTERM.
+                    system.send_signal(target, signals.SIGCONT)
+                result = system.send_signal(target, action.signal)
+            yield e.Signalled(
+                pid=target.pid,
+                start=target.start,
+                signal=action.signal,
+                role=roles.get(target, "other"),
+                result=result,
+            )
+
+    def _clean_up(self) -> e.TreeGone:
+        """Remove what a killed tree of torch leaves: only names that carry a pid of ours.
+
+        Other names (sem.mp-*, psm_*) say nothing about their owner; the kill order lets the
+        resource trackers remove those.
+        """
+        context = self._context
+        ours = self._observer.members_ever()
+        removed = []
+        for name in sorted(context.system.shared_memory_names() or ()):
+            match = re.fullmatch(r"torch_(\d+)_\d+_\d+", name)
+            if match and int(match[1]) in ours and context.system.remove_shared_memory(name):
+                removed.append(name)
+        if context.slot_dir is not None:
+            sweep_slots(context.slot_dir, lambda pid, start: self._is_alive(ProcessId(pid, start)))
+        return e.TreeGone(shared_memory_removed=tuple(removed))
+
+    def _is_alive(self, who: ProcessId) -> bool | None:
+        system = self._context.system
+        # A slot without a start time: alive is whoever has that pid now.
+        return system.identity(who.pid) is not None if who.start == 0 else system.is_alive(who)

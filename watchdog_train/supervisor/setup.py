@@ -1,0 +1,242 @@
+"""Build what a supervisor needs: for a new run, and for one whose supervisor is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import watchdog_train
+from watchdog_train.core import events as e
+from watchdog_train.core.model import ProcessId
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
+from watchdog_train.evidence.host import oom_kills
+from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.report.narrative import closing_lines
+from watchdog_train.store import registry
+from watchdog_train.store.control import ControlPage
+from watchdog_train.store.event_log import EventLog
+from watchdog_train.store.lock import Holder, RunLock
+from watchdog_train.store.places import private_runtime_directory
+from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.duplicates import training_key
+from watchdog_train.supervisor.loop import Supervisor
+from watchdog_train.supervisor.signals import SignalQueue
+from watchdog_train.supervisor.tasks import Tasks
+from watchdog_train.supervisor.terminal import Terminal
+from watchdog_train.system import current
+from watchdog_train.system.protocol import ProcessSystem
+
+
+def this_supervisor(system: ProcessSystem) -> Holder:
+    """Who we are, for the lock and the registry."""
+    me = system.identity(os.getpid()) or ProcessId(os.getpid(), 0)
+    return Holder(pid=me.pid, start=me.start, host=socket.gethostname(), boot_id=system.boot_id())
+
+
+def scope_of(system: ProcessSystem) -> str:
+    """Host, boot and Slurm job: a token counts only where this is the same."""
+    job = ":".join(
+        os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_PROCID")
+    )
+    return f"{socket.gethostname()}/{system.boot_id() or 'unknown'}/{job}"
+
+
+class RunSession:
+    """A run held by this process: its lock, its registration and its loop."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        policy: Policy,
+        remedies: Mapping[str, Remedy],
+        *,
+        terminal: Terminal,
+        display: Display,
+        environment: Mapping[str, str],
+        cwd: str,
+        foreground: bool = True,
+        state: State | None = None,
+    ) -> None:
+        self.directory = directory
+        self.system = current()
+        self._lock = RunLock(directory.lock, this_supervisor(self.system))
+        self._lock.acquire()
+        self._terminal, self._display = terminal, display
+        self._environment, self._cwd, self._foreground = dict(environment), cwd, foreground
+        try:
+            self.context = self._build(policy, remedies, state)
+        except BaseException:
+            self._lock.release()
+            raise
+        self.supervisor = Supervisor(self.context, state or State())
+
+    def _build(
+        self, policy: Policy, remedies: Mapping[str, Remedy], state: State | None
+    ) -> Context:
+        system, directory = self.system, self.directory
+        slot_dir = self._slot_dir(state)
+        control = None
+        if slot_dir is not None:
+            with suppress(OSError):
+                path = slot_dir / "control"
+                control = ControlPage.open(path) if path.exists() else ControlPage.create(path)
+        spill_dir = private_runtime_directory("spill", directory.run_id, make=True)
+        staging = private_runtime_directory("staging", directory.run_id, make=True)
+        children = ChildTable(system)
+        system.become_subreaper()
+        hup_ignored = (
+            hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        )
+        return Context(
+            directory=directory,
+            policy=policy,
+            system=system,
+            log=EventLog.open(directory.events, spill_dir=spill_dir),
+            children=children,
+            tasks=Tasks(children),
+            signals=SignalQueue(),
+            remedies=remedies,
+            run_id=directory.run_id,
+            scope=scope_of(system),
+            cwd=self._cwd,
+            slot_dir=slot_dir,
+            control=control,
+            staging_dir=staging or directory.path / "staging",
+            terminal=self._terminal,
+            display=self._display,
+            environment=self._environment,
+            foreground=self._foreground,
+            ignore_hup=hup_ignored,
+            oom_kills_before=oom_kills(),
+        )
+
+    def _slot_dir(self, state: State | None) -> Path | None:
+        """The directory for heartbeat slots, made private; None where there is no place for it."""
+        if state is not None and state.run_id:
+            known = Path(state.slot_dir) if state.slot_dir is not None else None
+            return known if known is not None and known.is_dir() else None
+        chosen = self.system.slot_directory(self.directory.run_id)
+        if chosen is None and self.system.on_network_file_system(self.directory.path) is False:
+            chosen = self.directory.path / "slots"
+        if chosen is None:
+            return None
+        try:
+            chosen.mkdir(mode=0o700, parents=True)
+            self.directory.slot_dir_file.write_text(f"{chosen}\n", encoding="utf-8")
+        except OSError:
+            return None
+        return chosen
+
+    def register(self) -> None:
+        """List the run among the live ones of this user, under this supervisor."""
+        me = this_supervisor(self.system)
+        context = self.context
+        registry.register(
+            self.directory,
+            ProcessId(me.pid, me.start),
+            boot_id=me.boot_id,
+            training_key=training_key(self.supervisor.state.argv, context.cwd, context.environment),
+        )
+
+    def begin(self, *, name: str, argv: tuple[str, ...]) -> None:
+        """Record the start of a new run and list it among the live ones."""
+        me = this_supervisor(self.system)
+        self.supervisor.record(
+            e.RunStarted(
+                run_id=self.directory.run_id,
+                name=name,
+                boot_id=me.boot_id,
+                host=me.host,
+                pid=me.pid,
+                start=me.start,
+                argv=argv,
+                cwd=self.context.cwd,
+                run_dir=str(self.directory.path),
+                slot_dir=str(self.context.slot_dir) if self.context.slot_dir else None,
+                wtrain_version=watchdog_train.__version__,
+            )
+        )
+        self.register()
+
+    @property
+    def exit_code(self) -> int:
+        """What the command exits with."""
+        code = self.supervisor.state.exit_code
+        return code if code is not None else EXIT_OUR_BUG
+
+    @property
+    def was_launched(self) -> bool:
+        """Whether any attempt was started."""
+        return any(attempt.launched for attempt in self.supervisor.state.attempts)
+
+    @property
+    def why(self) -> str:
+        """Why the run ended, in words."""
+        return self.supervisor.state.why or "ended for an unknown reason"
+
+    def close_with_words(self) -> None:
+        """The summary of a finished run."""
+        lines = {name: spec.script_line for name, spec in self.context.remedies.items()}
+        for line in closing_lines(self.supervisor.state, lines):
+            self.context.display.say(line)
+
+    def run(self) -> None:
+        """The loop, with the signals ours.
+
+        An exception of ours is recorded and raised; training lives on under its keeper.
+        """
+        self.context.signals.install()
+        try:
+            self.supervisor.run()
+        except Exception as error:
+            self._leave(error)
+            raise
+        finally:
+            self.context.signals.restore()
+            self._close()
+
+    def _leave(self, error: Exception) -> None:
+        """A bug of ours must not cost the training: it stays with its keeper, and we say so."""
+        words = f"{type(error).__name__}: {error}"
+        with suppress(WtrainError, OSError):
+            self.supervisor.record(e.SupervisorLeft(why=f"a bug of wtrain: {words}"[:2000]))
+        self.context.display.say(
+            "wtrain: a bug of ours ends this supervisor; the training goes on by itself. "
+            f"Take it up again with: wtrain adopt {self.directory.run_id}"
+        )
+
+    def _close(self) -> None:
+        context = self.context
+        finished = self.supervisor.state.finished
+        for child in context.children.running():
+            if context.keeper is not None and child is context.keeper.child:
+                context.children.release(child)
+            else:
+                context.children.end(child)
+        if context.keeper is not None:
+            context.keeper.close()
+        context.log.close(2.0)
+        if finished:
+            registry.forget(self.directory)
+            self._remove_slot_dir()
+        self._lock.release()
+
+    def _remove_slot_dir(self) -> None:
+        slot_dir = self.context.slot_dir
+        if self.context.control is not None:
+            self.context.control.close()
+        if slot_dir is None:
+            return
+        with suppress(OSError):
+            for entry in os.scandir(slot_dir):
+                os.unlink(entry.path)
+            slot_dir.rmdir()

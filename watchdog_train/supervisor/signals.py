@@ -1,0 +1,63 @@
+"""Signals to the supervisor become values in a queue; a handler does nothing else.
+
+First SIGINT, SIGTERM: a request to stop; a second one of either: now. SIGHUP: go on without the
+terminal. SIGQUIT: evidence now. SIGUSR1, SIGUSR2: forwarded to the root when it handles them,
+else answered by a save-request. SIGTSTP keeps its default: we stop, training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections import deque
+from types import FrameType
+from typing import Any
+
+_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+
+
+class SignalQueue:
+    """Installed for the life of a loop; `wakeup_fd` becomes readable when a signal came."""
+
+    def __init__(self) -> None:
+        self._pending: deque[int] = deque(maxlen=64)
+        self._previous: dict[int, Any] = {}
+        self.wakeup_fd, self._write_fd = os.pipe()
+        os.set_blocking(self.wakeup_fd, False)
+        os.set_blocking(self._write_fd, False)
+        self._previous_wakeup = -1
+
+    def install(self) -> None:
+        """Take over the signals of the table; main thread only."""
+        self._previous_wakeup = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        for name in _HANDLED:
+            number = getattr(signal, name, None)
+            if number is not None:
+                self._previous[number] = signal.signal(number, self._queue)
+        child = getattr(signal, "SIGCHLD", None)
+        if child is not None:
+            # A handler that does nothing: its arrival wakes the loop through the wakeup fd.
+            self._previous[child] = signal.signal(child, lambda _number, _frame: None)
+
+    def _queue(self, number: int, _frame: FrameType | None) -> None:
+        self._pending.append(number)
+
+    def take(self) -> list[int]:
+        """Signals that arrived since the last call, oldest first."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wakeup_fd, 4096):
+                pass
+        taken = []
+        while self._pending:
+            taken.append(self._pending.popleft())
+        return taken
+
+    def restore(self) -> None:
+        """Give the signals back."""
+        signal.set_wakeup_fd(self._previous_wakeup)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._previous.clear()
+        os.close(self.wakeup_fd)
+        os.close(self._write_fd)

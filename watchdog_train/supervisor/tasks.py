@@ -1,0 +1,140 @@
+"""Slow work as child processes with deadlines: looks, evidence, checkpoint surveys.
+
+Each task is a module of ours run with a request file; it answers with a file. A task that dies,
+hangs or writes nonsense still gives an answer that says so: the loop never waits for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from watchdog_train.checkpoints.survey import SurveyRequest
+from watchdog_train.core.actions import TaskName
+from watchdog_train.core.model import EvidenceResult, Survey
+from watchdog_train.evidence.request import (
+    EvidenceRequest,
+    read_result,
+    write_private,
+    write_request,
+)
+from watchdog_train.supervisor.children import ChildTable, FinishedChild
+
+SURVEY_CAP_BYTES = 16 * 1024 * 1024
+EXTRA_S = 10.0
+"""For starting Python and closing the bundle, on top of the task's own deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    child: str
+    finish: Callable[[FinishedChild], None]
+
+
+class Tasks:
+    """The tasks of one supervisor; at most one of each name at a time."""
+
+    def __init__(self, children: ChildTable) -> None:
+        self._children = children
+        self._running: dict[TaskName, _Running] = {}
+        self.look: EvidenceResult | None = None
+        self.evidence: EvidenceResult | None = None
+        self.survey: Survey | None = None
+
+    @property
+    def running(self) -> frozenset[TaskName]:
+        """Names of the tasks that have not answered yet."""
+        return frozenset(self._running)
+
+    def collect(self, request: EvidenceRequest) -> None:
+        """Start a look or a full collection."""
+        name: TaskName = "look" if request.mode == "look" else "evidence"
+        path = Path(request.staging_dir) / f"{name}-request.json"
+        write_request(request, path)
+
+        def finish(ended: FinishedChild) -> None:
+            result = read_result(request) or EvidenceResult(
+                stall_id=request.stall_id,
+                dir=request.out_dir,
+                processes=(),
+                diagnosis=None,
+                patience="unknown",
+                fingerprint=None,
+                seconds=ended.seconds,
+                problem=_problem(ended) or "the collector left no answer",
+            )
+            if request.mode == "look":
+                self.look = result
+            else:
+                self.evidence = result
+
+        self._start(name, "watchdog_train.evidence.collect", path, request.deadline_s, finish)
+
+    def scan_checkpoints(self, request: SurveyRequest, path: Path, *, deadline_s: float) -> None:
+        """Start a survey of the checkpoints."""
+        answer = path.with_name("survey.json")
+        answer.unlink(missing_ok=True)
+        write_private(path, msgspec.json.encode(msgspec.structs.replace(request, out=str(answer))))
+
+        def finish(ended: FinishedChild) -> None:
+            self.survey = _read_survey(answer) or Survey(
+                findings=(),
+                directories=(),
+                problem=_problem(ended) or "the survey left no answer",
+            )
+
+        self._start("survey", "watchdog_train.checkpoints.survey", path, deadline_s, finish)
+
+    def discard(self, name: TaskName) -> None:
+        """Forget a result that has been used."""
+        match name:
+            case "look":
+                self.look = None
+            case "evidence":
+                self.evidence = None
+            case "survey":
+                self.survey = None
+
+    def finished(self, ended: FinishedChild) -> None:
+        """Take the answer of a child that has ended, if it was one of ours."""
+        for name, running in list(self._running.items()):
+            if running.child == ended.name:
+                del self._running[name]
+                running.finish(ended)
+
+    def _start(
+        self,
+        name: TaskName,
+        module: str,
+        request: Path,
+        deadline_s: float,
+        finish: Callable[[FinishedChild], None],
+    ) -> None:
+        self.discard(name)
+        # The training's directory must not be on the path: it may hold a file named like a
+        # module of ours or of the standard library. -I does that on every Python.
+        argv = [sys.executable, "-I", "-m", module, str(request)]
+        self._children.spawn(argv, name=f"task-{name}", deadline_s=deadline_s + EXTRA_S)
+        self._running[name] = _Running(child=f"task-{name}", finish=finish)
+
+
+def _problem(ended: FinishedChild) -> str | None:
+    if ended.timed_out:
+        return f"{ended.name} did not end within {ended.seconds:.0f} s and was killed"
+    if ended.signal is not None:
+        return f"{ended.name} was killed by signal {ended.signal}"
+    if ended.code:
+        return f"{ended.name} failed with exit code {ended.code}"
+    return None
+
+
+def _read_survey(answer: Path) -> Survey | None:
+    try:
+        with answer.open("rb") as file:
+            return msgspec.json.decode(file.read(SURVEY_CAP_BYTES), type=Survey)
+    except (OSError, msgspec.DecodeError):
+        return None

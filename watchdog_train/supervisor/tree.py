@@ -1,0 +1,264 @@
+"""Who belongs to the attempt: a continuous record of (pid, start), so that orphans stay known.
+
+Membership is ancestry seen while it existed, or the attempt's token in an environment with the
+same scope; once recorded it outlives the parent. Nothing here sends a signal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from watchdog_train.client import layout
+from watchdog_train.core.model import (
+    Member,
+    MemberSample,
+    ProcessId,
+    ProcessRow,
+    Role,
+    SlotReading,
+    Value,
+)
+from watchdog_train.system.protocol import ProcessSystem
+
+TOKEN_SCAN_EVERY_S = 30.0
+_HELPERS = {
+    "multiprocessing.resource_tracker": "resource_tracker",
+    "torch_shm_manager": "torch_shm_manager",
+    "multiprocessing.forkserver": "forkserver",
+}
+_LAUNCHERS = ("torch.distributed.run", "torchrun", "accelerate.commands.launch")
+
+
+class TreeLook(Value, frozen=True, kw_only=True):
+    """The tree at one moment, and totals that only grow."""
+
+    members: tuple[MemberSample, ...]
+    cpu_s: float | None
+    io_bytes: int | None
+    births: int
+    deaths: int
+    empty_looks: int
+    keeper_alive: bool
+
+
+class ProcessTree:
+    """The record of one attempt's processes."""
+
+    def __init__(self, system: ProcessSystem, *, token: str, scope: str) -> None:
+        self._system = system
+        self._token = token
+        self._scope = scope
+        self._members: dict[ProcessId, Member] = {}
+        self._dead: set[ProcessId] = set()
+        self._last: dict[ProcessId, tuple[float, int]] = {}
+        self._keeper: ProcessId | None = None
+        self._cpu_s = 0.0
+        self._cpu_known = True
+        self._io_bytes = 0
+        self._io_known = True
+        self._births = 0
+        self._deaths = 0
+        self._empty_looks = 0
+        self._scanned_at = 0.0
+
+    def seed(self, members: Iterable[Member]) -> None:
+        """Record members that are known from elsewhere: a launch, or a census in the log."""
+        for member in members:
+            self._members.setdefault(member.identity, member)
+            if member.role == "keeper":
+                self._keeper = member.identity
+
+    def members(self) -> tuple[Member, ...]:
+        """Everybody recorded and not seen dead."""
+        return tuple(self._members.values())
+
+    def pids_ever(self) -> frozenset[int]:
+        """Pids of all who ever belonged, the dead included."""
+        return frozenset(identity.pid for identity in (*self._members, *self._dead))
+
+    def look(
+        self, slots: Mapping[int, SlotReading], *, now: float, thorough: bool = False
+    ) -> TreeLook:
+        """Bring the record up to date and sample it.
+
+        Args:
+            slots: heartbeat slots by pid.
+            now: monotonic seconds.
+            thorough: also search all processes for our token (always done twice a minute).
+        """
+        rows = self._system.snapshot(tuple(self._members))
+        self._add_descendants(rows)
+        if thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S:
+            self._scanned_at = now
+            self._add_by_token()
+            rows = self._system.snapshot(tuple(self._members))
+            self._add_descendants(rows)
+        samples = self._sample(rows, slots)
+        alive = [s for s in samples if s.member.role != "keeper" and s.state not in ("Z", "X")]
+        if alive:
+            self._empty_looks = 0
+        elif thorough:
+            self._empty_looks += 1
+        keeper = rows.get(self._keeper.pid) if self._keeper is not None else None
+        return TreeLook(
+            members=samples,
+            cpu_s=self._cpu_s if self._cpu_known else None,
+            io_bytes=self._io_bytes if self._io_known else None,
+            births=self._births,
+            deaths=self._deaths,
+            empty_looks=self._empty_looks,
+            keeper_alive=keeper is not None
+            and keeper.identity == self._keeper
+            and keeper.state not in ("Z", "X"),
+        )
+
+    def _add_descendants(self, rows: Mapping[int, ProcessRow]) -> None:
+        living = {
+            member.pid: member
+            for identity, member in self._members.items()
+            if identity.pid in rows and rows[identity.pid].identity == identity
+        }
+        # A child never started before its parent, so one pass in order of age finds grandchildren.
+        for row in sorted(rows.values(), key=lambda row: (row.start, row.pid)):
+            if row.ppid not in living or row.pid in living or row.pid == os.getpid():
+                continue
+            if row.identity in self._dead:
+                continue
+            living[row.pid] = self._add(row)
+
+    def _add(self, row: ProcessRow) -> Member:
+        role, name = self._describe(row)
+        member = Member(pid=row.pid, start=row.start, role=role, ppid=row.ppid, name=name)
+        self._members[row.identity] = member
+        self._births += 1
+        return member
+
+    def _describe(self, row: ProcessRow) -> tuple[Role, str]:
+        command = " ".join(self._system.command_line(row.pid) or ())[:4096]
+        name = next((short for long, short in _HELPERS.items() if long in command), row.name)
+        if name == row.name and any(launcher in command for launcher in _LAUNCHERS):
+            return "launcher", name
+        return "other", name
+
+    def _add_by_token(self) -> None:
+        names = (layout.ENV_TOKEN, layout.ENV_SCOPE)
+        for pid, row in self._system.all_processes().items():
+            if pid == os.getpid() or row.identity in self._members or row.state in ("Z", "X"):
+                continue
+            environment = self._system.environment(pid, names)
+            if not environment or environment.get(layout.ENV_TOKEN) != self._token:
+                continue
+            if environment.get(layout.ENV_SCOPE) == self._scope:
+                self._add(row)
+
+    def _sample(
+        self, rows: Mapping[int, ProcessRow], slots: Mapping[int, SlotReading]
+    ) -> tuple[MemberSample, ...]:
+        samples = []
+        for identity, member in list(self._members.items()):
+            row = rows.get(identity.pid)
+            if row is None or row.identity != identity:
+                self._bury(identity)
+                continue
+            slot = slots.get(identity.pid)
+            if slot is not None and slot.start not in (0, identity.start):
+                slot = None
+            known = self._identify(member, row, slot, slots)
+            self._members[identity] = known
+            if known.role != "keeper":
+                self._account(identity, row)
+            asks = slot is not None or member.ppid == (self._keeper.pid if self._keeper else 0)
+            samples.append(
+                MemberSample(
+                    member=known,
+                    state=row.state,
+                    cpu_s=row.cpu_s,
+                    io_bytes=row.io_bytes,
+                    slot=slot,
+                    waits_for_input=self._system.waits_for_input(identity.pid) if asks else None,
+                )
+            )
+        return tuple(samples)
+
+    def _bury(self, identity: ProcessId) -> None:
+        del self._members[identity]
+        self._dead.add(identity)
+        self._last.pop(identity, None)
+        self._deaths += 1
+
+    def _identify(
+        self,
+        member: Member,
+        row: ProcessRow,
+        slot: SlotReading | None,
+        slots: Mapping[int, SlotReading],
+    ) -> Member:
+        """Fill in what a slot says, and notice an exec since the last look."""
+        if member.role == "keeper":
+            return member
+        role: Role = member.role
+        name = member.name
+        if slot is None and member.role == "other" and row.name != member.name[:15]:
+            role, name = self._describe(row)
+        rank, local_rank, worker = member.rank, member.local_rank, member.worker
+        if slot is not None and slot.role != "unknown":
+            role = slot.role
+            rank, local_rank, worker = slot.rank, slot.local_rank, slot.worker
+            if role == "rank" and self._inside_a_rank(member, slots):
+                role = "other"
+            if role in ("worker", "other") and rank is None:
+                rank = self._rank_above(member, slots)
+        if role == "rank" and rank is None:
+            rank = 0
+        return Member(
+            pid=member.pid,
+            start=member.start,
+            role=role,
+            rank=rank,
+            local_rank=local_rank,
+            worker=worker,
+            ppid=row.ppid,
+            name=name,
+        )
+
+    def _ancestors(self, member: Member) -> Iterable[Member]:
+        by_pid = {other.pid: other for other in self._members.values()}
+        seen: set[int] = set()
+        above = by_pid.get(member.ppid)
+        while above is not None and above.pid not in seen:
+            seen.add(above.pid)
+            yield above
+            above = by_pid.get(above.ppid)
+
+    def _inside_a_rank(self, member: Member, slots: Mapping[int, SlotReading]) -> bool:
+        """A helper script started by a rank is not a rank, though it runs the same hooks."""
+        return any(
+            slots[above.pid].role == "rank"
+            for above in self._ancestors(member)
+            if above.pid in slots
+        )
+
+    def _rank_above(self, member: Member, slots: Mapping[int, SlotReading]) -> int | None:
+        for above in self._ancestors(member):
+            slot = slots.get(above.pid)
+            if slot is not None and slot.role == "rank":
+                return slot.rank if slot.rank is not None else 0
+        return None
+
+    def _account(self, identity: ProcessId, row: ProcessRow) -> None:
+        """Add what the process did since the last look; totals never shrink.
+
+        CPU of a child shows up again in its parent's reaped time. That counts it twice, but only
+        in the look in which a process died, which is not quiet anyway.
+        """
+        if row.cpu_s is None:
+            self._cpu_known = False
+        if row.io_bytes is None and identity in self._last:
+            self._io_known = False
+        cpu_s = (row.cpu_s or 0.0) + (row.reaped_cpu_s or 0.0)
+        io_bytes = row.io_bytes or 0
+        before = self._last.get(identity, (0.0, 0))
+        self._cpu_s += max(0.0, cpu_s - before[0])
+        self._io_bytes += max(0, io_bytes - before[1])
+        self._last[identity] = (max(cpu_s, before[0]), max(io_bytes, before[1]))
