@@ -55,9 +55,12 @@ class _BoundedReads:
         self.seekable = file.seekable
 
     def read(self, size: int = -1) -> bytes:
-        if size < 0 or size > _DIRECTORY_CAP_BYTES:
+        # zipfile asks for the rest of the file (-1) where it looks for the end record.
+        wanted = _DIRECTORY_CAP_BYTES + 1
+        data = self._file.read(wanted if size < 0 else min(size, wanted))
+        if len(data) > _DIRECTORY_CAP_BYTES:
             raise UnreadableError("its table of contents is larger than what is read of it")
-        return self._file.read(size)
+        return data
 
 
 class OpenZip:
