@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
-from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
+from watchdog_train.core.facts import BundleVerdict, Evidence, LockFact, ProcessEvidence
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.core.rules import Rules
 from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence import bundle, fault_handler, host, logs, pyspy
+from watchdog_train.evidence import bundle, fault_handler, host, locks, logs, pyspy
 from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.evidence.proc import look
 from watchdog_train.evidence.request import (
@@ -228,6 +228,7 @@ class _Collection:
             logs=logs.tails(self._log_files(), request.log_tail_lines),
             exit=request.exit,
             host=facts,
+            locks=self._locks(),
         )
         diagnosis, patience = diagnose(evidence, self._rules())
         result = EvidenceResult(
@@ -251,6 +252,10 @@ class _Collection:
         )
         bundle.write_staged(self.staging, whole)
         return bundle.publish(self.staging, Path(request.out_dir), result)
+
+    def _locks(self) -> tuple[LockFact, ...]:
+        waiting = [t for t in self.targets if locks.waits_for_lock_file(t.threads)]
+        return tuple(fact for target in waiting[:8] for fact in locks.find(target.pid))
 
     def _log_files(self) -> tuple[str, ...]:
         folder = self.request.attempt_dir

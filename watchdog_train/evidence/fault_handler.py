@@ -12,7 +12,7 @@ import time
 
 from watchdog_train.client import layout
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.stacks import FRAMES_CAP, NAME_CAP, THREADS_CAP, Frame, ThreadStack
+from watchdog_train.core.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack, printable
 from watchdog_train.system.protocol import ProcessSystem
 
 _DUMP_CAP_BYTES = 4 << 20
@@ -92,14 +92,14 @@ def parse(text: str) -> tuple[ThreadStack, ...] | None:
             if open_thread:
                 threads.append(ThreadStack(frames=tuple(frames), name=name))
             named = _THREAD_NAME.search(head["rest"])
-            name, frames, open_thread = named["name"] if named else None, [], True
+            name, frames, open_thread = printable(named["name"]) if named else None, [], True
             continue
         found = _FRAME.match(line)
         if found and open_thread and len(frames) < FRAMES_CAP:
             frames.append(
                 Frame(
-                    function=found["name"][:NAME_CAP],
-                    file=found["file"][-NAME_CAP:],
+                    function=printable(found["name"]),
+                    file=printable(found["file"]),
                     line=int(found["line"]),
                 )
             )

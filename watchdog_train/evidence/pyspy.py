@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.stacks import FRAMES_CAP, NAME_CAP, THREADS_CAP, Frame, ThreadStack
+from watchdog_train.core.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack, printable
 from watchdog_train.evidence.jobs import Finished
 
 NAME = "py-spy"
@@ -104,7 +104,7 @@ def _thread(entry: dict[str, Any], pid: int) -> ThreadStack | None:
     active = entry.get("active")
     return ThreadStack(
         frames=tuple(_frame(frame) for frame in frames if isinstance(frame, dict)),
-        name=name[:NAME_CAP] if isinstance(name, str) else None,
+        name=printable(name) if isinstance(name, str) else None,
         os_id=os_id if isinstance(os_id, int) else None,
         main=os_id == pid or (not isinstance(os_id, int) and name == "MainThread"),
         active=active if isinstance(active, bool) else None,
@@ -123,4 +123,4 @@ def _frame(entry: dict[str, Any]) -> Frame:
 
 
 def _text(value: Any) -> str:
-    return value[-NAME_CAP:] if isinstance(value, str) else "?"
+    return printable(value) if isinstance(value, str) else "?"

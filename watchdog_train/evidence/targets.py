@@ -16,9 +16,11 @@ from watchdog_train.core.stacks import (
     is_idle_helper,
     is_idle_worker,
     own_frames,
+    printable,
 )
 from watchdog_train.evidence import proc, redact
 
+_ARGUMENTS_CAP, _ARGUMENT_CAP = 100, 300
 ORDER = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
 _KEEP_VARIABLES = re.compile(
     r"(?:RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|CUDA_VISIBLE_DEVICES|"
@@ -94,7 +96,8 @@ class Target:
         if self.first is None or self.first.state in ("Z", "X"):
             return
         self.python = proc.is_python(self.pid)
-        self.command = redact.redact_argv(proc.command_line(self.pid))
+        command = redact.redact_argv(proc.command_line(self.pid))
+        self.command = tuple(printable(text, _ARGUMENT_CAP) for text in command[:_ARGUMENTS_CAP])
         variables = proc.environment(self.pid)
         kept = [name for name in variables if _KEEP_VARIABLES.match(name)]
         self.environment = redact.redact_environment(variables, kept)

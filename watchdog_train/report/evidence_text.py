@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from watchdog_train.core.diagnose import groups
 from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.model import Diagnosis
-from watchdog_train.core.stacks import Frame, Group, is_idle_helper, is_idle_worker
+from watchdog_train.core.stacks import Frame, Group, is_idle_helper, is_idle_worker, trimmed
 
 _EVIDENCE_LINES = 8
 _GROUP_LINES = 8
@@ -132,8 +132,8 @@ def labels(group: Group) -> str:
 
 
 def chain(frames: Sequence[Frame], count: int = _GROUP_FRAMES) -> str:
-    """The innermost frames in one line."""
-    return " < ".join(str(frame) for frame in frames[:count])
+    """The innermost frames in one line, without the waits at the top."""
+    return " < ".join(str(frame) for frame in trimmed(frames)[:count])
 
 
 def group_text(found: Sequence[Group], *, frames: int = 12) -> str:

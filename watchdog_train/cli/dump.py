@@ -1,0 +1,98 @@
+"""`wtrain dump`: evidence now, of a run or of any process tree, without ending anything."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from watchdog_train.cli.json_output import print_json
+from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.core.evolve import replay
+from watchdog_train.core.model import EvidenceResult, Member
+from watchdog_train.errors import WtrainError
+from watchdog_train.evidence.bundle import SUMMARY_FILE
+from watchdog_train.evidence.discover import tree_of
+from watchdog_train.evidence.manual import claim_bundle, collect_now
+from watchdog_train.store.event_log import read_events
+from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_paths import RunDirectory, default_runs_dir
+from watchdog_train.system import current
+
+SCHEMA_VERSION = 1
+
+
+@click.command("dump")
+@run_argument
+@click.option("--pid", type=click.IntRange(min=1), help="Any process: its whole tree is dumped.")
+@runs_dir_option
+@json_option
+def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json: bool) -> None:
+    """Take stacks of every process and say what they mean. Nothing is killed."""
+    if pid is not None and run_ref is not None:
+        raise click.UsageError("RUN or --pid, not both")
+    result = _of_pid(pid, runs_dir) if pid is not None else _of_run(resolve(run_ref, runs_dir))
+    if as_json:
+        print_json({"schema_version": SCHEMA_VERSION, **_answer(result)})
+        return
+    click.echo(f"wtrain: evidence is in {result.dir}", err=True)
+    click.echo((Path(result.dir) / SUMMARY_FILE).read_text("utf-8", "replace"))
+
+
+def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
+    system = current()
+    members = tree_of(system, pid)
+    if not members:
+        raise WtrainError(f"there is no process {pid}", reference="pid-unknown")
+    place = default_runs_dir(runs_dir)
+    name = f"pid-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = claim_bundle(place / name / "stalls")
+    ignore = place / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", "utf-8")
+    return collect_now(members, folder)
+
+
+def _of_run(run: RunDirectory) -> EvidenceResult:
+    state = replay(read_events(run.events, strict=False, spill_dir=run.spill_dir).events)
+    system = current()
+    alive: tuple[Member, ...] = tuple(
+        member for member in state.members if system.is_alive(member.identity) is not False
+    )
+    root = state.attempt.root if state.attempt else None
+    if root is not None and system.is_alive(root) is not False:
+        known = {member.pid for member in alive}
+        alive += tuple(m for m in tree_of(system, root.pid) if m.pid not in known)
+    if not alive:
+        raise WtrainError(
+            "no process of this run is alive",
+            context=str(run.path),
+            hint="wtrain show prints what was collected before",
+            reference="run-not-alive",
+        )
+    number = state.attempt.attempt if state.attempt else 0
+    return collect_now(
+        alive,
+        claim_bundle(run.stalls),
+        slot_dir=run.slot_dir(),
+        attempt_dir=run.attempt(number) if number else None,
+        attempt=number,
+        command=state.argv,
+    )
+
+
+def _answer(result: EvidenceResult) -> dict[str, object]:
+    return {
+        "id": result.stall_id,
+        "dir": os.path.abspath(result.dir),
+        "captured": result.captured,
+        "missing": result.missing,
+        "processes": result.processes,
+        "diagnosis": result.diagnosis,
+        "patience": result.patience,
+        "fingerprint": result.fingerprint,
+        "seconds": result.seconds,
+        "problem": result.problem,
+    }

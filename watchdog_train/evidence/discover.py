@@ -1,0 +1,91 @@
+"""The tree of a process that wtrain did not start, with a role for each member. Only reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from watchdog_train.core.model import Member, ProcessRow, Role
+from watchdog_train.system.protocol import ProcessSystem
+
+MEMBERS_CAP = 4096
+_LAUNCHER = re.compile(
+    r"(?:\A|/)(?:torchrun|accelerate|deepspeed|horovodrun|mpirun|srun)\Z|"
+    r"\Atorch\.distributed\.(?:run|launch)\Z|\Aaccelerate\.commands"
+)
+_SPAWNED = re.compile(r"multiprocess(?:ing)?\.(?:spawn|forkserver)|--multiprocessing-fork")
+_TRACKER = re.compile(r"multiprocess(?:ing)?\.resource_tracker|compile_worker")
+_PYTHON = re.compile(r"python|pypy|pt_main_thread", re.IGNORECASE)
+
+
+def tree_of(system: ProcessSystem, root: int) -> tuple[Member, ...]:
+    """The process and all its descendants; empty when there is no such process."""
+    rows = system.all_processes()
+    if root not in rows:
+        return ()
+    children: dict[int, list[int]] = {}
+    for row in rows.values():
+        children.setdefault(row.ppid, []).append(row.pid)
+    found: list[Member] = []
+    waiting: list[tuple[int, Member | None]] = [(root, None)]
+    seen = {root}
+    while waiting and len(found) < MEMBERS_CAP:
+        pid, parent = waiting.pop(0)
+        member = _member(system, rows[pid], parent)
+        found.append(member)
+        for child in sorted(children.get(pid, ())):
+            if child not in seen:
+                seen.add(child)
+                waiting.append((child, member))
+    return _numbered(_with_launchers(found, rows))
+
+
+def _member(system: ProcessSystem, row: ProcessRow, parent: Member | None) -> Member:
+    command = system.command_line(row.pid) or ()
+    role, rank = _role(system, row, command, parent)
+    return Member(pid=row.pid, start=row.start, ppid=row.ppid, name=row.name, role=role, rank=rank)
+
+
+def _role(
+    system: ProcessSystem, row: ProcessRow, command: tuple[str, ...], parent: Member | None
+) -> tuple[Role, int | None]:
+    text = " ".join(command[:12])
+    python = bool(_PYTHON.search(row.name) or (command and _PYTHON.search(command[0])))
+    inside = parent is not None and parent.role in ("rank", "worker")
+    if not python:
+        return ("other", parent.rank) if parent and inside else ("launcher", None)
+    if _TRACKER.search(text):
+        return "other", parent.rank if parent else None
+    if parent is not None and inside:
+        same = command == (system.command_line(parent.pid) or ())
+        return ("worker" if same or _SPAWNED.search(text) else "other"), parent.rank
+    if any(_LAUNCHER.search(word) for word in command[:6]):
+        return "launcher", None
+    rank = (system.environment(row.pid, ("RANK",)) or {}).get("RANK", "")
+    return "rank", int(rank) if rank.isdigit() and len(rank) < 8 else None
+
+
+def _with_launchers(members: list[Member], rows: Mapping[int, ProcessRow]) -> list[Member]:
+    """A shell or launcher that has no rank below it is the only thing there is to look at."""
+    if any(member.role == "rank" for member in members) or not rows:
+        return members
+    first = members[0]
+    return [msgspec.structs.replace(first, role="other"), *members[1:]]
+
+
+def _numbered(members: list[Member]) -> tuple[Member, ...]:
+    """Worker ids in the order of birth, rank 0 where there is only one rank without a number."""
+    ranks = [member for member in members if member.role == "rank"]
+    single = len(ranks) == 1 and ranks[0].rank is None
+    counts: dict[int, int] = {}
+    result = []
+    for member in members:
+        rank = 0 if single and member.role in ("rank", "worker") else member.rank
+        worker = None
+        if member.role == "worker":
+            worker = counts.get(member.ppid, 0)
+            counts[member.ppid] = worker + 1
+        result.append(msgspec.structs.replace(member, rank=rank, worker=worker))
+    return tuple(result)

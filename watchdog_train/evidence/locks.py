@@ -1,0 +1,51 @@
+"""Lock files that name their owner, near a process that waits for one. Only reads."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+from watchdog_train.core.facts import LockFact
+from watchdog_train.core.stacks import ThreadStack, frame_matches
+from watchdog_train.evidence.proc import PROC
+
+_FILES_CAP = 500
+_WAITING = "_poll_until_acquired|acquire (filelock/*)"
+
+
+def waits_for_lock_file(threads: tuple[ThreadStack, ...]) -> bool:
+    """Whether a thread waits for a lock file that may outlive its owner."""
+    return any(frame_matches(_WAITING, frame) for thread in threads for frame in thread.frames)
+
+
+def find(pid: int) -> tuple[LockFact, ...]:
+    """Lock files in the working directory of the process that name a pid of this machine."""
+    found = []
+    try:
+        folder = os.readlink(f"{PROC}/{pid}/cwd")
+        with os.scandir(folder) as entries:
+            names = [entry.path for entry, _ in zip(entries, range(_FILES_CAP), strict=False)]
+    except OSError:
+        return ()
+    for path in names:
+        owner = _owner(path) if path.endswith(".lock") else None
+        if owner is not None:
+            alive = os.path.exists(f"{PROC}/{owner}")
+            found.append(LockFact(path=path, owner_pid=owner, owner_alive=alive))
+    return tuple(found)
+
+
+def _owner(path: str) -> int | None:
+    """The pid in a lock file of `pid, host` lines, when it was taken on this machine."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            lines = file.read(512).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return None
+    if len(lines) < 2 or not lines[0].isdigit() or len(lines[0]) > 10:
+        return None
+    return int(lines[0]) if lines[1].strip() == socket.gethostname() else None

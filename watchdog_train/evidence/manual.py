@@ -1,0 +1,73 @@
+"""A bundle on request: of a run or of any process tree, without ending anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from watchdog_train.core.model import EvidenceResult, Member
+from watchdog_train.errors import WtrainError
+from watchdog_train.evidence.collect import collect
+from watchdog_train.evidence.request import EvidenceRequest
+
+_IDS_CAP = 9999
+
+
+def claim_bundle(stalls: Path) -> Path:
+    """A new numbered folder for a bundle, ours alone: mkdir decides between two that ask at once.
+
+    Raises:
+        WtrainError: the place cannot be written.
+    """
+    try:
+        stalls.mkdir(mode=0o700, parents=True, exist_ok=True)
+        taken = [int(name) for name in os.listdir(stalls) if name.isdigit()]
+        for number in range(max(taken, default=0) + 1, _IDS_CAP + 1):
+            folder = stalls / f"{number:04d}"
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        raise WtrainError(
+            f"evidence cannot be written here: {error.strerror}",
+            context=str(stalls),
+            hint="--runs-dir names another place",
+            reference="evidence-unwritable",
+        ) from error
+    raise WtrainError("too many bundles", context=str(stalls), reference="evidence-too-many")
+
+
+def collect_now(
+    members: Sequence[Member],
+    folder: Path,
+    *,
+    slot_dir: Path | None = None,
+    attempt_dir: Path | None = None,
+    attempt: int = 0,
+    command: Sequence[str] = (),
+) -> EvidenceResult:
+    """A full bundle of these processes in `folder`; ends nothing."""
+    staging = Path(tempfile.mkdtemp(prefix="wtrain-dump-"))
+    result = collect(
+        EvidenceRequest(
+            mode="full",
+            stall_id=folder.name,
+            why="manual",
+            out_dir=str(folder),
+            staging_dir=str(staging),
+            members=tuple(members),
+            slot_dir=str(slot_dir) if slot_dir else None,
+            attempt_dir=str(attempt_dir) if attempt_dir else None,
+            verdict={"at": time.time(), "attempt": attempt, "why": "asked for by hand"},
+            command=tuple(command),
+        )
+    )
+    if result.dir == str(folder):
+        shutil.rmtree(staging, ignore_errors=True)
+    return result
