@@ -48,6 +48,14 @@ class Outlet:
         with self._changed:
             return self.is_dead or not self._queued_bytes
 
+    def stop(self) -> None:
+        """Nothing more goes here."""
+        with self._changed:
+            self.is_dead = True
+            self._queue.clear()
+            self._queued_bytes = 0
+            self._changed.notify_all()
+
     def put(self, data: bytes) -> None:
         """Write it when its turn comes."""
         with self._changed:
@@ -69,8 +77,9 @@ class Outlet:
     def _write(self) -> None:
         while True:
             with self._changed:
-                while not self._queue:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self.is_dead or self._queue)
+                if self.is_dead:
+                    return
                 data = self._queue[0]
             try:
                 written = os.write(self.fd, data)
@@ -78,20 +87,16 @@ class Outlet:
                 select.select([], [self.fd], [], 1.0)
                 written = 0
             except OSError:  # EPIPE, EIO: the reader is gone, and so is the terminal. For good.
-                written = -1
+                self.stop()
+                return
             with self._changed:
-                if written < 0:
-                    self.is_dead = True
-                    self._queue.clear()
-                    self._queued_bytes = 0
-                else:
-                    self._queued_bytes -= written
-                    self._queue[0] = data[written:]
-                    if not self._queue[0]:
-                        self._queue.popleft()
-                self._changed.notify_all()
                 if self.is_dead:
                     return
+                self._queued_bytes -= written
+                self._queue[0] = data[written:]
+                if not self._queue[0]:
+                    self._queue.popleft()
+                self._changed.notify_all()
 
 
 class Tail:
@@ -184,6 +189,12 @@ class Display:
         """A line of our own on stderr, never in the middle of a line of the training."""
         begin = "" if self._stderr.at_line_start else "\n"
         self._stderr.put(f"{begin}{text}\n".encode("utf-8", "replace"))
+
+    def leave_terminal(self) -> None:
+        """The terminal is gone (SIGHUP); a file or pipe is still written."""
+        for outlet in (self._stdout, self._stderr):
+            if _is_terminal(outlet.fd):
+                outlet.stop()
 
     def drain(self, deadline: float) -> bool:
         """Show all that the files have now; False when the deadline (monotonic) came first."""

@@ -72,8 +72,10 @@ class LaunchedKeeper:
     def clear_wake(self) -> None:
         """Take what the keeper has sent, so that the next wait waits."""
         with suppress(BlockingIOError):
-            while self.wake_fd >= 0 and len(os.read(self.wake_fd, 4096)) == 4096:
-                pass
+            while self.wake_fd >= 0:
+                if not os.read(self.wake_fd, 4096):  # the keeper is gone: for ever readable
+                    os.close(self.wake_fd)
+                    self.wake_fd = -1
 
     def close(self) -> None:
         """Let go of our ends; the keeper has its own."""
