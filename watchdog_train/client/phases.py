@@ -3,7 +3,7 @@
 import _thread
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import slot
+from watchdog_train.client import resume, slot
 
 _NUMBERS = {name: number for number, name in enumerate(L.PHASES)}
 
@@ -77,9 +77,12 @@ def around_load(original):
         except Exception:
             pass
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
         finally:
             leave(token)
+        if args:
+            resume.loaded(args[0])
+        return result
 
     return like(wrapper, original)
 

@@ -40,7 +40,7 @@ def checkpoint_for(format_name, output_dir, ordinal, given):
     """
     try:
         wanted = order()
-        if _used or not wanted or wanted.get("format") != format_name:
+        if _used or wanted.get("via") != "hook" or wanted.get("format") != format_name:
             return None
         if (wanted.get("ordinal") or 1) != ordinal:
             return None
@@ -67,6 +67,24 @@ def injected():
         if isinstance(step, int) and step >= 0:
             slot.words[L.W_RESUMED_STEP] = step + 1
         notes.note("resumed from " + order()["path"])
+    except Exception:
+        pass
+
+
+def loaded(source):
+    """The script has read a file; was it the checkpoint that this attempt resumes from?
+
+    For a script that is given the path by an argument this is the proof that it has used it, and
+    what its own count of optimizer steps, which begins again at zero, has to be added to.
+    """
+    try:
+        wanted = order()
+        if not wanted or _used or wanted.get("format") == "hf":
+            return
+        if isinstance(source, (str, os.PathLike)):
+            path = os.fspath(source)
+            if _same(path, wanted["path"]) or _same(os.path.dirname(path), wanted["path"]):
+                injected()
     except Exception:
         pass
 

@@ -50,13 +50,21 @@ def late_rank():
 def is_launcher(argv):
     """Whether a command line starts ranks instead of being one."""
     rest = list(argv[1:])
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        takes_value = rest[0] in ("-X", "-W")
-        rest = rest[2:] if takes_value else rest[1:]
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option.startswith("--"):
+            continue
+        if option[:2] in ("-X", "-W"):
+            if len(option) == 2:
+                del rest[:1]
+            continue
+        if option.endswith("c"):
+            return False
+        # Options may be joined: python -um torch.distributed.run.
+        if option.endswith("m"):
+            return bool(rest) and rest[0] in _LAUNCHER_MODULES
     if not rest:
         return False
-    if rest[0] == "-m":
-        return len(rest) > 1 and rest[1] in _LAUNCHER_MODULES
     name = os.path.basename(rest[0])
     name = name[:-4] if name.endswith(".exe") else name
     return name in _LAUNCHER_SCRIPTS

@@ -136,7 +136,10 @@ def _step():
     words = slot.words
     if words[L.W_FRAMEWORK_STEP]:
         return words[L.W_FRAMEWORK_STEP] - 1
-    return words[L.W_OPTIMIZER_STEPS] or None
+    if not words[L.W_OPTIMIZER_STEPS]:
+        return None
+    # The count of this process, after the step of the checkpoint it has resumed from.
+    return words[L.W_OPTIMIZER_STEPS] + max(0, words[L.W_RESUMED_STEP] - 1)
 
 
 def _stat(path):

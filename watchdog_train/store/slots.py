@@ -203,7 +203,10 @@ def _step(words: tuple[int, ...]) -> int | None:
     # A Trainer that resumes at step 50 has made one optimizer step before it says 51.
     if words[layout.W_TRAIN_ORDINAL]:
         return None
-    return words[layout.W_OPTIMIZER_STEPS] or None
+    if not words[layout.W_OPTIMIZER_STEPS]:
+        return None
+    # A plain loop's count begins again in every process; the checkpoint it has read goes before.
+    return words[layout.W_OPTIMIZER_STEPS] + max(0, words[layout.W_RESUMED_STEP] - 1)
 
 
 def _less_one(word: int) -> int | None:

@@ -1,0 +1,142 @@
+"""Runs a script as a supervised training would run it, without a supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import watchdog_train
+from watchdog_train.client import layout
+from watchdog_train.store import slots
+from watchdog_train.store.control import ControlPage
+
+PACKAGE = Path(watchdog_train.__file__).resolve().parent
+INJECT = PACKAGE / "client" / "inject"
+FOREIGN = ("PYTHONPATH", "PYTHONWARNINGS", "PYTHONFAULTHANDLER", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+def plain_environment() -> dict[str, str]:
+    """The environment of this test without anything of wtrain or of a launcher."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("WTRAIN_") and name not in FOREIGN
+    }
+
+
+@dataclass
+class Training:
+    """Where one supervised script finds its directories, and what it left in them."""
+
+    root: Path
+    settings: list[dict[str, Any]] = field(default_factory=list)
+    resume: dict[str, Any] | None = None
+    attempt: int = 1
+
+    def __post_init__(self) -> None:
+        self.slot_dir.mkdir(mode=0o700, exist_ok=True)
+        self.attempt_dir.mkdir(exist_ok=True)
+
+    @property
+    def slot_dir(self) -> Path:
+        return self.root / "slots"
+
+    @property
+    def attempt_dir(self) -> Path:
+        return self.root / "attempt"
+
+    def control(self) -> ControlPage:
+        """The control page, made when there is none."""
+        return ControlPage.create(self.slot_dir / layout.CONTROL_FILE)
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What the supervisor would export."""
+        environment = plain_environment() | {
+            "PYTHONPATH": str(INJECT),
+            layout.ENV_RUN_ID: "test-run",
+            layout.ENV_SLOT_DIR: str(self.slot_dir),
+            layout.ENV_ATTEMPT_DIR: str(self.attempt_dir),
+            layout.ENV_ATTEMPT: str(self.attempt),
+        }
+        if self.settings:
+            environment[layout.ENV_SETTINGS] = json.dumps(self.settings)
+        if self.resume is not None:
+            environment[layout.ENV_RESUME_HOOK] = json.dumps(self.resume)
+        return environment | dict(extra or {})
+
+    def run(
+        self,
+        script: str,
+        *arguments: str,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        options: tuple[str, ...] = (),
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script to its end."""
+        return run_script(
+            self.root, script, *arguments, python=python, env=self.environment(env), options=options
+        )
+
+    def json(self, script: str, *arguments: str, env: Mapping[str, str] | None = None) -> Any:
+        """Run a script that must end well and quietly; the JSON of its last line."""
+        done = self.run(script, *arguments, env=env)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def start(self, script: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start a script in a session of its own; its streams are pipes."""
+        path = _write(self.root, script)
+        return subprocess.Popen(
+            [sys.executable, str(path)],
+            cwd=self.root,
+            env=self.environment(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def note(self) -> dict[str, Any]:
+        """The only note file there is."""
+        (path,) = self.slot_dir.glob("*" + layout.NOTE_SUFFIX)
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def saves(self) -> tuple[slots.SaveRecord, ...]:
+        """What was recorded as saved."""
+        return slots.read_saves(self.attempt_dir)
+
+
+def run_script(
+    root: Path,
+    script: str,
+    *arguments: str,
+    python: str = sys.executable,
+    env: Mapping[str, str],
+    options: tuple[str, ...] = (),
+) -> subprocess.CompletedProcess[str]:
+    """Run a script with exactly this environment."""
+    path = _write(root, script)
+    return subprocess.run(
+        [python, *options, str(path), *arguments],
+        cwd=root,
+        env=dict(env),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def _write(root: Path, script: str) -> Path:
+    path = root / "script.py"
+    path.write_text(script)
+    return path

@@ -1,0 +1,414 @@
+"""The stub and the client without torch: on every Python, silent, cheap, and never in the way."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client_runs import INJECT, PACKAGE, Training, plain_environment, run_script
+from tests.support import wait_until
+from watchdog_train.client import layout
+from watchdog_train.store.slots import read_note, read_slots
+
+pytestmark = pytest.mark.processes
+
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+
+
+def interpreter(version: str) -> str:
+    """A Python of this version, or the test is skipped."""
+    found = sorted(PYENV.glob(f"{version}.*/bin/python"))
+    path = str(found[0]) if found else shutil.which(f"python{version}")
+    if path is None:
+        pytest.skip(f"no Python {version} here")
+    return path
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+API = """
+import os, sys
+import watchdog_train as w
+w.beat(step=4, total_steps=9)
+with w.phase("eval"):
+    w.expect(60)
+w.mark("half")
+assert w.attempt() == 1 and w.resume_path() == "/a/b" and w.should_stop() is False
+w.phase("train")
+os.chdir("/")
+os.environ.clear()
+w.beat()
+sys.stdout.write(w.__file__ + "\\n")
+input_is_over = sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.10", "3.12", "3.13"])
+def test_the_api_works_on_every_python(training: Training, version: str) -> None:
+    """A bare script of any supported Python is heard, from the supervisor's copy, by file path."""
+    path = training.root / "script.py"
+    path.write_text(API)
+    process = subprocess.Popen(
+        [interpreter(version), str(path)],
+        env=training.environment({layout.ENV_RESUME_FROM: "/a/b"}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        # Not asked for: the stub makes a redirected stdout line-buffered, as a terminal is.
+        assert process.stdout.readline().strip() == str(PACKAGE / "__init__.py")
+        (reading,) = read_slots(training.slot_dir).readings
+        assert reading.pid == process.pid
+        assert (reading.role, reading.rank, reading.attempt) == ("rank", 0, 1)
+        assert (reading.step, reading.total_steps, reading.milestone) == (4, 9, 1)
+        assert reading.phase == "train"
+        assert reading.progress[0] == 3
+        assert reading.can_stop
+        assert reading.fault_handler_signal == signal.SIGURG
+        assert reading.expect_until_ns > reading.last_beat_ns
+        assert reading.start == int(
+            Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        )
+    finally:
+        _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (0, "")
+    assert list(training.slot_dir.glob("*.slot")) == []
+
+
+def test_the_stub_can_be_read_by_python_2(training: Training) -> None:
+    """Python 2.7 in the tree runs as if there were no stub."""
+    done = training.run("print 'fine'\n", python=interpreter("2.7"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7"])
+def test_older_pythons_are_left_alone(training: Training, version: str) -> None:
+    """Below 3.8 nothing is installed and nothing is said."""
+    script = "import sys; print(type(sys.meta_path[0]).__name__)"
+    done = training.run(script, python=interpreter(version))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Finder" not in done.stdout.replace("BuiltinImporter", "")
+
+
+def test_client_parses_as_python_3_8() -> None:
+    """No module that is loaded into a training uses newer syntax."""
+    for path in [PACKAGE / "__init__.py", *(PACKAGE / "client").rglob("*.py")]:
+        ast.parse(path.read_text(), filename=str(path), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.8", "3.13"])
+def test_the_users_own_sitecustomize_runs(training: Training, version: str) -> None:
+    """The next sitecustomize on the path is executed and is the module that others see."""
+    own = training.root / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys\nsys.own = __file__\nVALUE = 7\n")
+    done = training.run(
+        "import sys, sitecustomize; assert sys.own; print(sitecustomize.VALUE)"
+        if version != "2.7"
+        else "import sys, sitecustomize; print sitecustomize.VALUE",
+        python=interpreter(version),
+        env={"PYTHONPATH": f"{INJECT}{os.pathsep}{own}"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")
+
+
+def test_errors_of_the_users_sitecustomize_look_as_ever(training: Training) -> None:
+    """What the user's own sitecustomize raises is reported exactly as without us."""
+    own = training.root / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("raise ValueError('mine')\n")
+    with_us = training.run("", env={"PYTHONPATH": f"{INJECT}{os.pathsep}{own}"})
+    without = run_script(training.root, "", env=plain_environment() | {"PYTHONPATH": str(own)})
+    assert "ValueError: mine" in without.stderr
+    assert with_us.stderr == without.stderr
+    assert with_us.returncode == without.returncode
+
+
+def test_nothing_happens_outside_a_supervised_run(tmp_path: Path) -> None:
+    """Without wtrain's variables the stub installs nothing and the API does nothing."""
+    script = """
+import sys
+print([type(f).__name__ for f in sys.meta_path if type(f).__module__ == "sitecustomize"])
+import watchdog_train as w
+w.beat(); w.expect(1); w.mark("x"); w.phase("train")
+with w.phase("eval"): pass
+print(w.attempt(), w.resume_path(), w.should_stop(), w.__version__)
+print("watchdog_train.client.imports" in sys.modules, sys.stdout.line_buffering)
+"""
+    done = run_script(tmp_path, script, env=plain_environment() | {"PYTHONPATH": str(INJECT)})
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["[]", "0 None False 0.1.0", "False False"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]
+
+
+IMPORTS_ALLOWED = {
+    "sitecustomize", "mmap", "faulthandler", "atexit", "_signal", "fcntl",
+}  # fmt: skip
+
+
+def test_start_and_first_beat_import_next_to_nothing(training: Training) -> None:
+    """A start imports the stub alone, and a beat a handful of modules, all of them cheap."""
+    script = "import watchdog_train\nwatchdog_train.beat()\n"
+    with_us = imported(training.run(script, options=("-X", "importtime")).stderr)
+    bare = imported(
+        run_script(training.root, "", env=plain_environment(), options=("-X", "importtime")).stderr
+    )
+    extra = {name for name in with_us - bare if not name.startswith("watchdog_train")}
+    assert extra <= IMPORTS_ALLOWED
+    only_start = imported(training.run("", options=("-X", "importtime")).stderr)
+    assert only_start - bare <= {"sitecustomize"}
+
+
+def imported(importtime: str) -> set[str]:
+    lines = (line.rpartition("|")[2].strip() for line in importtime.splitlines())
+    return {line for line in lines if line and line != "imported package"}
+
+
+OUTPUT = """
+import sys
+import watchdog_train, tqdm
+for _ in tqdm.tqdm(range(2), disable=True):
+    watchdog_train.beat()
+print("out")
+print("err", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    "broken", ["fine", "missing", "read-only", "full", "file", "garbage-control", "bad-settings"]
+)
+def test_output_and_exit_code_are_the_same_with_us(training: Training, broken: str) -> None:
+    """Whatever is wrong with our files, the script prints the same and ends the same."""
+    env: dict[str, str] = {}
+    if broken == "missing":
+        training.slot_dir.rmdir()
+    elif broken == "read-only":
+        env[layout.ENV_SLOT_DIR] = "/proc/self"
+    elif broken == "full":
+        env[layout.ENV_SLOT_DIR] = "/dev/full"
+    elif broken == "file":
+        training.slot_dir.rmdir()
+        training.slot_dir.write_text("no directory")
+    elif broken == "garbage-control":
+        (training.slot_dir / layout.CONTROL_FILE).write_bytes(os.urandom(5000))
+    elif broken == "bad-settings":
+        env = {layout.ENV_SETTINGS: "{[", layout.ENV_RESUME_HOOK: "[]", layout.ENV_ATTEMPT: "x"}
+    with_us = training.run(OUTPUT, env=env)
+    without = run_script(
+        training.root, OUTPUT, env=plain_environment() | {"PYTHONPATH": str(PACKAGE.parent)}
+    )
+    assert with_us.stdout == without.stdout == "out\n"
+    assert with_us.stderr == without.stderr == "err\n"
+    assert with_us.returncode == without.returncode == 3
+
+
+def test_no_slot_on_a_tmpfs_without_room(training: Training) -> None:
+    """Where less than 16 MB are free no slot is made, and the API goes on doing nothing."""
+    script = """
+import os, watchdog_train
+real = os.statvfs
+class Full:
+    f_bavail, f_frsize = 100, 4096
+os.statvfs = lambda path: Full
+watchdog_train.beat()
+print(os.listdir(os.environ["WTRAIN_SLOT_DIR"]))
+"""
+    done = training.run(script)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_no_more_than_1024_slots(training: Training) -> None:
+    """A tree of very many processes does not fill the directory."""
+    for number in range(layout.SLOT_MAX_FILES):
+        (training.slot_dir / f"{number}.slot").touch()
+    done = training.run(
+        "import os, watchdog_train\nwatchdog_train.beat()\n"
+        "print(len(os.listdir(os.environ['WTRAIN_SLOT_DIR'])))"
+    )
+    assert (done.stdout, done.stderr) == (f"{layout.SLOT_MAX_FILES}\n", "")
+
+
+FORK = """
+import os, sys, warnings
+import watchdog_train as w
+w.beat(); w.beat()
+child = os.fork()
+if child == 0:
+    w.beat()
+    sys.stdout.write("child\\n"); sys.stdout.flush()
+    sys.stdin.readline()
+    os._exit(0)
+os.waitpid(child, 0)
+w.beat()
+"""
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+def test_a_forked_child_never_writes_into_its_parents_slot(
+    training: Training, version: str
+) -> None:
+    """The child gets a slot and a dump file of its own, and the fork warns of no thread."""
+    path = training.root / "script.py"
+    path.write_text(FORK)
+    python = sys.executable if version == "3.11" else interpreter(version)
+    process = subprocess.Popen(
+        [python, "-W", "error", str(path)],
+        env=training.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "child\n"
+        readings = {reading.pid: reading for reading in read_slots(training.slot_dir).readings}
+        parent = readings.pop(process.pid)
+        (child,) = readings.values()
+        assert parent.progress[0] == 2
+        assert child.progress[0] == 1
+        assert (parent.role, child.role) == ("rank", "other")
+        os.kill(child.pid, signal.SIGURG)
+        dump = training.slot_dir / f"{child.pid}{layout.DUMP_SUFFIX}"
+        wait_until(lambda: "script.py" in dump.read_text(), 5, "the child dumps into its file")
+        assert (training.slot_dir / f"{process.pid}{layout.DUMP_SUFFIX}").read_text() == ""
+    finally:
+        _, stderr = process.communicate("\n", timeout=20)
+    assert (process.returncode, stderr) == (0, "")
+
+
+WAITING = """
+import sys, watchdog_train
+watchdog_train.beat()
+print("ready")
+sys.stdin.readline()
+"""
+
+
+def test_the_pulse_answers_a_dump_request(training: Training) -> None:
+    """Stacks of all threads come without a signal, and pulses are no progress."""
+    with training.control() as page:
+        page.request_dump()
+        page.begin_attempt()
+        process = training.start(WAITING)
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            dump = training.slot_dir / f"{process.pid}{layout.DUMP_SUFFIX}"
+            wait_until(lambda: reading_of(training).pulse >= 1, 5, "a pulse")
+            assert dump.read_text() == "", "a request to an earlier attempt was answered"
+            before = reading_of(training).progress
+            number = page.request_dump()
+            wait_until(lambda: reading_of(training).dump_answered == number, 5, "an answer")
+            assert "script.py" in dump.read_text()
+            assert reading_of(training).progress == before
+        finally:
+            process.communicate("\n", timeout=20)
+
+
+def reading_of(training: Training):
+    (reading,) = read_slots(training.slot_dir).readings
+    return reading
+
+
+def test_a_users_handler_of_the_signal_is_kept(training: Training) -> None:
+    """Where the script handles SIGURG itself, its handler stays and the slot says not ready."""
+    script = """
+import signal, sys
+signal.signal(signal.SIGURG, lambda *a: print("mine"))
+import os, watchdog_train
+watchdog_train.beat()
+os.kill(os.getpid(), signal.SIGURG)
+sys.stdin.readline()
+"""
+    process = training.start(script)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "mine\n"
+        assert reading_of(training).fault_handler_signal == 0
+    finally:
+        process.communicate("\n", timeout=20)
+
+
+def test_roles_of_launchers_and_ranks(training: Training) -> None:
+    """RANK makes a rank with its numbers; a launcher's command line makes a launcher."""
+    script = "import watchdog_train as w, sys\nw.beat()\nprint(1)\nsys.stdin.readline()\n"
+    process = training.start(script, {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        reading = reading_of(training)
+        assert (reading.role, reading.rank, reading.local_rank, reading.world_size) == (
+            "rank", 3, 1, 4,
+        )  # fmt: skip
+    finally:
+        process.communicate("\n", timeout=20)
+    from watchdog_train.client.roles import is_launcher
+
+    assert is_launcher(["python", "-u", "-m", "torch.distributed.run", "train.py"])
+    assert is_launcher(["python", "-um", "torch.distributed.run"])
+    assert is_launcher(["python", "-Wignore::SyncWarning:c", "/venv/bin/torchrun"])
+    assert is_launcher(["python", "/venv/bin/torchrun", "train.py"])
+    assert is_launcher(["python", "-X", "dev", "/venv/bin/accelerate", "launch"])
+    assert not is_launcher(["python", "train.py", "torchrun"])
+    assert not is_launcher(["python", "-c", "torchrun"])
+    assert not is_launcher(["python"])
+
+
+def test_hooks_survive_hostile_imports(training: Training) -> None:
+    """A version out of range, a hook that breaks, and re-imports leave a note and nothing else."""
+    (training.root / "tqdm").mkdir()
+    (training.root / "tqdm" / "__init__.py").write_text("__version__ = '99.0'\n")
+    (training.root / "safetensors").mkdir()
+    (training.root / "safetensors" / "__init__.py").write_text("__version__ = '0.5'\n")
+    (training.root / "safetensors" / "torch.py").write_text("save_file = 1\n")
+    (training.root / "datasets.py").write_text("raise RuntimeError('broken library')\n")
+    script = """
+import sys, pickle, json
+import tqdm, safetensors.torch
+del sys.modules["tqdm"]
+import tqdm
+try:
+    import datasets
+except RuntimeError as error:
+    print(error)
+assert "exec_module" not in vars(tqdm.__loader__), vars(tqdm.__loader__)
+pickle.dumps(tqdm.__spec__.loader)
+assert tqdm.__loader__.get_source("tqdm") and tqdm.__spec__.origin == tqdm.__file__
+"""
+    done = training.run(script, env={"PYTHONPATH": f"{INJECT}{os.pathsep}{training.root}"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "broken library\n", "")
+    note = training.note()
+    assert "99.0" in note["hooks"]["tqdm"]
+    assert note["hooks"]["safetensors"].startswith("failed")
+    assert "datasets" not in note["hooks"]
+
+
+def test_notes_and_slots_can_be_read_back(training: Training) -> None:
+    """What the client writes, the supervisor's reader understands."""
+    process = training.start(
+        "import json, sys, watchdog_train as w\nw.mark('warm')\nw.phase('nonsense')\n"
+        "print(1)\nsys.stdin.readline()\n"
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        note = wait_until(lambda: read_note(training.slot_dir, process.pid), 5, "a note")
+        assert "milestone: warm" in note.notes
+        assert note.role == "rank"
+    finally:
+        process.communicate("\n", timeout=20)
