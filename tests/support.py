@@ -55,6 +55,15 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
 
 
+def children_of(pid: int) -> list[int]:
+    """Pids of the children of a process, now."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(word) for task in tasks for word in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
 def marked_processes(marker: str) -> dict[int, str]:
     """Live processes that inherited this marker: pid -> command line. Empty without /proc."""
     needle = f"{MARKER}={marker}".encode()

@@ -63,7 +63,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     while True:
         try:
             return process.wait(LIMIT_S)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # noqa: PERF203 - each Ctrl-C begins the wait anew
             _say("Ctrl-C: the run saves and stops now; once more kills")
         except subprocess.TimeoutExpired:
             _say(f"still not done after {LIMIT_S:g} s: asking the run to stop")

@@ -1,0 +1,95 @@
+"""Crashes: evidence, restart from the newest whole checkpoint, limits, and honest exit codes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, kills, last_line
+from tests.support import program_command, run_wtrain, write_fast_config
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+RESUME = ("--resume-arg", "--resume {checkpoint}")
+WAYS = {
+    "exception": (1, None),
+    "exit": (9, None),
+    "kill": (None, 9),
+    "segv": (None, 11),
+}
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["exception", "kill", *(pytest.param(x, marks=pytest.mark.slow) for x in ("exit", "segv"))],
+)
+def test_crash_once(how: str, tmp_path: Path) -> None:
+    """A training that crashes once goes on from its checkpoint and succeeds."""
+    config = write_fast_config(tmp_path)
+    command = program_command("crash_at_step.py", how)
+    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
+    run.check(0)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    first, second = run.of_type("attempt_exited")
+    assert (first["code"], first["signal"]) == WAYS[how]
+    assert (second["code"], second["signal"]) == (0, None)
+    bundle = run.only("evidence_collected")
+    assert bundle["why"] == "crash"
+    chosen = run.only("checkpoint_chosen")
+    assert Path(chosen["path"]).name == "step-000010.pt"
+    assert last_line(run.stdout).startswith("finished step=20 ")
+    if how == "exception":
+        summary = next(run.run_dir.glob("stalls/*/log-tail.txt")).read_text("utf-8")
+        assert "planted failure" in summary
+
+
+@pytest.mark.timeout(170)
+def test_crash_always_gives_up(tmp_path: Path) -> None:
+    """A training that never gets further is given up with 76 after a bounded number of attempts."""
+    config = write_fast_config(tmp_path)
+    command = program_command("crash_at_step.py", "exit", "--always")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(76)
+    assert_log_is_sound(run)
+    assert 2 <= len(run.of_type("attempt_launched")) <= 6, run.describe()
+    assert run.only("run_finished")["outcome"] == "gave_up"
+    assert run.only("given_up")["why"]
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit", 9), ("kill", 137)])
+def test_no_restart_passes_the_code_through(how: str, code: int, tmp_path: Path) -> None:
+    """With --on-crash stop the child's own code (128+N for a signal) is ours."""
+    command = program_command("crash_at_step.py", how, "--at", "2")
+    run = run_wtrain("run", "--on-crash", "stop", "--", *command, cwd=tmp_path).check(code)
+    assert run.only("run_finished")["outcome"] == "failed"
+    assert len(run.of_type("attempt_launched")) == 1
+
+
+def test_success_without_one_step_warns(tmp_path: Path) -> None:
+    """Code 0 without a step is success, with a warning that says so."""
+    run = run_wtrain("run", "--", *program_command("exit0_early.py"), cwd=tmp_path).check(0)
+    finished = run.only("run_finished")
+    assert finished["outcome"] == "succeeded"
+    assert "step" in finished["warning"]
+    assert not kills(run.events)
+
+
+def test_success_below_the_known_total_warns(tmp_path: Path) -> None:
+    """Code 0 after 7 of 40 known steps is success, with a warning that names the numbers."""
+    script = (
+        "import watchdog_train as wt\n"
+        "for step in range(1, 8): wt.beat(step, 40)\n"
+        "import time; time.sleep(3)\n"
+    )
+    run = run_wtrain("run", "--", sys.executable, "-c", script, cwd=tmp_path).check(0)
+    finished = run.only("run_finished")
+    assert finished["outcome"] == "succeeded"
+    assert "40" in (finished["warning"] or ""), run.describe()
+
+
+def test_command_that_is_no_training(tmp_path: Path) -> None:
+    """A command that has nothing to do with Python passes its own code through."""
+    run = run_wtrain("run", "--on-crash", "stop", "--", "sh", "-c", "exit 3", cwd=tmp_path)
+    run.check(3)

@@ -1,0 +1,116 @@
+"""Healthy look-alikes of a hang: a false kill is the worst bug, so none may get a single signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_log_is_sound, assert_never_killed, last_line
+from tests.support import (
+    RunningWtrain,
+    is_alive,
+    program_command,
+    run_wtrain,
+    start_wtrain,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "long_matmul.py",
+        "big_save.py",
+        "slow_download.py",
+        "tokenise_processes.py",
+        pytest.param("long_eval.py", marks=pytest.mark.slow),
+        pytest.param("many_children.py", marks=pytest.mark.slow),
+    ],
+)
+def test_work_that_looks_like_a_hang(program: str, tmp_path: Path) -> None:
+    """Work without progress words, three times longer than the soft budget, is left in peace."""
+    config = write_fast_config(tmp_path)
+    run = run_wtrain(
+        "run",
+        "--config",
+        str(config),
+        "--",
+        *program_command(program),
+        cwd=tmp_path,
+        env={"LONG_S": "10"},
+    ).check(0)
+    assert_log_is_sound(run)
+    assert_never_killed(run)
+    assert last_line(run.stdout).startswith("finished step=40 ")
+
+
+@pytest.mark.timeout(170)
+def test_steps_that_sleep(tmp_path: Path) -> None:
+    """Steps that only wait teach their own length, and are left in peace."""
+    config = write_fast_config(tmp_path)
+    command = program_command("sleeping_steps.py", "--sleep-s", "2", "--steps", "12")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    assert_never_killed(run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_steps_that_sleep_30_s(tmp_path: Path) -> None:
+    """With the default settings a step that only waits for 30 s is left in peace."""
+    command = program_command("sleeping_steps.py", "--steps", "10")
+    run = run_wtrain("run", "--", *command, cwd=tmp_path, timeout_s=400).check(0)
+    assert_never_killed(run)
+
+
+def test_waiting_for_a_person(tmp_path: Path) -> None:
+    """A question on standard input is noticed, named, and never killed in the foreground."""
+    config = write_fast_config(tmp_path)
+    command = program_command("wait_input.py")
+    read_end, write_end = os.pipe()
+    running = start_wtrain(
+        "run", "--config", str(config), "--", *command, cwd=tmp_path, stdin=read_end
+    )
+    os.close(read_end)
+    with os.fdopen(write_end, "wb", buffering=0) as answer:
+        running.wait_for("noticed", 60, lambda event: event["kind"] == "input")
+        assert_never_killed(running.snapshot())
+        answer.write(b"y\n")
+        run = running.result(60).check(0)
+    assert_never_killed(run)
+    assert "answer: y" in run.stdout
+
+
+def test_stopped_training(tmp_path: Path) -> None:
+    """A training that somebody has stopped is reported as stopped, and goes on when continued."""
+    config = write_fast_config(tmp_path)
+    running = start_wtrain(
+        "run", "--config", str(config), "--", *program_command("stopped.py"), cwd=tmp_path
+    )
+    running.wait_for("noticed", 60, lambda event: event["kind"] == "stopped")
+    root = running.wait_for("attempt_launched", 1)["pid"]
+    assert is_alive(root)
+    os.kill(root, signal.SIGCONT)
+    run = running.result(60).check(0)
+    assert_never_killed(run)
+
+
+def test_supervisor_that_was_stopped(tmp_path: Path) -> None:
+    """While we are stopped training goes on, and that gap is no silence."""
+    config = write_fast_config(tmp_path)
+    command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "300")
+    running: RunningWtrain = start_wtrain(
+        "run", "--config", str(config), "--", *command, cwd=tmp_path
+    )
+    running.wait_for("first_step", 60)
+    running.send(signal.SIGSTOP)
+    subprocess.run(["sleep", "8"], check=True, timeout=20)
+    running.send(signal.SIGCONT)
+    run = running.result(90).check(0)
+    assert_never_killed(run)
+    assert last_line(run.stdout).startswith("finished step=300 ")

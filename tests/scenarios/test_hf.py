@@ -1,0 +1,63 @@
+"""The Hugging Face Trainer: caught, resumed by the hook, finished; its script is plain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import (
+    assert_evidence_came_first,
+    assert_log_is_sound,
+    assert_tree_is_gone,
+    last_line,
+)
+from tests.support import EXAMPLES, program_command, run_wtrain, write_fast_config
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+SCRIPT = str(EXAMPLES / "hf_trainer.py")
+
+
+@pytest.mark.timeout(175)
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_planted_hang(method: str, tmp_path: Path) -> None:
+    """The Trainer's workers deadlock; it resumes from checkpoint-20 and reaches the last step."""
+    config = write_fast_config(tmp_path)
+    command = program_command(SCRIPT, "--max_steps", "40")
+    run = run_wtrain(
+        "run",
+        "--config",
+        str(config),
+        "--",
+        *command,
+        cwd=tmp_path,
+        env={"PLANT_HANG_AT": "20", "START_METHOD": method},
+        timeout_s=165,
+    ).check(0)
+    assert_log_is_sound(run)
+    assert_evidence_came_first(run)
+    assert_tree_is_gone(run)
+    plan = run.of_type("plan_made")[-1]["plan"]
+    assert plan["resume_via"] == "hook", plan
+    assert Path(plan["checkpoint"]["path"]).name == "checkpoint-20"
+    assert "num-workers-0" in {use["id"] for use in plan["remedies"]}, plan
+    taken = {event["remedy"] for event in run.of_type("remedy_taken") if event["took"]}
+    assert "num-workers-0" in taken, run.describe()
+    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
+    assert last_line(run.stdout).startswith("finished step=40 ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(175)
+def test_healthy_trainer_is_left_in_peace(tmp_path: Path) -> None:
+    """A Trainer without a planted hang runs once; step, total and loss are known."""
+    config = write_fast_config(tmp_path)
+    command = program_command(SCRIPT, "--max_steps", "30")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    assert len(run.of_type("attempt_launched")) == 1, run.describe()
+    assert not run.of_type("stall_declared"), run.describe()
+    assert run.only("run_finished")["warning"] is None, run.describe()
+    status = run_wtrain("status", "--json", cwd=tmp_path).check(0).json()
+    assert status["progress"]["step"] == 30
+    assert status["progress"]["total_steps"] == 30

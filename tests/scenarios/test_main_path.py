@@ -1,0 +1,176 @@
+"""The main path: a hang is caught, explained, ended, and the training brought to its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import (
+    assert_asked_before_killed,
+    assert_evidence_came_first,
+    assert_log_is_sound,
+    assert_tree_is_gone,
+    first_seq,
+    kills,
+    last_line,
+)
+from tests.support import (
+    CompletedRun,
+    children_of,
+    program_command,
+    run_wtrain,
+    scenario_environment,
+    start_wtrain,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+RESUME = ("--resume-arg", "--resume {checkpoint}")
+
+
+def uninterrupted(cwd: Path, *args: str) -> str:
+    """The last line of the same training without us."""
+    cwd.mkdir(parents=True)
+    result = subprocess.run(
+        program_command(*args),
+        cwd=cwd,
+        env=scenario_environment(cwd),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return last_line(result.stdout)
+
+
+def check_recovered(run: CompletedRun, checkpoint: str, step: int) -> None:
+    """One stall, one restart from `checkpoint` with safer loading, and success."""
+    assert_log_is_sound(run)
+    assert_evidence_came_first(run)
+    assert_asked_before_killed(run)
+    assert_tree_is_gone(run)
+    events = run.events
+    order = ("suspected", "stall_declared", "evidence_collected", "diagnosed", "signalling")
+    order += ("tree_gone", "checkpoint_chosen")
+    positions = [first_seq(events, name) for name in order]
+    assert positions == sorted(positions), run.describe()
+    diagnosis = run.only("diagnosed")["diagnosis"]
+    assert diagnosis["family"], diagnosis
+    assert diagnosis["culprit"]["role"] == "worker", diagnosis
+    assert "__getitem__" in diagnosis["culprit"]["frame"], diagnosis
+    roles = [process["role"] for process in run.only("evidence_collected")["processes"]]
+    assert roles.count("rank") == 1, roles
+    assert roles.count("worker") == 2, roles
+    chosen = run.only("checkpoint_chosen")
+    assert Path(chosen["path"]).name == checkpoint
+    assert chosen["step"] == step
+    plan = run.of_type("plan_made")[-1]["plan"]
+    assert {"num-workers-0", "omp-1"} <= {use["id"] for use in plan["remedies"]}, plan
+    taken = {event["remedy"] for event in run.of_type("remedy_taken") if event["took"]}
+    assert "num-workers-0" in taken, run.describe()
+    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
+    finished = run.only("run_finished")
+    assert finished["outcome"] == "succeeded"
+
+
+@pytest.mark.timeout(170)
+def test_workers_on_a_lock_held_at_fork(tmp_path: Path) -> None:
+    """A plain script whose workers deadlock ends as if nothing had happened, weights included."""
+    expected = uninterrupted(tmp_path / "alone", "loader_fork_lock.py", "--hang-at", "-1")
+    cwd = tmp_path / "run"
+    config = write_fast_config(cwd)
+    command = program_command("loader_fork_lock.py", "--half", "21")
+    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=cwd).check(0)
+    check_recovered(run, "step-000020.pt", 20)
+    rejected = run.of_type("checkpoint_rejected")
+    assert [Path(event["path"]).name for event in rejected] == ["step-000021.pt"], run.describe()
+    assert rejected[0]["why"]
+    assert last_line(run.stdout) == expected
+
+
+@pytest.mark.timeout(170)
+def test_a_spawned_worker_that_sleeps(tmp_path: Path) -> None:
+    """A spawned worker asleep for ever is found, and the training goes on from its checkpoint."""
+    config = write_fast_config(tmp_path)
+    command = program_command("loader_sleep.py", "--method", "spawn")
+    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
+    run.check(0)
+    assert_evidence_came_first(run)
+    assert_tree_is_gone(run)
+    assert last_line(run.stdout).startswith("finished step=40 ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_with_the_default_settings(tmp_path: Path) -> None:
+    """Without any configuration the same hang is declared within 45 s and the run finished."""
+    command = program_command("loader_fork_lock.py")
+    run = run_wtrain("run", *RESUME, "--", *command, cwd=tmp_path, timeout_s=240).check(0)
+    check_recovered(run, "step-000020.pt", 20)
+    assert run.only("stall_declared")["age_s"] < 45
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize(
+    "program",
+    [
+        "double_fork.py",
+        "ignore_sigterm.py",
+        "socket_read.py",
+        pytest.param("ctypes_gil.py", marks=pytest.mark.slow),
+        pytest.param("ctypes_nogil.py", marks=pytest.mark.slow),
+        pytest.param("dead_file_lock.py", marks=pytest.mark.slow),
+        pytest.param("import_hang.py", marks=pytest.mark.slow),
+    ],
+)
+def test_hang_of_the_first_attempt(program: str, tmp_path: Path) -> None:
+    """A main process that hangs once is ended with everything it started, and then finishes."""
+    config = write_fast_config(tmp_path)
+    command = program_command(program)
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    assert_log_is_sound(run)
+    assert_evidence_came_first(run)
+    assert_asked_before_killed(run)
+    assert_tree_is_gone(run)
+    assert len(run.of_type("attempt_launched")) == 2, run.describe()
+    assert last_line(run.stdout).startswith("finished step=40 ")
+    if program != "import_hang.py":
+        plan = run.of_type("plan_made")[-1]["plan"]
+        assert plan["checkpoint"]["step"] == 20, plan
+
+
+@pytest.mark.timeout(170)
+def test_hang_after_the_training_is_done(tmp_path: Path) -> None:
+    """A process that hangs while it exits is ended, never restarted, and called a success."""
+    config = write_fast_config(tmp_path)
+    command = program_command("hang_after_finish.py")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    assert_tree_is_gone(run)
+    assert len(run.of_type("attempt_launched")) == 1, run.describe()
+    finished = run.only("run_finished")
+    assert finished["outcome"] == "succeeded"
+    assert finished["warning"]
+
+
+@pytest.mark.timeout(170)
+def test_observing_kills_nothing(tmp_path: Path) -> None:
+    """With --observe a hang is dumped and reported, and the processes are left as they are."""
+    config = write_fast_config(tmp_path)
+    command = program_command("loader_fork_lock.py")
+    running = start_wtrain(
+        "run", "--config", str(config), "--observe", "--", *command, cwd=tmp_path
+    )
+    running.wait_for("would_have_killed", 60)
+    running.wait_for("evidence_collected", 30)
+    launched = running.wait_for("attempt_launched", 5)
+    assert not kills(running.events)
+    os.kill(launched["pid"], 9)
+    for child in children_of(launched["pid"]):
+        os.kill(child, 9)
+    run = running.result(60)
+    assert len(run.of_type("attempt_launched")) == 1, run.describe()
+    assert not kills(run.events), run.describe()
