@@ -157,9 +157,9 @@ class Wake:
 class Record:
     """A small JSON file; its room is taken beforehand, so that a full disk loses no status."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, draft: str) -> None:
         self.name = name
-        self.draft = name + ".tmp"
+        self.draft = draft
         self._store(b"")
 
     def fill(self, values: dict[str, Any], patience_s: float = 0.0) -> None:
@@ -360,7 +360,9 @@ def keep(orders: dict[str, Any]) -> int:
     """Start the training, pump until it and all its descendants are gone; our exit code."""
     prepare()
     wake = Wake(orders["wake_fd"])
-    started, ended = Record("keeper.json"), Record("exit.json")
+    started = Record("keeper.json", "keeper.json.tmp")
+    ended = Record("exit.json", "exit.json.tmp")
+    amended = Record("exit.json", "exit.json.tmp2")
     reads, child_fds = open_streams(orders)
     for fd in {*reads.values(), *child_fds.values(), *([] if wake.fd is None else [wake.fd])}:
         os.set_inheritable(fd, False)
@@ -373,6 +375,7 @@ def keep(orders: dict[str, Any]) -> int:
         failure = {"errno": error.errno, "message": f"{error.filename}: {error.strerror}"[:512]}
         started.fill({**about, "error": failure, "started_at": time.time()}, 5.0)
         ended.discard()
+        amended.discard()
         wake.up()
         return 1
     streams = start_pump(orders, reads, wake)
@@ -406,7 +409,9 @@ def keep(orders: dict[str, Any]) -> int:
         stream.writer.join(max(finish_by - time.monotonic(), 0.0))
     lost_bytes = sum(stream.lost_bytes() for stream in streams)
     if lost_bytes > dropped_bytes:
-        ended.fill({**outcome, "dropped_bytes": lost_bytes})
+        amended.fill({**outcome, "dropped_bytes": lost_bytes})
+    else:
+        amended.discard()
     return 0
 
 

@@ -1,0 +1,65 @@
+"""Starting keepers by hand, the way the supervisor does it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support import is_alive, wait_until
+from watchdog_train import keeper
+
+PYTHON = sys.executable
+
+
+def write_orders(folder: Path, argv: list[str] | None, **changes: Any) -> Path:
+    """A launch.json with pipes that the keeper makes itself."""
+    orders: dict[str, Any] = {
+        "argv": argv,
+        "cwd": str(folder),
+        "env": None,
+        "streams": {"output": "output.log"},
+        "fds": None,
+        "child_fds": None,
+        "wake_fd": None,
+        "inherited_fds": [],
+        "cap_bytes": 64 * 1024 * 1024,
+        "ignore_hup": False,
+        "linger_s": 5.0,
+        "tell_start": True,
+        **changes,
+    }
+    path = folder / "launch.json"
+    path.write_text(json.dumps(orders), encoding="utf-8")
+    return path
+
+
+def keeper_argv(orders: Path) -> list[str]:
+    return [PYTHON, "-I", "-S", keeper.__file__, str(orders)]
+
+
+def start_keeper_process(orders: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """A keeper in a session of its own; the caller waits for it."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.Popen(keeper_argv(orders), start_new_session=True, **options)
+
+
+def keep(folder: Path, argv: list[str], *, timeout_s: float = 30.0, **changes: Any) -> int:
+    """Run a command under a keeper to its end; the keeper's exit code."""
+    with start_keeper_process(write_orders(folder, argv, **changes)) as process:
+        return process.wait(timeout_s)
+
+
+def record(folder: Path, name: str, timeout_s: float = 15.0) -> dict[str, Any]:
+    """A record of a keeper, once it is there."""
+    path = folder / name
+    wait_until(path.exists, timeout_s, f"{name} is written")
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    assert isinstance(fields, dict)
+    return fields
+
+
+def wait_gone(pid: int, timeout_s: float = 15.0) -> None:
+    wait_until(lambda: not is_alive(pid), timeout_s, f"process {pid} is gone")

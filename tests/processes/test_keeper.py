@@ -1,0 +1,401 @@
+"""The keeper: exact exit status, output that never stops draining, orphans brought home."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes.keeping import (
+    PYTHON,
+    keep,
+    keeper_argv,
+    record,
+    start_keeper_process,
+    wait_gone,
+    write_orders,
+)
+from tests.support import is_alive, wait_until
+
+pytestmark = pytest.mark.processes
+
+needs_tmpfs_mount = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a tmpfs")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "number"),
+    [
+        (["true"], 0, None),
+        (["sh", "-c", "exit 3"], 3, None),
+        (["sh", "-c", "exit 255"], 255, None),
+        (["sh", "-c", "kill -9 $$"], None, 9),
+        (["sh", "-c", "kill -TERM $$"], None, 15),
+        (["sh", "-c", "kill -SEGV $$"], None, 11),
+    ],
+)
+def test_exit_status_is_exact(
+    tmp_path: Path, argv: list[str], code: int | None, number: int | None
+) -> None:
+    """Exit codes and signals of the root arrive in exit.json as they were."""
+    assert keep(tmp_path, argv) == 0
+    ended = record(tmp_path, "exit.json")
+    started = record(tmp_path, "keeper.json")
+    assert (ended["code"], ended["signal"]) == (code, number)
+    assert (ended["pid"], ended["start"]) == (started["pid"], started["start"])
+    assert started["error"] is None
+    assert ended["dropped_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "number", "words"),
+    [
+        (["no-such-command-anywhere"], None, errno.ENOENT, "no-such-command-anywhere"),
+        (["./plain-file"], None, errno.EACCES, "plain-file"),
+        (["./garbage"], None, errno.ENOEXEC, "garbage"),
+        (["true"], "/no/such/folder", errno.ENOENT, "/no/such/folder"),
+    ],
+)
+def test_command_that_cannot_start_is_told(
+    tmp_path: Path, argv: list[str], cwd: str | None, number: int, words: str
+) -> None:
+    """A command that is not there, may not run or has no folder is an error in keeper.json."""
+    (tmp_path / "plain-file").write_text("text")
+    (tmp_path / "garbage").write_bytes(b"\x01\x02")
+    (tmp_path / "garbage").chmod(0o755)
+    assert keep(tmp_path, argv, cwd=cwd or str(tmp_path)) == 1
+    started = record(tmp_path, "keeper.json")
+    assert started["error"]["errno"] == number
+    assert words in started["error"]["message"]
+    assert started["pid"] is None
+    assert not list(tmp_path.glob("exit.json*"))
+
+
+def test_both_streams_into_files_of_their_own(tmp_path: Path) -> None:
+    """With two streams, stdout and stderr do not mix."""
+    streams = {"stdout": "stdout.log", "stderr": "stderr.log"}
+    keep(tmp_path, ["sh", "-c", "echo out; echo err >&2"], streams=streams)
+    assert (tmp_path / "stdout.log").read_text() == "out\n"
+    assert (tmp_path / "stderr.log").read_text() == "err\n"
+
+
+def test_large_output_keeps_the_newest_within_the_cap(tmp_path: Path) -> None:
+    """300 MB pass through; the files keep at most the cap, at least half of it, and the tail."""
+    lines = 3_000_000
+    program = (
+        "import sys\n"
+        f"for n in range(0, {lines}, 1000):\n"
+        "    sys.stdout.write(''.join(f'{i:099d}\\n' for i in range(n, n + 1000)))\n"
+    )
+    cap = 16 * 1024 * 1024
+    assert keep(tmp_path, [PYTHON, "-c", program], cap_bytes=cap, timeout_s=90) == 0
+    newest, older = tmp_path / "output.log", tmp_path / "output.log.1"
+    kept = older.read_bytes() + newest.read_bytes()
+    assert cap // 2 <= len(kept) <= cap
+    numbers = [int(line) for line in kept.splitlines()]
+    assert numbers == list(range(lines - len(numbers), lines))
+    assert record(tmp_path, "exit.json")["dropped_bytes"] == 0
+
+
+def test_exit_is_written_while_grandchildren_hold_the_pipe(tmp_path: Path) -> None:
+    """A root's exit status does not wait for a grandchild that keeps the stream open."""
+    orders = write_orders(tmp_path, ["sh", "-c", "echo before; sleep 60 & echo $! >left; exit 5"])
+    with start_keeper_process(orders) as process:
+        ended = record(tmp_path, "exit.json", timeout_s=5.0)
+        assert ended["code"] == 5
+        assert (tmp_path / "output.log").read_text() == "before\n"
+        left = int((tmp_path / "left").read_text())
+        assert process.poll() is None, "the keeper stays while somebody is left"
+        os.kill(left, signal.SIGKILL)
+        assert process.wait(15) == 0
+
+
+PARENT = """
+import signal, subprocess, sys
+subprocess.Popen(sys.argv[1:], start_new_session=True)
+signal.pause()
+"""
+
+
+def test_training_survives_the_death_of_the_supervisor(tmp_path: Path) -> None:
+    """SIGKILL of the keeper's parent changes nothing: output and exit status are complete."""
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    orders = write_orders(tmp_path, ["sh", "-c", "echo one; read _ <go; echo two; exit 7"])
+    parent = subprocess.Popen(
+        [
+            PYTHON,
+            "-c",
+            PARENT,
+            *keeper_argv(orders),
+        ]
+    )
+    keeper_pid = record(tmp_path, "keeper.json")["keeper_pid"]
+    parent.kill()
+    parent.wait(10)
+    go.write_text("\n")
+    assert record(tmp_path, "exit.json")["code"] == 7
+    assert (tmp_path / "output.log").read_text() == "one\ntwo\n"
+    wait_gone(keeper_pid)
+
+
+ESCAPEE = """
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+with open("escaped.tmp", "w") as file:
+    file.write(f"{os.getpid()} {os.getppid()}")
+os.rename("escaped.tmp", "escaped")
+for name in sys.argv[1:]:
+    open(name).read()
+os._exit(0)
+"""
+
+
+def test_orphans_come_to_the_keeper_and_are_reaped(tmp_path: Path) -> None:
+    """A process that has double-forked into a session of its own is the keeper's child, no zombie.
+
+    The keeper ends when it is gone.
+    """
+    os.mkfifo(tmp_path / "gate")
+    (tmp_path / "escape.py").write_text(ESCAPEE)
+    orders = write_orders(tmp_path, [PYTHON, "escape.py", "gate"])
+    with start_keeper_process(orders) as process:
+        path = tmp_path / "escaped"
+        wait_until(path.exists, 10, "the grandchild has escaped")
+        pid = int(path.read_text().split()[0])
+        record(tmp_path, "exit.json")
+        wait_until(lambda: _parent(pid) == process.pid, 10, "the orphan belongs to the keeper")
+        (tmp_path / "gate").write_text("")
+        assert process.wait(15) == 0
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_many_orphans_leave_no_zombie_while_the_root_lives(tmp_path: Path) -> None:
+    """Adopted zombies are reaped as they come, not only at the end."""
+    program = (
+        "import os, sys\n"
+        "for _ in range(100):\n"
+        "    pid = os.fork()\n"
+        "    if not pid:\n"
+        "        if os.fork():\n"
+        "            os._exit(0)\n"
+        "        os._exit(9)\n"
+        "    os.waitpid(pid, 0)\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    read_end, write_end = os.pipe()
+    orders = write_orders(tmp_path, [PYTHON, "-c", program], child_fds=None)
+    with start_keeper_process(orders, stdin=read_end) as process:
+        os.close(read_end)
+        root = record(tmp_path, "keeper.json")["pid"]
+        log = tmp_path / "output.log"
+        wait_until(lambda: log.exists() and log.read_text() == "done\n", 15, "all have forked")
+        wait_until(lambda: _children(process.pid) == [root], 5, "only the root is left")
+        os.close(write_end)
+        assert process.wait(15) == 0
+    assert record(tmp_path, "exit.json")["code"] == 0
+
+
+def test_child_gets_ordinary_signals_and_a_session_of_its_own(tmp_path: Path) -> None:
+    """The training sees default signals, no blocked ones, its own session and no terminal."""
+    report = (
+        "import os, signal, json\n"
+        "ignored = [s.name for s in signal.Signals if s.name not in ('SIGKILL', 'SIGSTOP')\n"
+        "           and signal.getsignal(s) == signal.SIG_IGN]\n"
+        "print(json.dumps([ignored, list(signal.pthread_sigmask(0, [])),\n"
+        "                  os.getsid(0) == os.getpid() == os.getpgrp(), os.getppid()]))\n"
+    )
+    with start_keeper_process(write_orders(tmp_path, [PYTHON, "-c", report])) as process:
+        process.wait(15)
+    ignored, blocked, leads, parent = json.loads((tmp_path / "output.log").read_text())
+    # Python itself ignores these two in every process.
+    assert sorted(set(ignored) - {"SIGPIPE", "SIGXFSZ"}) == []
+    assert blocked == []
+    assert leads
+    assert parent == process.pid
+
+
+@pytest.mark.parametrize("ignore_hup", [True, False])
+def test_nohup_is_kept_only_when_it_was_meant(tmp_path: Path, ignore_hup: bool) -> None:
+    """SIGHUP is ignored by the training exactly when ignore_hup says so."""
+    program = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
+    keep(tmp_path, [PYTHON, "-c", program], ignore_hup=ignore_hup)
+    assert (tmp_path / "output.log").read_text() == f"{ignore_hup}\n"
+
+
+def test_broken_pipe_ends_a_pipeline_of_the_training(tmp_path: Path) -> None:
+    """SIGPIPE is restored: `yes | head` inside the training ends."""
+    keep(tmp_path, ["sh", "-c", "yes | head -1; exit 4"], timeout_s=10)
+    assert record(tmp_path, "exit.json")["code"] == 4
+
+
+def test_keeper_is_deaf_to_signals_meant_for_the_training(tmp_path: Path) -> None:
+    """INT, HUP, TERM and QUIT sent to the keeper end neither it nor the training."""
+    os.mkfifo(tmp_path / "gate")
+    orders = write_orders(tmp_path, ["sh", "-c", "read _ <gate; exit 6"])
+    with start_keeper_process(orders) as process:
+        record(tmp_path, "keeper.json")
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+            process.send_signal(number)
+        (tmp_path / "gate").write_text("\n")
+        assert record(tmp_path, "exit.json")["code"] == 6
+        assert process.wait(15) == 0
+
+
+def test_keeper_lets_go_of_the_users_input(tmp_path: Path) -> None:
+    """When the training has closed its input, who writes there gets EPIPE, not a full pipe."""
+    read_end, write_end = os.pipe()
+    os.mkfifo(tmp_path / "gate")
+    orders = write_orders(tmp_path, ["sh", "-c", "exec 0</dev/null; echo x; read _ <gate"])
+    with start_keeper_process(orders, stdin=read_end) as process:
+        os.close(read_end)
+        log = tmp_path / "output.log"
+        wait_until(lambda: log.exists() and log.read_bytes(), 10, "the input is closed")
+        with pytest.raises(BrokenPipeError):
+            os.write(write_end, b"x")
+        os.close(write_end)
+        (tmp_path / "gate").write_text("\n")
+        process.wait(15)
+
+
+def test_wake_pipe_tells_of_output_and_exit_and_never_blocks(tmp_path: Path) -> None:
+    """A byte arrives on output and exit; a pipe that nobody empties does not stop the keeper."""
+    heard, told = os.pipe()
+    fcntl_size = 4096
+    import fcntl
+
+    fcntl.fcntl(told, fcntl.F_SETPIPE_SZ, fcntl_size)
+    program = "import time\nfor i in range(300): print(i, flush=True); time.sleep(0.001)"
+    orders = write_orders(tmp_path, [PYTHON, "-c", program], wake_fd=told)
+    with start_keeper_process(orders, pass_fds=(told,)) as process:
+        os.close(told)
+        assert process.wait(20) == 0
+    assert os.read(heard, fcntl_size + 1)
+    os.close(heard)
+    assert record(tmp_path, "exit.json")["code"] == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Any:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+        timeout=10,
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=10)
+
+
+@needs_tmpfs_mount
+def test_full_disk_neither_stops_the_training_nor_loses_its_status(small_disk: Path) -> None:
+    """On a full disk the training runs to its end, what was dropped is counted, and exit.json is
+    right, because its room was taken before.
+    """
+    program = (
+        "import sys\nfor n in range(3000): sys.stdout.write(f'{n:09d}' + 'x' * 9990 + '\\n')\n"
+        "sys.exit(8)"
+    )
+    assert keep(small_disk, [PYTHON, "-c", program], linger_s=1.0, timeout_s=30) == 0
+    ended = record(small_disk, "exit.json")
+    assert ended["code"] == 8
+    written = (small_disk / "output.log").stat().st_size
+    assert ended["dropped_bytes"] == 30_000_000 - written > 20_000_000
+
+
+@needs_tmpfs_mount
+def test_output_goes_on_when_the_disk_has_room_again(small_disk: Path) -> None:
+    """What was held in memory while the disk was full reaches the file in order, nothing lost."""
+    os.mkfifo(small_disk / "gate")
+    ballast = small_disk / "ballast"
+    program = (
+        "import sys\n"
+        "for n in range(200): print(f'{n:09d}' + 'x' * 9990, flush=True)\n"
+        "open('gate').read()\nprint('end')"
+    )
+    orders = write_orders(small_disk, [PYTHON, "-c", program], cap_bytes=64 * 1024 * 1024)
+    ballast.write_bytes(bytes(700 * 1024))
+    with start_keeper_process(orders) as process:
+        log = small_disk / "output.log"
+        wait_until(lambda: os.statvfs(small_disk).f_bavail == 0, 10, "the disk is full")
+        ballast.unlink()
+        subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True, timeout=10)
+        wait_until(lambda: log.stat().st_size == 2_000_000, 10, "all output is in the file")
+        (small_disk / "gate").write_text("")
+        assert process.wait(15) == 0
+    lines = log.read_text().splitlines()
+    assert [int(line[:9]) for line in lines[:-1]] == list(range(200))
+    assert lines[-1] == "end"
+    assert record(small_disk, "exit.json")["dropped_bytes"] == 0
+
+
+def test_pump_alone_drains_what_a_dead_keeper_left(tmp_path: Path) -> None:
+    """Orders without a command drain the given streams to their end and touch no record."""
+    read_end, write_end = os.pipe()
+    orders = write_orders(tmp_path, None, fds={"output": read_end})
+    (tmp_path / "output.log").write_text("before\n")
+    with start_keeper_process(orders, pass_fds=(read_end,)) as process:
+        os.close(read_end)
+        os.write(write_end, b"after\n")
+        os.close(write_end)
+        assert process.wait(15) == 0
+    assert (tmp_path / "output.log").read_text() == "before\nafter\n"
+    assert not (tmp_path / "exit.json").exists()
+
+
+def test_keeper_is_small_and_idle(tmp_path: Path) -> None:
+    """Beside a silent training the keeper uses no CPU time at all, and less than 13 MiB."""
+    os.mkfifo(tmp_path / "gate")
+    orders = write_orders(tmp_path, ["sh", "-c", "read _ <gate"])
+    with start_keeper_process(orders) as process:
+        record(tmp_path, "keeper.json")
+        before = _switches(process.pid)
+        since = time.monotonic()
+        wait_until(lambda: time.monotonic() - since > 1.5, 5, "a while has passed")
+        assert _switches(process.pid) - before <= 3
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        resident_kib = int(status.partition("VmRSS:")[2].split()[0])
+        assert resident_kib < 13 * 1024
+        (tmp_path / "gate").write_text("\n")
+        process.wait(15)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if _parent(int(entry.name)) == pid:
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):  # noqa: PERF203
+            continue
+    return found
+
+
+def _switches(pid: int) -> int:
+    total = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        text = status.read_text()
+        for name in ("nonvoluntary_ctxt_switches:", "\nvoluntary_ctxt_switches:"):
+            total += int(text.partition(name)[2].split()[0])
+    assert is_alive(pid)
+    return total
