@@ -43,6 +43,7 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "show": CommandRow("Understand", "show:show", "Show one stall: who was stuck, where and why."),
     "dump": CommandRow("Understand", "dump:dump", "Collect evidence now, without ending anything."),
+    "report": CommandRow("Understand", "report:report", "Tell what happened to a run."),
     "checkpoints": CommandRow(
         "Prepare", "checkpoints:checkpoints", "List checkpoints and tell which are whole."
     ),

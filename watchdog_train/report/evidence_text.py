@@ -40,7 +40,7 @@ def summary(
             f"{number}. {name}{f': {words[name]}' if name in words else ''}"
             for number, name in enumerate(diagnosis.remedies, 1)
         ]
-    found = groups(evidence)
+    found = groups(evidence, diagnosis)
     if found:
         lines += ["", "## Where everything is (odd one first)", ""]
         lines += [f"- {text}" for text in group_lines(found)[:_GROUP_LINES]]

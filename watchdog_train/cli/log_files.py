@@ -1,0 +1,192 @@
+"""The captured output of attempts: which files there are, their last lines, and following them.
+
+Must not interpret the output; what reaches a terminal loses everything that could move it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from watchdog_train.report import words
+from watchdog_train.store.run_paths import RunDirectory
+
+BLOCK_BYTES = 1 << 16
+MAX_TAIL_BYTES = 64 << 20
+ATTEMPTS_LISTED = 100_000
+_ATTEMPT = re.compile(r"[0-9]{4,9}")
+# Everything a terminal obeys but colours, tabs, line ends and the \r of progress bars.
+_DANGEROUS = re.compile(
+    rb"\x1b\[(?![0-9;:]{0,32}m)[0-?]{0,64}[ -/]{0,8}[@-~]?|"
+    rb"\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|\x1b(?!\[)[^\x1b]?|"
+    rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]"
+)
+
+StreamName = Literal["output", "stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogStream:
+    """One captured stream of an attempt."""
+
+    name: StreamName
+    path: Path
+
+    @property
+    def to_stderr(self) -> bool:
+        """Where it belongs when it is shown."""
+        return self.name == "stderr"
+
+
+def streams_of(attempt_dir: Path) -> tuple[LogStream, ...]:
+    """The streams of an attempt that have a file."""
+    names: tuple[StreamName, ...] = ("output", "stdout", "stderr")
+    streams = (LogStream(name, attempt_dir / f"{name}.log") for name in names)
+    return tuple(stream for stream in streams if any(_parts(stream.path)))
+
+
+def attempts_in(run: RunDirectory) -> tuple[int, ...]:
+    """Numbers of the attempts that have a folder, oldest first."""
+    try:
+        with os.scandir(run.attempts) as entries:
+            names = [entry.name for _, entry in zip(range(ATTEMPTS_LISTED), entries, strict=False)]
+    except OSError:
+        return ()
+    return tuple(sorted(int(name) for name in names if _ATTEMPT.fullmatch(name)))
+
+
+def modified_at(path: Path) -> float:
+    """When a file was written last, 0 when it is not there."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _parts(path: Path) -> tuple[Path, ...]:
+    """The files of one stream that exist, oldest first: the keeper renames a full one to .1."""
+    both = (path.with_name(f"{path.name}.1"), path)
+    return tuple(part for part in both if part.is_file() and not part.is_symlink())
+
+
+def whole(path: Path) -> Iterator[bytes]:
+    """All that is kept of a stream, in blocks."""
+    for part in _parts(path):
+        with contextlib.suppress(OSError), part.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                yield block
+
+
+def tail(path: Path, lines: int) -> bytes:
+    """The last lines of a stream, its older file included."""
+    found = b""
+    for part in reversed(_parts(path)):
+        missing = lines - found.count(b"\n")
+        if missing <= 0:
+            break
+        found = _tail_of_file(part, missing) + found
+    return found
+
+
+def _tail_of_file(path: Path, lines: int) -> bytes:
+    if lines <= 0:
+        return b""
+    try:
+        with path.open("rb") as file:
+            at = size = file.seek(0, os.SEEK_END)
+            data = b""
+            # The newline that ends the file does not begin another line.
+            while at > 0 and data[:-1].count(b"\n") < lines and size - at < MAX_TAIL_BYTES:
+                step = min(at, max(BLOCK_BYTES, size - at))
+                at -= step
+                file.seek(at)
+                data = file.read(step) + data
+    except OSError:
+        return b""
+    parts = data.split(b"\n")
+    ended = 1 if data.endswith(b"\n") else 0
+    return b"\n".join(parts[-(lines + ended) :])
+
+
+def last_lines(path: Path, lines: int) -> tuple[str, ...]:
+    """The last lines as text that is safe to show, of each progress bar only its last state."""
+    shown = []
+    for line in tail(path, 4 * lines).split(b"\n"):
+        bar = [part for part in line.split(b"\r") if part.strip()]
+        text = words.clean(bar[-1].decode("utf-8", "replace"), 400) if bar else ""
+        if text:
+            shown.append(text)
+    return tuple(shown[-lines:])
+
+
+def safe_for_terminal(data: bytes) -> bytes:
+    """Output without what moves, clears, renames or answers for a terminal."""
+    return _DANGEROUS.sub(b"", data)
+
+
+class Follower:
+    """Reads a stream as it grows, through the keeper's renaming of full files."""
+
+    def __init__(self, stream: LogStream, *, lines: int | None) -> None:
+        self.stream = stream
+        self._fd: int | None = None
+        self._first = True
+        self._lines = lines
+
+    def read(self) -> bytes:
+        """What is new since the last call, a block at most; nothing when nothing is."""
+        if self._fd is None and not self._open():
+            return b""
+        if self._first and self._lines is not None:
+            self._first = False
+            return self._begin()
+        self._first = False
+        return self._more()
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _begin(self) -> bytes:
+        """The last lines, and from then on what is written after them."""
+        assert self._fd is not None  # noqa: S101 - opened by read()
+        data = tail(self.stream.path, self._lines or 0)
+        size = os.fstat(self._fd).st_size
+        os.lseek(self._fd, size, os.SEEK_SET)
+        return data
+
+    def _more(self) -> bytes:
+        assert self._fd is not None  # noqa: S101 - opened by read()
+        data = os.read(self._fd, BLOCK_BYTES)
+        if data:
+            return data
+        if self._was_renamed():
+            # One more look: something may have been written between the read and the rename.
+            data = os.read(self._fd, BLOCK_BYTES)
+            if not data:
+                self.close()
+            return data
+        return b""
+
+    def _was_renamed(self) -> bool:
+        assert self._fd is not None  # noqa: S101 - opened by read()
+        try:
+            now = os.stat(self.stream.path)
+        except OSError:
+            return False
+        return not os.path.samestat(now, os.fstat(self._fd))
+
+    def _open(self) -> bool:
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        try:
+            self._fd = os.open(self.stream.path, flags)
+        except OSError:
+            return False
+        return True

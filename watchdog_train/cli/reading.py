@@ -1,0 +1,246 @@
+"""What the reading commands share: a run's events, and one look at what lives of it now.
+
+Must not write, signal or wait: these commands work next to a supervisor, and without one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from watchdog_train.core.evolve import replay
+from watchdog_train.core.state import State
+from watchdog_train.errors import WtrainError
+from watchdog_train.evidence.redact import redact_argv
+from watchdog_train.report.facts import without_secrets
+from watchdog_train.report.live import Live, NewestCheckpoint
+from watchdog_train.store.lock import is_held
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.run_paths import RunDirectory
+
+if TYPE_CHECKING:
+    from watchdog_train.core.events import AnyEvent
+    from watchdog_train.core.model import Member, SlotReading
+    from watchdog_train.system.protocol import ProcessSystem
+
+CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunReading:
+    """A run as its log tells it."""
+
+    run: RunDirectory
+    events: tuple[AnyEvent, ...]
+    state: State
+    problems: tuple[str, ...]
+    """What the log lacks, in words."""
+
+
+def read_run(run: RunDirectory) -> RunReading:
+    """The log of a run, as much of it as can be read; secrets are taken out of command lines.
+
+    Raises:
+        WtrainError: there is no log, or nothing in it can be read.
+    """
+    found = read_events(run.events, strict=False, spill_dir=run.spill_dir)
+    events = tuple(without_secrets(found.events, redact_argv))
+    problems = []
+    if found.problem is not None:
+        problems.append(
+            f"the event log is damaged, what follows may lack something: {found.problem}"
+        )
+    if found.torn_tail is not None and is_held(run.lock) is False:
+        problems.append("the last event was cut off when the supervisor ended; it is left out")
+    if found.spilled:
+        problems.append(f"{found.spilled} events wait in memory for a disk that takes them")
+    state = replay(events)
+    if not state.run_id:
+        # Killed before its first event: the directory still tells which run it was to be.
+        state = msgspec.structs.replace(
+            state, run_id=run.run_id, name=run.name, run_dir=str(run.path)
+        )
+        problems.append("the log has no first event: the supervisor ended before it began")
+    elif Path(state.run_dir) != run.path.absolute():
+        state = msgspec.structs.replace(state, run_dir=str(run.path.absolute()))
+    return RunReading(run=run, events=events, state=state, problems=tuple(problems))
+
+
+def look(reading: RunReading, *, log_lines: int = 0) -> Live:
+    """One look at a run from outside."""
+    from watchdog_train.system import current
+
+    run, state = reading.run, reading.state
+    problems = list(reading.problems)
+    system = current()
+    here = state.host in ("", socket.gethostname())
+    same_boot = here and state.boot_id == system.boot_id()
+    alive = _supervisor_alive(run, state, system, here=here, same_boot=same_boot)
+    live = Live(
+        at=_now(),
+        mono=system.monotonic() if same_boot else None,
+        supervisor_alive=alive,
+        here=here,
+        checkpoint=_checkpoint(run, state),
+        log_tail=_log_tail(run, state, log_lines) if log_lines else (),
+        problems=tuple(problems),
+    )
+    if state.finished:
+        return live
+    live = msgspec.structs.replace(live, max_restarts=_max_restarts(run))
+    return _look_at_processes(live, state, system) if same_boot else live
+
+
+def _now() -> float:
+    import time
+
+    return time.time()
+
+
+def _supervisor_alive(
+    run: RunDirectory, state: State, system: ProcessSystem, *, here: bool, same_boot: bool
+) -> bool | None:
+    held = is_held(run.lock)
+    if held is not None and (held or here):
+        return held
+    if not here or state.supervisor is None:
+        return None
+    return system.is_alive(state.supervisor) if same_boot else False
+
+
+def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
+    """Beats from the slots, and the states of recorded processes, each verified by its start."""
+    from watchdog_train.core.model import MemberSample, Sample
+    from watchdog_train.core.news import progress_event
+    from watchdog_train.core.track import judged
+    from watchdog_train.store.slots import read_slots
+
+    scan = read_slots(Path(state.slot_dir)) if state.slot_dir is not None else None
+    slots = {slot.pid: slot for slot in scan.readings} if scan is not None else {}
+    members = _members(state, slots)
+    rows = system.snapshot([member.identity for member in members])
+    samples = []
+    for member in members:
+        row = rows.get(member.pid)
+        if row is None or member.start not in (0, row.start):
+            continue
+        slot = slots.get(member.pid)
+        if slot is not None and slot.start not in (0, row.start):
+            slot = None
+        samples.append(
+            MemberSample(member=member, state=row.state, cpu_s=row.cpu_s, io_bytes=None, slot=slot)
+        )
+    now = live.mono if live.mono is not None else system.monotonic()
+    sample = Sample(
+        at=now,
+        members=tuple(samples),
+        cpu_s=None,
+        io_bytes=None,
+        tcp_bytes=None,
+        log_bytes=0,
+        births=0,
+        deaths=0,
+    )
+    problems = (*live.problems, *(scan.problems[:3] if scan is not None else ()))
+    states: Mapping[int, str | None] = {sample.member.pid: sample.state for sample in samples}
+    live = msgspec.structs.replace(live, states=dict(states), problems=problems)
+    measured = judged(sample)
+    if not measured:
+        return live
+    progress = progress_event(sample, state, now)
+    return msgspec.structs.replace(
+        live,
+        ranks=progress.ranks,
+        progress=progress.progress,
+        can_save=any(slot.can_save for _, slot in measured),
+    )
+
+
+def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ...]:
+    """The recorded ones, and those that have a slot but are younger than the last census."""
+    from watchdog_train.core.model import Member
+
+    known = {member.pid for member in state.members}
+    attempt = state.attempt.attempt if state.attempt is not None else 0
+    young = tuple(
+        Member(
+            pid=slot.pid,
+            start=slot.start,
+            role="other" if slot.role == "unknown" else slot.role,
+            rank=slot.rank,
+            local_rank=slot.local_rank,
+            worker=slot.worker,
+        )
+        for slot in slots.values()
+        if slot.pid not in known and slot.attempt == attempt
+    )
+    return (*state.members, *young)
+
+
+def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
+    """The newest save that a hook recorded and that is still there."""
+    from watchdog_train.store.slots import read_saves
+
+    for attempt in reversed(state.attempts):
+        for save in reversed(read_saves(run.attempt(attempt.attempt), 20)):
+            if os.path.exists(save.path):
+                return NewestCheckpoint(
+                    path=save.path, format=save.format, step=save.step, saved_at=save.t
+                )
+    return None
+
+
+def _max_restarts(run: RunDirectory) -> int | None:
+    """Of the settings in effect; None when they cannot be read."""
+    import yaml
+
+    # The C loader is three times as fast, and not in every build.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        with run.config.open("rb") as file:
+            settings = yaml.load(file.read(CONFIG_BYTES), Loader=loader)  # noqa: S506 - a safe one
+        value = settings["recovery"]["max_restarts"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
+    from watchdog_train.cli.log_files import last_lines, modified_at, streams_of
+    from watchdog_train.evidence.redact import redact_text
+
+    for attempt in reversed(state.attempts):
+        streams = streams_of(run.attempt(attempt.attempt))
+        for path in sorted((stream.path for stream in streams), key=modified_at, reverse=True):
+            found = last_lines(path, lines)
+            if found:
+                return tuple(redact_text(line[:400]) for line in found)
+    return ()
+
+
+def exit_code(state: State, live: Live) -> Literal[0, 3, 4]:
+    """Of `wtrain status`: 0 it runs, 3 it has ended, 4 nobody can tell without `wtrain adopt`."""
+    if state.finished:
+        return 3
+    return 0 if live.supervisor_alive else 4
+
+
+def refuse_unreadable(reading: RunReading) -> None:
+    """For commands that act: a log that names no run is no ground to act on.
+
+    Raises:
+        WtrainError: always then.
+    """
+    if reading.state.started_at is None:
+        raise WtrainError(
+            "the log of this run has no first event",
+            context=str(reading.run.events),
+            hint="start it again with: wtrain run -- COMMAND",
+            reference="run-empty",
+        )

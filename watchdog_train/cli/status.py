@@ -1,0 +1,44 @@
+"""`wtrain status`: one screen about one run, from its log and one look at its processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+
+LOG_LINES = 5
+
+
+@click.command(short_help="Say how a run is doing.")
+@run_argument
+@json_option
+@runs_dir_option
+def status(run_ref: str | None, as_json: bool, runs_dir: Path | None) -> None:
+    """Say how RUN is doing; without RUN the newest one here.
+
+    Exit code: 0 it runs under a supervisor, 3 it has ended, 4 its supervisor is dead or
+    out of reach.
+    """
+    from watchdog_train.cli.reading import exit_code, look, read_run
+    from watchdog_train.store.resolve import resolve
+
+    reading = read_run(resolve(run_ref, runs_dir))
+    live = look(reading, log_lines=0 if as_json else LOG_LINES)
+    if as_json:
+        from watchdog_train.cli.json_output import print_json
+        from watchdog_train.report.status_json import status_object
+
+        for problem in reading.problems:
+            click.echo(f"wtrain: {problem}", err=True)
+        print_json(status_object(reading.state, live))
+    else:
+        from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
+        from watchdog_train.report.status_text import status_text
+
+        paint, width = paint_for_stdout(), width_of_stdout()
+        text = status_text(reading.state, live, paint=paint, width=width)
+        click.echo(text, color=paint.enabled)
+    sys.exit(exit_code(reading.state, live))

@@ -1,0 +1,110 @@
+"""`wtrain stop`: bring a run to its end, through its supervisor or, where that is dead, as one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, WtrainError
+
+if TYPE_CHECKING:
+    from watchdog_train.cli.watching import EventWatch
+    from watchdog_train.store.run_paths import RunDirectory
+
+MARGIN_S = 30.0
+"""Beyond the sum of the run's own limits: evidence, and a supervisor that is busy."""
+UNKNOWN_LIMITS_S = 300.0
+
+
+@click.command(short_help="Stop a run: save if it can be asked to, then end it.")
+@run_argument
+@click.option("--now", is_flag=True, help="Do not wait for a save: kill the whole tree now.")
+@runs_dir_option
+def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
+    """Stop RUN and wait until every process of it is gone.
+
+    Without RUN there must be just one live run. A training that can be asked saves first.
+    """
+    from watchdog_train.cli.reading import look, read_run, refuse_unreadable
+    from watchdog_train.store.resolve import resolve_live
+
+    run = resolve_live(run_ref, runs_dir)
+    reading = read_run(run)
+    refuse_unreadable(reading)
+    if reading.state.finished:
+        click.echo(f"wtrain: {run.run_id} has ended already: {reading.state.outcome}", err=True)
+        return
+    live = look(reading)
+    if not live.here and live.supervisor_alive is not True:
+        raise WtrainError(
+            f"the run belongs to {reading.state.host}",
+            context=run.run_id,
+            hint="stop it there",
+            reference="run-elsewhere",
+        )
+    mode: Literal["soft", "now"] = "now" if now else "soft"
+    click.echo(f"wtrain: stopping {run.run_id}", err=True)
+    try:
+        if live.supervisor_alive is False:
+            _without_supervisor(run, mode)
+        else:
+            _through_supervisor(run, mode)
+    except KeyboardInterrupt:
+        click.echo(f"wtrain: the stop goes on: wtrain status {run.run_id}", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _through_supervisor(run: RunDirectory, mode: Literal["soft", "now"]) -> None:
+    from watchdog_train.cli.watching import EventWatch
+    from watchdog_train.core.events import RunFinished
+    from watchdog_train.store import requests
+
+    watch = EventWatch(run)
+    requests.post(run, "stop_now" if mode == "now" else "stop", "wtrain stop")
+    limit_s = _limit_s(run, mode)
+    finished = watch.wait(lambda event: isinstance(event, RunFinished), limit_s, tell=True)
+    if finished is None and not watch.state.finished and watch.lost:
+        click.echo("wtrain: the supervisor died meanwhile", err=True)
+        _without_supervisor(run, mode)
+        return
+    _tell_end(run, watch, limit_s)
+
+
+def _tell_end(run: RunDirectory, watch: EventWatch, limit_s: float) -> None:
+    from watchdog_train.report.narrative import closing_lines
+
+    if not watch.state.finished:
+        raise WtrainError(
+            f"the run has not ended within {limit_s:.0f} s; it is in state '{watch.state.state}'",
+            context=run.run_id,
+            hint=f"wtrain status {run.run_id}; wtrain stop --now {run.run_id} does not wait",
+            reference="stop-late",
+            exit_code=EXIT_RETRY_ELSEWHERE,
+        )
+    for line in closing_lines(watch.state, {}):
+        click.echo(line, err=True)
+
+
+def _limit_s(run: RunDirectory, mode: Literal["soft", "now"]) -> float:
+    """The sum of what the run's own settings allow for each stage."""
+    from watchdog_train.config import load_policy
+
+    try:
+        stopping = load_policy(run.config, None, {}).stopping
+    except WtrainError:
+        return UNKNOWN_LIMITS_S
+    total_s = stopping.helpers_s + stopping.keeper_s + 2 * stopping.kill_s + MARGIN_S
+    if mode == "soft":
+        total_s += stopping.ask_s + stopping.grace_s + stopping.hang_grace_s
+    return total_s
+
+
+def _without_supervisor(run: RunDirectory, mode: Literal["soft", "now"]) -> None:
+    """Become the supervisor for the time that the stop takes."""
+    from watchdog_train.cli.adopt import adopt_here
+
+    adopt_here(run, stop_mode=mode)

@@ -1,0 +1,87 @@
+"""Wait, with a bound, for what a supervisor does about a request, and tell it as it happens.
+
+Must not wait for a supervisor that is dead: `lost` says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import click
+
+from watchdog_train.core.events import AnyEvent
+from watchdog_train.core.evolve import evolve
+from watchdog_train.core.state import State
+from watchdog_train.report.narrative import narrate
+from watchdog_train.store.lock import is_held
+from watchdog_train.store.log_lines import MAX_LINE_BYTES, decode_line
+from watchdog_train.store.run_paths import RunDirectory
+
+POLL_S = 0.1
+LOCK_EVERY_S = 1.0
+
+
+class EventWatch:
+    """The events of a run as they are written, and the state after each."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._offset = 0
+        self._rest = b""
+        self._looked = 0.0
+        self._free_looks = 0
+        self.state = State()
+        self.new()
+
+    def new(self) -> list[tuple[AnyEvent, State]]:
+        """Events since the last call, each with the state after it; a damaged line is skipped."""
+        try:
+            with self._run.events.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-MAX_LINE_BYTES:]
+        found = []
+        for line in lines:
+            try:
+                event = decode_line(line)
+            except ValueError:
+                continue
+            self.state = evolve(self.state, event)
+            found.append((event, self.state))
+        return found
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody holds the run any more although it has not finished."""
+        now = time.monotonic()
+        if now - self._looked >= LOCK_EVERY_S:
+            self._looked = now
+            free = is_held(self._run.lock) is False and not self.state.finished
+            self._free_looks = self._free_looks + 1 if free else 0
+        # Between its last event and our reading of it, a supervisor that ends well is seen once.
+        return self._free_looks >= 2
+
+    def wait(
+        self,
+        until: Callable[[AnyEvent], bool],
+        timeout_s: float,
+        *,
+        tell: bool = False,
+    ) -> AnyEvent | None:
+        """The first new event that fits; None at the deadline or when the supervisor is lost."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            for event, state in self.new():
+                if tell:
+                    for line in narrate(event, state):
+                        click.echo(line, err=True)
+                if until(event):
+                    return event
+            if time.monotonic() >= deadline or self.lost:
+                return None
+            time.sleep(POLL_S)

@@ -1,0 +1,48 @@
+"""The table of `wtrain ps`: one line a run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from watchdog_train.core.state import State
+from watchdog_train.report import words
+from watchdog_train.report.live import Live
+from watchdog_train.report.status_json import progress_now
+from watchdog_train.report.status_text import headline
+from watchdog_train.report.words import PLAIN, Paint, clean, duration
+
+HEADER = ("RUN", "STATE", "TIME", "ATTEMPT", "STEP", "COMMAND")
+
+
+def runs_text(
+    runs: Sequence[tuple[State, Live]], *, paint: Paint = PLAIN, width: int | None = 80
+) -> str:
+    """The table, without a newline at its end; empty without runs."""
+    if not runs:
+        return ""
+    rows = [HEADER, *(_row(state, live) for state, live in runs)]
+    wide = [max(words.display_width(row[i]) for row in rows) for i in range(len(HEADER) - 1)]
+    lines = []
+    for i, row in enumerate(rows):
+        cells = [words.pad(cell, size) for cell, size in zip(row[:-1], wide, strict=True)]
+        if i == 0:
+            cells = [paint(cell, "dim") for cell in cells]
+        else:
+            cells[1] = paint(cells[1], headline(*runs[i - 1])[1])
+        last = paint(row[-1], "dim") if i == 0 else row[-1]
+        lines.append(words.cut("  ".join([*cells, last]), width))
+    return "\n".join(lines)
+
+
+def _row(state: State, live: Live) -> tuple[str, ...]:
+    ended = state.updated_at if state.finished and state.updated_at is not None else live.at
+    ran = duration(ended - state.started_at) if state.started_at is not None else "-"
+    progress = progress_now(state, live)
+    step = "-"
+    if progress.step is not None:
+        step = words.number(progress.step)
+        if progress.percent is not None:
+            step += f" ({words.percent_text(progress.percent)})"
+    attempt = str(state.attempt.attempt) if state.attempt is not None else "-"
+    word = headline(state, live)[0]
+    return (clean(state.run_id, 80), word, ran, attempt, step, words.command_text(state.argv))
