@@ -55,6 +55,8 @@ class Listing(Value, frozen=True, kw_only=True):
 def list_directory(path: str, limit: int = DIRECTORY_CAP) -> Listing:
     """The entries of a directory, sorted by name, at most `limit` of them.
 
+    Names that are not UTF-8 are left out: no event and no answer in JSON could hold them.
+
     Raises:
         UnreadableError: not a directory, or no permission.
     """
@@ -66,9 +68,10 @@ def list_directory(path: str, limit: int = DIRECTORY_CAP) -> Listing:
         raise UnreadableError(_words(error)) from error
     for item in found[:limit]:
         try:
+            item.name.encode()
             link = item.is_symlink()
             status = item.stat()
-        except OSError:  # a dangling link, or removed meanwhile
+        except (OSError, UnicodeEncodeError):  # a dangling link, removed meanwhile, or not UTF-8
             continue
         entries.append(
             Entry(

@@ -133,7 +133,7 @@ def _named(
         if spec is None or not _may_try(case, spec):
             continue
         if spec.changes_nothing:  # a plain retry is the same plan, and that has limits
-            if within_limits(case):
+            if within_limits(case) and not same_again(case):
                 return ()
             continue
         allowed = _allowed(case, spec, named=True)

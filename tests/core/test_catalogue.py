@@ -1,0 +1,155 @@
+"""The catalogue: ids agree with the rules, and every remedy tells what it costs."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import watchdog_train
+from tests.checkpoint_samples import write_hf
+from watchdog_train.cli.checkpoints import checkpoints
+from watchdog_train.cli.remedies import remedies
+from watchdog_train.core.ladder import RUNGS
+from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.errors import WtrainError
+from watchdog_train.remedies.catalogue import CATALOGUE, available, refuse_unknown
+from watchdog_train.remedies.user_fixes import USER_FIXES
+
+PACKAGE = Path(watchdog_train.__file__).parent
+
+
+def named_in_rules() -> set[str]:
+    """Every remedy id in any rules file, wherever it stands."""
+    found: set[str] = set()
+
+    def collect(value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if key == "remedies" and isinstance(inner, list):
+                    found.update(map(str, inner))
+                collect(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                collect(inner)
+
+    for path in (PACKAGE / "rules").glob("*.yaml"):
+        collect(yaml.safe_load(path.read_text()))
+    return found
+
+
+def test_every_remedy_that_a_rule_names_is_known():
+    """A rule names what can be applied, or what is explained to the user."""
+    names = named_in_rules()
+    assert names
+    assert names <= set(CATALOGUE) | set(USER_FIXES)
+
+
+def test_nothing_is_both_applied_and_left_to_the_user():
+    """An id has one meaning."""
+    assert not set(CATALOGUE) & set(USER_FIXES)
+
+
+def test_rungs_are_execution_remedies_that_may_be_applied_by_themselves():
+    """An unknown cause never changes what the user has not allowed."""
+    for name in (name for rung in RUNGS for name in rung):
+        assert CATALOGUE[name].kind == "execution"
+        assert not CATALOGUE[name].needs_allow
+
+
+@pytest.mark.parametrize("remedy", CATALOGUE.values(), ids=CATALOGUE)
+def test_a_remedy_says_everything(remedy):
+    """Every field a person needs is filled, and the settings name the remedy itself."""
+    for text in (
+        remedy.summary, remedy.precondition, remedy.changes, remedy.may_break, remedy.script_line
+    ):  # fmt: skip
+        assert text
+    assert remedy.changes_nothing is (remedy.id == "plain-retry")
+    if remedy.in_process is not None:
+        assert remedy.in_process["id"] == remedy.id
+    assert remedy.platforms
+
+
+def test_a_platform_gets_what_works_there():
+    """MPS is macOS, NCCL is Linux."""
+    assert "mps-fallback" in available("darwin")
+    assert "mps-fallback" not in available("linux")
+    assert "nccl-p2p-off" in available("linux")
+    assert "nccl-p2p-off" not in available("win32")
+
+
+def test_wrong_names_are_refused_all_at_once():
+    """Unknown, meant otherwise, the user's own, of another platform, contradicting: one error."""
+    policy = Policy(
+        recovery=Recovery(
+            with_remedies=("num-worker-0", "main-guard", "mps-fallback", "spawn"),
+            without_remedies=("spawn", "omp1"),
+            allow=("trainng", "device", "wandb-offline"),
+        )
+    )
+    with pytest.raises(WtrainError) as caught:
+        refuse_unknown(policy, "linux")
+    text = caught.value.message
+    assert "did you mean num-workers-0?" in text
+    assert "__main__" in text
+    assert "mps-fallback: does nothing on linux" in text
+    assert "spawn: is forbidden" in text
+    assert "did you mean omp-1?" in text
+    assert "did you mean training?" in text
+    assert "device" not in text
+    assert len(text.splitlines()) == 6
+    refuse_unknown(Policy())
+
+
+def test_remedies_command_lists_all():
+    """Every remedy and every fix, for people and for programs."""
+    text = CliRunner().invoke(remedies, [])
+    assert text.exit_code == 0
+    answer = json.loads(CliRunner().invoke(remedies, ["--json"]).stdout)
+    assert [item["id"] for item in answer["remedies"]] == list(CATALOGUE)
+    assert [item["id"] for item in answer["user_fixes"]] == list(USER_FIXES)
+    for name in (*CATALOGUE, *USER_FIXES):
+        assert name in text.stdout
+
+
+def test_checkpoints_command(tmp_path):
+    """Newest first with the newest whole one; the words for people say the same."""
+    write_hf(tmp_path, 10)
+    write_hf(tmp_path, 20, optimizer__pt=None)
+    answer = json.loads(CliRunner().invoke(checkpoints, [str(tmp_path), "--json"]).stdout)
+    assert answer["schema_version"] == 1
+    assert answer["newest_whole"] == str(tmp_path / "checkpoint-10")
+    assert [(item["step"], item["whole"]) for item in answer["checkpoints"]] == [
+        (20, False),
+        (10, True),
+    ]
+    assert set(answer["checkpoints"][0]) == {"path", "format", "step", "whole", "why"}
+    text = CliRunner().invoke(checkpoints, [str(tmp_path), "--level", "full"]).stdout
+    assert "partial" in text
+    assert f"newest whole: {tmp_path / 'checkpoint-10'}" in text
+
+
+def test_checkpoints_command_without_a_directory(tmp_path):
+    """A directory that is not there is refused, not called empty."""
+    answer = CliRunner().invoke(checkpoints, [str(tmp_path / "nothing")])
+    assert isinstance(answer.exception, WtrainError)
+    assert CliRunner().invoke(checkpoints, [str(tmp_path)]).exit_code == 0
+
+
+def test_file_names_cannot_write_to_the_terminal(tmp_path):
+    """An escape sequence in a name is shown, not obeyed."""
+    (tmp_path / "evil\x1b[2J.pt").write_bytes(b"")
+    assert "\x1b" not in CliRunner().invoke(checkpoints, [str(tmp_path)]).stdout
+
+
+def test_no_checkpoint_module_can_unpickle():
+    """No module of the checkpoints room imports pickle or torch."""
+    for path in (PACKAGE / "checkpoints").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {"pickle", "torch", "marshal", "shelve"} & {n.split(".")[0] for n in names}

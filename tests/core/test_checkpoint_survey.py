@@ -1,0 +1,301 @@
+"""The survey: where it looks, what the save hook's record decides, and what may not hurt it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.checkpoint_samples import (
+    LEGACY,
+    look,
+    only,
+    safetensors,
+    torch_zip,
+    write_files,
+    write_hf,
+)
+from watchdog_train.checkpoints.find import directories_in_arguments, find_candidates
+from watchdog_train.checkpoints.survey import SurveyRequest, main, survey
+from watchdog_train.core.model import SaveRecord, Survey
+
+
+def record(path: Path, format_: str, **fields: object) -> SaveRecord:
+    """What a hook would note now."""
+    files = [path] if path.is_file() else [item for item in path.iterdir() if item.is_file()]
+    sizes = {item.name: (item.stat().st_size, item.stat().st_mtime_ns) for item in files}
+    return SaveRecord(path=str(path), format=format_, files=sizes, **fields)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--output_dir", "out"], ["/work dir/out"]),
+        (["--output-dir=out"], ["/work dir/out"]),
+        (["output_dir=out"], ["/work dir/out"]),
+        (["--trainer.default_root_dir", "/abs"], ["/abs"]),
+        (["--save_dir", "a", "--ckpt-dir=b"], ["/work dir/a", "/work dir/b"]),
+        (["--output_dir", "--lr", "1"], []),
+        (["--output_dir"], []),
+        (["output_dir", "out"], []),
+        (["--lr", "0.1"], []),
+    ],
+)
+def test_known_arguments_name_directories(words, expected):
+    """Both spellings, both forms, relative to the working directory."""
+    found = directories_in_arguments(["python", "train.py", *words], "/work dir")
+    assert list(found) == expected
+
+
+def test_an_argument_that_names_a_file_means_its_directory(tmp_path):
+    """--save_path out/model.pt: checkpoints are in out."""
+    (tmp_path / "model.pt").write_bytes(torch_zip())
+    assert directories_in_arguments(["x", "--save_path", "model.pt"], str(tmp_path)) == (
+        str(tmp_path),
+    )
+
+
+def test_places_come_from_records_arguments_and_notes(tmp_path):
+    """A survey without a named directory finds all three; a named one looks nowhere else."""
+    for name in ("noted", "argued", "recorded"):
+        write_files(tmp_path / name, {"model.pt": torch_zip()})
+    request = SurveyRequest(
+        directories=(str(tmp_path / "noted"),),
+        saves=(record(tmp_path / "recorded" / "model.pt", "torch"),),
+        argv=("python", "train.py", "--out_dir=argued"),
+        cwd=str(tmp_path),
+        settle_s=0.0,
+    )
+    assert len(survey(request).findings) == 3
+    alone = msgspec.structs.replace(request, only_directories=True)
+    assert [item.path for item in survey(alone).findings] == [str(tmp_path / "noted" / "model.pt")]
+
+
+def test_an_unchanged_record_beats_every_heuristic(tmp_path):
+    """A legacy pickle and a stale witness are whole where the hook has seen the save end."""
+    legacy = tmp_path / "model.pth"
+    legacy.write_bytes(LEGACY)
+    stale = write_hf(tmp_path, 20)
+    os.utime(stale / "model.safetensors", (2_000_000, 2_000_000))
+    saves = (record(legacy, "torch", step=30), record(stale, "hf", step=20, ordinal=2))
+    for level in ("quick", "full"):
+        hf, torch = look(tmp_path, saves=saves, level=level)
+        assert (hf.whole, hf.how_checked, hf.ordinal) == (True, "recorded", 2)
+        assert (torch.whole, torch.how_checked, torch.step) == (True, "recorded", 30)
+
+
+def test_a_changed_file_falls_back_to_the_checks(tmp_path):
+    """What was written since the record counts as it is now."""
+    path = tmp_path / "model.pt"
+    path.write_bytes(torch_zip())
+    saves = (record(path, "torch"),)
+    path.write_bytes(torch_zip()[:-4])
+    finding = only(tmp_path, saves=saves)
+    assert finding.whole is False
+    assert "changed since" in finding.why
+
+
+def test_a_new_save_over_a_recorded_directory_is_not_whole(tmp_path):
+    """A marker that the record does not know means that a later save has begun."""
+    path = write_hf(tmp_path, 20)
+    saves = (record(path, "hf"),)
+    (path / "checkpoint-is-incomplete.txt").write_bytes(b"")
+    assert only(tmp_path, saves=saves).whole is False
+
+
+def test_damage_below_an_unchanged_record_is_found_in_full(tmp_path):
+    """Size and time as noted, but a checksum is wrong: a disk that lost what it had promised."""
+    path = tmp_path / "model.pt"
+    content = bytearray(torch_zip())
+    path.write_bytes(content)
+    os.utime(path, (1e6, 1e6))
+    saves = (record(path, "torch"),)
+    content[content.index(bytes(range(64)))] ^= 1
+    path.write_bytes(content)
+    os.utime(path, (1e6, 1e6))
+    assert only(tmp_path, saves=saves).whole is True
+    assert only(tmp_path, saves=saves, level="full").whole is False
+
+
+def test_shards_that_were_noted_one_by_one_are_recorded(tmp_path):
+    """Every shard and its index noted: the directory is whole by the record."""
+    name = "model-00001-of-00001.safetensors"
+    index = json.dumps({"weight_map": {"a": name}}).encode()
+    write_files(tmp_path, {name: safetensors(("a",)), "model.safetensors.index.json": index})
+    saves = tuple(record(item, "safetensors") for item in tmp_path.iterdir())
+    assert only(tmp_path, saves=saves).how_checked == "recorded"
+
+
+def test_older_files_that_were_not_recorded_come_after_recorded_ones(tmp_path):
+    """A pretrained model_999.pt beside our ckpt.pt is not the newest checkpoint."""
+    write_files(tmp_path, {"model_999.pt": torch_zip(), "ckpt.pt": torch_zip()})
+    findings = look(tmp_path, saves=(record(tmp_path / "ckpt.pt", "torch", step=30),))
+    assert [item.step for item in findings] == [30, 999]
+
+
+def test_what_grows_while_we_look_is_still_being_written(tmp_path):
+    """A file that changes between two looks is not whole, and that is said."""
+    path = tmp_path / "model.pt"
+    path.write_bytes(torch_zip())
+    waited = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        with path.open("ab") as file:
+            file.write(b"x")
+
+    request = SurveyRequest(directories=(str(tmp_path),))
+    (finding,) = survey(request, wait=wait).findings
+    assert waited == [2.0]
+    assert finding.whole is False
+    assert "still being written" in finding.why
+
+
+def test_old_files_are_not_waited_for(tmp_path):
+    """Nothing recent: nothing to wait for."""
+    write_hf(tmp_path, 20)
+    request = SurveyRequest(directories=(str(tmp_path),))
+
+    def wait(_seconds: float) -> None:
+        raise AssertionError("waited")
+
+    assert survey(request, wait=wait).findings[0].whole is True
+
+
+def test_the_first_whole_one_ends_the_expensive_checks(tmp_path):
+    """Older ones than the newest whole are looked at quickly, except around a kill."""
+    for number in (1, 2, 3):
+        write_files(tmp_path, {f"ckpt_{number}.pt": torch_zip()}, at_s=1_000_000 + number)
+    levels = [item.how_checked for item in look(tmp_path, level="full", check="until-whole")]
+    assert levels == ["full", "quick", "quick"]
+    levels = [item.how_checked for item in look(tmp_path, full_since=1_000_001.5)]
+    assert levels == ["full", "full", "quick"]
+
+
+def test_no_time_left_is_said_and_not_called_full(tmp_path):
+    """When the budget is spent the quick answer stands under its own name."""
+    (tmp_path / "model.pt").write_bytes(torch_zip())
+    finding = only(tmp_path, level="full", budget_s=-1.0)
+    assert (finding.whole, finding.how_checked) == (True, "quick")
+    assert "no time" in finding.why
+
+
+def test_the_command_writes_an_answer_that_decodes(tmp_path):
+    """survey.json holds a Survey, written in one piece."""
+    write_hf(tmp_path / "out", 20)
+    request = SurveyRequest(
+        directories=(str(tmp_path / "out"),), out=str(tmp_path / "survey.json"), settle_s=0.0
+    )
+    (tmp_path / "request.json").write_bytes(msgspec.json.encode(request))
+    assert main([str(tmp_path / "request.json")]) == 0
+    answer = msgspec.json.decode((tmp_path / "survey.json").read_bytes(), type=Survey)
+    assert answer.newest_whole is not None
+    assert answer.newest_whole.step == 20
+    assert sorted(os.listdir(tmp_path)) == ["out", "request.json", "survey.json"]
+
+
+# -- what may not hurt it -------------------------------------------------------------------
+
+
+def test_a_fifo_named_like_a_checkpoint_does_not_block(tmp_path):
+    """FIFOs at every name that would be opened: answered at once."""
+    os.mkfifo(tmp_path / "model.pt")
+    os.mkfifo(tmp_path / "model.safetensors")
+    os.mkfifo(tmp_path / "model.bin")
+    path = write_hf(tmp_path, 20, trainer_state__json=None)
+    os.mkfifo(path / "trainer_state.json")
+    started = time.monotonic()
+    finding = only(tmp_path)
+    assert time.monotonic() - started < 2
+    assert finding.whole is not True
+
+
+def test_links_that_form_loops_end(tmp_path):
+    """A loop of directory links is walked once, and a linked checkpoint is listed once."""
+    write_hf(tmp_path / "real", 20)
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "real" / "up").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    (tmp_path / "checkpoint-20").symlink_to(tmp_path / "real" / "checkpoint-20")
+    assert len(look(tmp_path)) == 1
+
+
+def test_a_linked_checkpoint_outside_is_found(tmp_path):
+    """checkpoint-20 -> another disk is a checkpoint; other linked directories are not entered."""
+    write_hf(tmp_path / "disk", 20)
+    write_files(tmp_path / "data", {"model.pt": torch_zip()})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "checkpoint-20").symlink_to(tmp_path / "disk" / "checkpoint-20")
+    (tmp_path / "out" / "data").symlink_to(tmp_path / "data")
+    assert [item.step for item in look(tmp_path / "out")] == [20]
+
+
+def test_the_walk_is_bounded_and_says_so(tmp_path):
+    """More entries than the limit: the rest is left, with a word."""
+    for number in range(30):
+        (tmp_path / f"file-{number:03}").touch()
+    write_hf(tmp_path, 20)
+    found = find_candidates([str(tmp_path)], limit=10)
+    assert found.problem is not None
+    assert "only the first 10 entries" in found.problem
+
+
+def test_depth_is_bounded(tmp_path):
+    """Three levels below a directory, not four."""
+    write_files(tmp_path / "a" / "b" / "c", {"model.pt": torch_zip()})
+    write_files(tmp_path / "a" / "b" / "c" / "d", {"model.pt": torch_zip()})
+    assert only(tmp_path).path == str(tmp_path / "a" / "b" / "c" / "model.pt")
+
+
+def test_ten_thousand_entries_take_no_time(tmp_path):
+    """A directory full of names is looked at within seconds."""
+    for number in range(10_000):
+        (tmp_path / f"ckpt_{number}.pt").touch()
+    started = time.monotonic()
+    answer = survey(SurveyRequest(directories=(str(tmp_path),), settle_s=0.0))
+    assert time.monotonic() - started < 10
+    assert answer.problem is not None
+    assert answer.findings[0].whole is False
+
+
+def test_a_giant_json_is_not_read(tmp_path):
+    """A sparse trainer_state.json of a gigabyte is over the cap: unknown, in no time."""
+    path = write_hf(tmp_path, 20)
+    with (path / "trainer_state.json").open("wb") as file:
+        file.truncate(1 << 30)
+    finding = only(tmp_path)
+    assert finding.whole is None
+    assert "larger than" in finding.why
+
+
+def test_a_giant_safetensors_header_is_not_read(tmp_path):
+    """A header length within a sparse file, over the cap: unknown."""
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write((1 << 29).to_bytes(8, "little"))
+        file.truncate(1 << 30)
+    assert only(tmp_path).whole is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_no_permission_is_a_problem_not_an_error(tmp_path):
+    """A directory that cannot be read is named."""
+    (tmp_path / "locked").mkdir(mode=0)
+    answer = survey(SurveyRequest(directories=(str(tmp_path),), settle_s=0.0))
+    assert answer.problem is not None
+
+
+def test_odd_names_are_no_trouble(tmp_path):
+    """Names that are no UTF-8, or very long numbers, are looked at or left, never fatal."""
+    (tmp_path / "checkpoint-99999999999999999999").mkdir()
+    with open(os.fsencode(tmp_path) + b"/bad\xff.pt", "wb") as file:
+        file.write(torch_zip())
+    write_hf(tmp_path, 20)
+    request = SurveyRequest(
+        directories=(str(tmp_path),), out=str(tmp_path / "survey.json"), settle_s=0.0
+    )
+    (tmp_path / "request.json").write_bytes(msgspec.json.encode(request))
+    assert main([str(tmp_path / "request.json")]) == 0

@@ -1,0 +1,542 @@
+"""The ladder: history and diagnosis in, the next plan or the end out. One case a line."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+import pytest
+
+from watchdog_train import errors
+from watchdog_train.core import ladder, outcome
+from watchdog_train.core.ladder import Restart, Stop, first_plan, next_step
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    CheckpointRef,
+    Diagnosis,
+    Plan,
+    RemedyUse,
+    Survey,
+)
+from watchdog_train.core.plans import own_resume_option, with_arguments
+from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.core.state import AttemptRecord, StallRecord, State
+from watchdog_train.remedies.catalogue import CATALOGUE
+
+ARGV = ("python", "train.py", "--lr", "0.1")
+
+
+def policy(**recovery: Any) -> Policy:
+    return Policy(recovery=Recovery(**recovery))
+
+
+def diagnosis(*remedies: str, family: str | None = "dataloader-worker-stuck") -> Diagnosis:
+    return Diagnosis(
+        family=family,
+        kind="hang",
+        confidence=0.9 if family else 0.1,
+        culprit=None,
+        explanation="",
+        evidence=(),
+        ranked=(),
+        remedies=remedies,
+    )
+
+
+def history(*rows: str | tuple[str, Diagnosis | None], started_at: float = 1000.0) -> State:
+    """Attempts from rows `ENDING@STEP [remedy ...] [<CHECKPOINT_STEP]`.
+
+    ENDING: hang, hang/FINGERPRINT, exitN or sigN; STEP: the last step, - for none.
+    """
+    attempts: list[AttemptRecord] = []
+    stalls: list[StallRecord] = []
+    for number, row in enumerate(rows, start=1):
+        text, told = row if isinstance(row, tuple) else (row, None)
+        head, *words = text.split()
+        ending, _, reached = head.partition("@")
+        ending, _, fingerprint = ending.partition("/")
+        step = None if reached == "-" else int(reached)
+        saved = next((int(word[1:]) for word in words if word[0] == "<"), None)
+        uses = tuple(
+            RemedyUse(id=word, kind=CATALOGUE[word].kind, why="")
+            for word in words
+            if word[0] != "<"
+        )
+        plan = Plan(
+            attempt=number,
+            why="",
+            argv=ARGV,
+            env={},
+            in_process=(),
+            checkpoint=None
+            if saved is None
+            else CheckpointRef(
+                path=f"/out/checkpoint-{saved}", format="hf", step=saved, how_checked="quick"
+            ),
+            resume_via="none",
+            remedies=uses,
+        )
+        hung = ending == "hang"
+        stalls.append(
+            StallRecord(
+                id=f"{number:04}",
+                why="stall" if hung else "crash",
+                attempt=number,
+                at=0.0,
+                declared_mono=0.0,
+                basis="quiet" if hung else None,
+                fingerprint=fingerprint or None,
+                diagnosis=told,
+                collected=True,
+            )
+        )
+        attempts.append(
+            AttemptRecord(
+                attempt=number,
+                plan=plan,
+                token="t",
+                launching_mono=0.0,
+                launched=True,
+                first_step=None if step is None else 1,
+                last_step=step,
+                ended=True,
+                tree_gone=True,
+                code=int(ending[4:]) if ending.startswith("exit") else None,
+                signal=int(ending[3:]) if ending.startswith("sig") else 9 if hung else None,
+                how_known="keeper",
+                stall_id=f"{number:04}" if hung else None,
+                crash_id=None if hung else f"{number:04}",
+            )
+        )
+    best, since = 0, 0
+    for number, attempt in enumerate(attempts):
+        since += number > 0
+        if (attempt.last_step or 0) > best:
+            best, since = attempt.last_step or 0, 0
+    return State(
+        state="killing",
+        argv=ARGV,
+        attempts=tuple(attempts),
+        stalls=tuple(stalls),
+        restarts=len(attempts) - 1,
+        restarts_since_progress=since,
+        started_at=started_at,
+    )
+
+
+def found(*steps: int, whole: bool | None = True, **fields: Any) -> Survey:
+    findings = tuple(
+        CheckpointFinding(
+            path=f"/out/checkpoint-{step}",
+            format=fields.get("format", "hf"),
+            step=step,
+            whole=whole,
+            why="reason",
+            how_checked=fields.get("how_checked", "quick"),
+            saved_at=fields.get("saved_at", 2000.0),
+        )
+        for step in steps
+    )
+    return Survey(findings=findings, directories=("/out",))
+
+
+def step(state: State, survey: Survey | None = None, **recovery: Any) -> Restart | Stop:
+    answer = next_step(
+        state, survey or Survey(findings=(), directories=()), policy(**recovery), CATALOGUE
+    )
+    assert answer.why
+    return answer
+
+
+def remedies(answer: Restart | Stop) -> list[str]:
+    assert isinstance(answer, Restart), answer
+    return [use.id for use in answer.plan.remedies]
+
+
+LOADER = diagnosis("num-workers-0", "loader-timeout", "file-system-sharing")
+LOCK = diagnosis("num-workers-0", "spawn", "omp-1", family="fork-native-lock")
+UNKNOWN = diagnosis(family=None)
+OURS_ALONE = diagnosis("none-user-fix", family="import-lock")
+OOM = diagnosis("batch-halve-accumulate", family="cuda-oom")
+WANDB = diagnosis("wandb-offline", family="logger-service-init")
+PASSING = diagnosis("plain-retry", "no-compile", family="triton-autotune")
+MPS = diagnosis("cpu-not-mps", "mps-fallback", "upgrade-library", family="mps-hang")
+DDP = diagnosis("debug-detail", "drop-last", family="collective-mismatch")
+HUB = diagnosis("hf-offline", "xet-off", family="hub-download")
+
+RESTARTS = {
+    # the diagnosis names it, one at a time, in its order
+    "named": (history(("hang@5", LOADER)), {}, ["num-workers-0"]),
+    "named before the first step": (history(("hang@-", LOADER)), {}, ["num-workers-0"]),
+    "second named": (
+        history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK)), {}, ["num-workers-0", "spawn"],
+    ),
+    "third named": (
+        history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK), ("hang@5 num-workers-0 spawn", LOCK)),
+        {}, ["num-workers-0", "spawn", "omp-1"],
+    ),
+    "in effect costs no attempt": (
+        history(("hang@5 num-workers-0", LOCK)), {}, ["num-workers-0", "spawn"],
+    ),
+    "forbidden is passed over": (
+        history(("hang@5", LOCK)), {"without_remedies": ("num-workers-0",)}, ["spawn"],
+    ),
+    "what helped stays": (
+        history(("hang@5", LOCK), ("hang@50 num-workers-0", HUB)), {}, ["num-workers-0", "hf-offline"],
+    ),
+    "asked for stays": (
+        history(("hang@5 xet-off", LOCK)), {"with_remedies": ("xet-off",)}, ["xet-off", "num-workers-0"],
+    ),
+    "crash with a diagnosis": (history(("exit1@5", LOADER)), {}, ["num-workers-0"]),
+    "crash before the first step with a diagnosis": (
+        history(("exit1@-", diagnosis("num-proc-none", "num-workers-0", family="fork-cuda-init"))),
+        {}, ["num-proc-none"],
+    ),
+    "untried named one gets its turn though the plan is used up": (
+        history("exit1@-", ("exit1@-", LOADER)), {}, ["num-workers-0"],
+    ),
+    # kinds
+    "device where the diagnosis names it": (history(("hang@5", MPS)), {}, ["mps-fallback"]),
+    "not by itself": (history(("hang@5", WANDB)), {}, []),
+    "allowed by id": (history(("hang@5", WANDB)), {"allow": ("wandb-offline",)}, ["wandb-offline"]),
+    "allowed by kind": (history(("hang@5", WANDB)), {"allow": ("execution",)}, ["wandb-offline"]),
+    "for evidence": (history(("hang@5", DDP)), {}, ["debug-detail"]),
+    "for evidence once": (history(("hang@5", DDP), ("hang@5 debug-detail", DDP)), {}, []),
+    # unknown cause: rungs
+    "first rung": (history(("hang@5", UNKNOWN)), {}, ["num-workers-0", "omp-1"]),
+    "first rung without diagnosis": (history("hang@5"), {}, ["num-workers-0", "omp-1"]),
+    "first rung without the forbidden": (
+        history("hang@5"), {"without_remedies": ("num-workers-0",)}, ["omp-1"],
+    ),
+    "rest of the first rung": (
+        history("hang@5 num-workers-0"), {}, ["num-workers-0", "omp-1"],
+    ),
+    "second rung": (
+        history("hang@5", "hang@5 num-workers-0 omp-1"), {},
+        ["num-workers-0", "omp-1", "tokenizers-off", "num-proc-none"],
+    ),
+    # known cause without a remedy: again, then the next rung when it is the same again
+    "only the user can": (history(("hang@5", OURS_ALONE)), {}, []),
+    "the same stacks again": (
+        history(("hang/f@5", OURS_ALONE), ("hang/f@5", OURS_ALONE)), {}, ["num-workers-0", "omp-1"],
+    ),
+    "other stacks": (history(("hang/f@5", OURS_ALONE), ("hang/g@5", OURS_ALONE)), {}, []),
+    "the same stacks with progress": (
+        history(("hang/f@5", OURS_ALONE), ("hang/f@50", OURS_ALONE)), {}, [],
+    ),
+    "used up by limits": (
+        history(("hang/f@-", OURS_ALONE), ("hang/g@-", OURS_ALONE)), {}, ["num-workers-0", "omp-1"],
+    ),
+    "evidence says it passes": (history(("hang@5", PASSING)), {}, []),
+    "it did not pass": (
+        history(("hang@-", PASSING), ("hang@-", PASSING)), {}, ["no-compile"],
+    ),
+    # crashes without a diagnosis
+    "plain retry": (history("exit1@5"), {}, []),
+    "plain retry of a signal": (history("sig11@5"), {}, []),
+    "one early failure": (history("exit1@-"), {}, []),
+    "two without progress": (history("exit1@5", "exit1@5", "exit1@5"), {}, []),
+    "progress counts anew": (history("exit1@-", "exit1@5", "exit1@-"), {}, []),
+    "native crash climbs": (
+        history("sig11@5", "sig11@5", "sig11@5", "sig11@5"), {}, ["num-workers-0", "omp-1"],
+    ),
+    "a training remedy is offered": (history(("exit1@5", OOM)), {}, []),
+    # taken back
+    "made it crash": (
+        history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK), "exit1@- num-workers-0 spawn"),
+        {}, ["num-workers-0"],
+    ),
+    "offline without a cache": (history(("hang@-", HUB), "exit1@- hf-offline"), {}, []),
+    "not tried a second time": (
+        history(("hang@-", HUB), "exit1@- hf-offline", ("hang@-", HUB)), {}, ["xet-off"],
+    ),
+    "a crash before and after proves nothing": (
+        history(("exit1@-", LOCK), ("exit1@- num-workers-0", LOCK)), {}, ["num-workers-0", "spawn"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "recovery", "expected"), RESTARTS.values(), ids=RESTARTS)
+def test_what_is_tried_next(state, recovery, expected):
+    """The remedies of the next plan, in order."""
+    assert remedies(step(state, **recovery)) == expected
+
+
+ALL = "num-workers-0 omp-1 tokenizers-off num-proc-none nccl-p2p-off"
+STOPS = {
+    "on-stall stop": (history("hang@5"), {"on_stall": "stop"}, 75, "gave_up"),
+    "on-stall report": (history("hang@5"), {"on_stall": "report"}, 75, "gave_up"),
+    "on-crash stop": (history("exit3@5"), {"on_crash": "stop"}, 3, "failed"),
+    "on-crash stop, signal": (history("sig11@5"), {"on_crash": "stop"}, 139, "failed"),
+    "no restarts, stall": (history("hang@5"), {"max_restarts": 0}, 75, "gave_up"),
+    "no restarts, crash": (history("exit3@5"), {"max_restarts": 0}, 3, "failed"),
+    "budget spent": (history("exit1@5", "exit1@4"), {"max_restarts": 1}, 76, "gave_up"),
+    "budget spent though one is named": (
+        history("exit1@5", ("hang@4", LOADER)), {"max_restarts": 1}, 76, "gave_up",
+    ),
+    "twice before the first step": (history("exit1@-", "exit1@-"), {}, 76, "gave_up"),
+    "three times without progress": (
+        history("exit1@5", "exit1@5", "exit1@5", "exit1@5"), {}, 76, "gave_up",
+    ),
+    "rungs and plan used up": (history(f"hang@- {ALL}", f"hang@- {ALL}"), {}, 76, "gave_up"),
+    "twice with a training remedy not allowed": (
+        history(("exit1@-", OOM), ("exit1@-", OOM)), {}, 76, "gave_up",
+    ),
+    "waits for input": (
+        history(("hang@5", diagnosis(family="waiting-for-input"))), {}, 76, "gave_up",
+    ),
+    "exit 0": (history("exit0@5"), {}, 0, "succeeded"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "recovery", "code", "ending"), STOPS.values(), ids=STOPS)
+def test_when_it_ends(state, recovery, code, ending):
+    """No further attempt: the exit code, and a reason in words."""
+    answer = step(state, **recovery)
+    assert isinstance(answer, Stop), answer
+    assert (answer.exit_code, answer.outcome) == (code, ending)
+
+
+def test_a_hang_after_the_end_of_training_is_a_success():
+    """What was finished is not started again."""
+    state = history("hang@5")
+    stall = msgspec.structs.replace(state.stalls[0], basis="finishing")
+    answer = step(msgspec.structs.replace(state, stalls=(stall,)))
+    assert isinstance(answer, Stop)
+    assert (answer.exit_code, answer.outcome) == (0, "succeeded")
+
+
+def test_giving_up_says_how_to_go_on():
+    """The last line is a command that shells take, with what was not allowed."""
+    oom = diagnosis("wandb-offline", family="logger-service-init")
+    answer = step(history(*[(f"hang@- {ALL}", oom)] * 2))
+    assert isinstance(answer, Stop)
+    words = shlex.split(answer.why.partition("To go on: ")[2])
+    assert words[:2] == ["wtrain", "run"]
+    assert words[-len(ARGV) :] == list(ARGV)
+    assert words[-9:-5] == ["--with", "wandb-offline", "--allow", "wandb-offline"]
+
+
+def test_a_newer_checkpoint_counts_as_progress():
+    """Steps alone do not grow, but each attempt leaves a newer checkpoint: no limit is reached."""
+    rows = ["exit1@25", "exit1@24 <20", "exit1@24 <21", "exit1@24 <22", "exit1@24 <23"]
+    state = msgspec.structs.replace(history(*rows), restarts_since_progress=0)
+    assert remedies(step(state, found(24))) == []
+    assert isinstance(step(state, found(20)), Restart)
+    rows = ["exit1@25", *["exit1@24 <20"] * 4]
+    state = msgspec.structs.replace(history(*rows), restarts_since_progress=0)
+    assert isinstance(step(state, found(20)), Stop)
+
+
+DELAYS = [
+    (history(("hang@5", LOADER)), 0.0),
+    (history(("exit1@5", LOADER)), 0.0),
+    (history("exit1@5"), 2.0),
+    (history("exit1@-"), 2.0),
+    (history("exit1@5", "exit1@5"), 2.0),
+    (history("exit1@5", "exit1@5", "exit1@5"), 4.0),
+    (history(("hang@5", OURS_ALONE)), 2.0),
+]
+
+
+@pytest.mark.parametrize(("state", "delay_s"), DELAYS)
+def test_the_same_plan_waits_and_a_changed_one_does_not(state, delay_s):
+    """Backoff doubles for retries of one plan."""
+    answer = step(state)
+    assert isinstance(answer, Restart)
+    assert answer.delay_s == delay_s
+
+
+def test_backoff_has_a_cap():
+    """However often, never longer than the cap."""
+    answer = step(history("exit1@5"), backoff_first_s=100.0, backoff_cap_s=30.0)
+    assert isinstance(answer, Restart)
+    assert answer.delay_s == 30.0
+
+
+# -- checkpoints -----------------------------------------------------------------------------
+
+
+def finding(path: str, whole: bool | None, **fields: Any) -> CheckpointFinding:
+    values: dict[str, Any] = {
+        "format": "hf", "step": 20, "why": "reason", "how_checked": "quick", "saved_at": 2000.0,
+    } | fields  # fmt: skip
+    return CheckpointFinding(path=path, whole=whole, **values)
+
+
+CHOICES = {
+    "newest whole": ([("c", True), ("b", True)], "c", []),
+    "partial passed over": ([("c", False), ("b", True)], "b", ["c"]),
+    "unknown passed over for an older whole one": ([("c", None), ("b", True)], "b", ["c"]),
+    "unknown where none is whole": ([("c", False), ("b", None), ("a", None)], "b", ["c"]),
+    "all partial": ([("c", False), ("b", False)], None, ["c", "b"]),
+    "none": ([], None, []),
+}
+
+
+@pytest.mark.parametrize(("rows", "chosen", "rejected"), CHOICES.values(), ids=CHOICES)
+def test_which_checkpoint_is_chosen(rows, chosen, rejected):
+    """Newest to oldest, the first that is whole; every one passed over has its reason."""
+    survey = Survey(
+        findings=tuple(finding(path, whole) for path, whole in rows), directories=("/",)
+    )
+    answer = step(history("hang@5"), survey)
+    assert isinstance(answer, Restart)
+    assert (answer.chosen.path if answer.chosen else None) == chosen
+    assert [path for path, _, why in answer.rejected if why] == rejected
+    assert (answer.plan.checkpoint is None) is (chosen is None)
+
+
+def test_what_an_earlier_run_has_left_is_not_resumed():
+    """The first attempt began without it; a record of our own hook is another matter."""
+    state = history("hang@5")
+    before = step(state, found(500, saved_at=900.0))
+    assert isinstance(before, Restart)
+    assert before.plan.checkpoint is None
+    assert "before this run" in before.rejected[0][2]
+    recorded = step(state, found(500, saved_at=900.0, how_checked="recorded"))
+    assert isinstance(recorded, Restart)
+    assert recorded.plan.checkpoint is not None
+
+
+def test_an_unknown_checkpoint_that_did_not_load_is_not_used_again():
+    """It was tried once and training did not begin: the older one has its turn."""
+    state = history("hang@30", "exit1@- <20")
+    survey = Survey(
+        findings=(finding("/out/checkpoint-20", None), finding("/out/checkpoint-10", None)),
+        directories=("/out",),
+    )
+    answer = step(state, survey)
+    assert isinstance(answer, Restart)
+    assert answer.chosen is not None
+    assert answer.chosen.path == "/out/checkpoint-10"
+
+
+VIAS = [
+    ("hf", ARGV, None, "hook", ARGV),
+    ("torch", ARGV, None, "env", ARGV),
+    ("torch", ARGV, "--resume {checkpoint}", "argv", (*ARGV, "--resume", "/out/checkpoint-20")),
+    ("hf", ARGV, "--resume={ckpt}", "argv", (*ARGV, "--resume=/out/checkpoint-20")),
+    ("torch", (*ARGV, "--resume", "auto"), None, "script", (*ARGV, "--resume", "auto")),
+    ("hf", (*ARGV, "--resume_from_checkpoint=x"), None, "script", None),
+    ("torch", (*ARGV, "--init_from=resume"), None, "script", None),
+]
+
+
+@pytest.mark.parametrize(("format_", "argv", "template", "via", "expected"), VIAS)
+def test_how_the_checkpoint_reaches_the_script(format_, argv, template, via, expected):
+    """The user's template first, then the hook, then the environment, and the words say it."""
+    state = msgspec.structs.replace(history("hang@30"), argv=argv)
+    answer = step(state, found(20, format=format_), resume_arg=template)
+    assert isinstance(answer, Restart)
+    assert answer.plan.resume_via == via
+    assert answer.plan.argv == (argv if expected is None else expected)
+    assert "/out/checkpoint-20" in answer.why
+    assert ("WTRAIN_RESUME_FROM" in answer.why) is (via == "env")
+
+
+def test_no_checkpoint_is_said_loudly():
+    """Beginning again is said in the plan's own words."""
+    answer = step(history("hang@30"))
+    assert isinstance(answer, Restart)
+    assert answer.plan.resume_via == "none"
+    assert "training begins from its start" in answer.plan.why
+
+
+ARGUMENTS = [
+    ("x", "--resume {checkpoint}", "x --resume P"),
+    ("x --resume old --lr 1", "--resume {checkpoint}", "x --resume P --lr 1"),
+    ("x --resume=old", "--resume {checkpoint}", "x --resume=P"),
+    ("x --resume old", "--resume={checkpoint}", "x --resume=P"),
+    ("x --resume --lr 1", "--resume {checkpoint}", "x --resume P --lr 1"),
+    ("x ckpt=old", "ckpt={checkpoint} resume=true", "x ckpt=P resume=true"),
+    ("x --mode train", "--mode resume --from {checkpoint}", "x --mode resume --from P"),
+    ("x --flag", "--flag --load {checkpoint}", "x --flag --load P"),
+    ("--resume", "--resume {checkpoint}", "--resume --resume P"),
+]
+
+
+@pytest.mark.parametrize(("argv", "template", "expected"), ARGUMENTS)
+def test_resume_arguments_replace_what_is_there(argv, template, expected):
+    """A value that an option has already is replaced, the rest is appended; argv[0] is a command."""
+    assert with_arguments(tuple(argv.split()), template, "P") == tuple(expected.split())
+
+
+def test_a_path_with_spaces_stays_one_argument():
+    """The template is split before the path is filled in."""
+    assert with_arguments(("x",), "--resume {checkpoint}", "/a b/c")[-1] == "/a b/c"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--resume", "--resume"),
+        ("--auto-resume", "--auto-resume"),
+        ("trainer.resume=true", "trainer.resume"),
+        ("--checkpoint_dir out", None),
+        ("--gradient_checkpointing", None),
+        ("resume", None),
+    ],
+)
+def test_the_scripts_own_resume_option(words, expected):
+    """Options that ask to resume are seen, others of similar names are not."""
+    assert own_resume_option(["train.py", *words.split()]) == expected
+
+
+# -- plans -------------------------------------------------------------------------------------
+
+
+def test_the_first_plan_is_the_command_as_it_is():
+    """Nothing is changed that nobody asked for."""
+    plan = first_plan(ARGV, policy(), CATALOGUE)
+    assert (plan.attempt, plan.argv, plan.env, plan.in_process) == (1, ARGV, {}, ())
+    assert (plan.checkpoint, plan.resume_via, plan.remedies) == (None, "none", ())
+
+
+def test_the_first_plan_has_what_was_asked_for():
+    """--with applies any kind; --without wins; what is not there is said."""
+    recovery = policy(
+        with_remedies=("omp-1", "wandb-offline", "spawn", "gone"), without_remedies=("spawn",)
+    )
+    plan = first_plan(ARGV, recovery, CATALOGUE)
+    assert [use.id for use in plan.remedies] == ["omp-1", "wandb-offline"]
+    assert plan.env["OMP_NUM_THREADS"] == "1"
+    assert plan.env["WANDB_MODE"] == "offline"
+    assert plan.in_process == ({"id": "omp-1"},)
+    assert "gone" in plan.why
+
+
+def test_a_plan_spells_out_its_settings():
+    """Environment and settings of every remedy are in the plan, numbered on from the last."""
+    answer = step(history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK)), found(20))
+    assert isinstance(answer, Restart)
+    assert answer.plan.attempt == 3
+    assert answer.plan.in_process == ({"id": "num-workers-0"}, {"id": "spawn"})
+    assert answer.why == answer.plan.why
+    assert "spawn (starts loader workers by spawn instead of fork)" in answer.why
+
+
+def test_a_remedy_that_is_not_here_is_passed_over():
+    """The mapping is what can be applied here: nothing outside of it is planned."""
+    here = {name: item for name, item in CATALOGUE.items() if name != "num-workers-0"}
+    answer = next_step(history(("hang@5", LOCK)), None, policy(), here)
+    assert remedies(answer) == ["spawn"]
+
+
+def test_every_run_of_the_ladder_ends():
+    """Whatever the cause, without progress it stops within the budget, and never repeats a rung."""
+    for told in (None, LOADER, LOCK, UNKNOWN, OURS_ALONE, OOM, PASSING, HUB, DDP):
+        for ending in ("hang/f@-", "hang/f@5", "exit1@-", "exit1@5", "sig11@5"):
+            rows: list[tuple[str, Diagnosis | None]] = [(ending, told)]
+            while isinstance(answer := step(history(*rows), max_restarts=50), Restart):
+                rows.append((" ".join([ending, *remedies(answer)]), told))
+                assert len(rows) < 16, (told, ending, rows)
+            assert answer.exit_code == ladder.EXIT_GAVE_UP
+
+
+def test_the_codes_are_the_documented_ones():
+    """The core may not import them, so they are held against each other here."""
+    assert ladder.EXIT_GAVE_UP == errors.EXIT_GAVE_UP
+    assert ladder.EXIT_RETRY_ELSEWHERE == errors.EXIT_RETRY_ELSEWHERE
+    assert outcome.EXIT_REFUSED == errors.EXIT_REFUSED
