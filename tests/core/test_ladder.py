@@ -173,7 +173,9 @@ RESTARTS = {
         history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK)), {}, ["num-workers-0", "spawn"],
     ),
     "third named": (
-        history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK), ("hang@5 num-workers-0 spawn", LOCK)),
+        history(
+            ("hang@5", LOCK), ("hang@5 num-workers-0", LOCK), ("hang@5 num-workers-0 spawn", LOCK)
+        ),
         {}, ["num-workers-0", "spawn", "omp-1"],
     ),
     "in effect costs no attempt": (
@@ -183,10 +185,12 @@ RESTARTS = {
         history(("hang@5", LOCK)), {"without_remedies": ("num-workers-0",)}, ["spawn"],
     ),
     "what helped stays": (
-        history(("hang@5", LOCK), ("hang@50 num-workers-0", HUB)), {}, ["num-workers-0", "hf-offline"],
+        history(("hang@5", LOCK), ("hang@50 num-workers-0", HUB)), {},
+        ["num-workers-0", "hf-offline"],
     ),
     "asked for stays": (
-        history(("hang@5 xet-off", LOCK)), {"with_remedies": ("xet-off",)}, ["xet-off", "num-workers-0"],
+        history(("hang@5 xet-off", LOCK)), {"with_remedies": ("xet-off",)},
+        ["xet-off", "num-workers-0"],
     ),
     "crash with a diagnosis": (history(("exit1@5", LOADER)), {}, ["num-workers-0"]),
     "crash before the first step with a diagnosis": (
@@ -229,6 +233,9 @@ RESTARTS = {
         history(("hang/f@-", OURS_ALONE), ("hang/g@-", OURS_ALONE)), {}, ["num-workers-0", "omp-1"],
     ),
     "evidence says it passes": (history(("hang@5", PASSING)), {}, []),
+    "it did not pass, by the same stacks": (
+        history(("hang/f@5", PASSING), ("hang/f@5", PASSING)), {}, ["no-compile"],
+    ),
     "it did not pass": (
         history(("hang@-", PASSING), ("hang@-", PASSING)), {}, ["no-compile"],
     ),
@@ -459,7 +466,7 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize(("argv", "template", "expected"), ARGUMENTS)
 def test_resume_arguments_replace_what_is_there(argv, template, expected):
-    """A value that an option has already is replaced, the rest is appended; argv[0] is a command."""
+    """A value that an option has already is replaced, the rest is appended."""
     assert with_arguments(tuple(argv.split()), template, "P") == tuple(expected.split())
 
 
@@ -531,7 +538,7 @@ def test_every_run_of_the_ladder_ends():
             rows: list[tuple[str, Diagnosis | None]] = [(ending, told)]
             while isinstance(answer := step(history(*rows), max_restarts=50), Restart):
                 rows.append((" ".join([ending, *remedies(answer)]), told))
-                assert len(rows) < 16, (told, ending, rows)
+                assert len(rows) < 24, (told, ending, rows)
             assert answer.exit_code == ladder.EXIT_GAVE_UP
 
 
