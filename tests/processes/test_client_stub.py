@@ -109,6 +109,17 @@ def test_client_parses_as_python_3_8() -> None:
         ast.parse(path.read_text(), filename=str(path), feature_version=(3, 8))
 
 
+def test_every_word_is_a_single_store() -> None:
+    """Nothing in the client writes several words at once: struct.pack_into was seen torn."""
+    for path in (PACKAGE / "client").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        assert "pack_into" not in {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                slot_words = isinstance(node.value, ast.Name) and node.value.id == "words"
+                assert not (slot_words and isinstance(node.slice, ast.Slice)), path
+
+
 @pytest.mark.parametrize("version", ["2.7", "3.8", "3.13"])
 def test_the_users_own_sitecustomize_runs(training: Training, version: str) -> None:
     """The next sitecustomize on the path is executed and is the module that others see."""

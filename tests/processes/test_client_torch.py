@@ -1,0 +1,420 @@
+"""The client inside PyTorch: it sees steps, batches, saves and workers, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client_runs import Training, plain_environment, run_script
+from tests.support import wait_until
+from watchdog_train.client import layout
+from watchdog_train.store.slots import read_slots
+
+pytestmark = [pytest.mark.processes, pytest.mark.torch]
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+PLAIN = """
+import hashlib, json, sys
+import torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 12
+    def __getitem__(self, index): return torch.full((4,), float(index)) + torch.rand(4)
+
+def main():
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = torch.utils.data.DataLoader(
+        Data(), batch_size=3, shuffle=True, num_workers=int(sys.argv[1]),
+        multiprocessing_context=sys.argv[2] if len(sys.argv) > 2 else None)
+    losses = []
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = model(batch).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    torch.save(model.state_dict(), "model.pt")
+    state = torch.load("model.pt")
+    digest = hashlib.sha256(b"".join(v.numpy().tobytes() for v in state.values())).hexdigest()
+    print(json.dumps([losses, digest, torch.rand(1).item()]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+SHOW = """
+    import atexit
+    from watchdog_train.client import slot
+    print(json.dumps(list(slot.words[:36])))
+"""
+
+
+def test_a_training_gives_the_same_bits_with_and_without_us(training: Training) -> None:
+    """Losses, weights and the random state after it are bit-equal; nothing else is printed."""
+    with_us = training.run(PLAIN, "0")
+    without = run_script(training.root, PLAIN, "0", env=plain_environment())
+    assert without.returncode == 0, without.stderr
+    assert (with_us.stdout, with_us.stderr) == (without.stdout, without.stderr)
+    (save,) = training.saves()
+    assert save.path == str(training.root / "model.pt")
+    assert (save.format, save.step) == ("torch", 4)
+    size, mtime_ns = save.files["model.pt"]
+    found = (training.root / "model.pt").stat()
+    assert size == found.st_size
+    assert mtime_ns <= found.st_mtime_ns  # the run without us has written it again
+
+
+def test_a_plain_loop_is_seen(training: Training) -> None:
+    """Optimizer steps, backward passes, batches, saves and the phase are in the slot."""
+    words = training.json(PLAIN + SHOW, "0")
+    assert words[layout.W_MAGIC] == layout.MAGIC
+    assert words[layout.W_OPTIMIZER_STEPS] == 4
+    assert words[layout.W_MICRO_BATCHES] == 4
+    assert words[layout.W_BATCHES] == 4
+    assert words[layout.W_SAVES_BEGUN] == words[layout.W_SAVES_ENDED] == 1
+    assert words[layout.W_PHASE] == layout.PHASE_TRAIN
+    assert words[layout.W_HOOKS_FAILED] == 0
+    assert training.note()["hooks"]["torch"] == "armed"
+    assert list(training.slot_dir.glob("*" + layout.SLOT_SUFFIX)) == []
+
+
+WORKERS = """
+import os, sys, torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return index
+
+def main():
+    loader = torch.utils.data.DataLoader(
+        Data(), num_workers=2, multiprocessing_context=sys.argv[1] if sys.argv[1:] else METHOD,
+        persistent_workers=True)
+    list(loader)
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_have_slots_of_their_own(training: Training, method: str) -> None:
+    """Forked and spawned workers say so with their number, and the rank's words stay its own."""
+    process = training.start(WORKERS.replace("METHOD", repr(method)))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        readings = {reading.pid: reading for reading in read_slots(training.slot_dir).readings}
+        rank = readings.pop(process.pid)
+        assert (rank.role, rank.rank, rank.worker) == ("rank", 0, None)
+        assert rank.progress[layout.W_BATCHES - layout.W_BEATS] == 8
+        workers = sorted(readings.values(), key=lambda reading: reading.worker or 0)
+        assert [(w.role, w.worker) for w in workers] == [("worker", 0), ("worker", 1)]
+        assert all(worker.fault_handler_signal == signal.SIGURG for worker in workers)
+        os.kill(workers[1].pid, signal.SIGURG)
+        dump = training.slot_dir / f"{workers[1].pid}{layout.DUMP_SUFFIX}"
+        wait_until(lambda: "_worker_loop" in dump.read_text(), 5, "the worker's stacks")
+    finally:
+        _, stderr = process.communicate("\n", timeout=30)
+    assert (process.returncode, stderr) == (0, "")
+    assert list(training.slot_dir.glob("*" + layout.SLOT_SUFFIX)) == []
+
+
+MISHAPS = """
+import copy, io, json, os, pickle, sys, threading
+import torch
+from watchdog_train.client import slot, layout as L
+from watchdog_train.client.hooks import torch as hook
+found = {}
+
+class Bad:
+    def __reduce__(self): raise KeyError("mine")
+slot.words[L.W_PHASE] = L.PHASE_TRAIN
+for name, act in {
+    "save": lambda: torch.save(Bad(), "bad.pt"),
+    "load": lambda: torch.load("nowhere.pt"),
+    "backward": lambda: torch.autograd.backward(torch.ones(2, requires_grad=True) * 1),
+    "loader": lambda: torch.utils.data.DataLoader([1], num_wrokers=3),
+    "next": lambda: next(iter(torch.utils.data.DataLoader([Bad, 1 / 3, "x"][2:], sampler=[5]))),
+}.items():
+    try:
+        act()
+    except Exception as error:
+        found[name] = type(error).__name__
+    found[name + " phase"] = slot.words[L.W_PHASE]
+found["balanced"] = slot.words[L.W_SAVES_BEGUN] == slot.words[L.W_SAVES_ENDED] == 1
+
+# Saves in another thread do not change what the training thread is busy with.
+seen = []
+class Slow:
+    def __reduce__(self):
+        seen.append(slot.words[L.W_PHASE]); return (int, ())
+thread = threading.Thread(target=lambda: torch.save(Slow(), io.BytesIO()))
+thread.start(); thread.join()
+torch.save(Slow(), io.BytesIO())
+found["thread"] = seen
+
+for function in (torch.save, torch.load, torch.autograd.backward,
+                 torch.utils.data._utils.worker._worker_loop):
+    assert pickle.loads(pickle.dumps(function)) is function
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+    copied.step()
+found["steps of copies"] = slot.words[L.W_OPTIMIZER_STEPS]
+found["threads"] = threading.active_count()
+os.environ.clear(); os.chdir("/")
+del sys.modules["watchdog_train"], sys.modules["watchdog_train.client.slot"]
+optimizer.step()
+found["after deletion"] = hook.slot.words[L.W_OPTIMIZER_STEPS]
+print(json.dumps(found))
+"""
+
+
+def test_errors_pass_through_and_phases_are_restored(training: Training) -> None:
+    """What user code raises arrives unchanged, and threads, copies and pickles work as ever."""
+    found = training.json(MISHAPS)
+    train = layout.PHASE_TRAIN
+    assert found == {
+        "save": "KeyError", "save phase": train,
+        "load": "FileNotFoundError", "load phase": train,
+        "backward": "RuntimeError", "backward phase": train,
+        "loader": "TypeError", "loader phase": train,
+        "next": "IndexError", "next phase": train,
+        "balanced": True,
+        "thread": [train, layout.PHASE_CHECKPOINT],
+        "steps of copies": 2,
+        "threads": 1,
+        "after deletion": 3,
+    }  # fmt: skip
+
+
+COMPILED = """
+import json, torch, torch._dynamo
+from torch._dynamo.utils import counters
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+
+@torch.compile(backend="eager")
+def step(batch):
+    optimizer.zero_grad()
+    model(batch).pow(2).sum().backward()
+    optimizer.step()
+
+@torch.compile(backend="eager")
+def save(batch):
+    torch.autograd.backward(model(batch).pow(2).sum())
+    torch.save(model.state_dict(), "m.pt")
+    return batch + 1
+
+@torch.compile(backend="eager")
+def epoch(loader):
+    total = 0
+    for batch in loader:
+        total = total + model(batch).sum()
+    return total
+
+loader = torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2)
+for batch in loader:
+    step(batch)
+    save(batch)
+epoch(loader)
+print(json.dumps([sum(counters["graph_break"].values()), dict(counters["stats"])]))
+"""
+
+
+def test_torch_compile_breaks_its_graphs_no_more_than_without_us(training: Training) -> None:
+    """The number of graph breaks and of graphs is the same."""
+    with_us = training.json(COMPILED)
+    without = run_script(training.root, COMPILED, env=plain_environment())
+    assert with_us == json.loads(without.stdout.splitlines()[-1])
+    assert with_us[0] > 0
+
+
+SETTINGS = """
+import json, torch, torch.multiprocessing
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): return index
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter(range(4))
+class Mine(torch.utils.data.DataLoader):
+    def __init__(self, *args, **kwargs): super().__init__(*args, num_workers=3, **kwargs)
+
+def shape(loader):
+    context = loader.multiprocessing_context
+    return [loader.num_workers, context and context.get_start_method(), loader.pin_memory,
+            loader.persistent_workers, loader.timeout]
+
+made = {
+    "plain": lambda: torch.utils.data.DataLoader(
+        Data(), 2, num_workers=2, persistent_workers=True, prefetch_factor=3, timeout=9),
+    "subclass": lambda: Mine(Data()),
+    "stream": lambda: torch.utils.data.DataLoader(Stream(), num_workers=2),
+    "init": lambda: torch.utils.data.DataLoader(Data(), num_workers=2, worker_init_fn=print),
+    "none": lambda: torch.utils.data.DataLoader(Data()),
+}
+import sys
+shapes = {name: shape(make()) for name, make in made.items() if name in sys.argv[1:]}
+from watchdog_train.client import slot, layout as L
+print(json.dumps([shapes, torch.get_num_threads(), torch.multiprocessing.get_sharing_strategy(),
+                  slot.words[L.W_SETTINGS_TAKEN]]))
+"""
+
+
+def applied(training: Training, settings: list[dict[str, Any]], *loaders: str) -> Any:
+    training.settings = settings
+    return training.json(SETTINGS, *loaders)
+
+
+def test_workers_are_removed_where_that_is_transparent(training: Training) -> None:
+    """num-workers-0 takes for map-style data, subclasses of the loader included."""
+    shapes, *_, taken = applied(training, [{"id": "num-workers-0"}], "plain", "subclass")
+    assert shapes["plain"] == [0, None, False, False, 0]
+    assert shapes["subclass"][0] == 0
+    assert taken == 1
+    answer = training.note()["settings"]["num-workers-0"]
+    assert answer["took"] is True
+    assert "0 workers" in answer["why"]
+
+
+@pytest.mark.parametrize(("loader", "why"), [("stream", "IterableDataset"), ("init", "init_fn")])
+def test_workers_stay_where_results_would_change(training: Training, loader: str, why: str) -> None:
+    """Without workers a stream repeats and a worker_init_fn fails: left alone, and said so."""
+    shapes, *_, taken = applied(training, [{"id": "num-workers-0"}], loader)
+    assert shapes[loader][0] == 2
+    assert taken == 0
+    answer = training.note()["settings"]["num-workers-0"]
+    assert answer["took"] is False
+    assert why in answer["why"]
+
+
+def test_every_other_setting_takes_and_reports(training: Training) -> None:
+    """Bits are in the order of the plan, and the side file has the effect of each in words."""
+    settings = [
+        {"id": "omp-1"},
+        {"id": "unknown-to-this-client"},
+        {"id": "spawn"},
+        {"id": "pin-memory-off"},
+        {"id": "persistent-workers-off"},
+        {"id": "file-system-sharing"},
+        {"id": "loader-timeout", "seconds": 30},
+    ]
+    shapes, threads, sharing, taken = applied(training, settings, "init", "none")
+    assert shapes["init"] == [2, "spawn", False, False, 30]
+    assert shapes["none"] == [0, None, False, False, 0]
+    assert (threads, sharing) == (1, "file_system")
+    assert taken == 0b1111101
+    answers = training.note()["settings"]
+    assert {name: answer["took"] for name, answer in answers.items()} == {
+        setting["id"]: True for setting in settings if setting["id"] != "unknown-to-this-client"
+    }
+    assert "30" in answers["loader-timeout"]["why"]
+
+
+def test_a_request_to_stop_reaches_a_plain_loop(training: Training) -> None:
+    """should_stop() is true once asked, for a request of this attempt only, and is answered."""
+    script = """
+import sys, watchdog_train as w
+print(w.should_stop(), flush=True)
+sys.stdin.readline()
+print(w.should_stop(), w.should_stop(), flush=True)
+sys.stdin.readline()
+"""
+    with training.control() as page:
+        page.request_stop()
+        page.begin_attempt()
+        process = training.start(script)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "False\n"
+            number = page.request_stop()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "True True\n"
+            (reading,) = read_slots(training.slot_dir).readings
+            assert reading.stop_answered == number == 2
+            assert reading.can_stop
+        finally:
+            process.communicate("\n", timeout=20)
+
+
+RANKS = """
+import os, sys, torch, torch.distributed as dist
+import watchdog_train as w
+dist.init_process_group("gloo")
+parameter = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([parameter], lr=0.01)
+step = 0
+while step < 100000:
+    parameter.grad = torch.ones(1)
+    dist.all_reduce(parameter.grad)
+    optimizer.step()
+    step += 1
+    if step == 5 and dist.get_rank() == 0:
+        print("running", flush=True)
+    if w.should_stop():
+        break
+last = [None, None]
+dist.all_gather_object(last, step)
+print(last[0] == last[1], 5 < step < 100000, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_stop_at_the_same_step(training: Training) -> None:
+    """All ranks act on a request at one step, so that none waits in a collective for ever."""
+    free = _free_port()
+    shared = {
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    with training.control() as page:
+        ranks = [
+            training.start(RANKS, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(2)
+        ]
+        try:
+            assert ranks[0].stdout is not None
+            assert ranks[0].stdout.readline() == "running\n"
+            page.request_stop()
+            outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait(10)
+    assert outputs == ["True True\n", "True True\n"]
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def test_any_process_of_the_user_may_attach(training: Training) -> None:
+    """With torch imported the process names any tracer, unless the user opts out."""
+    script = """
+import torch
+from watchdog_train.client import witness
+print(witness._allow is not None)
+"""
+    assert training.run(script).stdout == "True\n"
+    assert training.run(script, env={layout.ENV_NO_PTRACER: "1"}).stdout == "False\n"
