@@ -91,6 +91,7 @@ def test_between_directories_time_decides(tmp_path):
     assert [finding.step for finding in look(tmp_path)] == [50, 1000]
 
 
+@pytest.mark.torch
 def test_saved_without_checksums_is_not_called_damaged(tmp_path):
     """torch can save with all checksums zero: the full level then tells what it could not do."""
     import torch
