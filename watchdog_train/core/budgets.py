@@ -8,6 +8,8 @@ from watchdog_train.core.model import Phase, Value
 from watchdog_train.core.policy import Detection, PhaseBudget
 
 LEARNING_PHASES: tuple[Phase, ...] = ("train", "eval")
+LEARN_QUICKLY = 8
+"""Gaps that the first polls may count more than once; see track._learn."""
 RING = 128
 """Gaps remembered per phase: old ones are forgotten, so a run that gets slower is followed."""
 

@@ -266,9 +266,11 @@ def _worded(template: str, match: Match, evidence: Evidence) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)
 
 
-def groups(evidence: Evidence) -> tuple[Group, ...]:
-    """Stacks of the whole tree, the same ones together, the odd one first."""
-    return group((p.label, p.pid, p.role, p.threads) for p in evidence.processes)
+def groups(evidence: Evidence, diagnosis: Diagnosis | None = None) -> tuple[Group, ...]:
+    """Stacks of the whole tree, the same ones together, the culprit's first, then the odd ones."""
+    found = group((p.label, p.pid, p.role, p.threads) for p in evidence.processes)
+    culprit = diagnosis.culprit.pid if diagnosis and diagnosis.culprit else None
+    return tuple(sorted(found, key=lambda one: culprit not in one.pids))
 
 
 def evidence_fingerprint(evidence: Evidence, diagnosis: Diagnosis) -> str:

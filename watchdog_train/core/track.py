@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from watchdog_train.core.budgets import LEARNING_PHASES, RING
+from watchdog_train.core.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING
 from watchdog_train.core.model import MemberSample, Phase, Sample, SlotReading, Value
 from watchdog_train.core.policy import Detection
 
@@ -162,9 +162,15 @@ def _advance_rank(
     moved = slot.progress != before.words
     seam = slot.phase != before.phase or slot.phase_entries != before.phase_entries
     gaps = before.gaps
-    if moved and not seam and not before.fresh_phase and slot.phase in LEARNING_PHASES:
-        ring = (*gaps.get(slot.phase, ()), now - before.changed_at)[-RING:]
-        gaps = {**gaps, slot.phase: ring}
+    same_phase = slot.phase == before.phase
+    steps = max(new - old for new, old in zip(slot.progress, before.words, strict=True))
+    # The first gap of a phase holds start-up; several steps in one poll hold at most their share.
+    usual = steps > 1 or (same_phase and not before.fresh_phase)
+    if moved and usual and slot.phase in LEARNING_PHASES:
+        gaps = {
+            **gaps,
+            slot.phase: _learn(gaps.get(slot.phase, ()), now - before.changed_at, steps),
+        }
     saved = slot.saves_ended != before.saves_ended
     return _replace(
         before,
@@ -172,12 +178,22 @@ def _advance_rank(
         changed_at=now if moved or seam else before.changed_at,
         phase=slot.phase,
         phase_entries=slot.phase_entries,
-        fresh_phase=seam or (before.fresh_phase and not moved),
+        fresh_phase=not same_phase or (before.fresh_phase and not moved),
         stepped=stepped,
         gaps=gaps,
         saves_ended=slot.saves_ended,
         saved_at=now if saved else before.saved_at,
     )
+
+
+def _learn(ring: tuple[float, ...], gap_s: float, steps: int) -> tuple[float, ...]:
+    """One more gap; the first polls count once for every step that they saw.
+
+    Twenty steps between two polls are twenty gaps, none longer than the time between the polls:
+    fast trainings are known after seconds, not after as many polls as there are gaps to learn.
+    """
+    copies = max(1, min(steps, LEARN_QUICKLY - len(ring)))
+    return (*ring, *(gap_s,) * copies)[-RING:]
 
 
 def _advance_window(track: Track, sample: Sample, detection: Detection) -> Track:

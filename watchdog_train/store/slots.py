@@ -68,7 +68,7 @@ def read_slots(slot_dir: Path) -> SlotScan:
         data = _read(slot_dir / name, layout.SLOT_BYTES)
         if data is None:
             continue
-        answer = _decode(pid, data)
+        answer = decode(pid, data)
         if isinstance(answer, SlotReading):
             readings.append(answer)
         elif answer is not None and len(problems) < PROBLEMS:
@@ -121,7 +121,7 @@ def sweep_slots(slot_dir: Path, is_alive: Callable[[int, int], bool | None]) -> 
     removed: list[str] = []
     for pid, name in _numbered(slot_dir, layout.SLOT_SUFFIX):
         data = _read(slot_dir / name, layout.SLOT_BYTES)
-        answer = _decode(pid, data) if data is not None else None
+        answer = decode(pid, data) if data is not None else None
         start = answer.start if isinstance(answer, SlotReading) else 0
         if is_alive(pid, start) is False:
             try:
@@ -132,7 +132,7 @@ def sweep_slots(slot_dir: Path, is_alive: Callable[[int, int], bool | None]) -> 
     return tuple(removed)
 
 
-def _decode(pid: int, data: bytes) -> SlotReading | str | None:
+def decode(pid: int, data: bytes) -> SlotReading | str | None:
     """The reading; words about what is wrong; None for a slot that is still being made."""
     if len(data) < _WORDS.size:
         return f"{len(data)} bytes instead of {layout.SLOT_BYTES}"
@@ -252,7 +252,23 @@ def _read_end(path: Path, cap: int) -> bytes | None:
 
 
 def _read_from(path: Path, cap: int, *, at_end: bool) -> bytes | None:
-    """At most `cap` bytes of a regular file; None for anything else, and for a file that is gone.
+    """At most `cap` bytes of a regular file; None for anything else, and for a file that is gone."""
+    descriptor = open_regular(path)
+    if descriptor is None:
+        return None
+    try:
+        size = os.fstat(descriptor).st_size
+        if at_end and size > cap:
+            os.lseek(descriptor, size - cap, os.SEEK_SET)
+        return os.read(descriptor, cap)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def open_regular(path: Path) -> int | None:
+    """A descriptor to read a regular file; None for anything else, and for a file that is gone.
 
     O_NONBLOCK: a fifo put in the place of a file must not stop the supervisor.
     """
@@ -263,14 +279,7 @@ def _read_from(path: Path, cap: int, *, at_end: bool) -> bytes | None:
         descriptor = os.open(path, flags)
     except OSError:
         return None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return None
-        if at_end and found.st_size > cap:
-            os.lseek(descriptor, found.st_size - cap, os.SEEK_SET)
-        return os.read(descriptor, cap)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None

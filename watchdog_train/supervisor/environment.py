@@ -51,16 +51,16 @@ def training_environment(
         env[layout.ENV_SLOT_DIR] = str(slot_dir)
     if plan.checkpoint is not None:
         env[layout.ENV_RESUME_FROM] = plan.checkpoint.path
-        if plan.resume_via == "hook":
-            env[layout.ENV_RESUME_HOOK] = json.dumps(
-                {
-                    "format": plan.checkpoint.format,
-                    "path": plan.checkpoint.path,
-                    "step": plan.checkpoint.step,
-                    "output_dir": os.path.dirname(plan.checkpoint.path),
-                    "ordinal": plan.checkpoint.ordinal,
-                }
-            )
+        env[layout.ENV_RESUME_HOOK] = json.dumps(
+            {
+                "via": plan.resume_via,
+                "format": plan.checkpoint.format,
+                "path": plan.checkpoint.path,
+                "step": plan.checkpoint.step,
+                "output_dir": os.path.dirname(plan.checkpoint.path),
+                "ordinal": plan.checkpoint.ordinal,
+            }
+        )
     # setproctitle overwrites the environment that /proc shows, and with it the token.
     env.setdefault("SPT_NOENV", "1")
     if sys.platform == "win32":

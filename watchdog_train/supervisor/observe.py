@@ -7,6 +7,8 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from watchdog_train.core import track as tracks
 from watchdog_train.core.actions import (
     LaunchReport,
@@ -18,6 +20,7 @@ from watchdog_train.core.actions import (
 from watchdog_train.core.detect import Verdict, verdict
 from watchdog_train.core.model import ExitStatus, Member, MemberSample, ProcessId, Sample
 from watchdog_train.core.state import AttemptRecord, State
+from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.slots import read_note, read_saves, read_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.launch import KeeperRecord, read_exit, read_keeper
@@ -43,6 +46,7 @@ class Observer:
         self._verdict = Verdict(kind="alive")
         self._launch: LaunchReport | None = None
         self._exit: ExitStatus | None = None
+        self._last_words = LastWords(context.slot_dir)
         self.requests: deque[Request] = deque()
 
     def members_ever(self) -> frozenset[int]:
@@ -98,6 +102,7 @@ class Observer:
         self._launch = None
         self._exit = None
         self._next_look = 0.0
+        self._last_words.forget()
 
     def _read_keeper_files(self, attempt: AttemptRecord) -> None:
         directory = self._context.directory.attempt(attempt.attempt)
@@ -108,6 +113,17 @@ class Observer:
             self._launch = self._report(record)
         if self._exit is None:
             self._exit = read_exit(directory)
+            if self._exit is not None:
+                self._hear_last_words()
+
+    def _hear_last_words(self) -> None:
+        """Steps that were made between the last look and the exit count, too."""
+        said = self._last_words.read()
+        members = tuple(
+            msgspec.structs.replace(member, slot=said.get(member.member.pid, member.slot))
+            for member in self._sample.members
+        )
+        self._sample = msgspec.structs.replace(self._sample, members=members)
 
     def _report(self, record: KeeperRecord) -> LaunchReport:
         identity = self._context.system.identity
@@ -149,6 +165,7 @@ class Observer:
             suspended_s=context.system.suspended_s(),
             late_s=late_s,
         )
+        self._last_words.follow(slot.pid for _, slot in tracks.judged(self._sample))
         self._track = tracks.advance(self._track, self._sample, detection)
         self._verdict = verdict(self._track, self._sample, detection)
         if self._exit is None and not look.keeper_alive and not _root_alive(look.members, attempt):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,8 @@ from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
+
+WORDS_WITHIN_S = 2.0
 
 
 def this_supervisor(system: ProcessSystem) -> Holder:
@@ -188,6 +191,7 @@ class RunSession:
         lines = {name: spec.script_line for name, spec in self.context.remedies.items()}
         for line in closing_lines(self.supervisor.state, lines):
             self.context.display.say(line)
+        self.context.display.drain(time.monotonic() + WORDS_WITHIN_S)
 
     def run(self) -> None:
         """The loop, with the signals ours.
