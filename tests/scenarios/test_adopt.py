@@ -1,0 +1,110 @@
+"""The supervisor dies at any moment: training lives on under its keeper, and is adopted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import (
+    assert_evidence_came_first,
+    assert_log_is_sound,
+    assert_tree_is_gone,
+    last_line,
+)
+from tests.support import (
+    RunningWtrain,
+    is_alive,
+    of_type,
+    program_command,
+    run_wtrain,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+RESUME = ("--resume-arg", "--resume {checkpoint}")
+
+
+def start_and_kill_supervisor(cwd: Path, after: str, *args: str) -> RunningWtrain:
+    """A run whose supervisor was killed with -9 after an event."""
+    config = write_fast_config(cwd)
+    command = program_command("loader_fork_lock.py", *args)
+    running = start_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=cwd)
+    running.wait_for(after, 90)
+    os.kill(running.pid, signal.SIGKILL)
+    running.result(10)
+    return running
+
+
+@pytest.mark.timeout(170)
+def test_healthy_training_is_adopted(tmp_path: Path) -> None:
+    """Training goes on without its supervisor; `wtrain adopt` brings it home with 0."""
+    running = start_and_kill_supervisor(tmp_path, "first_step", "--hang-at", "-1", "--steps", "200")
+    root = of_type(running.events, "attempt_launched")[0]["pid"]
+    assert is_alive(root)
+    checkpoints = tmp_path / "checkpoints"
+    before = len(list(checkpoints.glob("*.pt")))
+    wait_until(lambda: len(list(checkpoints.glob("*.pt"))) > before, 20, "training still saves")
+    assert running.run_dir is not None
+    run = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path).check(0)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    assert len(run.of_type("attempt_launched")) == 1, run.describe()
+    run.only("adopted")
+    log = (run.run_dir / "attempts/0001").glob("*.log*")
+    text = "".join(path.read_text("utf-8", "replace") for path in log)
+    assert last_line(text).startswith("finished step=200 ")
+
+
+def test_training_that_ended_meanwhile(tmp_path: Path) -> None:
+    """The keeper has kept the exit code of a training that ended while nobody watched."""
+    running = start_and_kill_supervisor(tmp_path, "first_step", "--hang-at", "-1", "--steps", "80")
+    run_dir = running.run_dir
+    assert run_dir is not None
+    wait_until((run_dir / "attempts/0001/exit.json").exists, 60, "the keeper writes exit.json")
+    run = run_wtrain("adopt", run_dir.name, cwd=tmp_path).check(0)
+    assert run.only("attempt_exited")["code"] == 0
+    assert run.only("run_finished")["outcome"] == "succeeded"
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "first_step",
+        pytest.param("stall_declared", marks=pytest.mark.slow),
+        pytest.param("signalling", marks=pytest.mark.slow),
+        pytest.param("tree_gone", marks=pytest.mark.slow),
+        pytest.param("plan_made", marks=pytest.mark.slow),
+        pytest.param("attempt_launching", marks=pytest.mark.slow),
+    ],
+)
+def test_hang_is_cured_by_the_adopter(moment: str, tmp_path: Path) -> None:
+    """Killed before or in the middle of a hang's handling: the adopter finishes what was open."""
+    running = start_and_kill_supervisor(tmp_path, moment)
+    assert running.run_dir is not None
+    run = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path, timeout_s=110).check(0)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    if moment == "first_step":
+        assert_evidence_came_first(run)
+    newest = max((run.run_dir / "attempts").iterdir())
+    text = "".join(path.read_text("utf-8", "replace") for path in newest.glob("*.log*"))
+    assert last_line(text).startswith("finished step=40 ")
+
+
+def test_a_live_supervisor_is_not_replaced(tmp_path: Path) -> None:
+    """Adopting a run that is watched is refused with 78, and the run goes on."""
+    config = write_fast_config(tmp_path)
+    command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "200")
+    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    running.wait_for("first_step", 60)
+    assert running.run_dir is not None
+    refused = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path).check(78)
+    assert str(running.pid) in refused.stderr
+    running.result(60).check(0)

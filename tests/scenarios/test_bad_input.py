@@ -1,0 +1,198 @@
+"""Bad input: a clear error, the documented exit code, never a traceback, never a lost run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import last_line
+from tests.support import CompletedRun, program_command, run_wtrain
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario]
+
+
+def refused(run: CompletedRun, *words: str, code: int = 78) -> CompletedRun:
+    """Checks the code, the words, and that nobody saw a traceback."""
+    run.check(code)
+    assert "Traceback" not in run.stdout + run.stderr, run.describe()
+    for word in words:
+        assert word in run.stderr, run.describe()
+    return run
+
+
+def test_command_not_found(tmp_path: Path) -> None:
+    """A command that does not exist is named, with 78."""
+    refused(run_wtrain("run", "--", "no-such-command-here", cwd=tmp_path), "no-such-command-here")
+
+
+def test_command_not_executable(tmp_path: Path) -> None:
+    """A file that may not be executed is named, with 78."""
+    (tmp_path / "start.sh").write_text("#!/bin/sh\ntrue\n")
+    refused(run_wtrain("run", "--", "./start.sh", cwd=tmp_path), "start.sh")
+
+
+def test_command_with_a_missing_interpreter(tmp_path: Path) -> None:
+    """A script whose interpreter is missing is refused with 78, or fails with words."""
+    script = tmp_path / "start.sh"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    refused(run_wtrain("run", "--", "./start.sh", cwd=tmp_path))
+
+
+def test_python_file_without_python(tmp_path: Path) -> None:
+    """`wtrain run train.py` asks whether `python train.py` was meant."""
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    refused(run_wtrain("run", "train.py", cwd=tmp_path), "python train.py")
+
+
+def test_no_command(tmp_path: Path) -> None:
+    """`wtrain run` alone is a usage error."""
+    refused(run_wtrain("run", cwd=tmp_path))
+
+
+def test_run_forgotten(tmp_path: Path) -> None:
+    """`wtrain python train.py` is answered with the command that was meant."""
+    refused(run_wtrain("python", "train.py", cwd=tmp_path), "wtrain run -- python train.py")
+
+
+def test_unknown_flag(tmp_path: Path) -> None:
+    """An unknown subcommand or a wrong value is a usage error with 78."""
+    refused(run_wtrain("run", "--on-stall", "sometimes", "--", "true", cwd=tmp_path), "sometimes")
+    refused(run_wtrain("statos", cwd=tmp_path), "status")
+
+
+def test_config_with_every_kind_of_mistake(tmp_path: Path) -> None:
+    """All problems of a config file come at once: file, line, key, and what was meant."""
+    (tmp_path / "bad.yaml").write_text(
+        "detection:\n  poll_s: soon\n  windw_s: 2\nrecovery:\n  max_restarts: 900\n"
+    )
+    run = refused(
+        run_wtrain("run", "--config", "bad.yaml", "--", "true", cwd=tmp_path),
+        "bad.yaml:2",
+        "poll_s",
+        "bad.yaml:3",
+        "windw_s",
+        "window_s",
+        "bad.yaml:5",
+        "max_restarts",
+    )
+    assert not (tmp_path / "wtrain-runs").exists(), run.describe()
+    refused(run_wtrain("config", "check", "bad.yaml", cwd=tmp_path), "bad.yaml:3")
+
+
+@pytest.mark.parametrize("text", ["[1, 2", "- a\n- b\n", "detection: 3\n", "\x00\x01"])
+def test_config_that_is_none(text: str, tmp_path: Path) -> None:
+    """A file that is no YAML, or YAML of another shape, is refused by name."""
+    (tmp_path / "odd.yaml").write_text(text)
+    refused(run_wtrain("run", "--config", "odd.yaml", "--", "true", cwd=tmp_path), "odd.yaml")
+
+
+def test_config_that_does_not_exist(tmp_path: Path) -> None:
+    """A missing config file and an unknown preset are named."""
+    refused(run_wtrain("run", "--config", "gone.yaml", "--", "true", cwd=tmp_path), "gone.yaml")
+    refused(run_wtrain("run", "--preset", "overnite", "--", "true", cwd=tmp_path), "overnight")
+
+
+def test_unknown_remedy(tmp_path: Path) -> None:
+    """A remedy that does not exist is refused with a guess."""
+    refused(
+        run_wtrain("run", "--with", "num-worker-0", "--", "true", cwd=tmp_path), "num-workers-0"
+    )
+
+
+def test_wrong_duration(tmp_path: Path) -> None:
+    """A duration that cannot be read is refused by name."""
+    refused(run_wtrain("run", "--stall-timeout", "soon", "--", "true", cwd=tmp_path), "soon")
+
+
+def test_runs_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    """A place where no run directory can be made is named, and nothing is started."""
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "started"
+    for place in ("file/runs", "/proc/wtrain-runs"):
+        run = run_wtrain("run", "--runs-dir", place, "--", "touch", str(target), cwd=tmp_path)
+        refused(run, place)
+    assert not target.exists()
+
+
+def test_run_that_does_not_exist(tmp_path: Path) -> None:
+    """Every reading command says that there is no such run."""
+    for command in ("status", "logs", "stalls", "stop", "save", "adopt"):
+        refused(run_wtrain(command, "nothing-here", cwd=tmp_path), "nothing-here")
+    refused(run_wtrain("status", cwd=tmp_path))
+
+
+def test_run_that_is_ambiguous(tmp_path: Path) -> None:
+    """A prefix of two runs is refused with both named."""
+    for name in ("sft-a", "sft-b"):
+        run_wtrain("run", "--name", name, "--", "true", cwd=tmp_path).check(0)
+    refused(run_wtrain("status", "sft-", cwd=tmp_path), "sft-a-", "sft-b-")
+
+
+def test_corrupt_event_log(tmp_path: Path) -> None:
+    """A damaged middle line is said out loud with its place; a torn last line is only dropped."""
+    run = run_wtrain("run", "--name", "whole", "--", "true", cwd=tmp_path).check(0)
+    log = run.run_dir / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines) + b'{"v":1,"seq":99,"ty')
+    torn = run_wtrain("status", "--json", cwd=tmp_path).check(0).json()
+    assert torn["outcome"] == "succeeded"
+    log.write_bytes(b"".join([lines[0], b"not json\n", *lines[1:]]))
+    told = run_wtrain("status", cwd=tmp_path)
+    assert "Traceback" not in told.stderr, told.describe()
+    assert "events.jsonl" in told.stdout + told.stderr, told.describe()
+    assert "2" in told.stdout + told.stderr
+    refused(run_wtrain("adopt", run.run_dir.name, cwd=tmp_path), "events.jsonl")
+
+
+def test_show_what_is_not_there(tmp_path: Path) -> None:
+    """A run without stalls, and a stall that does not exist, are answered with words."""
+    run_wtrain("run", "--", "true", cwd=tmp_path).check(0)
+    stalls = run_wtrain("stalls", "--json", cwd=tmp_path).check(0).json()
+    assert stalls == {"schema_version": 1, "stalls": []}
+    refused(run_wtrain("show", "0042", cwd=tmp_path), "0042")
+    refused(run_wtrain("checkpoints", "no-such-directory", cwd=tmp_path), "no-such-directory")
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(170)
+def test_without_py_spy(tmp_path: Path) -> None:
+    """Without py-spy the hang is still caught; each missing stack has its reason."""
+    from tests.support import write_fast_config
+
+    config = write_fast_config(tmp_path)
+    blocker = tmp_path / "bin"
+    blocker.mkdir()
+    command = program_command("socket_read.py")
+    run = run_wtrain(
+        "run",
+        "--config",
+        str(config),
+        "--",
+        *command,
+        cwd=tmp_path,
+        env={"WTRAIN_PY_SPY": str(blocker / "py-spy")},
+    ).check(0)
+    collected = run.only("evidence_collected")
+    sources = {
+        json.loads(path.read_text("utf-8")).get("source")
+        for path in Path(collected["dir"]).glob("stacks/*.json")
+    }
+    assert "py-spy" not in sources
+    assert last_line(run.stdout).startswith("finished step=40 ")
+
+
+def test_run_directory_that_disappears(tmp_path: Path) -> None:
+    """A run whose directory is removed under it ends with the training's own result."""
+    script = "sleep 3; echo done"
+    from tests.support import start_wtrain
+
+    running = start_wtrain("run", "--", "sh", "-c", script, cwd=tmp_path)
+    running.wait_for("attempt_launched", 20)
+    shutil.rmtree(tmp_path / "wtrain-runs")
+    running.process.wait(30)
+    assert "Traceback" not in running.stderr
+    assert "done" in running.stdout
