@@ -47,7 +47,7 @@ def show(
         raise WtrainError(
             "this bundle cannot be read", context=str(folder), reference="bundle-unreadable"
         )
-    found = groups(bundle.evidence)
+    found = groups(bundle.evidence, bundle.diagnosis)
     if as_json:
         print_json(_answer(folder, bundle, found))
         return

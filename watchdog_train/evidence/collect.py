@@ -82,6 +82,8 @@ class _Collection:
         self.targets = [Target(member, time.monotonic()) for member in members]
         self.by_pid = {target.pid: target for target in self.targets}
         self.problems: list[str] = []
+        self.touched: set[int] = set()
+        """Processes that a debugger has read."""
 
     def run(self) -> None:
         """Everything that touches processes."""
@@ -115,6 +117,7 @@ class _Collection:
         return found
 
     def _run(self, jobs: Sequence[Job]) -> list[Finished]:
+        self.touched.update(job.pid for job in jobs)
         return run_all(
             jobs,
             parallel=min(8, 2 * (os.cpu_count() or 2) + 2),
@@ -231,6 +234,9 @@ class _Collection:
             locks=self._locks(),
         )
         diagnosis, patience = diagnose(evidence, self._rules())
+        # A stop that a killed debugger had sent may take effect only after it is gone.
+        for pid in self.touched:
+            self.undo_stop(pid)
         result = EvidenceResult(
             stall_id=request.stall_id,
             dir=request.out_dir,

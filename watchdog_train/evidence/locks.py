@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 
 from watchdog_train.core.facts import LockFact
 from watchdog_train.core.stacks import ThreadStack, frame_matches
+from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.proc import PROC
 
 _FILES_CAP = 500
@@ -38,14 +38,10 @@ def find(pid: int) -> tuple[LockFact, ...]:
 
 def _owner(path: str) -> int | None:
     """The pid in a lock file of `pid, host` lines, when it was taken on this machine."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
-            lines = file.read(512).decode("utf-8", "replace").split("\n")
-    except OSError:
+    found = read_regular(path, 512)
+    if found is None:
         return None
+    lines = found[0].decode("utf-8", "replace").split("\n")
     if len(lines) < 2 or not lines[0].isdigit() or len(lines[0]) > 10:
         return None
     return int(lines[0]) if lines[1].strip() == socket.gethostname() else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Sequence
 
 from watchdog_train.core.facts import LogText
+from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.redact import redact_text
 
 TAIL_BYTES = 256 * 1024
@@ -21,20 +21,11 @@ def tail(path: str, lines: int) -> LogText | None:
 
     A progress bar redraws with carriage returns: each state counts as a line.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
+    found = read_regular(path, TAIL_BYTES, from_end=True)
+    if found is None:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        try:
-            file.seek(max(0, status.st_size - TAIL_BYTES))
-            content = file.read(TAIL_BYTES)
-        except OSError:
-            return None
-    if status.st_size > TAIL_BYTES:
+    content, size = found
+    if size > TAIL_BYTES:
         content = content.partition(b"\n")[2] or content
     text = content.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     wanted = [line for line in text.split("\n") if line.strip()][-lines:] if lines else []

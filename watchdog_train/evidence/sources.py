@@ -6,8 +6,8 @@ It must not open what may not answer: a file system of a dead server holds its r
 from __future__ import annotations
 
 import os
-import stat
 
+from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.proc import PROC, read_text
 
@@ -39,17 +39,8 @@ class SourceReader:
 
 
 def _read_lines(path: str) -> list[bytes]:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        return []
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return []
-        try:
-            return file.read(_FILE_CAP_BYTES).split(b"\n")
-        except OSError:
-            return []
+    found = read_regular(path, _FILE_CAP_BYTES)
+    return [] if found is None else found[0].split(b"\n")
 
 
 def _network_mounts() -> tuple[str, ...]:

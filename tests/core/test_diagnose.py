@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.facts import Evidence, LogText, ProcessEvidence
+from watchdog_train.core.model import ExitStatus
+from watchdog_train.core.stacks import Frame, ThreadStack
+from watchdog_train.errors import WtrainError
+from watchdog_train.rules import load_rules
+
+CASES = sorted((Path(__file__).parents[1] / "golden" / "evidence").glob("*.json"))
+RULES = load_rules()
+FRAME = re.compile(r"(!?)(.+?) \((.+?)(?::(\d+))?\)\Z")
+
+
+def frames_of(texts, source=None):
+    frames = []
+    for text in texts:
+        native, function, file, line = FRAME.match(text).groups()
+        frames.append(Frame(function=function, file=file, line=int(line or 0), native=bool(native)))
+    if source:
+        frames[0] = msgspec.structs.replace(frames[0], source=source)
+    return tuple(frames)
+
+
+def evidence_of(case, shift=0):
+    processes = []
+    for given in case["processes"]:
+        entry = dict(given)
+        texts, source = entry.pop("main", None), entry.pop("source", None)
+        entry["pid"] += shift
+        entry["ppid"] += shift if entry["ppid"] else 0
+        threads = ()
+        if texts is not None:
+            threads = (ThreadStack(frames=frames_of(texts, source), main=True, os_id=entry["pid"]),)
+        how = "py-spy" if threads else None
+        processes.append(ProcessEvidence(start=1, threads=threads, how=how, **entry))
+    end = case.get("exit")
+    status = None
+    if end:
+        status = ExitStatus(code=end.get("code"), signal=end.get("signal"), how_known="keeper")
+    logs = (LogText(source="output.log", lines=tuple(case["log"])),) if "log" in case else ()
+    return Evidence(why=case["why"], processes=tuple(processes), logs=logs, exit=status)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_hand_written_evidence_gets_the_family_it_was_written_for(path):
+    """Each file states what evidence must be called, and how sure one may be at most."""
+    case = json.loads(path.read_text())
+    expect = case["expect"]
+    diagnosis, patience = diagnose(evidence_of(case), RULES)
+    if "family" in expect:
+        assert diagnosis.family == expect["family"], diagnosis
+    assert diagnosis.family != expect.get("not_family", "-")
+    assert patience == expect.get("patience", patience)
+    assert patience != expect.get("not_patience")
+    assert diagnosis.kind == expect.get("kind", diagnosis.kind)
+    assert expect.get("at_least", 0) <= diagnosis.confidence <= expect.get("at_most", 1)
+    if "culprit" in expect:
+        assert diagnosis.culprit is not None
+        assert diagnosis.culprit.pid == expect["culprit"]
+    if "first_remedy" in expect:
+        assert diagnosis.remedies[0] == expect["first_remedy"]
+    assert diagnosis.family is not None or diagnosis.confidence < 0.45
+
+
+def test_the_fingerprint_does_not_depend_on_pids():
+    """The same hang in another attempt has the same fingerprint, another hang another one."""
+    case = json.loads((CASES[0].parent / "sealed_worker.json").read_text())
+    other = json.loads((CASES[0].parent / "logging_lock.json").read_text())
+    prints = [
+        evidence_fingerprint(evidence, diagnose(evidence, RULES)[0])
+        for evidence in (evidence_of(case), evidence_of(case, 5000), evidence_of(other))
+    ]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_a_frame_that_looks_like_a_placeholder_is_only_text():
+    """What a frame is called is filled in, never parsed."""
+    case = json.loads((CASES[0].parent / "sealed_worker.json").read_text())
+    case["processes"][1]["main"][0] = "{pid.__class__}{line} (/home/u/{rank}.py:3)"
+    diagnosis, _ = diagnose(evidence_of(case), RULES)
+    assert "{rank}.py" in diagnosis.explanation
+
+
+def test_no_evidence_at_all_is_not_known():
+    """Nothing captured means: I do not know."""
+    diagnosis, patience = diagnose(Evidence(why="stall"), RULES)
+    assert (diagnosis.family, patience) == (None, "unknown")
+
+
+def test_every_problem_of_a_rule_file_is_named_with_its_line(tmp_path):
+    """A wrong rule file is refused with file and line of all its problems at once."""
+    (tmp_path / "mine.yaml").write_text(
+        "family: mine\nkind: hang\nsignatures:\n"
+        "  - id: one\n    confidence: 2\n    log: [x]\n    explanation: a\n"
+        "  - id: two\n    confidence: 0.5\n    log: ['(']\n    explanation: '{nobody}'\n"
+    )
+    with pytest.raises(WtrainError) as caught:
+        load_rules([tmp_path])
+    text = caught.value.message
+    assert "mine.yaml:5:" in text
+    assert "regular expression" in text
+    assert "{nobody}" in text
+
+
+def test_a_user_rule_is_used(tmp_path):
+    """A family of the user's own is found like ours."""
+    (tmp_path / "mine.yaml").write_text(
+        "family: mine\nkind: crash\nremedies: [plain-retry]\nsignatures:\n"
+        "  - {id: one, confidence: 0.9, log: ['flux broken'], explanation: 'It broke: {line}'}\n"
+    )
+    evidence = Evidence(why="crash", logs=(LogText(source="o", lines=("flux broken",)),))
+    assert diagnose(evidence, load_rules([tmp_path]))[0].family == "mine"

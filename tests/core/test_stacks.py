@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+
+from watchdog_train.core.stacks import (
+    Frame,
+    ThreadStack,
+    deciding_frame,
+    find_chain,
+    frame_matches,
+    group,
+    is_forked,
+    is_idle_helper,
+    is_idle_worker,
+    own_frames,
+    printable,
+    short_file,
+)
+
+
+def stack(*texts, main=False):
+    frames = []
+    for text in texts:
+        name, _, file = text.partition(" ")
+        frames.append(Frame(function=name, file=file, line=1))
+    return ThreadStack(frames=tuple(frames), main=main)
+
+
+IDLE_WORKER = (
+    "Queue.get multiprocessing/queues.py",
+    "_worker_loop torch/utils/data/_utils/worker.py",
+    "run multiprocessing/process.py",
+    "_bootstrap multiprocessing/process.py",
+    "_launch multiprocessing/popen_fork.py",
+    "main train.py",
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "function", "file", "fits"),
+    [
+        ("get (queue.py)", "Queue.get", "/usr/lib/python3.11/queue.py", True),
+        ("get (queue.py)", "get", "/x/site-packages/mine_queue.py", False),
+        ("get|put (queue.py|multiprocessing/queues.py)", "put", "multiprocessing/queues.py", True),
+        ("* (wandb/*)", "init", "/v/lib/python3.10/site-packages/wandb/sdk/a.py", True),
+        ("poll", "Popen.poll", "anything.py", True),
+        ("poll", "pollute", "anything.py", False),
+    ],
+)
+def test_a_pattern_fits_function_and_file(pattern, function, file, fits):
+    """A pattern names a function without its class, and a file from its package on."""
+    assert frame_matches(pattern, Frame(function=function, file=file, line=1)) is fits
+
+
+def test_a_chain_keeps_its_order():
+    """Chains go from the outermost frame to the innermost."""
+    frames = stack("c f.py", "b f.py", "a f.py").frames
+    assert find_chain(["a", "c"], frames)
+    assert not find_chain(["c", "a"], frames)
+
+
+@pytest.mark.parametrize(
+    ("thread", "idle"),
+    [
+        (stack("wait threading.py", "_feed multiprocessing/queues.py"), True),
+        (stack("_send multiprocessing/connection.py", "_feed multiprocessing/queues.py"), False),
+        (stack("wait threading.py", "run tqdm/_monitor.py"), True),
+        (stack("_worker concurrent/futures/thread.py"), True),
+        (stack("job train.py", "_worker concurrent/futures/thread.py"), False),
+        (stack("wait threading.py", "run tqdm/_monitor.py", main=True), False),
+    ],
+)
+def test_helpers_that_wait_in_every_run_are_told_from_work(thread, idle):
+    """A helper is idle only in its own wait, and a main thread never is a helper."""
+    assert is_idle_helper(thread) is idle
+
+
+def test_a_worker_that_waits_for_orders_is_idle():
+    """`get` directly under `_worker_loop` is a worker without work."""
+    assert is_idle_worker([stack(*IDLE_WORKER, main=True)])
+    busy = ("f train.py", "fetch torch/utils/data/_utils/fetch.py", *IDLE_WORKER[1:])
+    assert not is_idle_worker([stack(*busy, main=True)])
+
+
+def test_frames_of_the_parent_are_cut_off_a_forked_child():
+    """A forked child still shows its parent's frames below its start."""
+    frames = stack(*IDLE_WORKER).frames
+    assert is_forked(frames)
+    assert own_frames(frames)[-1].name == "_bootstrap"
+
+
+def test_the_deciding_frame_is_not_the_wait():
+    """A person sees what waits, not the wait itself."""
+    frames = stack("select selectors.py", "wait multiprocessing/connection.py", "f a.py").frames
+    assert deciding_frame(frames).name == "f"
+
+
+def test_groups_put_idle_workers_last():
+    """Idle workers wait for the others, whatever their number."""
+    idle, busy = [stack(*IDLE_WORKER, main=True)], [stack("f train.py", main=True)]
+    found = group([("w0", 1, "worker", idle), ("w1", 2, "worker", busy), ("w2", 3, "worker", busy)])
+    assert [entry.pids for entry in found] == [(2, 3), (1,)]
+
+
+def test_names_cannot_carry_terminal_commands():
+    """A function may be called anything; its name stays text."""
+    assert "\x1b" not in printable("f\x1b[2J")
+    assert short_file("/opt/v/lib/python3.12/site-packages/a/b.py") == "a/b.py"

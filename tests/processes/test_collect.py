@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support import end_process, start_program, wait_until
+from watchdog_train.core.model import Member
+from watchdog_train.evidence import pyspy
+from watchdog_train.evidence.bundle import read_bundle
+from watchdog_train.evidence.collect import collect
+from watchdog_train.evidence.discover import tree_of
+from watchdog_train.evidence.request import EvidenceRequest, read_result, write_request
+from watchdog_train.system import current
+
+pytestmark = pytest.mark.processes
+
+
+def state_of(pid):
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0].decode()
+
+
+def request_for(tmp_path, members, mode="full", **changes):
+    values = {
+        "mode": mode,
+        "stall_id": "0001",
+        "why": "stall",
+        "out_dir": str(tmp_path / "out"),
+        "staging_dir": str(tmp_path / "staging"),
+        "members": tuple(members),
+        **changes,
+    }
+    return EvidenceRequest(**values)
+
+
+def collect_tree(tmp_path, pid, mode="full", find_pyspy=pyspy.find, **changes):
+    members = tree_of(current(), pid)
+    return collect(request_for(tmp_path, members, mode, **changes), find_pyspy=find_pyspy)
+
+
+@pytest.fixture
+def program(tmp_path):
+    started = []
+
+    def start(name):
+        process = start_program(name, cwd=tmp_path, ready=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        end_process(process)
+
+
+def _sleeps(pid):
+    """In clock_nanosleep: the interpreter has started."""
+    with open(f"/proc/{pid}/wchan") as file:
+        return "nanosleep" in file.read()
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    wait_until(lambda: _sleeps(process.pid), 20, "the sleeper sleeps")
+    yield process
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.wait()
+
+
+def fake_pyspy(tmp_path, body):
+    path = tmp_path / "fake-py-spy"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return lambda: str(path)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["look", "full"])
+def test_a_worker_on_a_lock_held_at_fork_is_proven(tmp_path, program, mode):
+    """A real DataLoader fork deadlock is named with its worker, and can never end."""
+    process = program("loader_fork_lock.py")
+    wait_until(lambda: len(tree_of(current(), process.pid)) > 1, 20, "workers")
+
+    def proven():
+        found = collect_tree(tmp_path, process.pid, mode)
+        return found if found.patience == "proven" else None
+
+    result = wait_until(proven, 30, "the workers reach the lock")
+    assert result.diagnosis.family == "dataloader-worker-stuck"
+    assert result.diagnosis.remedies[0] == "num-workers-0"
+    assert result.diagnosis.culprit.role == "worker"
+    assert "__getitem__" in result.diagnosis.culprit.frame
+    assert result.missing == ()
+
+
+@pytest.mark.torch
+def test_a_sleeping_worker_is_stuck_but_not_proven(tmp_path, program):
+    """A worker asleep may wake up: the same family, no proof."""
+    result = collect_tree(tmp_path, program("loader_sleep.py").pid, "look")
+    assert result.diagnosis.family == "dataloader-worker-stuck"
+    assert result.patience != "proven"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["ctypes_gil.py", "ctypes_nogil.py"])
+def test_a_deadlock_in_c_is_captured_and_proven(tmp_path, program, name):
+    """Stacks come back with the interpreter lock held in C, and nobody is left to end the wait."""
+    process = program(name)
+    result = collect_tree(tmp_path, process.pid, "look")
+    assert result.captured == 1
+    assert result.patience == "proven"
+
+
+def test_a_stopped_process_is_read_and_stays_stopped(tmp_path, sleeper):
+    """Somebody's SIGSTOP is not undone, and stacks come back all the same."""
+    sleeper.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state_of(sleeper.pid) == "T", 5, "stopped")
+    result = collect_tree(tmp_path, sleeper.pid)
+    assert result.captured == 1
+    assert result.diagnosis.kind == "stopped"
+    assert state_of(sleeper.pid) == "T"
+
+
+def test_a_zombie_and_a_reused_pid_are_named(tmp_path):
+    """What cannot be captured says why."""
+    dead = subprocess.Popen(["true"])
+    wait_until(lambda: state_of(dead.pid) == "Z", 5, "zombie")
+    try:
+        members = (
+            Member(pid=dead.pid, start=0, role="worker"),
+            Member(pid=os.getpid(), start=1, role="rank"),
+        )
+        result = collect(request_for(tmp_path, members))
+    finally:
+        dead.wait()
+    whys = {missing.pid: missing.why for missing in result.missing}
+    assert "zombie" in whys[dead.pid]
+    assert "another's" in whys[os.getpid()]
+
+
+def test_without_pyspy_the_bundle_says_how_to_mend_it(tmp_path, sleeper):
+    """py-spy missing costs the stacks, not the bundle."""
+    result = collect_tree(tmp_path, sleeper.pid, find_pyspy=lambda: None)
+    assert "pip install py-spy" in result.missing[0].why
+    assert (tmp_path / "out" / "SUMMARY.md").is_file()
+
+
+def test_a_refused_ptrace_is_told_with_its_mending(tmp_path, sleeper):
+    """py-spy's own words for a refusal become words a person can act on."""
+    body = (
+        "echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1"
+    )
+    result = collect_tree(tmp_path, sleeper.pid, find_pyspy=fake_pyspy(tmp_path, body))
+    assert "SYS_PTRACE" in result.missing[0].why
+
+
+def test_a_hanging_pyspy_is_killed_in_time(tmp_path, sleeper):
+    """A dumper that never returns costs its own time limit and no more."""
+    started = time.monotonic()
+    hanging = fake_pyspy(tmp_path, "exec sleep 600")
+    result = collect_tree(tmp_path, sleeper.pid, find_pyspy=hanging, process_s=0.5)
+    assert time.monotonic() - started < 5
+    assert "killed" in result.missing[0].why
+
+
+def test_a_target_left_stopped_goes_on(tmp_path, sleeper):
+    """A debugger that leaves its target stopped is undone."""
+    stopped = f"grep -q 'State:.T' /proc/{sleeper.pid}/status"
+    body = f"kill -STOP {sleeper.pid}; until {stopped}; do :; done; exit 1"
+    leaver = fake_pyspy(tmp_path, body)
+    collect_tree(tmp_path, sleeper.pid, find_pyspy=leaver)
+    wait_until(lambda: state_of(sleeper.pid) == "S", 5, "the target sleeps on")
+    notes = read_bundle(tmp_path / "out").records[0].notes
+    assert any("continued it" in note for note in notes)
+
+
+def test_the_deadline_closes_the_bundle_with_what_is_there(tmp_path, sleeper):
+    """Over the time for all, the rest is named and the bundle is written."""
+    members = [Member(pid=sleeper.pid, start=0, role="rank", rank=0)]
+    hanging = fake_pyspy(tmp_path, "exec sleep 600")
+    started = time.monotonic()
+    result = collect(request_for(tmp_path, members, deadline_s=3), find_pyspy=hanging)
+    assert time.monotonic() - started < 5
+    assert result.missing
+    assert (tmp_path / "out" / "result.json").is_file()
+
+
+def test_an_unwritable_run_directory_keeps_the_bundle_in_staging(tmp_path, sleeper):
+    """Evidence is never lost to a run directory that cannot be written."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    request = request_for(
+        tmp_path,
+        [Member(pid=sleeper.pid, start=0, role="rank", rank=0)],
+        out_dir=str(blocked / "stalls"),
+    )
+    result = collect(request)
+    assert result.dir == request.staging_dir
+    assert read_result(request) == result
+    assert read_bundle(tmp_path / "staging") is not None
+
+
+def test_the_bundle_is_private_and_reads_back(tmp_path, sleeper):
+    """Mode 0700 and 0600, secrets of the environment nowhere, and the same stacks from disk."""
+    result = collect_tree(tmp_path, sleeper.pid)
+    out = tmp_path / "out"
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert stat.S_IMODE((out / "verdict.json").stat().st_mode) == 0o600
+    bundle = read_bundle(out)
+    assert bundle.evidence.processes[0].main is not None
+    assert bundle.verdict.processes == result.processes
+
+
+def test_the_module_runs_as_a_program(tmp_path, sleeper):
+    """`python -m watchdog_train.evidence.collect REQUEST` leaves its answer in result.json."""
+    request = request_for(tmp_path, [Member(pid=sleeper.pid, start=0, role="rank")], "look")
+    write_request(request, tmp_path / "request.json")
+    argv = [sys.executable, "-m", "watchdog_train.evidence.collect", str(tmp_path / "request.json")]
+    subprocess.run(argv, check=True, timeout=60)
+    assert read_result(request).captured == 1
+
+
+def test_a_crash_is_told_from_its_output_and_status(tmp_path):
+    """Nothing lives any more: log and exit status decide, a 1 GiB log included."""
+    from watchdog_train.core.model import ExitStatus
+
+    log = tmp_path / "output.log"
+    with log.open("wb") as file:
+        file.truncate(1 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(
+            b"\nHF_TOKEN=hf_abcdefghijklmnopqrstuv\ntorch.OutOfMemoryError: CUDA out of memory\n"
+        )
+    request = request_for(
+        tmp_path,
+        (),
+        why="crash",
+        log_files=(str(log),),
+        exit=ExitStatus(code=1, signal=None, how_known="keeper"),
+    )
+    started = time.monotonic()
+    result = collect(request)
+    assert time.monotonic() - started < 3
+    assert result.diagnosis.family == "cuda-oom"
+    assert "hf_abc" not in (tmp_path / "out" / "log-tail.txt").read_text()
