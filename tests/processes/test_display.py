@@ -1,0 +1,210 @@
+"""The display: everything in order, whole lines of ours, and never a moment blocked."""
+
+from __future__ import annotations
+
+import os
+import pty
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import wait_until
+from watchdog_train.supervisor.display import QUEUE_BYTES, Display
+
+
+class Reader:
+    """Collects what arrives at the other end of a pipe."""
+
+    def __init__(self, fd: int) -> None:
+        self.text = b""
+        self.thread = threading.Thread(target=self._read, args=(fd,), daemon=True)
+        self.thread.start()
+
+    def _read(self, fd: int) -> None:
+        while data := os.read(fd, 65536):
+            self.text += data
+
+
+@pytest.fixture
+def pipes() -> Iterator[list[int]]:
+    """Two pipes: read and write end of stdout, read and write end of stderr."""
+    fds = [*os.pipe(), *os.pipe()]
+    yield fds
+    for fd in fds:
+        try:
+            os.close(fd)
+        except OSError:  # noqa: PERF203
+            continue
+
+
+def soon() -> float:
+    return time.monotonic() + 10
+
+
+def test_follows_a_file_across_its_rotation(tmp_path: Path, pipes: list[int]) -> None:
+    """Bytes before, during and after a rotation all arrive, once and in order."""
+    log = tmp_path / "output.log"
+    display = Display(pipes[1], pipes[3])
+    out = Reader(pipes[0])
+    display.follow({"output": log})
+    assert display.pump() is False
+    log.write_bytes(b"one ")
+    assert display.pump() is True
+    with log.open("ab") as file:
+        file.write(b"two ")
+    log.rename(tmp_path / "output.log.1")
+    log.write_bytes(b"three ")
+    assert display.drain(soon())
+    with log.open("ab") as file:
+        file.write(b"four")
+    assert display.drain(soon())
+    wait_until(lambda: out.text == b"one two three four", 5, f"all of it, not {out.text!r}")
+    display.close()
+
+
+def test_two_streams_go_to_two_places(tmp_path: Path, pipes: list[int]) -> None:
+    """stdout.log is shown on stdout, stderr.log on stderr."""
+    (tmp_path / "stdout.log").write_bytes(b"out")
+    (tmp_path / "stderr.log").write_bytes(b"err")
+    display = Display(pipes[1], pipes[3])
+    display.follow({name: tmp_path / f"{name}.log" for name in ("stdout", "stderr")})
+    assert display.drain(soon())
+    assert os.read(pipes[0], 100) == b"out"
+    assert os.read(pipes[2], 100) == b"err"
+    display.close()
+
+
+def test_adopted_run_is_shown_from_now_on(tmp_path: Path, pipes: list[int]) -> None:
+    """What was written before is not shown again."""
+    log = tmp_path / "output.log"
+    log.write_bytes(b"old ")
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log}, from_end=True)
+    display.pump()
+    with log.open("ab") as file:
+        file.write(b"new")
+    assert display.drain(soon())
+    assert os.read(pipes[0], 100) == b"new"
+    display.close()
+
+
+def test_our_lines_never_continue_a_line_of_the_training(tmp_path: Path, pipes: list[int]) -> None:
+    """After a progress bar our line starts on a fresh one; no empty lines are made."""
+    log = tmp_path / "output.log"
+    same = pipes[1]
+    display = Display(same, os.dup(same))
+    display.follow({"output": log})
+    display.say("wtrain: begin")
+    log.write_bytes(b"\r 45%")
+    display.pump()
+    display.say("wtrain: stall")
+    with log.open("ab") as file:
+        file.write(b"done\n")
+    display.pump()
+    display.say("wtrain: end")
+    assert display.drain(soon())
+    expected = b"wtrain: begin\n\r 45%\nwtrain: stall\ndone\nwtrain: end\n"
+    assert os.read(pipes[0], 1000) == expected
+    display.close()
+
+
+def test_stuck_reader_never_blocks_us(tmp_path: Path, pipes: list[int]) -> None:
+    """A reader that takes nothing costs no time and bounded memory; nothing is lost when it does.
+
+    The file is the buffer.
+    """
+    size = 20 * QUEUE_BYTES
+    log = tmp_path / "output.log"
+    log.write_bytes(bytes(range(256)) * (size // 256))
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log})
+    began = time.monotonic()
+    while display.pump():
+        pass
+    display.say("wtrain: still here")
+    assert time.monotonic() - began < 2.0
+    assert display.drain(time.monotonic() + 0.1) is False
+    assert os.read(pipes[2], 100) == b"wtrain: still here\n"
+    out = Reader(pipes[0])
+    assert display.drain(soon())
+    wait_until(lambda: len(out.text) == size, 10, "everything has arrived")
+    assert out.text == log.read_bytes()
+    display.close()
+
+
+def test_gone_reader_ends_the_display_only(tmp_path: Path, pipes: list[int]) -> None:
+    """`wtrain run ... | head`: after EPIPE nothing more is shown there, and nothing fails."""
+    log = tmp_path / "output.log"
+    log.write_bytes(b"text")
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log})
+    os.close(pipes[0])
+    assert display.drain(soon())
+    log.write_bytes(b"text and more")
+    wait_until(lambda: not display.pump(), 5, "the display has ended")
+    assert display.drain(soon())
+    display.say("wtrain: goes on")
+    assert display.drain(soon())
+    assert os.read(pipes[2], 100) == b"wtrain: goes on\n"
+    display.close()
+
+
+def test_terminal_that_hangs_up(tmp_path: Path) -> None:
+    """A terminal whose window is closed gives EIO: the display ends, we do not."""
+    master, slave = pty.openpty()
+    log = tmp_path / "output.log"
+    log.write_bytes(b"text")
+    display = Display(slave, slave)
+    assert display.stderr_is_terminal
+    os.close(master)
+    display.follow({"output": log})
+    assert display.drain(soon())
+    display.say("into the void")
+    assert display.drain(soon())
+    os.close(slave)
+    display.close()
+
+
+def test_hang_up_signal_leaves_the_terminal(tmp_path: Path) -> None:
+    """After leave_terminal nothing is written to it any more."""
+    master, slave = pty.openpty()
+    display = Display(slave, slave)
+    display.leave_terminal()
+    display.say("nobody reads this")
+    assert display.drain(soon())
+    os.set_blocking(master, False)
+    with pytest.raises(BlockingIOError):
+        os.read(master, 100)
+    os.close(master)
+    os.close(slave)
+    display.close()
+
+
+def test_shared_terminal_keeps_its_settings(tmp_path: Path, pipes: list[int]) -> None:
+    """Our descriptors stay blocking: the shell and the training share them."""
+    log = tmp_path / "output.log"
+    log.write_bytes(b"text")
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log})
+    assert display.drain(soon())
+    assert os.get_blocking(pipes[1])
+    assert os.get_blocking(pipes[3])
+    display.close()
+
+
+def test_descriptor_that_somebody_made_nonblocking(tmp_path: Path, pipes: list[int]) -> None:
+    """A full pipe that refuses instead of blocking loses nothing."""
+    size = 300_000
+    os.set_blocking(pipes[1], False)
+    log = tmp_path / "output.log"
+    log.write_bytes(b"x" * size)
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log})
+    assert display.drain(time.monotonic() + 0.1) is False
+    out = Reader(pipes[0])
+    assert display.drain(soon())
+    wait_until(lambda: len(out.text) == size, 5, "everything has arrived")
+    display.close()

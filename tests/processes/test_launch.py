@@ -1,0 +1,353 @@
+"""Launching an attempt: the training sees streams, environment and input as without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import is_alive, wait_until
+from watchdog_train.client import layout
+from watchdog_train.core.model import CheckpointRef, Plan
+from watchdog_train.supervisor import terminal as terminal_module
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.launch import (
+    INJECT_DIRECTORY,
+    LaunchContext,
+    LaunchedKeeper,
+    drain_without_keeper,
+    read_exit,
+    read_keeper,
+    resize,
+    start_keeper,
+    stream_files,
+    training_environment,
+)
+from watchdog_train.supervisor.terminal import Terminal, terminal_now
+from watchdog_train.system import current
+
+PYTHON = sys.executable
+NO_TERMINAL = Terminal(
+    stdout_is_terminal=False, stderr_is_terminal=False, same_stream=True, give_stdin=False
+)
+ON_TERMINAL = Terminal(
+    stdout_is_terminal=True,
+    stderr_is_terminal=True,
+    same_stream=True,
+    give_stdin=False,
+    rows=41,
+    columns=123,
+)
+
+
+def plan_of(*argv: str, **changes: Any) -> Plan:
+    fields: dict[str, Any] = {
+        "attempt": 1,
+        "why": "first",
+        "argv": argv,
+        "env": {},
+        "in_process": (),
+        "checkpoint": None,
+        "resume_via": "none",
+        "remedies": (),
+        **changes,
+    }
+    return Plan(**fields)
+
+
+Launch = Callable[..., LaunchedKeeper]
+
+
+@pytest.fixture
+def table() -> ChildTable:
+    return ChildTable(current())
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Path:
+    folder = tmp_path / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def launch(tmp_path: Path, attempt: Path, table: ChildTable) -> Iterator[Launch]:
+    """Launches a command under a keeper; ends it, and waits for the keeper, with the test."""
+    made: list[LaunchedKeeper] = []
+
+    def start(*argv: str, terminal: Terminal = NO_TERMINAL, **changes: Any) -> LaunchedKeeper:
+        context = LaunchContext(
+            run_id="run-1",
+            token="t0",
+            scope="here",
+            run_dir=tmp_path,
+            cwd=tmp_path,
+            slot_dir=None,
+            log_cap_bytes=1024 * 1024,
+            ignore_hup=False,
+            environment=dict(os.environ),
+        )
+        launched = start_keeper(context, plan_of(*argv, **changes), attempt, terminal, table)
+        made.append(launched)
+        return launched
+
+    yield start
+    record = read_keeper(attempt)
+    if record is not None and record.pid is not None and is_alive(record.pid):
+        os.killpg(record.pid, signal.SIGKILL)
+    for launched in made:
+        launched.close()
+    wait_until(lambda: table.poll() is not None and not table.running(), 15, "keepers have ended")
+
+
+def exited(attempt: Path) -> Any:
+    return wait_until(lambda: read_exit(attempt), 15, "the exit status is written")
+
+
+def output(attempt: Path, name: str = "output") -> str:
+    exited(attempt)
+    path = attempt / f"{name}.log"
+    return path.read_bytes().decode() if path.exists() else ""
+
+
+processes = pytest.mark.processes
+
+
+@processes
+def test_records_tell_who_and_how(launch: Launch, attempt: Path) -> None:
+    """keeper.json and exit.json come back as typed records with verified identities."""
+    assert read_keeper(attempt) is None
+    assert read_exit(attempt) is None
+    launched = launch("sh", "-c", "exit 5")
+    ended = exited(attempt)
+    assert (ended.code, ended.signal, ended.how_known) == (5, None, "keeper-file")
+    record = read_keeper(attempt)
+    assert record is not None
+    assert record.error is None
+    assert record.keeper(current()) == launched.child.identity
+    root = record.root(current())
+    assert root is not None
+    assert (root.pid, root.start) == (record.pid, record.start)
+    assert stream_files(attempt) == {"output": attempt / "output.log"}
+
+
+@processes
+def test_command_that_cannot_start_is_a_status(launch: Launch, attempt: Path) -> None:
+    """A command that is not there is "not-started", in the system's words."""
+    launch("no-such-command-anywhere")
+    ended = exited(attempt)
+    assert (ended.code, ended.signal, ended.how_known) == (None, None, "not-started")
+    assert "no-such-command-anywhere" in ended.error
+    record = read_keeper(attempt)
+    assert record is not None
+    assert record.root(current()) is None
+
+
+@processes
+def test_garbage_in_records_is_unknown(attempt: Path) -> None:
+    """A record that cannot be read says nothing, instead of something wrong."""
+    (attempt / "keeper.json").write_text('{"keeper_pid": "x"}')
+    (attempt / "exit.json").write_text("[")
+    (attempt / "launch.json").write_text('{"streams": 5}')
+    assert read_keeper(attempt) is None
+    assert read_exit(attempt) is None
+    assert stream_files(attempt) == {}
+
+
+TERMINAL_REPORT = (
+    "import os, sys, json\n"
+    "size = list(os.get_terminal_size(1)) if os.isatty(1) else None\n"
+    "print(json.dumps([os.isatty(0), os.isatty(1), os.isatty(2), size]))"
+)
+
+
+@processes
+def test_terminal_gives_a_terminal(launch: Launch, attempt: Path) -> None:
+    """On a terminal the training has one, of the same size, and newlines stay single bytes."""
+    launch(PYTHON, "-c", TERMINAL_REPORT, terminal=ON_TERMINAL)
+    assert output(attempt) == "[false, true, true, [123, 41]]\n"
+
+
+@processes
+def test_pipe_gives_a_pipe(launch: Launch, attempt: Path) -> None:
+    """Elsewhere it has none, and writes as into a pipe."""
+    launch(PYTHON, "-c", TERMINAL_REPORT)
+    assert output(attempt) == "[false, false, false, null]\n"
+
+
+@processes
+def test_each_stream_is_like_the_users(launch: Launch, attempt: Path) -> None:
+    """`wtrain run ... >file` on a terminal: stdout is no terminal, stderr is one."""
+    mixed = Terminal(
+        stdout_is_terminal=False, stderr_is_terminal=True, same_stream=False, give_stdin=False
+    )
+    program = TERMINAL_REPORT + "\nprint('bar\\r', end='', file=sys.stderr)"
+    launch(PYTHON, "-c", program, terminal=mixed)
+    assert output(attempt, "stdout") == "[false, false, true, null]\n"
+    assert output(attempt, "stderr") == "bar\r"
+    assert set(stream_files(attempt)) == {"stdout", "stderr"}
+
+
+@processes
+def test_window_change_reaches_the_training(launch: Launch, attempt: Path, tmp_path: Path) -> None:
+    """A resized window is a resized terminal for the training."""
+    os.mkfifo(tmp_path / "gate")
+    program = "import os; open('gate').read(); print(tuple(os.get_terminal_size(1)))"
+    launched = launch(PYTHON, "-c", program, terminal=ON_TERMINAL)
+    resize(launched, 30, 77)
+    (tmp_path / "gate").write_text("")
+    assert output(attempt) == "(77, 30)\n"
+
+
+@processes
+def test_wake_announces_output_and_ends_quietly(launch: Launch, attempt: Path) -> None:
+    """The wake pipe is readable on output, emptied by us, and gone after the keeper."""
+    import select
+
+    launched = launch("sh", "-c", "echo x")
+    assert select.select([launched.wake_fd], [], [], 10)[0]
+    exited(attempt)
+
+    def over() -> bool:
+        launched.clear_wake()
+        return launched.wake_fd == -1
+
+    wait_until(over, 15, "the keeper has ended")
+
+
+@processes
+def test_dead_keeper_does_not_block_the_training(
+    launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
+) -> None:
+    """With the keeper killed the training still writes, and its output still arrives."""
+    os.mkfifo(tmp_path / "gate")
+    program = (
+        "import os\nprint('before', flush=True)\nopen('gate').read()\n"
+        "for n in range(20000): print('after', n, flush=False)\n"
+        "print('end', flush=True)"
+    )
+    launched = launch(PYTHON, "-c", program)
+    record = wait_until(lambda: read_keeper(attempt), 10, "it runs")
+    log = attempt / "output.log"
+    wait_until(lambda: log.exists() and log.read_text() == "before\n", 10, "it has written")
+    os.kill(launched.child.pid, signal.SIGKILL)
+    wait_until(table.poll, 10, "the keeper is dead")
+    drain_without_keeper(launched, attempt, table, log_cap_bytes=1024 * 1024)
+    (tmp_path / "gate").write_text("")
+    wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
+    assert len(log.read_text().splitlines()) == 20002
+    wait_until(lambda: not is_alive(record.pid or 0), 10, "the training has ended")
+
+
+@processes
+def test_shells_own_files_reach_the_training(launch: Launch, attempt: Path) -> None:
+    """`--data <(zcat x)` is a descriptor that the shell opened: the training can read it, and its
+    writer sees the end when the training is gone.
+    """
+    read_end, write_end = os.pipe()
+    os.set_inheritable(read_end, True)
+    try:
+        launch("sh", "-c", f"cat /dev/fd/{read_end}")
+    finally:
+        os.close(read_end)
+    os.write(write_end, b"data")
+    os.close(write_end)
+    assert output(attempt) == "data"
+
+
+def environment_of(plan: Plan, base: dict[str, str]) -> dict[str, str]:
+    return training_environment(
+        base,
+        run_id="run-1",
+        token="t0",
+        scope="host/boot",
+        run_dir=Path("/runs/run-1"),
+        attempt=plan.attempt,
+        slot_dir=Path("/dev/shm/wtrain-0-run-1"),
+        plan=plan,
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "path"),
+    [
+        ({}, ""),
+        ({"PYTHONPATH": ""}, ""),
+        ({"PYTHONPATH": "/a:/b"}, ":/a:/b"),
+    ],
+)
+def test_one_entry_is_put_before_the_users_path(base: dict[str, str], path: str) -> None:
+    """PYTHONPATH gets one entry and never a trailing colon, which would mean the directory."""
+    assert environment_of(plan_of("x"), base)["PYTHONPATH"] == str(INJECT_DIRECTORY) + path
+
+
+def test_environment_of_a_first_attempt() -> None:
+    """The client finds its run; nothing of an outer run or an earlier attempt is left."""
+    base = {
+        "HOME": "/home/u",
+        layout.ENV_RESUME_FROM: "/old",
+        layout.ENV_RESUME_HOOK: "{}",
+        layout.ENV_NO_PTRACER: "1",
+    }
+    env = environment_of(plan_of("x", env={"OMP_NUM_THREADS": "1"}), base)
+    assert env["HOME"] == "/home/u"
+    assert env["OMP_NUM_THREADS"] == "1"
+    assert env["SPT_NOENV"] == "1"
+    assert env[layout.ENV_RUN_ID] == "run-1"
+    assert env[layout.ENV_TOKEN] == "t0"
+    assert env[layout.ENV_SCOPE] == "host/boot"
+    assert env[layout.ENV_ATTEMPT] == "1"
+    assert env[layout.ENV_RUN_DIR] == "/runs/run-1"
+    assert env[layout.ENV_ATTEMPT_DIR] == "/runs/run-1/attempts/0001"
+    assert env[layout.ENV_SLOT_DIR] == "/dev/shm/wtrain-0-run-1"
+    assert json.loads(env[layout.ENV_SETTINGS]) == []
+    assert env[layout.ENV_NO_PTRACER] == "1", "the user's own choice"
+    assert layout.ENV_RESUME_FROM not in env
+    assert layout.ENV_RESUME_HOOK not in env
+
+
+@pytest.mark.parametrize("via", ["hook", "env"])
+def test_environment_of_a_resumed_attempt(via: str) -> None:
+    """The checkpoint is named, with the way that the plan resumes by."""
+    checkpoint = CheckpointRef(
+        path="/out/checkpoint-8", format="hf", step=8, how_checked="quick", ordinal=2
+    )
+    plan = plan_of(
+        "x", attempt=2, checkpoint=checkpoint, resume_via=via, in_process=({"id": "w0"},)
+    )
+    env = environment_of(plan, {})
+    assert env[layout.ENV_ATTEMPT] == "2"
+    assert env[layout.ENV_RESUME_FROM] == "/out/checkpoint-8"
+    assert json.loads(env[layout.ENV_SETTINGS]) == [{"id": "w0"}]
+    assert json.loads(env[layout.ENV_RESUME_HOOK]) == {
+        "via": via,
+        "format": "hf",
+        "path": "/out/checkpoint-8",
+        "step": 8,
+        "output_dir": "/out",
+        "ordinal": 2,
+    }
+
+
+def test_detached_run_has_no_terminal() -> None:
+    """One stream, no terminal, no input."""
+    assert terminal_now(foreground=False) == NO_TERMINAL
+
+
+def test_no_pseudo_terminal_left_means_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a pseudo-terminal to be had the training runs with a pipe."""
+
+    def refuse() -> tuple[int, int]:
+        raise OSError("out of pty devices")
+
+    monkeypatch.setattr(os, "openpty", refuse)
+    read_end, write_end = terminal_module.open_stream(ON_TERMINAL)
+    assert not os.isatty(write_end)
+    os.close(read_end)
+    os.close(write_end)
