@@ -76,7 +76,7 @@ class Supervisor:
             for event in self._performer.perform(action, self.state, observation):
                 self.record(event)
                 if isinstance(event, e.Progress):
-                    self._performer.note_output_dirs(observation)
+                    self._performer.note_training(observation)
             self._say_when_behind()
             self._context.display.pump()
         self._context.display.drain(time.monotonic() + DRAIN_S)

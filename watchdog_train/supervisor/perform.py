@@ -30,6 +30,9 @@ from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 
 SURVEY_S = 60.0
+"""Deadline of a survey; reading whole files gets half of it, so that an answer always comes."""
+AROUND_KILL_S = 10.0
+"""What was saved this shortly before the end of an attempt is always checked in full."""
 STREAM_FILES = ("output.log", "stdout.log", "stderr.log")
 
 
@@ -40,6 +43,8 @@ class Performer:
         self._context = context
         self._observer = observer
         self._output_dirs: set[str] = set()
+        self._world_size: int | None = None
+        self._ended_wall: float | None = None
 
     def perform(
         self, action: a.Action, state: State, observation: a.Observation
@@ -73,6 +78,7 @@ class Performer:
                     by=action.by, sequence=sequence, can_be_asked=action.can_be_asked
                 )
             case a.CleanUp():
+                self._ended_wall = time.time()
                 yield self._clean_up()
             case a.Wait():
                 return
@@ -198,7 +204,7 @@ class Performer:
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
         context = self._context
-        self.note_output_dirs(observation)
+        self.note_training(observation)
         saves = [
             save
             for attempt in state.attempts
@@ -214,19 +220,22 @@ class Performer:
             argv=state.argv,
             cwd=state.cwd,
             level=action.level,
+            full_since=self._ended_wall - AROUND_KILL_S if self._ended_wall else None,
+            world_size=self._world_size,
             settle_s=0.0 if ended else 2.0,
-            budget_s=SURVEY_S,
+            budget_s=SURVEY_S / 2,
         )
         number = attempt.attempt if attempt is not None else 0
         path = context.directory.attempt(number) / "survey-request.json"
         context.tasks.scan_checkpoints(request, path, deadline_s=SURVEY_S)
 
-    def note_output_dirs(self, observation: a.Observation) -> None:
-        """Remember where the training said that it keeps its output, while its notes exist."""
+    def note_training(self, observation: a.Observation) -> None:
+        """Remember what only the living training tells: its output folders, its world size."""
         slot_dir = self._context.slot_dir
         if slot_dir is None:
             return
-        for member, _ in judged(observation.sample):
+        for member, slot in judged(observation.sample):
+            self._world_size = slot.world_size or self._world_size
             note = read_note(slot_dir, member.member.pid)
             if note is not None:
                 self._output_dirs.update(note.output_dirs[:16])
