@@ -365,14 +365,18 @@ class RunningWtrain:
 
 
 def start_wtrain(
-    *args: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
+    *args: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    wtrain: Sequence[str] = (),
 ) -> RunningWtrain:
-    """Starts the installed `wtrain` in `cwd`, with a state directory of its own."""
+    """Starts the installed `wtrain` (or another way to call it) in `cwd`, with its own state."""
     cwd.mkdir(parents=True, exist_ok=True)
     full = scenario_environment(cwd, env)
     number = sum(1 for _ in cwd.glob(".command-*.out"))
     out, err = cwd / f".command-{number}.out", cwd / f".command-{number}.err"
-    command = [str(bin_path("wtrain")), *args]
+    command = [*(wtrain or [str(bin_path("wtrain"))]), *args]
     with out.open("wb") as out_file, err.open("wb") as err_file:
         process = subprocess.Popen(
             command,
@@ -391,9 +395,10 @@ def run_wtrain(
     cwd: Path,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 120.0,
+    wtrain: Sequence[str] = (),
 ) -> CompletedRun:
     """Runs the installed `wtrain` in `cwd` to its end."""
-    return start_wtrain(*args, cwd=cwd, env=env).result(timeout_s)
+    return start_wtrain(*args, cwd=cwd, env=env, wtrain=wtrain).result(timeout_s)
 
 
 def write_fast_config(cwd: Path, extra: str = "") -> Path:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from tests.scenarios.checks import last_line
-from tests.support import CompletedRun, program_command, run_wtrain
+from tests.support import (
+    CompletedRun,
+    program_command,
+    run_wtrain,
+    start_wtrain,
+    write_fast_config,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 
@@ -157,39 +165,39 @@ def test_show_what_is_not_there(tmp_path: Path) -> None:
     refused(run_wtrain("checkpoints", "no-such-directory", cwd=tmp_path), "no-such-directory")
 
 
+def environment_without_py_spy(place: Path) -> tuple[list[str], dict[str, str]]:
+    """How to call wtrain from a virtual environment like ours that has no py-spy program."""
+    (place / "bin").mkdir(parents=True)
+    (place / "bin/python").symlink_to(os.path.realpath(sys.executable))
+    ours = Path(sysconfig.get_path("purelib"))
+    theirs = place / ours.relative_to(sys.prefix)
+    theirs.mkdir(parents=True)
+    for entry in ours.iterdir():
+        if not entry.name.startswith("py_spy"):
+            (theirs / entry.name).symlink_to(entry)
+    (place / "pyvenv.cfg").write_text((Path(sys.prefix) / "pyvenv.cfg").read_text("utf-8"))
+    folders = os.environ["PATH"].split(os.pathsep)
+    path = os.pathsep.join(folder for folder in folders if not Path(folder, "py-spy").exists())
+    return [str(place / "bin/python"), "-m", "watchdog_train"], {"PATH": path}
+
+
 @pytest.mark.torch
 @pytest.mark.timeout(170)
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a virtual environment to copy")
 def test_without_py_spy(tmp_path: Path) -> None:
-    """Without py-spy the hang is still caught; each missing stack has its reason."""
-    from tests.support import write_fast_config
-
+    """Without py-spy the hang is still caught; what is missing has its reason and a cure."""
     config = write_fast_config(tmp_path)
-    blocker = tmp_path / "bin"
-    blocker.mkdir()
-    command = program_command("socket_read.py")
-    run = run_wtrain(
-        "run",
-        "--config",
-        str(config),
-        "--",
-        *command,
-        cwd=tmp_path,
-        env={"WTRAIN_PY_SPY": str(blocker / "py-spy")},
-    ).check(0)
-    collected = run.only("evidence_collected")
-    sources = {
-        json.loads(path.read_text("utf-8")).get("source")
-        for path in Path(collected["dir"]).glob("stacks/*.json")
-    }
-    assert "py-spy" not in sources
+    wtrain, env = environment_without_py_spy(tmp_path / "venv")
+    command = program_command("loader_fork_lock.py")
+    options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
+    run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, env=env, wtrain=wtrain)
+    refused(run, "pip install py-spy", code=0)
     assert last_line(run.stdout).startswith("finished step=40 ")
 
 
 def test_run_directory_that_disappears(tmp_path: Path) -> None:
     """A run whose directory is removed under it ends with the training's own result."""
     script = "sleep 3; echo done"
-    from tests.support import start_wtrain
-
     running = start_wtrain("run", "--", "sh", "-c", script, cwd=tmp_path)
     running.wait_for("attempt_launched", 20)
     shutil.rmtree(tmp_path / "wtrain-runs")

@@ -14,6 +14,7 @@ from tests.support import (
     program_command,
     run_wtrain,
     start_wtrain,
+    wait_until,
     write_fast_config,
 )
 
@@ -147,8 +148,6 @@ def test_detached(tmp_path: Path) -> None:
     ).check(0)
     assert status(tmp_path)["state"] in {"starting", "running"}, started.describe()
     run_wtrain("stop", "--now", cwd=tmp_path).check(0)
-    from tests.support import wait_until
-
     wait_until(lambda: status(tmp_path)["state"] == "finished", 40, "the run is stopped", 0.5)
     assert status(tmp_path)["exit_code"] == 77
     refused = run_wtrain("run", "-d", "--", "no-such-command-here", cwd=tmp_path).check(78)

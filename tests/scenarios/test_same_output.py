@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -85,8 +86,6 @@ def test_environment_of_the_script(tmp_path: Path) -> None:
     script = tmp_path / "environment.py"
     script.write_text("import json, os; print(json.dumps(dict(os.environ)))\n")
     command = [sys.executable, str(script)]
-    import json
-
     _, out, _ = alone(command, tmp_path / "alone")
     before = json.loads(out)
     cwd = tmp_path / "with"
