@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import time
 import pytest
 
 from tests.support import end_process, start_program, wait_until
+from watchdog_train.client import layout
 from watchdog_train.core.model import Member
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
@@ -179,6 +181,54 @@ def test_a_target_left_stopped_goes_on(tmp_path, sleeper):
     wait_until(lambda: state_of(sleeper.pid) == "S", 5, "the target sleeps on")
     notes = read_bundle(tmp_path / "out").records[0].notes
     assert any("continued it" in note for note in notes)
+
+
+HANDLER = """
+import faulthandler, signal, sys, time
+out = open(sys.argv[1], "w")
+faulthandler.register(signal.SIGURG, file=out, all_threads=True)
+print("ready", flush=True)
+def waits_here():
+    time.sleep(600)
+waits_here()
+"""
+
+
+def slot_of(pid, start, number):
+    words = [0] * layout.SLOT_WORDS
+    words[layout.W_MAGIC], words[layout.W_PID], words[layout.W_START] = layout.MAGIC, pid, start
+    words[layout.W_FAULT_HANDLER] = number
+    return struct.pack(f"={layout.SLOT_WORDS}Q", *words).ljust(layout.SLOT_BYTES, b"\0")
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_the_fault_handler_answers_where_ptrace_is_refused(tmp_path, registered):
+    """Registered: stacks without ptrace. A slot that only claims it: no signal, and it lives on."""
+    code = (
+        HANDLER if registered else HANDLER.replace("faulthandler.register", "(lambda *a, **k: 0)")
+    )
+    dump = tmp_path / "dump.txt"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(dump)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        who = current().identity(process.pid)
+        (tmp_path / f"{who.pid}.slot").write_bytes(slot_of(who.pid, who.start, signal.SIGURG))
+        (tmp_path / f"{who.pid}.dump.txt").symlink_to(dump)
+        refused = fake_pyspy(tmp_path, "echo 'Permission denied' >&2; exit 1")
+        result = collect_tree(tmp_path, who.pid, find_pyspy=refused, slot_dir=str(tmp_path))
+        assert result.captured == registered
+        if registered:
+            process_read = read_bundle(tmp_path / "out").evidence.processes[0]
+            assert process_read.main.frames[0].name == "waits_here"
+        else:
+            assert "not in place" in result.missing[0].why
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 def test_the_deadline_closes_the_bundle_with_what_is_there(tmp_path, sleeper):

@@ -93,6 +93,9 @@ def short_file(file: str) -> str:
     match = _ROOTS.match(file)
     if match:
         return file[match.end() :]
+    _, ours, rest = file.rpartition("/watchdog_train/")
+    if ours:  # our client runs from wherever it is installed, an editable checkout included
+        return f"watchdog_train/{rest}"
     if file.startswith("/"):
         return file.rpartition("/")[2] or file
     return file
