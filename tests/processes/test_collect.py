@@ -258,9 +258,12 @@ def test_an_unwritable_run_directory_keeps_the_bundle_in_staging(tmp_path, sleep
 
 
 def test_the_bundle_is_private_and_reads_back(tmp_path, sleeper):
-    """Mode 0700 and 0600, secrets of the environment nowhere, and the same stacks from disk."""
-    result = collect_tree(tmp_path, sleeper.pid)
+    """Mode 0700 and 0600, secrets of the command line nowhere, and the same stacks from disk."""
+    command = ("train.py", "--hub-token", "hunter22")
+    result = collect_tree(tmp_path, sleeper.pid, command=command)
     out = tmp_path / "out"
+    kept = [path.read_text() for path in out.rglob("*") if path.is_file()]
+    assert not any("hunter22" in text for text in kept)
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     assert stat.S_IMODE((out / "verdict.json").stat().st_mode) == 0o600
     bundle = read_bundle(out)

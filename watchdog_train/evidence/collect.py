@@ -24,6 +24,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import bundle, fault_handler, host, locks, logs, pyspy
 from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.evidence.proc import look
+from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.evidence.request import (
     RESULT_FILE,
     EvidenceRequest,
@@ -298,7 +299,7 @@ def _verdict(request: EvidenceRequest, result: EvidenceResult) -> BundleVerdict:
             "at": given.get("at") or time.time(),
             "words": given.get("why") or given.get("words") or "",
             "processes": msgspec.to_builtins(result.processes),
-            "command": request.command,
+            "command": redact_argv(request.command),
             "exit": msgspec.to_builtins(request.exit),
             "patience": result.patience,
             "fingerprint": result.fingerprint,
