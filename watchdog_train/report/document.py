@@ -73,7 +73,7 @@ def verdict_sentence(state: State) -> str:
     if not state.finished:
         return f"The run has not ended; its log ends in state '{state.state}'{at}."
     restarts = f" after {words.count(state.restarts, 'restart')}" if state.restarts else ""
-    why = clean(state.why or "", 800).rstrip(".")
+    why = clean(state.why or "", 800).removeprefix("stopped: ").rstrip(".")
     match state.outcome:
         case "succeeded":
             text = f"The training succeeded{restarts}{at}"

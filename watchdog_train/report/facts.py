@@ -37,7 +37,7 @@ def without_secrets(events: Iterable[e.AnyEvent], redact: Redact) -> Iterator[e.
 def exit_words(attempt: AttemptRecord) -> str:
     """How an attempt ended."""
     if not attempt.ended:
-        return "still running" if attempt.launched else "starting"
+        return "no end is recorded" if attempt.launched else "no start is recorded"
     if attempt.how_known == "not-started":
         return f"could not be started: {clean(attempt.error or 'nobody knows why')}"
     if attempt.code is not None:

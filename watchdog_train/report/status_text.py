@@ -15,6 +15,7 @@ from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
 LABEL_COLUMNS = 11
 MAX_RANKS = 8
 MAX_PROCESSES = 10
+MIN_PROCESSES = 3
 MAX_LOG_LINES = 5
 MAX_ROW_LINES = 3
 SCREEN_LINES = 23
@@ -38,7 +39,7 @@ def status_text(
         width: columns of the terminal; None: lines are not cut.
         zone: time zone of the times shown; None: this machine's.
     """
-    rows: list[tuple[str, str]] = [
+    above = [
         ("State", _state_line(state, live, paint, zone)),
         *[("", line) for line in _go_on(state, live, paint)],
         ("Attempt", _attempt_line(state, live)),
@@ -48,18 +49,26 @@ def status_text(
         ("Settings", _settings_line(state)),
         *_stall_rows(state, live, paint, zone),
         ("Saving", _saving_line(state, live)),
-        *[("Processes" if i == 0 else "", line) for i, line in enumerate(_tree(state, live))],
+    ]
+    below = [
         ("Files", words.short_path(state.run_dir, state.cwd)),
         *[("Problem", paint(clean(problem), "warn")) for problem in live.problems],
     ]
-    lines = [_title(state, live, paint)]
-    lines += [line for label, text in rows if text for line in _row(label, text, width)]
-    tail = [clean(line, 400) for line in live.log_tail if clean(line)]
-    room = max(3, SCREEN_LINES - len(lines) - 1)
-    if tail:
-        lines.append("")
-        lines += [paint(line, "dim") for line in tail[-min(MAX_LOG_LINES, room) :]]
+    head = [_title(state, live, paint), *_lines(above, width)]
+    foot = _lines(below, width)
+    tail = [clean(line, 400) for line in live.log_tail if clean(line)][-MAX_LOG_LINES:]
+    room = SCREEN_LINES - len(head) - len(foot) - (len(tail) + 1 if tail else 0)
+    tree = _tree(state, live, limit=max(MIN_PROCESSES, min(MAX_PROCESSES, room)))
+    middle = _lines([("Processes" if i == 0 else "", row) for i, row in enumerate(tree)], width)
+    lines = [*head, *middle, *foot]
+    left = SCREEN_LINES - len(lines) - 1
+    if tail and left > 0:
+        lines += ["", *[paint(line, "dim") for line in tail[-left:]]]
     return "\n".join(words.cut(line, width) for line in lines)
+
+
+def _lines(rows: list[tuple[str, str]], width: int | None) -> list[str]:
+    return [line for label, text in rows if text for line in _row(label, text, width)]
 
 
 def headline(state: State, live: Live) -> tuple[str, Style]:
@@ -129,7 +138,9 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
     if state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
         parts.append(f"next attempt in {duration(state.backoff_until - live.mono)}")
     if state.kill is not None:
-        parts.append(clean(state.kill.why))
+        stall = state.last_stall
+        known = stall is not None and stall.words == state.kill.why
+        parts.append(f"stall {clean(stall.id, 40)}" if stall and known else clean(state.kill.why))
     return "; ".join(parts)
 
 
@@ -308,7 +319,7 @@ def _saving_line(state: State, live: Live) -> str:
     return ""
 
 
-def _tree(state: State, live: Live) -> list[str]:
+def _tree(state: State, live: Live, *, limit: int) -> list[str]:
     """Recorded members as a tree; a dead parent's children hang where they can be seen."""
     if state.finished:
         return []
@@ -323,7 +334,7 @@ def _tree(state: State, live: Live) -> list[str]:
 
     def draw(member: Member, lead: str, branch: str) -> None:
         # The bound also keeps a chain of a thousand parents from exhausting the stack.
-        if member.pid in drawn or len(lines) > MAX_PROCESSES:
+        if member.pid in drawn or len(lines) > limit:
             return
         drawn.add(member.pid)
         lines.append(f"{lead}{branch}{_process(member, live)}")
@@ -335,8 +346,8 @@ def _tree(state: State, live: Live) -> list[str]:
     roots = by_parent.get(0, [])
     for member in [*roots, *members]:
         draw(member, "", "")
-    if len(members) > MAX_PROCESSES:
-        lines = [*lines[: MAX_PROCESSES - 1], f"… {len(members) - MAX_PROCESSES + 1} more"]
+    if len(members) > limit:
+        lines = [*lines[: limit - 1], f"… {len(members) - limit + 1} more"]
     return lines
 
 

@@ -1,0 +1,223 @@
+"""Golden event logs -> status, narrative and report, byte for byte.
+
+WTRAIN_UPDATE_GOLDEN=1 writes the expected files anew; the diff is then to be read by a person.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timezone
+from pathlib import Path
+
+import pytest
+
+from watchdog_train.core.events import AttemptLaunched, decode
+from watchdog_train.core.evolve import evolve, replay
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.report.document import report_document
+from watchdog_train.report.history import history
+from watchdog_train.report.live import Live, NewestCheckpoint
+from watchdog_train.report.narrative import closing_lines, narrate, opening_lines
+from watchdog_train.report.report_html import report_html
+from watchdog_train.report.report_json import report_object
+from watchdog_train.report.report_text import report_text
+from watchdog_train.report.runs_text import runs_text
+from watchdog_train.report.status_json import short_object, status_object
+from watchdog_train.report.status_text import status_text
+from watchdog_train.report.words import Paint
+
+HERE = Path(__file__).parent
+UPDATE = os.environ.get("WTRAIN_UPDATE_GOLDEN") == "1"  # read before conftest clears WTRAIN_*
+LOGS = sorted(HERE.glob("*.events.jsonl"))
+NAMES = [path.name.removesuffix(".events.jsonl") for path in LOGS]
+SCRIPT_LINES = {"num-workers-0": "DataLoader(..., num_workers=0)"}
+STATUS_KEYS = [
+    "schema_version", "run_id", "name", "run_dir", "state", "outcome", "warning", "exit_code",
+    "attempt", "restarts", "supervisor", "command", "progress", "ranks", "last_stall",
+    "checkpoint", "remedies", "can_be_asked_to_save", "started_at", "updated_at",
+]  # fmt: skip
+
+
+def events_of(name: str):
+    lines = (HERE / f"{name}.events.jsonl").read_bytes().splitlines()
+    return [decode(line) for line in lines]
+
+
+def looked_at(state: State, *, alive: bool | None) -> Live:
+    """What a command would have measured three seconds after the newest event."""
+    return Live(
+        at=(state.updated_at or 0.0) + 3.0,
+        mono=state.mono + 3.0,
+        supervisor_alive=alive,
+        states={member.pid: "S" for member in state.members},
+        max_restarts=5,
+        log_tail=("{'loss': 2.33, 'learning_rate': 1.8e-05}", " 20%|##        | 612/3000"),
+    )
+
+
+def measured(state: State) -> Live:
+    """The same with heartbeats and a save record."""
+    live = looked_at(state, alive=True)
+    return Live(
+        at=live.at,
+        mono=live.mono,
+        supervisor_alive=True,
+        states=live.states,
+        max_restarts=5,
+        log_tail=live.log_tail,
+        ranks=state.ranks,
+        progress=state.progress,
+        can_save=True,
+        checkpoint=NewestCheckpoint(
+            path="/home/mia/sft/out/checkpoint-600",
+            format="hf",
+            step=600,
+            saved_at=live.at - 42.0,
+        ),
+    )
+
+
+def check(path: Path, text: str) -> None:
+    if UPDATE:
+        path.write_text(text, encoding="utf-8")
+    assert path.exists(), f"{path.name} is missing: WTRAIN_UPDATE_GOLDEN=1 makes it"
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_status_json(name: str) -> None:
+    """`status --json` says exactly this about each golden log."""
+    state = replay(events_of(name))
+    found = status_object(state)
+    assert list(found) == STATUS_KEYS
+    check(HERE / f"{name}.status.json", json.dumps(found, indent=2) + "\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_status_text(name: str) -> None:
+    """`status` shows this at the end of each golden log."""
+    state = replay(events_of(name))
+    live = looked_at(state, alive=None if state.finished else False)
+    check(HERE / f"{name}.status.txt", status_text(state, live, zone=timezone.utc) + "\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_narrative(name: str) -> None:
+    """`run` tells the story of each golden log in these lines, each with our prefix."""
+    state, lines = State(), []
+    for event in events_of(name):
+        state = evolve(state, event)
+        if isinstance(event, AttemptLaunched) and len(state.attempts) == 1:
+            lines += opening_lines(
+                state=state, policy=Policy(), watching_pid=event.pid, files="wtrain-runs/latest"
+            )
+        lines += narrate(event, state)
+    lines += closing_lines(state, SCRIPT_LINES, report=f"{state.run_dir}/report.html")
+    assert all(line.startswith("wtrain: ") for line in lines)
+    check(HERE / f"{name}.narrative.txt", "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_report_text(name: str) -> None:
+    """`report` says this about each golden log."""
+    document = report_document(history(events_of(name)), SCRIPT_LINES, zone=timezone.utc)
+    check(HERE / f"{name}.report.txt", report_text(document) + "\n")
+
+
+def test_opening_lines_are_those_of_the_design() -> None:
+    """The three lines that open a run, word for word."""
+    state = replay(events_of("healthy"))
+    found = opening_lines(
+        state=state, policy=Policy(), watching_pid=4242, files="wtrain-runs/latest"
+    )
+    assert found == (
+        "wtrain: run sft-20261121-231005-a3f9, watching pid 4242, files in wtrain-runs/latest",
+        (
+            "wtrain: on a hang: dump, stop, restart from the newest whole checkpoint (at most 5 "
+            "times); may change workers and threads; may not change batch, evaluation, length "
+            "(--allow training)"
+        ),
+        "wtrain: wtrain status | Ctrl-C saves and stops, twice kills",
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_prefix_renders_everywhere(name: str) -> None:
+    """A log that ends after any of its events can be shown by every renderer."""
+    events = events_of(name)
+    for length in range(len(events) + 1):
+        told = history(events[:length])
+        for live in (
+            looked_at(told.state, alive=False),
+            looked_at(told.state, alive=True),
+            measured(told.state),
+            Live(at=0.0, here=False),
+        ):
+            assert status_text(told.state, live, width=80)
+            assert runs_text([(told.state, live)])
+            json.dumps(short_object(status_object(told.state, live)), allow_nan=False)
+        document = report_document(told, SCRIPT_LINES)
+        assert report_text(document)
+        assert report_html(document).endswith("</html>\n")
+        json.dumps(report_object(told, SCRIPT_LINES), allow_nan=False)
+        closing_lines(told.state, SCRIPT_LINES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_screen_holds_the_status(name: str) -> None:
+    """At every moment of the golden logs status fits into 80 columns and 24 lines."""
+    events = events_of(name)
+    for length in range(1, len(events) + 1):
+        state = replay(events[:length])
+        for live in (looked_at(state, alive=False), measured(state)):
+            lines = status_text(state, live, width=80).splitlines()
+            assert len(lines) < 24, "\n".join(lines)
+            assert max(map(len, lines)) <= 80, "\n".join(lines)
+
+
+def test_measured_progress_wins_over_the_log() -> None:
+    """With heartbeats at hand, status tells beat ages and the time left, as measured."""
+    events = events_of("stall_resumed")
+    state = replay(events[:-3])
+    text = status_text(state, measured(state), zone=timezone.utc)
+    assert "beat 0.4 s ago" in text
+    assert "saved 42 s ago, not checked yet" in text
+    assert "as recorded" not in text
+    found = status_object(state, measured(state))
+    assert found["ranks"][0]["beat_age_s"] == 0.4
+    assert found["checkpoint"] == {
+        "path": "/home/mia/sft/out/checkpoint-600", "format": "hf", "step": 600, "age_s": 42.0
+    }  # fmt: skip
+    assert found["can_be_asked_to_save"] is True
+
+
+def test_what_is_not_measured_is_unknown() -> None:
+    """From the log alone no beat age, no process state and no life of a supervisor is claimed."""
+    state = replay(events_of("supervisor_died"))
+    found = status_object(state)
+    assert [rank["beat_age_s"] for rank in found["ranks"]] == [None, None]
+    assert [rank["state"] for rank in found["ranks"]] == [None, None]
+    assert found["supervisor"] == {"pid": 4201, "alive": None}
+    assert found["progress"]["total_steps"] is None
+
+
+def test_a_dead_supervisor_is_said_first_and_how_to_go_on() -> None:
+    """Status names the dead supervisor, whether training lives, and the command to go on."""
+    state = replay(events_of("supervisor_died"))
+    alive = status_text(state, looked_at(state, alive=False))
+    assert "the supervisor (pid 4201) is dead; training lives on" in alive
+    assert "to go on: wtrain adopt sft-20261121-231005-a3f9" in alive
+    gone = status_text(state, Live(at=0.0, supervisor_alive=False))
+    assert "no process of the training is left" in " ".join(gone.split())
+
+
+def test_colours_only_where_allowed() -> None:
+    """Without permission there is no escape sequence; with it the text is the same."""
+    state = replay(events_of("stall_resumed"))
+    live = looked_at(state, alive=None)
+    plain = status_text(state, live, width=80)
+    painted = status_text(state, live, width=80, paint=Paint(enabled=True))
+    assert "\x1b" not in plain
+    assert "\x1b[" in painted
