@@ -13,6 +13,8 @@ from watchdog_train.core.model import ProcessRow
 
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 READ_CAP_BYTES = 4 * 1024 * 1024
+SMALL_BYTES = 4096
+"""Room for a file of a few lines; making 64 KiB of it costs as much as the kernel's answer."""
 
 
 class Stat(NamedTuple):
@@ -54,7 +56,7 @@ def read(path: str, cap_bytes: int = READ_CAP_BYTES) -> bytes | None:
         return None
     try:
         text = os.read(fd, min(cap_bytes, 65536))
-        if len(text) < 4096:  # all but environments and lists fit in one read
+        if len(text) < SMALL_BYTES:  # all but environments and lists fit in one read
             return text
         parts = [text]
         size = len(text)
@@ -96,7 +98,7 @@ def parse_stat(text: bytes) -> Stat | None:
 
 def read_stat(pid: int) -> Stat | None:
     """The process that has this pid now."""
-    text = read(f"/proc/{pid}/stat")
+    text = read(f"/proc/{pid}/stat", SMALL_BYTES)
     return parse_stat(text) if text else None
 
 
@@ -114,7 +116,7 @@ def parse_io_bytes(text: bytes) -> int | None:
 
 def read_io_bytes(pid: int) -> int | None:
     """The same of a process."""
-    text = read(f"/proc/{pid}/io")
+    text = read(f"/proc/{pid}/io", SMALL_BYTES)
     return parse_io_bytes(text) if text else None
 
 
