@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 MAX_CONFIG_BYTES = 256 * 1024
 _MAX_PROBLEMS = 50
 _DEEPEST = 20
+_HINTS = {
+    "mapping": "a value that holds ': ' belongs in quotes",
+    "found": "indent with spaces; a value with special characters belongs in quotes",
+}
+"""Ways out of a syntax error, by the first word of what the parser says."""
 _NULL = "tag:yaml.org,2002:null"
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
 
@@ -148,7 +153,7 @@ def _compose(text: str) -> yaml.Node | None:
         raise _UnreadableError(
             "not YAML: " + ", ".join(words),
             line=mark.line + 1 if mark else 0,
-            hint="a value with ': ', '#', '{' or a tab belongs in quotes" if words else None,
+            hint=_HINTS.get((error.problem or "").partition(" ")[0]),
             reference="config-not-yaml",
         ) from error
     except yaml.YAMLError as error:
@@ -166,7 +171,9 @@ def _read_mapping(node: yaml.Node, section: str, file: str, reading: FileReading
     if not isinstance(node, yaml.MappingNode):
         what = f"'{section}' is a section" if section else "the file must hold settings"
         reading.problems.append(
-            Problem(place, section, f"{what}: write 'key: value' lines", None, "config-not-mapping")
+            Problem(
+                place, section, f"{what}: write 'key: value' lines.", None, "config-not-mapping"
+            )
         )
         return
     known = schema.children(section)
@@ -201,6 +208,8 @@ def _plain(node: yaml.Node) -> Any:
     """The value of a node, made of texts, numbers, truth values and null only."""
     import yaml
 
+    if not node.tag.startswith("tag:yaml.org,2002:") or "python" in node.tag:
+        raise schema.BadValueError(f"the tag {node.tag[:60]} has no place here")
     if isinstance(node, yaml.SequenceNode):
         if not all(isinstance(item, yaml.ScalarNode) for item in node.value):
             raise schema.BadValueError("a list may hold texts only")
@@ -209,7 +218,7 @@ def _plain(node: yaml.Node) -> Any:
         raise schema.BadValueError("this takes a single value, not a section")
     if ":" in node.value and node.tag.endswith((":int", ":float")):
         raise schema.BadValueError(
-            f"YAML reads {node.value[:40]} as a number in base 60; put it in quotes"
+            f"YAML reads {node.value[:40]} as a number in base 60; write a time as 90s, 10m or 2h"
         )
     if node.tag not in _PLAIN_TAGS:
         raise schema.BadValueError(f"'{node.value[:40]}' is not a text; put it in quotes")

@@ -39,6 +39,7 @@ FLAG_OF_KEY = {
 """Settings that have a flag of `wtrain run`."""
 
 _DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})\s*(?P<unit>s|m|h|d)?\s*")
+_EXPONENT = re.compile(r"[+-]?\d{1,20}(\.\d{0,20})?[eE][+-]?\d{1,3}")
 _SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_TEXT = 4096
 
@@ -135,6 +136,8 @@ class Setting:
     def _number(self, value: Any) -> float | int:
         if isinstance(value, str) and self.kind == "time":
             value = parse_duration(value)
+        if isinstance(value, str) and self.kind == "number" and _EXPONENT.fullmatch(value):
+            value = float(value)  # YAML 1.1 reads 1e-9 as a text: it wants 1.0e-9
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadValueError(f"{_shown(value)} is not {self.wanted}")
         if self.kind == "whole number" and not isinstance(value, int):

@@ -6,6 +6,7 @@ Must not read or write a file.
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
 
 _WIDTH = 98
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z_-]*")
 
 
 def dump_policy(
@@ -147,12 +149,20 @@ def scalar(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, tuple | list):
-        return json.dumps(list(value), ensure_ascii=False)
-    if isinstance(value, str) and value.replace("-", "").replace("_", "").isalpha():
-        # Words that YAML 1.1 reads as truth values need quotes.
-        plain = value.lower() not in {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-        return value if plain and value.isascii() else json.dumps(value)
-    return json.dumps(value, ensure_ascii=False)
+        return "[" + ", ".join(_quoted(each) for each in value) + "]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    # Words that YAML 1.1 reads as truth values need quotes.
+    truth = value.lower() in {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+    return _quoted(value) if truth or not _PLAIN.fullmatch(value) else value
+
+
+def _quoted(text: str) -> str:
+    """A YAML text in double quotes; JSON's rules alone leave characters that YAML refuses."""
+    return "".join(
+        each if each.isprintable() else f"\\U{ord(each):08x}"
+        for each in json.dumps(text, ensure_ascii=False)
+    )
 
 
 def _in_order(*, with_root: bool = False) -> Iterator[tuple[str, str | None]]:
