@@ -20,6 +20,9 @@ from watchdog_train.report.facts import (
 from watchdog_train.report.history import AttemptHistory, History
 from watchdog_train.report.words import clean, clock_time, duration
 
+SIGSTOP = 19
+"""Launchers are only held still by it."""
+
 
 class Section(Value, frozen=True, kw_only=True):
     """A title and what stands under it, in this order."""
@@ -133,12 +136,11 @@ def _attempt_row(
     if record.stall_id is not None:
         ended = f"stall {clean(record.stall_id, 40)}, {ended}"
     ran = duration(told.ended_t - told.launching_t) if told.ended_t is not None else "-"
-    by_signal: dict[str, dict[str, int]] = {}
+    ended_by_us: dict[str, int] = {}
     for role, signal, number in told.killed:
-        by_signal.setdefault(signal, {})[role] = number
-    # What got SIGKILL had SIGTERM before it: the last signal is the one that counts.
-    final = by_signal.get("9") or by_signal.get("15") or by_signal.get("2") or {}
-    killed = counted_roles(final) if final else "-"
+        if signal != SIGSTOP:
+            ended_by_us[role] = ended_by_us.get(role, 0) + number
+    killed = counted_roles(ended_by_us) if ended_by_us else "-"
     began = clock_time(told.launching_t, zone, now=told.launching_t)
     return (str(record.attempt), began, ran, steps, ended, killed)
 

@@ -28,8 +28,8 @@ class AttemptHistory(Value, frozen=True, kw_only=True):
     attempt: int
     launching_t: float
     ended_t: float | None = None
-    killed: tuple[tuple[str, str, int], ...] = ()
-    """Role, signal number as text, number of processes, of signals that were really sent."""
+    killed: tuple[tuple[str, int, int], ...] = ()
+    """Role, last signal that was really sent, number of processes."""
     rejected: tuple[Rejected, ...] = ()
     """Before it, when its checkpoint was chosen."""
     setting_words: tuple[tuple[str, bool, str], ...] = ()
@@ -58,7 +58,7 @@ def history(events: Iterable[e.AnyEvent]) -> History:
     attempts: list[AttemptHistory] = []
     notables: list[Notable] = []
     rejected: list[Rejected] = []
-    killed: Counter[tuple[str, str]] = Counter()
+    killed: dict[tuple[int, int], tuple[str, int]] = {}
     for event in events:
         state = evolve(state, event)
         match event:
@@ -73,9 +73,9 @@ def history(events: Iterable[e.AnyEvent]) -> History:
             case e.CheckpointRejected():
                 rejected.append(Rejected(path=event.path, why=event.why))
             case e.Signalled() if event.result == "sent":
-                killed[event.role, str(event.signal)] += 1
-                counts = tuple((*key, number) for key, number in killed.items())
-                _change(attempts, killed=counts)
+                killed[event.pid, event.start] = (event.role, event.signal)
+                counts = Counter(killed.values())
+                _change(attempts, killed=tuple((*key, each) for key, each in counts.items()))
             case e.AttemptExited():
                 _change(attempts, ended_t=event.t)
             case e.RemedyTaken() if attempts:

@@ -421,7 +421,7 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             if attempt is None or attempt.code == 0:
                 return ()
             at = f" at {step_words(event.step)}" if event.step is not None else ""
-            return (f"attempt {attempt.attempt} ended{at}: {exit_words(attempt)}",)
+            return (f"attempt {attempt.attempt} has ended{at}: {exit_words(attempt)}",)
         case _:
             # Opening, closing and progress lines tell the rest.
             return ()

@@ -33,7 +33,7 @@ def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]
                 "crash_id": record.crash_id,
                 "resume_ok": record.resume_ok,
                 "killed": [
-                    {"role": role, "signal": int(signal), "processes": number}
+                    {"role": role, "signal": signal, "processes": number}
                     for role, signal, number in told.killed
                 ],
                 "rejected": msgspec.to_builtins(told.rejected),

@@ -45,4 +45,4 @@ def _row(state: State, live: Live) -> tuple[str, ...]:
             step += f" ({words.percent_text(progress.percent)})"
     attempt = str(state.attempt.attempt) if state.attempt is not None else "-"
     word = headline(state, live)[0]
-    return (clean(state.run_id, 80), word, ran, attempt, step, words.command_text(state.argv))
+    return (clean(state.run_id, 80), word, ran, attempt, step, words.command_title(state.argv))

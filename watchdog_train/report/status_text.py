@@ -112,7 +112,7 @@ def _row(label: str, text: str, width: int | None) -> list[str]:
 def _title(state: State, live: Live, paint: Paint) -> str:
     _, style = headline(state, live)
     dot = paint("●", style)
-    return f"{dot} {paint(clean(state.run_id, 100), 'strong')} - {words.command_text(state.argv)}"
+    return f"{dot} {paint(clean(state.run_id, 100), 'strong')} - {words.command_title(state.argv)}"
 
 
 def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> str:

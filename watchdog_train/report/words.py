@@ -240,6 +240,13 @@ def command_text(argv: Iterable[str], cap: int = 2000) -> str:
     return clean(shlex.join([clean(argument, cap) for argument in argv]), cap)
 
 
+def command_title(argv: Sequence[str]) -> str:
+    """A command line for a headline: the program without its directory."""
+    if not argv:
+        return "no command recorded"
+    return command_text([last_part(argv[0]), *argv[1:]], 300)
+
+
 def short_path(path: str, base: str) -> str:
     """Relative to base where it lies under it, cleaned."""
     pure = PurePath(path)
