@@ -60,10 +60,13 @@ def _dispatch(arguments: list[str]) -> int:
 
     from watchdog_train.cli.group import build_group
 
+    group = build_group()
     try:
-        result = build_group().main(
-            args=arguments or ["--help"], prog_name="wtrain", standalone_mode=False
-        )
+        # Not group.main(): it ends the process itself, with 1, when stdout is closed.
+        with group.make_context("wtrain", arguments or ["--help"]) as context:
+            result = group.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return EXIT_REFUSED

@@ -1,0 +1,246 @@
+"""The command line itself: help, guesses, exit codes, and words instead of tracebacks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import click
+import pytest
+
+import watchdog_train
+from tests.golden.compare import assert_golden
+from watchdog_train.cli import group, main
+from watchdog_train.cli.group import COMMANDS, CommandRow
+from watchdog_train.errors import WtrainError
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
+    """A command `try` that does what a test asks for, under `does`."""
+    asked: dict[str, object] = {}
+
+    @click.command()
+    @click.option("--loud-name")
+    @click.option("--attempt", type=int)
+    def try_(loud_name: str | None, attempt: int | None) -> object:
+        asked.update(loud_name=loud_name, attempt=attempt)
+        does = asked.get("does")
+        return does() if callable(does) else does
+
+    module = types.ModuleType("watchdog_train.cli.try_it")
+    module.try_ = try_  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(COMMANDS, "try", CommandRow("Run", "try_it:try_", "Try."))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return asked
+
+
+def fail(error: BaseException) -> object:
+    def raise_it() -> object:
+        raise error
+
+    return raise_it
+
+
+def test_help_is_as_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    """The groups and sentences of `wtrain --help`; without arguments the same is shown."""
+    assert main.run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert_golden("help.txt", shown)
+    assert main.run([]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_help_of_settings_is_as_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags with their defaults and their repetition."""
+    assert main.run(["config", "show", "--help"]) == 0
+    assert_golden("help_config_show.txt", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_listed_command_exists(name: str) -> None:
+    """No command is in the table whose module is not there."""
+    module = COMMANDS[name].target.partition(":")[0]
+    assert importlib.util.find_spec(f"watchdog_train.cli.{module}") is not None
+    with click.Context(group.build_group()) as context:
+        command = group.WtrainGroup().get_command(context, name)
+    assert command is not None
+    assert command.name == name
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone, and before a command."""
+    for arguments in (["--version"], ["--version", "ps"]):
+        assert main.run(arguments) == 0
+        assert capsys.readouterr().out == f"wtrain {watchdog_train.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["statsu"], "did you mean 'wtrain status'?"),
+        (["python", "train.py"], "did you mean 'wtrain run -- python train.py'?"),
+        (["zzz"], "'zzz' is not a command"),
+        (["--zzz"], "No such option"),
+        (["config"], ""),
+        (["config", "show", "--zzz"], "No such option"),
+        (["config", "show", "--on-stall", "explode"], "'explode' is not one of"),
+        (["config", "show", "--max-restarts", "99"], "--max-restarts"),
+        (["config", "explain", "nonsense_s"], "is not a setting"),
+    ],
+)
+def test_wrong_usage_is_78_with_a_way_out(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """click's own 2 is never seen; the words go to stderr."""
+    assert main.run(arguments) == 78
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(("does", "code"), [(None, 0), (0, 0), (3, 3), ("text", 0)])
+def test_a_command_returns_its_exit_code(
+    called: dict[str, object], does: object, code: int
+) -> None:
+    """An integer is the exit code, anything else is success."""
+    called["does"] = does
+    assert main.run(["try"]) == code
+
+
+def test_errors_end_in_words_and_their_own_code(
+    called: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistake of the user is printed whole, without a traceback."""
+    called["does"] = fail(WtrainError("it is so", hint="do that", reference="so", exit_code=76))
+    assert main.run(["try"]) == 76
+    assert capsys.readouterr().err == "error: so\n  it is so\n  hint: do that\n"
+    called["does"] = fail(KeyboardInterrupt())
+    assert main.run(["try"]) == 130
+    called["does"] = fail(click.Abort())
+    assert main.run(["try"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_bug_of_ours_is_70_with_a_crash_file(
+    called: dict[str, object], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One line on the screen; the traceback, but no argument, is in a private file."""
+    called["does"] = fail(ZeroDivisionError("first\nsecond"))
+    assert main.run(["try", "--loud-name", "hunter2"]) == 70
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "ZeroDivisionError: first (details in " in shown
+    (crash,) = (tmp_path / "state" / "wtrain" / "crashes").iterdir()
+    assert str(crash) in shown
+    text = crash.read_text()
+    assert "Traceback" in text
+    assert "hunter2" not in text
+    assert crash.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_bug_where_no_crash_file_can_be_written_still_names_the_line(
+    called: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A full or read-only home does not hide the bug."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    called["does"] = fail(RuntimeError("oh"))
+    assert main.run(["try"]) == 70
+    assert "test_cli.py:" in capsys.readouterr().err
+
+
+def test_every_flag_is_a_variable_but_those_of_a_training(
+    called: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WTRAIN_LOUD_NAME sets --loud-name; the flag wins; WTRAIN_ATTEMPT is not --attempt."""
+    monkeypatch.setenv("WTRAIN_LOUD_NAME", "variable")
+    monkeypatch.setenv("WTRAIN_ATTEMPT", "3")
+    assert main.run(["try"]) == 0
+    assert (called["loud_name"], called["attempt"]) == ("variable", None)
+    assert main.run(["try", "--loud-name", "flag"]) == 0
+    assert called["loud_name"] == "flag"
+
+
+def test_settings_come_from_variables_below_flags(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """File < variable < flag, on the real command; what was used is named."""
+    monkeypatch.chdir(tmp_path)
+    Path("wtrain.yaml").write_text("recovery: {max_restarts: 2, allow: [training]}\n")
+    monkeypatch.setenv("WTRAIN_MAX_RESTARTS", "3")
+    monkeypatch.setenv("WTRAIN_STALL_TIMEOUT", "10m")
+    monkeypatch.setenv("WTRAIN_OBSERVE", "1")
+    assert main.run(["config", "show", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["schema_version"] == 1
+    assert shown["sources"] == ["wtrain.yaml"]
+    assert shown["settings"]["recovery.max_restarts"] == 3
+    assert shown["settings"]["recovery.allow"] == ["training"]
+    assert shown["settings"]["recovery.observe"] is True
+    assert shown["settings"]["detection.stall_timeout_s"] == 600
+    assert main.run(["config", "show", "--max-restarts", "4", "--with", "a", "--with", "b"]) == 0
+    text = capsys.readouterr().out
+    assert "max_restarts: 4\n" in text
+    assert 'with_remedies: ["a", "b"]\n' in text
+    assert "# Changed from 5: by --max-restarts." in text
+
+
+def test_config_check_and_explain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """check tells problems as words or data with exit code 78; explain gives the whole row."""
+    monkeypatch.chdir(tmp_path)
+    Path("good.yaml").write_text("name: x\n")
+    Path("bad.yaml").write_text("nmae: x\n")
+    assert main.run(["config", "check", "good.yaml"]) == 0
+    assert capsys.readouterr().out == "good.yaml: no problems\n"
+    assert main.run(["config", "check", "bad.yaml", "--json"]) == 78
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["place"], problem["key"]) == ("bad.yaml:1", "nmae")
+    assert problem["hint"] == "did you mean 'name'?"
+    assert main.run(["config", "explain", "max_restarts", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["settings"]
+    assert (row["key"], row["default"], row["flag"]) == (
+        "recovery.max_restarts",
+        5,
+        "--max-restarts",
+    )
+    assert row["presets"]["overnight"] == 10
+
+
+@pytest.mark.processes
+def test_a_closed_pipe_is_quiet() -> None:
+    """`wtrain config explain | head -0` says nothing on stderr and ends as SIGPIPE would."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_train", "config", "explain"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.processes
+def test_the_version_needs_no_heavy_import() -> None:
+    """`wtrain --version` imports neither click nor anything else of weight."""
+    code = (
+        "import sys; from watchdog_train.cli.main import run; code = run(['--version'])\n"
+        "heavy = {'click', 'psutil', 'yaml', 'msgspec', 'platformdirs', 'torch', 'asyncio'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "sys.exit(code)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)

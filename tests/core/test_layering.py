@@ -1,0 +1,201 @@
+"""Who may import whom: the layering that keeps the core pure and the client harmless."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import watchdog_train
+
+PACKAGE = Path(watchdog_train.__file__).parent
+_LOWER = {"core", "errors"}
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "client": {"client"},
+    "keeper": {"client"},
+    "integrations": {"client"},
+    "core": {"core", "client.layout"},
+    "system": {*_LOWER, "system"},
+    "store": {*_LOWER, "store", "client.layout"},
+    "checkpoints": {*_LOWER, "checkpoints"},
+    "remedies": {*_LOWER, "remedies"},
+    "rules": {*_LOWER, "rules"},
+    "report": {*_LOWER, "report"},
+    "config": {*_LOWER, "config"},
+    # A collector is a process of its own: it puts looks, rules and wording together itself.
+    "evidence": {*_LOWER, "evidence", "system", "rules", "report", "client.layout"},
+}
+ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {"client", "integrations"}
+ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}
+ROOMS["__main__"] = {"cli"}
+"""What each room may import of ours; "" is the package itself, for its version."""
+
+FORBIDDEN_IN_CORE = {
+    "os",
+    "time",
+    "subprocess",
+    "psutil",
+    "threading",
+    "logging",
+    "random",
+    "socket",
+    "signal",
+    "pathlib",
+    "asyncio",
+    "multiprocessing",
+}
+TRAINING = {
+    "torch",
+    "transformers",
+    "lightning",
+    "pytorch_lightning",
+    "datasets",
+    "accelerate",
+    "numpy",
+    "safetensors",
+    "tqdm",
+    "huggingface_hub",
+    "wandb",
+}
+INSIDE = {"client", "integrations", "demo", "__init__"}
+"""Rooms that are loaded in the training's own process."""
+
+
+def modules() -> list[Path]:
+    return sorted(
+        path
+        for path in PACKAGE.rglob("*.py")
+        if "demo" not in path.relative_to(PACKAGE).parts and "__pycache__" not in path.parts
+    )
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, *, nested: bool = True) -> set[str]:
+    """Full names of the modules that a file imports: anywhere in it, or outside functions only."""
+    found: set[str] = set()
+    package = ["watchdog_train", *path.relative_to(PACKAGE).parent.parts]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if not nested and id(node) in inner:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                deeper = f"{module}.{alias.name}"
+                is_module = (PACKAGE.parent / deeper.replace(".", "/")).with_suffix(".py").exists()
+                is_package = (PACKAGE.parent / deeper.replace(".", "/")).is_dir()
+                found.add(deeper if is_module or is_package else module)
+    return found
+
+
+def test_every_module_is_in_a_known_room() -> None:
+    """A new room has to say what it may import."""
+    assert {room_of(path) for path in modules()} <= {*ROOMS, "__init__"}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_what_they_may(room: str) -> None:
+    """The arrows of the design, read off the source."""
+    wrong = []
+    for path in modules():
+        if room_of(path) != room:
+            continue
+        for name in sorted(imports(path)):
+            if name.partition(".")[0] != "watchdog_train":
+                continue
+            ours = name.partition(".")[2]
+            allowed = ours.partition(".")[0] in ROOMS[room] or ours in ROOMS[room]
+            if not allowed:
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert wrong == []
+
+
+def test_the_core_is_pure() -> None:
+    """No module of the core can read a clock, a file, a process or chance."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in modules()
+        if room_of(path) == "core"
+        for name in imports(path)
+        if name.partition(".")[0] in FORBIDDEN_IN_CORE
+    ]
+    assert wrong == []
+
+
+def test_client_and_keeper_need_the_standard_library_only() -> None:
+    """What is loaded in the training's process, or must outlive us, depends on nothing."""
+    wrong = []
+    for path in modules():
+        if room_of(path) not in {"client", "keeper"}:
+            continue
+        at_once = imports(path, nested=False)
+        for name in imports(path):
+            top = name.partition(".")[0]
+            fine = top in sys.stdlib_module_names or top == "watchdog_train"
+            # Inside a function a training library is one that the user's script has imported.
+            if not fine and not (top in TRAINING and name not in at_once):
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert wrong == []
+
+
+def test_nothing_on_our_side_names_a_training_library() -> None:
+    """Not even lazily: the supervisor works from an environment without torch."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in modules()
+        if room_of(path) not in INSIDE
+        for name in imports(path)
+        if name.partition(".")[0] in TRAINING
+    ]
+    assert wrong == []
+
+
+@pytest.mark.processes
+def test_importing_our_side_loads_no_training_library() -> None:
+    """With every module of our side imported for real, no training library is in memory."""
+    names = [
+        "watchdog_train." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for path in modules()
+        if room_of(path) not in {*INSIDE, "keeper", "__main__"}
+    ]
+    names = [name.removesuffix(".__init__") for name in names if not name.endswith("windows")]
+    code = (
+        "import importlib, json, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not TRAINING & set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.processes
+def test_importing_the_package_costs_nothing() -> None:
+    """`import watchdog_train` in a script loads no other module, ours or anybody's."""
+    code = (
+        "import sys; before = set(sys.modules); import watchdog_train\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "['watchdog_train']"
