@@ -63,7 +63,9 @@ def without_processes(original, args, kwargs):
         bound = _bind(original, args, kwargs)
         before = bound.arguments.get("num_proc")
         if before is None:
-            report("num-proc-none", True, "num_proc was not set")
+            # Dataset.filter calls map in turn: what has been said stays.
+            if "num-proc-none" not in notes.answered():
+                report("num-proc-none", True, "num_proc was not set")
             return args, kwargs
         bound.arguments["num_proc"] = None
         report("num-proc-none", True, "num_proc " + str(before) + " -> None")
@@ -126,6 +128,15 @@ def _workers(arguments):
     return int(arguments.get("num_workers") or 0)
 
 
+_SEEDING_FRAMEWORKS = (
+    "transformers",
+    "accelerate",
+    "lightning",
+    "lightning_fabric",
+    "pytorch_lightning",
+)
+
+
 def _no_workers(arguments, _):
     before = _workers(arguments)
     if before == 0:
@@ -133,12 +144,23 @@ def _no_workers(arguments, _):
     data = sys.modules["torch.utils.data.dataset"]
     if isinstance(arguments.get("dataset"), data.IterableDataset):
         return False, "an IterableDataset gives other batches without workers"
-    if arguments.get("worker_init_fn") is not None:
+    if not _only_seeds(arguments.get("worker_init_fn")):
         return False, "the DataLoader has a worker_init_fn"
     arguments["num_workers"] = 0
     for name in _WORKER_ARGUMENTS:
         arguments.pop(name, None)
     return True, str(before) + " -> 0 workers"
+
+
+def _only_seeds(init):
+    """Whether a worker_init_fn may be left out: none, or one by which a framework seeds workers.
+
+    Trainer and Lightning set theirs always; without workers there is nothing to seed. Any other
+    may fill the dataset, and fails in the main process, where get_worker_info() is None.
+    """
+    init = getattr(init, "func", init)
+    module = getattr(init, "__module__", None) or ""
+    return init is None or module.split(".", 1)[0] in _SEEDING_FRAMEWORKS
 
 
 def _spawn(arguments, _):

@@ -69,7 +69,7 @@ def budget_for(
 
 def patience_s(
     *,
-    stepped: bool,
+    steady: bool,
     may_end: bool,
     startup_s: float,
     unsaved_s: float,
@@ -78,10 +78,11 @@ def patience_s(
     """How long a suspicion that the stacks do not prove is given before it is a stall.
 
     Waiting about as long as a false alarm would cost is never more than twice the best choice
-    in hindsight (the ski-rental bound). A run that steps regularly and has gone quiet without a
-    wait that could end by itself gets the floor only.
+    in hindsight (the ski-rental bound). A run in its training steps that has gone quiet without
+    a wait that could end by itself gets the floor only; an evaluation may wait for a remote
+    judge and a load for a slow disk, so they never do.
     """
-    if stepped and not may_end:
+    if steady and not may_end:
         return detection.patience_floor_s
     cost_s = detection.patience_factor * (startup_s + unsaved_s)
     return min(detection.patience_cap_s, max(detection.patience_floor_s, cost_s))

@@ -45,24 +45,24 @@ class Phases(Section, frozen=True, kw_only=True):
     startup: Annotated[
         PhaseBudget,
         Meta(description="imports and process start; cold imports from a slow disk take a minute"),
-    ] = PhaseBudget(soft_s=60.0, hard_s=900.0)
+    ] = PhaseBudget(soft_s=40.0, hard_s=900.0)
     download: Annotated[
         PhaseBudget,
         Meta(description="a stalled connection recovers or fails within its own timeouts, 10-60 s"),
     ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
     load: Annotated[
         PhaseBudget, Meta(description="reading weights or building a dataset; busy while healthy")
-    ] = PhaseBudget(soft_s=60.0, hard_s=1800.0)
+    ] = PhaseBudget(soft_s=40.0, hard_s=1800.0)
     compile: Annotated[
         PhaseBudget, Meta(description="max-autotune compiles for tens of minutes, always busy")
     ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
     first_step: Annotated[
         PhaseBudget,
         Meta(description="first batch with spawned workers and first kernels; busy while healthy"),
-    ] = PhaseBudget(soft_s=45.0, hard_s=1800.0)
+    ] = PhaseBudget(soft_s=25.0, hard_s=1800.0)
     train: Annotated[
         PhaseBudget, Meta(description="before step times are learnt; then the learnt budget rules")
-    ] = PhaseBudget(soft_s=45.0, hard_s=900.0)
+    ] = PhaseBudget(soft_s=25.0, hard_s=900.0)
     eval: Annotated[
         PhaseBudget,
         Meta(description="an evaluation of 500 steps' length is normal, a quiet one is not"),

@@ -115,7 +115,7 @@ def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:
         return FINISHING_PATIENCE_S
     startup_s = attempt.first_step_s if attempt is not None and attempt.first_step_s else 0.0
     return patience_s(
-        stepped=verdict.stepped,
+        steady=verdict.stepped and verdict.phase == "train",
         may_end=look is not None and look.patience in ("may-end", "healthy"),
         startup_s=startup_s,
         unsaved_s=verdict.unsaved_s,
