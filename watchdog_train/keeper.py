@@ -30,7 +30,17 @@ WRITE_BYTES = 1024 * 1024
 GATHER_S = 0.02  # small writes of a training are gathered this long: fewer wake-ups for everyone
 STUCK_S = 1.0  # a disk that takes nothing for this long no longer slows the training down
 SETTLE_S = 0.5  # how long an exit status waits for the output written before it
+SCAN_EVERY_S = 0.5  # looking for adopted zombies reads all of /proc
+PATIENCE_S = 60.0  # with a disk that refuses a record; then the training goes on without it
 RECORD_BYTES = 1024
+DEAF_TO = [  # they are meant for the training
+    getattr(signal, name)
+    for name in (
+        *("SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP"),
+        *("SIGTTIN", "SIGTTOU", "SIGPIPE", "SIGXFSZ", "SIGBREAK"),
+    )
+    if hasattr(signal, name)
+]
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -38,11 +48,11 @@ PR_SET_CHILD_SUBREAPER = 36
 class Stream:
     """One stream of the training: a reader that never waits for long, and a writer."""
 
-    def __init__(self, path: str, fd: int, cap_bytes: int, wake: Wake) -> None:
+    def __init__(self, path: str, fd: int, cap_bytes: int, wake_fd: int | None) -> None:
         self.path = path
         self.fd = fd
         self.half_bytes = max(cap_bytes // 2, 1)
-        self.wake = wake
+        self.wake_fd = wake_fd
         self.changed = threading.Condition()
         self.blocks: deque[bytes] = deque()
         self.held_bytes = 0
@@ -109,7 +119,7 @@ class Stream:
                 self.stuck = written < 0
                 self.changed.notify()
                 busy = self.held_bytes > WRITE_BYTES or self.ended
-            self.wake.up()
+            wake(self.wake_fd)
             if written < 0:
                 time.sleep(STUCK_S)
             elif not busy:
@@ -139,19 +149,11 @@ class Stream:
                 os.close(file)
 
 
-class Wake:
-    """Tells a waiting supervisor, if there is one, that something happened."""
-
-    def __init__(self, fd: int | None) -> None:
-        self.fd = fd
-        if fd is not None and sys.platform != "win32":
-            os.set_blocking(fd, False)
-
-    def up(self) -> None:
-        """Wake it up, at once."""
-        if self.fd is not None:
-            with suppress(OSError):  # full: it will wake up anyway; broken: nobody waits
-                os.write(self.fd, b"\n")
+def wake(fd: int | None) -> None:
+    """Tell a waiting supervisor, if there is one, that something happened."""
+    if fd is not None:
+        with suppress(OSError):  # full: it will wake up anyway; broken: nobody waits
+            os.write(fd, b"\n")
 
 
 class Record:
@@ -162,19 +164,17 @@ class Record:
         self.draft = draft
         self._store(b"")
 
-    def fill(self, values: dict[str, Any], patience_s: float = 0.0) -> None:
-        """Publish it; a disk that refuses is asked again every second."""
+    def fill(self, values: dict[str, Any], patience_s: float = PATIENCE_S) -> None:
+        """Publish it; a disk that refuses is asked again every second, for so long."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
                 self._store(json.dumps(values).encode())
-                os.replace(self.draft, self.name)
+                return os.replace(self.draft, self.name)
             except OSError:  # noqa: PERF203
                 if time.monotonic() >= deadline:
-                    raise
+                    return None
                 time.sleep(1.0)
-            else:
-                return
 
     def _store(self, text: bytes) -> None:
         fd = os.open(self.draft, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -185,163 +185,129 @@ class Record:
         finally:
             os.close(fd)
 
-    def discard(self) -> None:
-        """Give the room back."""
-        with suppress(OSError):
-            os.unlink(self.draft)
+
+class Training:
+    """The training's root process, and the orphans of it that are given to us."""
+
+    def __init__(self, orders: dict[str, Any], child_fds: dict[str, int]) -> None:
+        if sys.platform == "win32":
+            import subprocess
+
+            flags = subprocess.CREATE_NEW_PROCESS_GROUP
+            options = {**child_fds, "cwd": orders["cwd"], "env": orders["env"]}
+            self.process = subprocess.Popen(orders["argv"], creationflags=flags, **options)
+            self.pid: int = self.process.pid
+            return
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        heard, told = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(orders, child_fds, told, old_mask)
+        os.close(told)
+        failure = os.read(heard, BLOCK_BYTES)  # empty: closed by a successful exec
+        os.close(heard)
+        if failure:
+            os.waitpid(self.pid, 0)
+            number, _, where = failure.decode("utf-8", "surrogateescape").partition(" ")
+            raise OSError(int(number), os.strerror(int(number)), where)
+
+    def wait(self) -> int:
+        """The exit code, -N for signal N; orphans are reaped meanwhile."""
+        if sys.platform == "win32":
+            return self.process.wait()
+        scan_at = 0.0
+        pending = False
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            now = time.monotonic()
+            if pending and now >= scan_at:
+                self._others_gone()
+                pending, scan_at = False, now + SCAN_EVERY_S
+            died = _next_death(max(scan_at - now, 0.0) if pending else PATIENCE_S)
+            pending = pending or died
+
+    def wait_for_others(self) -> bool:
+        """Until nobody is left; False where no system tells who is left."""
+        while sys.platform == "linux":
+            if self._others_gone():
+                return True
+            _next_death(5.0)
+            time.sleep(GATHER_S * 2)  # deaths come in herds; those of this moment stay pending
+        return False
+
+    def _others_gone(self) -> bool:
+        """Reap what was given to us; whether nobody is left."""
+        left = 0
+        if sys.platform == "win32":
+            return False
+        me = os.getpid()
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+            state, parent, _ = _stat(pid) or ("", 0, 0)
+            if parent == me:
+                left += 1
+                if state == "Z" and pid != self.pid:
+                    left -= os.waitpid(pid, os.WNOHANG)[0] == pid
+        return not left
 
 
-def _stat(pid: int | str) -> tuple[str, int, int] | None:
+def _become(orders: dict[str, Any], child_fds: dict[str, int], told: int, mask: set[int]) -> None:
+    """In the forked child: turn into the training, or tell why not."""
+    if sys.platform == "win32":
+        return
+    where = orders["cwd"]
+    try:
+        os.setsid()
+        for number in DEAF_TO:
+            if number != signal.SIGHUP or not orders["ignore_hup"]:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # First out of the way of 0, 1 and 2, then into place.
+        for target, fd in enumerate([os.dup(child_fds[n]) for n in ("stdin", "stdout", "stderr")]):
+            os.dup2(fd, target)
+        os.chdir(where)
+        where = orders["argv"][0]
+        environment = os.environ if orders["env"] is None else orders["env"]
+        os.execvpe(where, orders["argv"], environment)  # noqa: S606
+    except (OSError, ValueError) as error:
+        code = getattr(error, "errno", None) or errno.EINVAL
+        os.write(told, f"{code} {where}".encode("utf-8", "surrogateescape"))
+    finally:
+        os._exit(127)
+
+
+def _next_death(timeout_s: float) -> bool:
+    if sys.platform == "win32":
+        return False
+    if sys.platform == "linux":
+        return signal.sigtimedwait({signal.SIGCHLD}, timeout_s) is not None
+    return signal.sigwait({signal.SIGCHLD}) is not None
+
+
+def _stat(pid: int) -> tuple[str, int, int] | None:
     """State, parent and start time of a process; a name may contain spaces and parentheses."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read(4096).rpartition(b")")[2].split()
     except OSError:
         return None
     return fields[0].decode(), int(fields[1]), int(fields[19])
 
 
-def _start_of(pid: int, *, tell: bool) -> int | None:
-    known = _stat(pid) if tell else None
+def _start_of(pid: int, orders: dict[str, Any]) -> int | None:
+    known = _stat(pid) if orders["tell_start"] else None
     return known[2] if known else None
 
 
-def _children() -> dict[int, str] | None:
-    """State of every child, adopted ones included; None where only the kernel knows."""
-    if not os.path.exists("/proc/self/stat"):
-        return None
-    me = os.getpid()
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            known = _stat(name)
-            if known and known[1] == me:
-                found[int(name)] = known[0]
-    return found
-
-
-if sys.platform == "win32":
-    import subprocess
-
-    class Training:
-        """The training's root process."""
-
-        def __init__(self, orders: dict[str, Any], child_fds: dict[str, int]) -> None:
-            self.process = subprocess.Popen(
-                orders["argv"],
-                cwd=orders["cwd"],
-                env=orders["env"],
-                stdin=child_fds["stdin"],
-                stdout=child_fds["stdout"],
-                stderr=child_fds["stderr"],
-                creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
-            )
-            self.pid = self.process.pid
-
-        def wait(self) -> int:
-            """The exit code."""
-            return self.process.wait()
-
-        def wait_for_others(self) -> bool:
-            """Windows does not tell who is left."""
-            return False
-
-    def prepare() -> None:
-        """Be deaf to what is meant for the training."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGBREAK, signal.SIG_IGN)
-
-else:
-    DEAF_TO = (
-        *(signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1),
-        *(signal.SIGUSR2, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE),
-        signal.SIGXFSZ,
-    )
-
-    class Training:
-        """The training's root process, and the orphans of it that were given to us."""
-
-        def __init__(self, orders: dict[str, Any], child_fds: dict[str, int]) -> None:
-            old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-            heard, told = os.pipe()
-            self.pid = os.fork()
-            if self.pid == 0:
-                self._become(orders, child_fds, told, old_mask)
-            os.close(told)
-            failure = os.read(heard, BLOCK_BYTES)  # empty: closed by a successful exec
-            os.close(heard)
-            if failure:
-                os.waitpid(self.pid, 0)
-                number, _, where = failure.decode("utf-8", "surrogateescape").partition(" ")
-                raise OSError(int(number), os.strerror(int(number)), where)
-
-        def _become(
-            self, orders: dict[str, Any], child_fds: dict[str, int], told: int, mask: set[int]
-        ) -> None:
-            where = orders["cwd"]
-            try:
-                os.setsid()
-                for number in DEAF_TO:
-                    if number != signal.SIGHUP or not orders["ignore_hup"]:
-                        signal.signal(number, signal.SIG_DFL)
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                # First out of the way of 0, 1 and 2, then into place.
-                safe = {name: os.dup(child_fds[name]) for name in ("stdin", "stdout", "stderr")}
-                for target, name in enumerate(("stdin", "stdout", "stderr")):
-                    os.dup2(safe[name], target)
-                os.chdir(where)
-                where = orders["argv"][0]
-                environment = os.environ if orders["env"] is None else orders["env"]
-                os.execvpe(where, orders["argv"], environment)  # noqa: S606
-            except (OSError, ValueError) as error:
-                code = getattr(error, "errno", None) or errno.EINVAL
-                os.write(told, f"{code} {where}".encode("utf-8", "surrogateescape"))
-            finally:
-                os._exit(127)
-
-        def wait(self) -> int:
-            """The exit code, -N for signal N; orphans are reaped meanwhile."""
-            while True:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    return os.waitstatus_to_exitcode(status)
-                self.others_gone()
-                self._next_death(60.0)
-
-        def others_gone(self) -> bool | None:
-            """Reap what was given to us; whether nobody is left. None: cannot be told."""
-            children = _children()
-            if children is None:
-                return None
-            for pid in [pid for pid in children if children[pid] == "Z" and pid != self.pid]:
-                with suppress(ChildProcessError):
-                    if os.waitpid(pid, os.WNOHANG)[0]:
-                        del children[pid]
-            return not children
-
-        def wait_for_others(self) -> bool:
-            """Until nobody is left; False where that cannot be told."""
-            while not (gone := self.others_gone()):
-                if gone is None:
-                    return False
-                self._next_death(5.0)
-            return True
-
-        def _next_death(self, timeout_s: float) -> None:
-            if sys.platform == "darwin":
-                signal.sigwait({signal.SIGCHLD})
-            else:
-                signal.sigtimedwait({signal.SIGCHLD}, timeout_s)
-            time.sleep(GATHER_S)  # deaths come in herds; those of this moment stay pending
-
-    def prepare() -> None:
-        """Be deaf to what is meant for the training, and adopt its orphans."""
-        for number in DEAF_TO:
-            signal.signal(number, signal.SIG_IGN)
-        if sys.platform == "linux":
-            prctl = ctypes.CDLL(None, use_errno=True).prctl
-            prctl(PR_SET_NAME, b"wtrain-keeper", 0, 0, 0)
-            prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def prepare() -> None:
+    """Be deaf to what is meant for the training, and adopt its orphans."""
+    for number in DEAF_TO:
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(PR_SET_NAME, b"wtrain-keeper", 0, 0, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def open_streams(orders: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
@@ -356,50 +322,55 @@ def open_streams(orders: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]
     return reads, {**child_fds, "stderr": writes.get("stderr", both)}
 
 
+def start_pump(orders: dict[str, Any], reads: dict[str, int]) -> list[Stream]:
+    """Begin to drain every stream into its file."""
+    if orders["wake_fd"] is not None and sys.platform != "win32":
+        os.set_blocking(orders["wake_fd"], False)
+    return [
+        Stream(path, reads[name], orders["cap_bytes"], orders["wake_fd"])
+        for name, path in orders["streams"].items()
+    ]
+
+
 def keep(orders: dict[str, Any]) -> int:
     """Start the training, pump until it and all its descendants are gone; our exit code."""
     prepare()
-    wake = Wake(orders["wake_fd"])
     started = Record("keeper.json", "keeper.json.tmp")
     ended = Record("exit.json", "exit.json.tmp")
     amended = Record("exit.json", "exit.json.tmp2")
+    wake_fd = orders["wake_fd"]
     reads, child_fds = open_streams(orders)
-    for fd in {*reads.values(), *child_fds.values(), *([] if wake.fd is None else [wake.fd])}:
+    for fd in {*reads.values(), *child_fds.values(), 0 if wake_fd is None else wake_fd}:
         os.set_inheritable(fd, False)
     me = os.getpid()
-    tell = orders["tell_start"]
-    about = {"keeper_pid": me, "keeper_start": _start_of(me, tell=tell), "pid": None, "start": None}
+    about = {"keeper_pid": me, "keeper_start": _start_of(me, orders), "pid": None, "start": None}
     try:
         training = Training(orders, child_fds)
     except OSError as error:
         failure = {"errno": error.errno, "message": f"{error.filename}: {error.strerror}"[:512]}
-        started.fill({**about, "error": failure, "started_at": time.time()}, 5.0)
-        ended.discard()
-        amended.discard()
-        wake.up()
+        started.fill({**about, "error": failure, "started_at": time.time()})
+        os.unlink(ended.draft)
+        os.unlink(amended.draft)
+        wake(wake_fd)
         return 1
-    streams = start_pump(orders, reads, wake)
+    streams = start_pump(orders, reads)
     # A writer that we keep open would hide the end of the stream, a reader the end of a pipeline.
     for fd in {*child_fds.values(), *orders["inherited_fds"]} - {0, 1, 2}:
         os.close(fd)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    who = {"pid": training.pid, "start": _start_of(training.pid, tell=tell)}
-    started.fill({**about, **who, "error": None, "started_at": time.time()}, 60.0)
-    wake.up()
+    who = {"pid": training.pid, "start": _start_of(training.pid, orders)}
+    started.fill({**about, **who, "error": None, "started_at": time.time()})
+    wake(wake_fd)
 
     code = training.wait()
     settled_by = time.monotonic() + SETTLE_S
     while not all(stream.settled() for stream in streams) and time.monotonic() < settled_by:
         time.sleep(GATHER_S)
-    outcome = {
-        **who,
-        "code": code if code >= 0 else None,
-        "signal": -code if code < 0 else None,
-        "ended_at": time.time(),
-    }
+    how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+    outcome = {**who, **how, "ended_at": time.time()}
     dropped_bytes = sum(stream.dropped_bytes for stream in streams)
-    ended.fill({**outcome, "dropped_bytes": dropped_bytes}, 60.0)
-    wake.up()
+    ended.fill({**outcome, "dropped_bytes": dropped_bytes})
+    wake(wake_fd)
 
     if not training.wait_for_others():
         for stream in streams:
@@ -409,18 +380,10 @@ def keep(orders: dict[str, Any]) -> int:
         stream.writer.join(max(finish_by - time.monotonic(), 0.0))
     lost_bytes = sum(stream.lost_bytes() for stream in streams)
     if lost_bytes > dropped_bytes:
-        amended.fill({**outcome, "dropped_bytes": lost_bytes})
+        amended.fill({**outcome, "dropped_bytes": lost_bytes}, patience_s=0.0)
     else:
-        amended.discard()
+        os.unlink(amended.draft)
     return 0
-
-
-def start_pump(orders: dict[str, Any], reads: dict[str, int], wake: Wake) -> list[Stream]:
-    """Begin to drain every stream into its file."""
-    return [
-        Stream(path, reads[name], orders["cap_bytes"], wake)
-        for name, path in orders["streams"].items()
-    ]
 
 
 def main(path: str) -> int:
@@ -433,7 +396,7 @@ def main(path: str) -> int:
         return keep(orders)
     # The keeper before us has died: the training writes on, somebody must drain it.
     prepare()
-    for stream in start_pump(orders, orders["fds"], Wake(orders["wake_fd"])):
+    for stream in start_pump(orders, orders["fds"]):
         stream.reader.join()
         stream.writer.join(orders["linger_s"])
     return 0
