@@ -361,7 +361,7 @@ def _process(member: Member, live: Live) -> str:
         role = "worker"
     if member.role == "worker" and member.rank is not None:
         role += f" of rank {member.rank}"
-    name = clean(member.name, 32)
+    name = clean(member.name, 32) if member.name != member.role else ""
     state = words.state_word(live.states.get(member.pid)) if live.here else "state unknown"
     shown = f"{member.pid} {role}" if role != "other" else f"{member.pid}"
     return ", ".join(part for part in (f"{shown} {name}".strip(), state) if part)
