@@ -418,3 +418,12 @@ print(witness._allow is not None)
 """
     assert training.run(script).stdout == "True\n"
     assert training.run(script, env={layout.ENV_NO_PTRACER: "1"}).stdout == "False\n"
+
+
+def test_a_checkpoint_that_the_script_loads_counts_as_resumed(training: Training) -> None:
+    """A script that gets its checkpoint by argument is known to have read it, once it has."""
+    training.resume = {
+        "via": "argv", "format": "torch", "path": str(training.root / "model.pt"), "step": 40,
+    }  # fmt: skip
+    words = training.json(PLAIN + SHOW, "0")
+    assert words[layout.W_RESUMED_STEP] == 41

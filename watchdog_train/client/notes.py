@@ -65,6 +65,11 @@ def setting(identifier, bit, took, why):
         pass
 
 
+def answered():
+    """Ids of the settings that have been reported on."""
+    return _settings
+
+
 def output_dir(path):
     """A directory that this training writes its checkpoints to."""
     try:

@@ -1,0 +1,290 @@
+"""The client inside a Hugging Face Trainer: progress, saves, resuming, requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client_runs import Training, plain_environment, run_script
+from watchdog_train.client import layout
+from watchdog_train.store.slots import read_slots
+
+pytestmark = [pytest.mark.processes, pytest.mark.torch]
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+BASE = """
+import hashlib, json, os, sys
+import torch, transformers
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 16
+    def __getitem__(self, index):
+        row = torch.arange(6) + index % 4
+        return {"input_ids": row, "labels": row}
+
+def trainer(out, steps=4, callbacks=(), **more):
+    torch.manual_seed(1)
+    config = GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=1)
+    arguments = dict(max_steps=steps, save_steps=2, per_device_train_batch_size=2,
+        logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True)
+    arguments.update(more)
+    return Trainer(GPT2LMHeadModel(config), TrainingArguments(out, **arguments),
+        train_dataset=Data(), eval_dataset=Data(), callbacks=list(callbacks))
+
+def digest(t):
+    data = b"".join(p.detach().numpy().tobytes() for p in t.model.parameters())
+    return hashlib.sha256(data).hexdigest()
+
+def words():
+    from watchdog_train.client import slot
+    return list(slot.words[:36])
+"""
+
+SAME = (
+    BASE
+    + """
+t = trainer("out", eval_strategy="steps", eval_steps=2)
+t.train()
+losses = [entry["loss"] for entry in t.state.log_history if "loss" in entry]
+print(json.dumps([losses, digest(t), sorted(os.listdir("out")), torch.rand(1).item()]))
+"""
+)
+
+
+def test_a_trainer_gives_the_same_bits_with_and_without_us(training: Training) -> None:
+    """Losses, weights and files are equal, and what is printed is as well."""
+    with_us = training.run(SAME)
+    without = run_script(training.root, SAME, env=plain_environment())
+    assert without.returncode == 0, without.stderr
+    assert with_us.stdout.splitlines()[-1] == without.stdout.splitlines()[-1]
+    assert len(with_us.stdout.splitlines()) == len(without.stdout.splitlines())
+
+
+SEEN = (
+    BASE
+    + """
+phases = []
+class Look(TrainerCallback):
+    def on_step_begin(self, *args, **kwargs): phases.append(words()[17])
+    def on_prediction_step(self, *args, **kwargs): phases.append(words()[17])
+    def on_save(self, *args, **kwargs): phases.append(words()[17])
+t = trainer("out", callbacks=[Look()])
+t.train()
+during = list(phases)
+after = words()
+del phases[:]
+t.evaluate()
+print(json.dumps([after, during, phases, words()[17]]))
+"""
+)
+
+
+def test_progress_phases_and_saves_are_seen(training: Training) -> None:
+    """global_step, totals, loss and phases are in the slot; a save is recorded file by file."""
+    words, during, evaluating, at_end = training.json(SEEN)
+    assert words[layout.W_FRAMEWORK_STEP] == 5
+    assert words[layout.W_OPTIMIZER_STEPS] == 4
+    assert words[layout.W_TOTAL_STEPS] == 4
+    assert words[layout.W_TRAIN_ORDINAL] == 1
+    assert words[layout.W_LOSS] > 0
+    assert words[layout.W_SAMPLES_PER_S] > 0
+    assert words[layout.W_SAVES_BEGUN] == words[layout.W_SAVES_ENDED] >= 2
+    assert words[layout.W_HOOKS_FAILED] == 0
+    assert words[layout.W_PHASE] == at_end == layout.PHASE_FINISHING
+    assert during[0] == layout.PHASE_FIRST_STEP
+    assert set(during[1:]) == {layout.PHASE_TRAIN}
+    assert set(evaluating) == {layout.PHASE_EVAL}
+    note = training.note()
+    assert note["hooks"]["transformers"] == "armed"
+    assert note["output_dirs"] == [str(training.root / "out")]
+    first, second = training.saves()
+    assert first.path == str(training.root / "out" / "checkpoint-2")
+    assert (first.format, first.step, first.ordinal) == ("hf", 2, 1)
+    assert first.output_dir == str(training.root / "out")
+    assert {"model.safetensors", "optimizer.pt", "trainer_state.json"} <= set(first.files)
+    for name, (size, mtime_ns) in second.files.items():
+        found = (Path(second.path) / name).stat()
+        assert (size, mtime_ns) == (found.st_size, found.st_mtime_ns)
+
+
+RESUME = (
+    BASE
+    + """
+first = []
+class Look(TrainerCallback):
+    def on_train_begin(self, args, state, control, **kwargs): first.append(state.global_step)
+given = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
+for out in sys.argv[1].split(","):
+    t = trainer(out, callbacks=[Look()], steps=6, save_strategy="no")
+    t.train(**({} if given is None else {"resume_from_checkpoint": given}))
+print(json.dumps([first, words()]))
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoints")
+    script = BASE + "trainer('out').train()\n"
+    done = run_script(root, script, env=plain_environment())
+    assert done.returncode == 0, done.stderr
+    return root / "out"
+
+
+def resumed(
+    training: Training, checkpoints: Path, order: dict[str, Any], *arguments: str
+) -> tuple[list[int], list[int]]:
+    (training.root / "out").symlink_to(checkpoints)
+    training.resume = {
+        "via": "hook",
+        "format": "hf",
+        "path": str(checkpoints / "checkpoint-2"),
+        "step": 2,
+        "output_dir": str(training.root / "out"),
+        "ordinal": 1,
+    } | order
+    first, words = training.json(RESUME, *arguments)
+    return first, words
+
+
+def test_only_the_training_it_came_from_is_resumed(training: Training, checkpoints: Path) -> None:
+    """The order names a directory and which training it was: that one, once, and no other."""
+    first, words = resumed(training, checkpoints, {"ordinal": 2}, "other,out,out")
+    assert first == [0, 2, 0]
+    assert words[layout.W_RESUMED_STEP] == 3
+    assert any("resumed from" in note for note in training.note()["notes"])
+
+
+def test_without_an_ordinal_the_first_training_is_meant(
+    training: Training, checkpoints: Path
+) -> None:
+    """A second Trainer with the same directory starts from the beginning."""
+    first, _ = resumed(training, checkpoints, {"ordinal": None}, "out,out")
+    assert first == [2, 0]
+
+
+def test_a_value_of_the_users_is_never_overridden(training: Training, checkpoints: Path) -> None:
+    """The script names a checkpoint itself: that one is used, and the note says so."""
+    own = str(checkpoints / "checkpoint-4")
+    first, words = resumed(training, checkpoints, {}, "out", f'"{own}"')
+    assert first == [4]
+    assert words[layout.W_RESUMED_STEP] == 0
+    assert any("the script says itself" in note for note in training.note()["notes"])
+
+
+ASKED = (
+    BASE
+    + """
+class Wait(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step in (3, 6):
+            print("now", flush=True)
+            sys.stdin.readline()
+t = trainer("out", steps=1000, callbacks=[Wait()], save_strategy="no", logging_strategy="no")
+t.train()
+print(t.state.global_step, sorted(os.listdir("out")))
+sys.stdout.flush()
+sys.stdin.readline()
+"""
+)
+
+
+def test_requests_are_acted_on_at_the_end_of_a_step(training: Training) -> None:
+    """A save-request saves and goes on, a stop-request saves and ends; both are answered."""
+    with training.control() as page:
+        process = training.start(ASKED)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "now\n"
+            (reading,) = read_slots(training.slot_dir).readings
+            assert reading.can_save
+            assert reading.can_stop
+            saving = page.request_save()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            lines = [process.stdout.readline()]
+            assert lines == ["now\n"]
+            stopping = page.request_stop()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            while not lines[-1].startswith("7 "):
+                lines.append(process.stdout.readline())
+                assert lines[-1], process.stderr and process.stderr.read()
+            assert "['checkpoint-4', 'checkpoint-7']" in lines[-1]
+            (reading,) = read_slots(training.slot_dir).readings
+            assert (reading.save_answered, reading.stop_answered) == (saving, stopping)
+            assert (reading.step, reading.phase) == (7, "finishing")
+        finally:
+            process.communicate("\n", timeout=30)
+    assert [save.step for save in training.saves()] == [4, 7]
+
+
+EXPLICIT = (
+    BASE
+    + """
+import pickle
+from watchdog_train.integrations.transformers import WatchdogCallback
+t = trainer("out", callbacks=[WatchdogCallback()], save_strategy="no")
+t.train()
+copied = pickle.loads(pickle.dumps(WatchdogCallback()))
+print(json.dumps([t.state.global_step, type(copied).__name__]))
+"""
+)
+
+
+def test_the_explicit_callback_does_nothing_unsupervised(training: Training) -> None:
+    """Added by hand it works in and out of a supervised run, and is pickled as a plain one."""
+    env = plain_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    without = run_script(training.root, EXPLICIT, env=env)
+    assert without.stdout.splitlines()[-1] == '[4, "TrainerCallback"]', without.stderr
+    assert training.json(EXPLICIT) == [4, "TrainerCallback"]
+
+
+DATASETS = """
+import json, sys
+import datasets
+from tqdm import tqdm
+from watchdog_train.client import slot, layout as L
+seen = []
+def work(row):
+    seen.append(slot.words[L.W_PHASE])
+    return {"y": row["x"] + 1}
+data = datasets.Dataset.from_dict({"x": [1, 2, 3]})
+datasets.disable_progress_bars()
+rows = data.map(work, num_proc=2).filter(lambda row: row["y"] > 2, num_proc=2)["y"]
+ticks = slot.words[L.W_TICKS]
+bar = tqdm(total=3, file=open("bar", "w"), mininterval=0)
+bar.refresh(); bar.refresh()
+still = slot.words[L.W_TICKS]
+bar.update(1); bar.refresh()
+bar.close()
+print(json.dumps([list(rows), seen, still - ticks, slot.words[L.W_TICKS] - still,
+                  slot.words[L.W_SETTINGS_TAKEN]]))
+"""
+
+
+def test_datasets_and_progress_bars(training: Training) -> None:
+    """map() is phase load and loses its processes when asked; a bar counts only when it moves."""
+    pytest.importorskip("datasets")
+    training.settings = [{"id": "num-proc-none"}]
+    rows, seen, still, moved, taken = training.json(
+        DATASETS, env={"HF_HOME": str(training.root / "hf"), "HF_HUB_OFFLINE": "1"}
+    )
+    assert rows == [3, 4]
+    assert seen == [layout.PHASE_LOAD] * 3
+    assert (still, moved, taken) == (0, 1, 1)
+    assert training.note()["settings"]["num-proc-none"]["why"] == "num_proc 2 -> None"
