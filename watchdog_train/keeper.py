@@ -108,9 +108,12 @@ class Stream:
                     self.changed.wait()
                 if not self.blocks:
                     return
-                data = self.blocks.popleft()
-                while self.blocks and len(data) + len(self.blocks[0]) <= WRITE_BYTES:
-                    data += self.blocks.popleft()
+                blocks = [self.blocks.popleft()]
+                size = len(blocks[0])
+                while self.blocks and size + len(self.blocks[0]) <= WRITE_BYTES:
+                    blocks.append(self.blocks.popleft())
+                    size += len(blocks[-1])
+            data = b"".join(blocks)
             written = self._append(data)
             with self.changed:
                 self.held_bytes -= max(written, 0)
@@ -180,9 +183,14 @@ class Record:
         fd = os.open(self.draft, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.write(fd, text.ljust(RECORD_BYTES))
-            if text:
-                os.fsync(fd)
         finally:
+            os.close(fd)
+
+    def make_durable(self) -> None:
+        """For a power cut; after it was published, because a disk may take its time."""
+        with suppress(OSError):
+            fd = os.open(self.name, os.O_RDWR)
+            os.fsync(fd)
             os.close(fd)
 
 
@@ -371,6 +379,7 @@ def keep(orders: dict[str, Any]) -> int:
     dropped_bytes = sum(stream.dropped_bytes for stream in streams)
     ended.fill({**outcome, "dropped_bytes": dropped_bytes})
     wake(wake_fd)
+    ended.make_durable()
 
     if not training.wait_for_others():
         for stream in streams:
