@@ -7,22 +7,14 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.model import Patience, Plan
-from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.report import words
-from watchdog_train.report.facts import (
-    ScriptLines,
-    culprit_words,
-    exit_words,
-    role_counts,
-    run_again,
-    settings_to_keep,
-    stalls_dir,
-    step_words,
-)
+from watchdog_train.report.facts import culprit_words, exit_words, role_counts, step_words
+from watchdog_train.report.summary import PREFIX, closing_lines, opening_lines, prefixed
 from watchdog_train.report.words import clean, duration
 
-PREFIX = "wtrain: "
+__all__ = ["PREFIX", "closing_lines", "narrate", "opening_lines"]
+
 MAX_NAMED = 4
 """Processes, orphans and the like that are named one by one."""
 
@@ -35,146 +27,9 @@ _PATIENCE: dict[Patience, str] = {
 }
 
 
-def opening_lines(
-    *, state: State, policy: Policy, watching_pid: int, files: str
-) -> tuple[str, ...]:
-    """What is watched, what may happen to it, and how to ask or stop.
-
-    Args:
-        state: after the first attempt_launched event.
-        policy: the settings of the run.
-        watching_pid: the root process of training.
-        files: the run directory as the user would type it, such as `wtrain-runs/latest`.
-    """
-    run = f"run {clean(state.run_id, 100)}, watching pid {watching_pid}"
-    return _prefixed(
-        f"{run}, files in {words.short_path(files, state.cwd)}",
-        _on_a_hang(policy),
-        "wtrain status | Ctrl-C saves and stops, twice kills",
-    )
-
-
-def _on_a_hang(policy: Policy) -> str:
-    recovery = policy.recovery
-    if recovery.observe:
-        return "on a hang: dump and report, nothing is killed and nothing is changed (--observe)"
-    if recovery.on_stall == "report":
-        return "on a hang: dump and report, nothing is killed (--on-stall report)"
-    if recovery.on_stall == "stop" or recovery.max_restarts == 0:
-        return "on a hang: dump and stop, no restart"
-    text = (
-        "on a hang: dump, stop, restart from the newest whole checkpoint "
-        f"(at most {'once' if recovery.max_restarts == 1 else f'{recovery.max_restarts} times'}); "
-    )
-    if "training" in recovery.allow:
-        return text + "may change workers, threads, batch, evaluation, length"
-    text += "may change workers and threads; "
-    single = [clean(name, 60) for name in recovery.allow if name not in ("execution", "device")]
-    if single:
-        return text + f"of training settings only {words.listed(single)}"
-    return text + "may not change batch, evaluation, length (--allow training)"
-
-
-def closing_lines(
-    state: State, script_lines: ScriptLines, *, report: str | None = None
-) -> tuple[str, ...]:
-    """The summary at the end of a run; `report` is the path of report.html, if there is one."""
-    if not state.finished:
-        return ()
-    lines = [_outcome(state)]
-    if state.warning:
-        lines.append(f"warning: {clean(state.warning)}")
-    reported = [stall for stall in state.stalls if stall.reported_only]
-    if reported:
-        times = "once" if len(reported) == 1 else f"{len(reported)} times"
-        lines.append(f"would have killed {times}, here is why:")
-        lines += [f"  {clean(stall.id, 40)}: {clean(stall.words)}" for stall in reported]
-    where = stalls_dir(state)
-    if where is not None:
-        lines.append(f"dumps: {where} ({words.listed([clean(s.id, 40) for s in state.stalls])})")
-    lines += _for_good(state, script_lines)
-    if state.outcome in ("gave_up", "failed", "stopped") and state.attempts:
-        lines += _go_on(state)
-    if report is not None and (state.stalls or state.outcome != "succeeded"):
-        lines.append(f"report: {words.short_path(report, state.cwd)}")
-    return _prefixed(*lines)
-
-
-def _outcome(state: State) -> str:
-    heads = {
-        "succeeded": "success",
-        "failed": "failed",
-        "stopped": "stopped",
-        "gave_up": "gave up",
-    }
-    head = heads[state.outcome or "failed"]
-    why = clean(state.why or "no reason recorded").removeprefix(f"{head}: ")
-    parts = [f"{head}: {why}"]
-    progress = state.progress
-    step = progress.step if progress.step is not None else state.best_step
-    if step is not None:
-        total = f" of {words.number(progress.total_steps)}" if progress.total_steps else ""
-        parts.append(f"step {words.number(step)}{total}")
-    if state.restarts:
-        parts.append(words.count(state.restarts, "restart"))
-    stalls = sum(stall.why == "stall" for stall in state.stalls)
-    crashes = sum(stall.why == "crash" for stall in state.stalls)
-    parts += [
-        words.count(number, noun)
-        for number, noun in ((stalls, "stall"), (crashes, "crash"))
-        if number
-    ]
-    if state.started_at is not None and state.updated_at is not None:
-        parts.append(duration(state.updated_at - state.started_at))
-    return f"{parts[0]}; {', '.join(parts[1:])}" if len(parts) > 1 else parts[0]
-
-
-def _for_good(state: State, script_lines: ScriptLines) -> list[str]:
-    kept = settings_to_keep(state)
-    if not kept:
-        return []
-    ids = words.listed([clean(name, 60) for name in kept])
-    lines = [f"settings of the last attempt: {ids}"]
-    shown = [script_lines[name] for name in kept if name in script_lines]
-    if state.outcome == "succeeded" and shown:
-        lines.append("to make this permanent, put into your script:")
-        lines += [f"  {clean(part)}" for line in shown for part in line.splitlines()]
-    return lines
-
-
-def _go_on(state: State) -> list[str]:
-    lines = [f"to go on: {run_again(state)}"]
-    if state.checkpoint_chosen is not None:
-        lines.append(
-            f"newest checkpoint used: {words.short_path(state.checkpoint_chosen, state.cwd)}"
-        )
-    return lines
-
-
-def progress_line(state: State) -> str | None:
-    """One line of progress for a log, None while no step is known. Without the prefix."""
-    progress = state.progress
-    if progress.step is None:
-        return None
-    text = step_words(progress.step)
-    if progress.total_steps:
-        text += f" of {words.number(progress.total_steps)}"
-    if progress.percent is not None:
-        text += f" ({words.percent_text(progress.percent)})"
-    if progress.loss is not None:
-        text += f", loss {words.number(progress.loss)}"
-    if progress.eta_s is not None:
-        text += f", {duration(progress.eta_s)} left"
-    return text
-
-
 def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """Zero or more lines about an event; `state` is the state after it."""
-    return _prefixed(*_sentences(event, state))
-
-
-def _prefixed(*lines: str) -> tuple[str, ...]:
-    return tuple(f"{PREFIX}{line}" for line in lines)
+    return prefixed(*_sentences(event, state))
 
 
 def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
-from watchdog_train.core.model import Member, RankStatus
+from watchdog_train.core.model import RankStatus
 from watchdog_train.core.state import StallRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.facts import culprit_words
 from watchdog_train.report.live import Live
+from watchdog_train.report.process_tree import process_tree
 from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
 from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
 
@@ -58,7 +59,7 @@ def status_text(
     foot = _lines(below, width)
     tail = [clean(line, 400) for line in live.log_tail if clean(line)][-MAX_LOG_LINES:]
     room = SCREEN_LINES - len(head) - len(foot) - (len(tail) + 1 if tail else 0)
-    tree = _tree(state, live, limit=max(MIN_PROCESSES, min(MAX_PROCESSES, room)))
+    tree = process_tree(state, live, limit=max(MIN_PROCESSES, min(MAX_PROCESSES, room)))
     middle = _lines([("Processes" if i == 0 else "", row) for i, row in enumerate(tree)], width)
     lines = [*head, *middle, *foot]
     left = SCREEN_LINES - len(lines) - 1
@@ -317,51 +318,3 @@ def _saving_line(state: State, live: Live) -> str:
             return "asked to save, no finished save seen since"
         return "this script cannot be asked to save"
     return ""
-
-
-def _tree(state: State, live: Live, *, limit: int) -> list[str]:
-    """Recorded members as a tree; a dead parent's children hang where they can be seen."""
-    if state.finished:
-        return []
-    members = [member for member in state.members if not live.here or member.pid in live.states]
-    by_parent: dict[int, list[Member]] = {}
-    pids = {member.pid for member in members}
-    for member in members:
-        parent = member.ppid if member.ppid in pids and member.ppid != member.pid else 0
-        by_parent.setdefault(parent, []).append(member)
-    lines: list[str] = []
-    drawn: set[int] = set()
-
-    def draw(member: Member, lead: str, branch: str) -> None:
-        # The bound also keeps a chain of a thousand parents from exhausting the stack.
-        if member.pid in drawn or len(lines) > limit:
-            return
-        drawn.add(member.pid)
-        lines.append(f"{lead}{branch}{_process(member, live)}")
-        children = by_parent.get(member.pid, [])
-        below = lead + {"": "", "├─": "│ ", "└─": "  "}[branch]
-        for i, child in enumerate(children):
-            draw(child, below, "└─" if i == len(children) - 1 else "├─")
-
-    roots = by_parent.get(0, [])
-    for member in [*roots, *members]:
-        draw(member, "", "")
-    if len(members) > limit:
-        lines = [*lines[: limit - 1], f"… {len(members) - limit + 1} more"]
-    return lines
-
-
-def _process(member: Member, live: Live) -> str:
-    role = {"rank": f"rank {member.rank}", "worker": f"worker {member.worker}"}.get(
-        member.role, member.role
-    )
-    if member.rank is None and member.role == "rank":
-        role = "rank"
-    if member.worker is None and member.role == "worker":
-        role = "worker"
-    if member.role == "worker" and member.rank is not None:
-        role += f" of rank {member.rank}"
-    name = clean(member.name, 32) if member.name != member.role else ""
-    state = words.state_word(live.states.get(member.pid)) if live.here else "state unknown"
-    shown = f"{member.pid} {role}" if role != "other" else f"{member.pid}"
-    return ", ".join(part for part in (f"{shown} {name}".strip(), state) if part)
