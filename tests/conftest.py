@@ -12,7 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.support import MARKER, marked_processes, wait_until
+from tests.support import MARKER, marked_processes, reap_started, wait_until
 
 hypothesis.settings.register_profile("wtrain", deadline=None)
 hypothesis.settings.load_profile("wtrain")
@@ -49,6 +49,13 @@ def _nothing_outlives_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     marker = uuid.uuid4().hex
     monkeypatch.setenv(MARKER, marker)
     yield
+    try:
+        _fail_when_something_is_left(marker)
+    finally:
+        reap_started()
+
+
+def _fail_when_something_is_left(marker: str) -> None:
     if not marked_processes(marker):
         return
     try:

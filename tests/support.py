@@ -204,6 +204,19 @@ def read_log(run_dir: Path) -> list[Event]:
     return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
 
 
+STARTED: list[subprocess.Popen[bytes]] = []
+"""Commands of wtrain that the running test has started."""
+
+
+def reap_started() -> None:
+    """Ends and reaps what `start_wtrain` has started and a failing test has left behind."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)
+
+
 def run_directories(cwd: Path) -> list[Path]:
     """Run directories under `cwd`, oldest first."""
     logs = (cwd / "wtrain-runs").glob("*/events.jsonl")
@@ -387,6 +400,7 @@ def start_wtrain(
             stderr=err_file,
             start_new_session=True,
         )
+    STARTED.append(process)
     return RunningWtrain(command, process, cwd, full, out, err)
 
 
