@@ -69,6 +69,8 @@ class Observation(Value, frozen=True, kw_only=True):
     survey: Survey | None = None
     settings: tuple[SettingReport, ...] = ()
     last_save: SaveReport | None = None
+    bundles: int = 0
+    """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
 

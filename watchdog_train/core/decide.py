@@ -31,7 +31,7 @@ from watchdog_train.core.news import news, progress_event
 from watchdog_train.core.outcome import finish
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
-from watchdog_train.core.suspect import watch
+from watchdog_train.core.suspect import next_stall_id, watch
 
 Remedies = Mapping[str, RemedySpec]
 Rule = Callable[[Observation, State, Policy, Remedies], Action | None]
@@ -48,11 +48,6 @@ def decide(observation: Observation, state: State, policy: Policy, remedies: Rem
             if action is not None:
                 return action
     return Wait(until=observation.now + policy.detection.poll_s)
-
-
-def next_stall_id(state: State) -> str:
-    """Bundles are numbered from 0001 through the whole run."""
-    return f"{len(state.stalls) + 1:04d}"
 
 
 def _answer_request(
@@ -75,7 +70,7 @@ def _answer_request(
             return AskSave(can_be_asked=asked, by=request.by)
         case "dump":
             return StartEvidence(
-                stall_id=next_stall_id(state),
+                stall_id=next_stall_id(observation, state),
                 bundle_why="manual",
                 kind="manual",
                 verdict=observation.verdict,
@@ -208,7 +203,7 @@ def _wind_up(
     failed = attempt.code != 0 and attempt.how_known != "not-started"
     if failed and attempt.crash_id is None and attempt.stall_id is None and state.stop is None:
         return StartEvidence(
-            stall_id=next_stall_id(state),
+            stall_id=next_stall_id(observation, state),
             bundle_why="crash",
             kind="crash",
             verdict=observation.verdict,

@@ -5,8 +5,6 @@ An event is a fact that has happened or, for the types marked intent, is about t
 after a supervisor's death every open intent is settled by looking.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The nouns of the core: frozen values that every room exchanges, without behaviour."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

@@ -4,8 +4,6 @@
 field is its `Annotated` description, so it is written once. All times are seconds.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

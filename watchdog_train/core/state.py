@@ -1,7 +1,5 @@
 """What is known about a run, as one frozen value; core.evolve folds the events into it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from watchdog_train.core.events import KillSequence, KillStage, Looked

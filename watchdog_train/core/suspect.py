@@ -18,6 +18,11 @@ FINISHING_PATIENCE_S = 60.0
 """Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""
 
 
+def next_stall_id(observation: Observation, state: State) -> str:
+    """Bundles are numbered from 0001 through the whole run; a number on disk is never reused."""
+    return f"{max(len(state.stalls), observation.bundles) + 1:04d}"
+
+
 def watch(
     observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
 ) -> Action | None:
@@ -44,11 +49,11 @@ def watch(
             if state.muted:
                 return None
             if verdict.basis == "hard-budget":
-                return _busy(state, verdict)
+                return _busy(observation, state, verdict)
             return _quiet(observation, state, policy, verdict)
 
 
-def _busy(state: State, verdict: Verdict) -> Action | None:
+def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | None:
     """Over the hard limit but working: dumped and said once, never killed by itself."""
     if "busy" in state.notices:
         return None
@@ -56,7 +61,10 @@ def _busy(state: State, verdict: Verdict) -> Action | None:
         noticed = e.Noticed(kind="busy", pids=verdict.pids, why=verdict.why)
         return Record(events=(noticed,))
     return StartEvidence(
-        stall_id=f"{len(state.stalls) + 1:04d}", bundle_why="manual", kind="busy", verdict=verdict
+        stall_id=next_stall_id(observation, state),
+        bundle_why="manual",
+        kind="busy",
+        verdict=verdict,
     )
 
 
@@ -126,7 +134,7 @@ def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:
 def _declare(observation: Observation, state: State, basis: Basis, why: str) -> Record:
     verdict = observation.verdict
     declared = e.StallDeclared(
-        stall_id=f"{len(state.stalls) + 1:04d}",
+        stall_id=next_stall_id(observation, state),
         basis=basis,
         phase=verdict.phase,
         ranks=verdict.ranks,

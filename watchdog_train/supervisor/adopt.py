@@ -75,13 +75,16 @@ def adopt_run(
     )
     me = this_supervisor(session.system)
     rebooted = state.boot_id is not None and state.boot_id != me.boot_id
+    why = "the machine was started again" if rebooted else "the supervisor was gone"
+    if session.context.log.torn_tail is not None:
+        why += "; it was killed in the middle of writing an event, which is lost"
     session.supervisor.record(
         e.Adopted(
             pid=me.pid,
             start=me.start,
             boot_id=me.boot_id,
             previous_pid=state.supervisor.pid if state.supervisor is not None else 0,
-            why="the machine was started again" if rebooted else "the supervisor was gone",
+            why=why,
         )
     )
     session.register()

@@ -15,7 +15,7 @@ from watchdog_train.core.state import State
 from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.launch import resize
+from watchdog_train.supervisor.launch import drain_without_keeper, resize
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.terminal import terminal_now
@@ -50,6 +50,13 @@ class Supervisor:
             self._observer.lengthen(self.state, event.stall_id)
         if isinstance(event, e.AttemptLaunched) and len(self.state.attempts) == 1:
             self._open(event.pid)
+        if isinstance(event, e.Noticed) and event.kind == "keeper" and context.keeper is not None:
+            drain_without_keeper(
+                context.keeper,
+                context.directory.attempt(number),
+                context.children,
+                log_cap_bytes=context.policy.output.log_cap_bytes,
+            )
         for line in narrate(stamped, self.state):
             context.display.say(line)
 
@@ -105,9 +112,6 @@ class Supervisor:
             self._on_signal(signals.Signals(number))
 
     def _on_signal(self, number: signals.Signals) -> None:
-        """The table of signals. SIGHUP is none of them: the display sees for itself that its
-        terminal is gone, and the run goes on.
-        """
         context = self._context
         match number.name:
             case "SIGINT":
@@ -116,6 +120,8 @@ class Supervisor:
                 self._observer.requests.append(Request(kind="stop", by="SIGTERM"))
             case "SIGQUIT":
                 self._observer.requests.append(Request(kind="dump", by="SIGQUIT"))
+            case "SIGHUP":
+                context.display.leave_terminal()
             case "SIGWINCH":
                 if context.keeper is not None:
                     now = terminal_now(foreground=True)

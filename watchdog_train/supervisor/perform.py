@@ -188,7 +188,21 @@ class Performer:
             exit=observation.exit,
             command=state.argv,
             oom_kills_before=context.oom_kills_before,
+            done=self._what_follows(why),
         )
+
+    def _what_follows(self, why: BundleWhy) -> tuple[str, ...]:
+        """For the reader of a bundle: what its supervisor does next."""
+        recovery = self._context.policy.recovery
+        if why == "manual":
+            return ("nothing: the evidence was asked for, the training goes on",)
+        if recovery.observe or (why == "stall" and recovery.on_stall == "report"):
+            return ("nothing is killed or changed (report only)",)
+        reaction = recovery.on_stall if why == "stall" else recovery.on_crash
+        ending = "then every process of the training is ended"
+        if reaction == "stop":
+            return (f"{ending}, and the run stops",)
+        return (f"{ending}, and it restarts from the newest whole checkpoint, if it may",)
 
     def _verdict(self, kind: str, verdict: Verdict, state: State) -> dict[str, object]:
         return {

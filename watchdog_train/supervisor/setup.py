@@ -17,12 +17,15 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 from watchdog_train.evidence.host import oom_kills
+from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.report.narrative import closing_lines
+from watchdog_train.report.write import write_report
 from watchdog_train.store import registry
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.lock import Holder, RunLock
+from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.children import ChildTable
@@ -187,11 +190,20 @@ class RunSession:
         return self.supervisor.state.why or "ended for an unknown reason"
 
     def close_with_words(self) -> None:
-        """The summary of a finished run."""
+        """The report of a finished run, and its summary."""
         lines = {name: spec.script_line for name, spec in self.context.remedies.items()}
-        for line in closing_lines(self.supervisor.state, lines):
+        for line in closing_lines(self.supervisor.state, lines, report=self._report(lines)):
             self.context.display.say(line)
         self.context.display.drain(time.monotonic() + WORDS_WITHIN_S)
+
+    def _report(self, script_lines: Mapping[str, str]) -> str | None:
+        """Path of report.html; a report that cannot be written is said, and costs nothing else."""
+        try:
+            events = read_events(self.directory.events, spill_dir=self.directory.spill_dir).events
+            return str(write_report(self.directory.path, events, script_lines, redact_argv))
+        except (OSError, WtrainError) as error:
+            self.context.display.say(f"wtrain: the report could not be written: {error}")
+            return None
 
     def run(self) -> None:
         """The loop, with the signals ours.

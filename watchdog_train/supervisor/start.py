@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from watchdog_train.config import dump_policy
 from watchdog_train.core.policy import Policy
+from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.run_directory import create, default_runs_dir, name_from_command
 from watchdog_train.supervisor.display import Display
@@ -34,7 +35,15 @@ def start_run(
     handle_duplicates(key, policy.recovery.duplicates)
     name = policy.name or name_from_command(command)
     directory = create(default_runs_dir(policy.runs_dir), name, time.time())
-    directory.config.write_text(dump_policy(policy), encoding="utf-8")
+    try:
+        directory.config.write_text(dump_policy(policy), encoding="utf-8")
+    except OSError as error:
+        raise WtrainError(
+            f"the run's settings cannot be written: {error.strerror}",
+            context=str(directory.config),
+            hint="choose another place with --runs-dir",
+            reference="run-directory-unwritable",
+        ) from error
     session = RunSession(
         directory,
         policy,

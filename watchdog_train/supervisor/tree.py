@@ -61,6 +61,8 @@ class ProcessTree:
         self._deaths = 0
         self._empty_looks = 0
         self._scanned_at = 0.0
+        self.rows: Mapping[int, ProcessRow] = {}
+        """The newest snapshot, for whoever reaps orphans that were given to us."""
 
     def seed(self, members: Iterable[Member]) -> None:
         """Record members that are known from elsewhere: a launch, or a census in the log."""
@@ -94,6 +96,7 @@ class ProcessTree:
             self._add_by_token()
             rows = self._system.snapshot(tuple(self._members))
             self._add_descendants(rows)
+        self.rows = rows
         samples = self._sample(rows, slots)
         alive = [s for s in samples if s.member.role != "keeper" and s.state not in ("Z", "X")]
         if alive:
