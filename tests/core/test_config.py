@@ -288,7 +288,7 @@ def test_derived_pages_and_files_are_current() -> None:
 @pytest.mark.processes
 def test_presets_work_from_a_built_wheel(tmp_path: Path) -> None:
     """A wheel holds every preset: `--preset overnight` needs no file of the repository."""
-    code = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
+    code = "import hatchling.build as b, sys; print(b.build_wheel(sys.argv[1]))"
     source = tmp_path / "source"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "watchdog_train"):
