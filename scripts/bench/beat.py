@@ -31,6 +31,45 @@ for _ in range(5):
 print(min(best))
 """
 
+HOOKS = """
+import sys, time, types
+import watchdog_train
+watchdog_train.beat()
+from watchdog_train.client.hooks import torch as hooks
+
+def nothing(*args):
+    return 1
+
+class Bare:
+    __next__ = nothing
+
+class Iterator:
+    __next__ = nothing
+
+found = []
+loader = types.SimpleNamespace(_BaseDataLoaderIter=Iterator)
+optimizer = types.SimpleNamespace(register_optimizer_step_post_hook=found.append)
+torch = types.SimpleNamespace(autograd=types.SimpleNamespace(backward=nothing))
+sys.modules["torch.utils.data.dataloader"] = loader
+sys.modules["torch.optim.optimizer"] = optimizer
+for arm in (hooks._steps, hooks._backward, hooks._batches):
+    arm(torch)
+
+def cost(act):
+    best = []
+    for _ in range(5):
+        begin = time.process_time_ns()
+        for _ in range(50000):
+            act()
+        best.append((time.process_time_ns() - begin) / 50000)
+    return min(best)
+
+hooked, bare = Iterator(), Bare()
+step_done = found[0]
+print(cost(lambda: (next(hooked), torch.autograd.backward(1), step_done(1, (), {})))
+      - cost(lambda: (next(bare), nothing(1))))
+"""
+
 STEP = """
 import time
 import torch
@@ -64,6 +103,8 @@ def main() -> None:
         }
         beats = [printed(BEAT, supervised) for _ in range(runs)]
         report("beat, in a loop", "ns", beats, None)
+        hooks = [printed(HOOKS, supervised) for _ in range(runs)]
+        report("the hooks of one step, around nothing", "ns", hooks, None)
         steps = [(printed(STEP, supervised), printed(STEP, bare)) for _ in range(runs)]
         report("training step (batch, backward, optimizer)", "ns", *zip(*steps, strict=True))
         starts = [(started(supervised), started(bare)) for _ in range(runs * 10)]
