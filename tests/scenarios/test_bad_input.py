@@ -192,7 +192,9 @@ def test_without_py_spy(tmp_path: Path) -> None:
     command = program_command("loader_fork_lock.py")
     options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
     run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, env=env, wtrain=wtrain)
-    refused(run, "pip install py-spy", code=0)
+    refused(run, code=0)
+    bundle = Path(run.only("evidence_collected")["dir"])
+    assert "pip install py-spy" in (bundle / "processes.json").read_text("utf-8")
     assert last_line(run.stdout).startswith("finished step=40 ")
 
 

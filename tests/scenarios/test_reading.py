@@ -47,7 +47,7 @@ PROCESS_KEYS = {"pid", "start", "role", "rank", "worker", "state", "captured", "
 
 
 def status(cwd: Path) -> dict[str, Any]:
-    """The answer of `wtrain status --json`, with the documented keys; 0 it runs, 3 over, 4 unwatched."""
+    """The answer of `wtrain status --json`, and its exit code: 0 runs, 3 ended, 4 unwatched."""
     told = run_wtrain("status", "--json", cwd=cwd)
     answer = told.json()
     alive = answer["supervisor"]["alive"]
@@ -128,9 +128,9 @@ def test_after_a_hang(tmp_path: Path) -> None:
     assert shown["schema_version"] == 1
     words = run_wtrain("show", cwd=tmp_path).check(0).stdout
     assert "__getitem__" in words
+    assert str(stall["diagnosis"]["culprit"]["pid"]) in words
     for process in run.only("evidence_collected")["processes"]:
         assert process.keys() >= PROCESS_KEYS
-        assert str(process["pid"]) in words
     logs = run_wtrain("logs", cwd=tmp_path).check(0)
     assert "finished step=40" in logs.stdout
     first = run_wtrain("logs", "--attempt", "1", cwd=tmp_path).check(0)
