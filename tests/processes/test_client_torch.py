@@ -400,6 +400,35 @@ def test_ranks_stop_at_the_same_step(training: Training) -> None:
     assert outputs == ["True True\n", "True True\n"]
 
 
+SPAWNED = """
+import json, torch, torch.multiprocessing
+from watchdog_train.client import slot, layout as L
+
+def train(rank, port):
+    import torch.distributed as dist
+    before = slot.words[L.W_ROLE]
+    dist.init_process_group(
+        "gloo", init_method="tcp://127.0.0.1:" + str(port), rank=rank, world_size=2)
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    parameter.sum().backward()
+    optimizer.step()
+    found = [before, slot.words[L.W_ROLE], slot.words[L.W_RANK], slot.words[L.W_WORLD_SIZE]]
+    open("rank" + str(rank), "w").write(json.dumps(found))
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, (PORT,), nprocs=2)
+    print(json.dumps([json.load(open("rank" + str(rank))) for rank in range(2)]))
+"""
+
+
+def test_children_that_start_to_train_become_ranks(training: Training) -> None:
+    """torch.multiprocessing.spawn gives children: nobody, until they take a step as a rank."""
+    ranks = training.json(SPAWNED.replace("PORT", str(_free_port())))
+    other, rank = layout.ROLE_OTHER, layout.ROLE_RANK
+    assert ranks == [[other, rank, 1, 2], [other, rank, 2, 2]]
+
+
 def _free_port() -> int:
     import socket
 

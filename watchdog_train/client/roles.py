@@ -27,9 +27,10 @@ def own_role(forked, worker_id):
     world = _number("WORLD_SIZE")
     if worker_id is not None:
         return L.ROLE_WORKER, rank, local_rank, world
-    if forked or _multiprocessing_child():
+    argv = command_line()
+    if forked or _multiprocessing_child(argv):
         return L.ROLE_OTHER, rank, local_rank, world
-    if is_launcher(command_line()):
+    if is_launcher(argv):
         return L.ROLE_LAUNCHER, None, None, None
     if rank is not None:
         return L.ROLE_RANK, rank, local_rank, world
@@ -91,13 +92,18 @@ def start_ticks():
         return 0
 
 
-def _multiprocessing_child():
-    # Not sys.modules.get("multiprocessing") alone: the parent imports that, too.
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
+def _multiprocessing_child(argv):
+    # A spawned child imports its main module, and with it torch, before it knows its parent.
+    if "--multiprocessing-fork" in argv or any(
+        "multiprocessing.forkserver" in word for word in argv[1:4]
+    ):
         return True
-    foreign = sys.modules.get("multiprocess.process")
-    return foreign is not None and foreign.parent_process() is not None
+    # multiprocess: the copy of multiprocessing that datasets uses.
+    for name in ("multiprocessing.process", "multiprocess.process"):
+        process = sys.modules.get(name)
+        if process is not None and process.parent_process() is not None:
+            return True
+    return False
 
 
 def _number(name):
