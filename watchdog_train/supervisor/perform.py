@@ -92,6 +92,9 @@ class Performer:
         write_private(
             context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
         )
+        if context.control is not None:
+            # Requests to the attempt before must not make this one save and stop at its first step.
+            context.control.begin_attempt()
         run = LaunchContext(
             run_id=context.run_id,
             token=token,
