@@ -48,6 +48,7 @@ on_fork_child: list = []
 _opening = False
 _forked = False
 _registered = False
+_hears = False
 # Mappings are never closed: mmap keeps a descriptor number, and closing it after the user's own
 # os.closerange() would close whatever has that number now.
 _mappings: list = []
@@ -136,10 +137,12 @@ def take_ownership():
 def close():
     """Say that the interpreter ends; the file goes when the modules do."""
     try:
-        if has_slot:
+        if has_slot and not words[L.W_EXIT]:
             words[L.W_EXIT] = 1
             if words[L.W_PHASE] != L.PHASE_UNKNOWN:
-                words[L.W_PHASE] = L.PHASE_FINISHING
+                # An exception that ended the script is kept here; it is no finished training.
+                failed = getattr(sys, "last_type", None) is not None
+                words[L.W_PHASE] = L.PHASE_UNKNOWN if failed else L.PHASE_FINISHING
                 words[L.W_PHASE_ENTRIES] += 1
     except Exception:
         pass
@@ -189,6 +192,22 @@ def _register():
         import atexit
 
         atexit.register(close)
+        hear_of_the_end()
+    except Exception:
+        pass
+
+
+def hear_of_the_end():
+    """Threads are joined before exit handlers run, and a hang in that join is an exit, too.
+
+    Costs nothing where threading is loaded; called again once torch, which loads it, is.
+    """
+    global _hears
+    try:
+        threading = sys.modules.get("threading")
+        if threading is not None and not _hears:
+            _hears = True
+            threading._register_atexit(close)
     except Exception:
         pass
 

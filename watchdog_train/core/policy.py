@@ -37,9 +37,9 @@ class Phases(Section, frozen=True, kw_only=True):
     unknown: Annotated[
         PhaseBudget,
         Meta(
-            description="no heartbeat reaches us: output and the tree's activity tell, so wait long"
+            description="no heartbeat reaches us: output and activity tell, and patience grows"
         ),
-    ] = PhaseBudget(soft_s=600.0, hard_s=7200.0)
+    ] = PhaseBudget(soft_s=90.0, hard_s=7200.0)
     startup: Annotated[
         PhaseBudget,
         Meta(description="imports and process start; cold imports from a slow disk take a minute"),

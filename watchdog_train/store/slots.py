@@ -252,7 +252,7 @@ def _read_end(path: Path, cap: int) -> bytes | None:
 
 
 def _read_from(path: Path, cap: int, *, at_end: bool) -> bytes | None:
-    """At most `cap` bytes of a regular file; None for anything else, and for a file that is gone."""
+    """At most `cap` bytes of a regular file; None for anything else and for one that is gone."""
     descriptor = open_regular(path)
     if descriptor is None:
         return None

@@ -27,7 +27,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.launch import KeeperRecord, read_exit, read_keeper
 from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 
-QUICK_LOOK_S = 0.1
+QUICK_LOOK_S = 0.03
 """Between looks while something is being started or brought down."""
 SAVES_CAP = 1000
 CHEAP_SOCKETS = 32
@@ -146,9 +146,7 @@ class Observer:
         self._interval_s = QUICK_LOOK_S if quick else detection.poll_s
         self._next_look = now + self._interval_s
         self._bundles = _largest_number(context.directory.stalls)
-        if self._launch is None or self._launch.root is None:
-            return
-        tree = self._ensure_tree(state, attempt, self._launch)
+        tree = self._seeded_tree(state, attempt)
         scan = read_slots(context.slot_dir) if context.slot_dir is not None else None
         slots = {reading.pid: reading for reading in scan.readings} if scan is not None else {}
         slots = {
@@ -174,7 +172,8 @@ class Observer:
             context.tasks.finished(ended)
         self._track = tracks.advance(self._track, self._sample, detection)
         self._verdict = verdict(self._track, self._sample, detection)
-        if self._exit is None and not look.keeper_alive and not _root_alive(look.members, attempt):
+        root_alive = _root_alive(look.members, attempt)
+        if attempt.launched and self._exit is None and not (look.keeper_alive or root_alive):
             # Read once more: the keeper may have written it since.
             directory = context.directory.attempt(attempt.attempt)
             gone = ExitStatus(code=None, signal=None, how_known="gone")
@@ -187,20 +186,26 @@ class Observer:
             return None
         return self._context.system.tcp_bytes(pids)
 
-    def _ensure_tree(
-        self, state: State, attempt: AttemptRecord, launch: LaunchReport
-    ) -> ProcessTree:
+    def _seeded_tree(self, state: State, attempt: AttemptRecord) -> ProcessTree:
+        """The tree's record, with the keeper and the root in it as soon as they are known.
+
+        Also before the keeper has reported: one that never does must be found and ended, too.
+        """
+        context = self._context
         if self._tree is None:
-            context = self._context
             self._tree = ProcessTree(context.system, token=attempt.token, scope=context.scope)
-            keeper = Member(
-                pid=launch.keeper.pid, start=launch.keeper.start, role="keeper", name="keeper"
-            )
-            known = [keeper, *state.members]
-            if launch.root is not None:
-                root = launch.root
-                known.append(Member(pid=root.pid, start=root.start, role="other", ppid=keeper.pid))
-            self._tree.seed(known)
+            self._tree.seed(state.members)
+        keeper = root = None
+        if self._launch is not None:
+            keeper, root = self._launch.keeper, self._launch.root
+        elif context.keeper is not None:
+            keeper = context.keeper.child.identity
+        if keeper is not None:
+            named = Member(pid=keeper.pid, start=keeper.start, role="keeper", name="keeper")
+            self._tree.seed((named,))
+        if root is not None:
+            ppid = keeper.pid if keeper is not None else 0
+            self._tree.seed((Member(pid=root.pid, start=root.start, role="other", ppid=ppid),))
         return self._tree
 
     def _settings(self, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:

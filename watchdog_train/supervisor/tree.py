@@ -67,7 +67,8 @@ class ProcessTree:
     def seed(self, members: Iterable[Member]) -> None:
         """Record members that are known from elsewhere: a launch, or a census in the log."""
         for member in members:
-            self._members.setdefault(member.identity, member)
+            if member.identity not in self._dead:
+                self._members.setdefault(member.identity, member)
             if member.role == "keeper":
                 self._keeper = member.identity
 

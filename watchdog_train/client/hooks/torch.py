@@ -24,6 +24,7 @@ _PHASE = L.W_PHASE
 def arm(torch):
     """Hook into a torch that has just been imported."""
     slot.open_slot()
+    slot.hear_of_the_end()
     witness.allow_ptrace()
     problems = []
     for part in (_steps, _backward, _batches, _workers, _saves):
