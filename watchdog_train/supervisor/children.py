@@ -128,6 +128,11 @@ class ChildTable:
         finished = []
         for child in tuple(self._children.values()):
             self._enforce_deadline(child)
+            if child.timed_out and sys.platform != "win32":
+                if not self._has_ended(child):
+                    continue
+                # While the leader is not reaped the group's number is its own: what it left goes.
+                self.system.send_signal_to_group(child.identity, SIGKILL)
             code = child.process.poll()
             if code is not None:
                 del self._children[child.pid]
@@ -152,8 +157,7 @@ class ChildTable:
         if not child.timed_out:
             child.timed_out = True
             self.system.send_signal_to_group(child.identity, SIGTERM)
-        elif now >= child.deadline + KILL_AFTER_S or self._has_ended(child):
-            # While the leader is not reaped the group's number is its own: what it left goes, too.
+        elif now >= child.deadline + KILL_AFTER_S:
             self.system.send_signal_to_group(child.identity, SIGKILL)
 
     @staticmethod
