@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -12,6 +13,9 @@ from watchdog_train.core.policy import Detection
 from watchdog_train.core.track import RankTrack, Track, judged
 
 _replace = msgspec.structs.replace
+
+OVER: tuple[Phase, ...] = ("finishing", "finished")
+"""Phases in which the training itself is over."""
 
 
 class Verdict(Value, frozen=True, kw_only=True):
@@ -45,7 +49,9 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
     special = _stopped(track, sample, detection) or _waits_for_input(track, sample)
     if special is not None:
         return _replace(special, progress_at=track.progress_at)
-    candidates = track.ranks or (_whole_tree(track),)
+    # A rank that is through waits for the others: it is judged when all are through.
+    unfinished = tuple(rank for rank in track.ranks if rank.phase not in OVER)
+    candidates = unfinished or track.ranks or (_whole_tree(track),)
     expected = {slot.pid: slot.expect_until_ns / 1e9 for _, slot in judged(sample)}
     over = [
         (rank, budget)
@@ -53,7 +59,7 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
         for budget in (_budget(track, rank, detection),)
         if sample.at - rank.changed_at > budget.soft_s and expected.get(rank.pid, 0.0) <= sample.at
     ]
-    limited = _user_limit(candidates, track, sample, detection)
+    limited = _user_limit(candidates, track, sample, detection, expected)
     if limited is not None:
         return limited
     if not over:
@@ -63,7 +69,7 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
     age_s = sample.at - worst.changed_at
     found = Verdict(
         kind="suspect",
-        basis="finishing" if worst.phase in ("finishing", "finished") else "quiet",
+        basis=_basis("quiet", worst.phase),
         phase=worst.phase,
         ranks=tuple(sorted({rank.rank for rank, _ in over})),
         pids=tuple(rank.pid for rank, _ in over),
@@ -83,6 +89,11 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
         )
         return _replace(found, basis="hard-budget", why=why)
     return alive
+
+
+def _basis(basis: Basis, phase: Phase) -> Basis:
+    """A hang after the training was finished is its own case: ended, and never restarted."""
+    return "finishing" if phase in OVER else basis
 
 
 def _budget(track: Track, rank: RankTrack, detection: Detection) -> Budget:
@@ -128,9 +139,10 @@ def _stopped(track: Track, sample: Sample, detection: Detection) -> Verdict | No
     age_s = sample.at - track.stopped_since
     limit_s = detection.stopped_timeout_s
     stalled = limit_s is not None and age_s > limit_s
+    over = bool(track.ranks) and all(rank.phase in OVER for rank in track.ranks)
     return Verdict(
         kind="stall" if stalled else "stopped",
-        basis="stopped",
+        basis="finishing" if over else "stopped",
         phase=track.ranks[0].phase if track.ranks else "unknown",
         ranks=tuple(sorted({rank.rank for rank in track.ranks})),
         pids=pids,
@@ -156,19 +168,25 @@ def _waits_for_input(track: Track, sample: Sample) -> Verdict | None:
 
 
 def _user_limit(
-    candidates: tuple[RankTrack, ...], track: Track, sample: Sample, detection: Detection
+    candidates: tuple[RankTrack, ...],
+    track: Track,
+    sample: Sample,
+    detection: Detection,
+    expected: Mapping[int, float],
 ) -> Verdict | None:
     for rank in candidates:
         limit_s = detection.stall_timeout_s if rank.stepped else detection.startup_timeout_s
         since = rank.changed_at if rank.stepped else track.started_at
         if limit_s is None or sample.at - since <= limit_s:
             continue
+        if expected.get(rank.pid, 0.0) > sample.at:
+            continue  # the script has announced this silence: it is nearer than the option
         option = "--stall-timeout" if rank.stepped else "--startup-timeout"
         age_s = sample.at - since
         what = "no progress" if rank.stepped else "no first step"
         return Verdict(
             kind="stall",
-            basis="user-limit",
+            basis=_basis("user-limit", rank.phase),
             phase=rank.phase,
             ranks=(rank.rank,),
             pids=(rank.pid,) if rank.pid else (),

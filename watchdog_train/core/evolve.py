@@ -9,7 +9,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId, RunProgress
-from watchdog_train.core.state import AttemptRecord, Kill, StallRecord, State, StopRequest
+from watchdog_train.core.state import LASTING, AttemptRecord, Kill, StallRecord, State, StopRequest
 
 _replace = msgspec.structs.replace
 
@@ -67,7 +67,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.Looked():
             return _replace(state, look=event)
         case e.SuspicionEnded():
-            return _replace(state, suspicion=None, look=None, muted=False, notices=())
+            lasting = tuple(kind for kind in state.notices if kind in LASTING)
+            return _replace(state, suspicion=None, look=None, muted=False, notices=lasting)
         case e.StallDeclared():
             return _stall_declared(state, event)
         case e.StallRecovered():
@@ -98,6 +99,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(state, state="stopping", kill=kill)
         case e.Signalling():
             return _signalling(state, event)
+        case e.Signalled():
+            return _signalled(state, event)
         case e.SurvivedKill():
             return _replace(state, survivors=event.pids)
         case e.TreeGone():
@@ -126,9 +129,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.ResumeVerified():
             return _attempt(state, resume_ok=event.ok)
         case e.Adopted():
-            return _replace(
-                state, supervisor=ProcessId(event.pid, event.start), boot_id=event.boot_id
-            )
+            return _adopted(state, event)
         case e.RunFinished():
             return _replace(
                 state,
@@ -139,13 +140,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 why=event.why,
                 kill=None,
             )
-        case (
-            e.OrphansFound()
-            | e.ProcessKilled()
-            | e.Signalled()
-            | e.SupervisorLeft()
-            | e.LogBehind()
-        ):
+        case e.OrphansFound() | e.ProcessKilled() | e.SupervisorLeft() | e.LogBehind():
             return state
 
 
@@ -282,10 +277,11 @@ def _stop_requested(state: State, event: e.StopRequested) -> State:
 
 def _signalling(state: State, event: e.Signalling) -> State:
     before = state.kill
-    stage_mono, targets = event.mono, event.targets
+    stage_mono: float = event.mono
+    targets: tuple[ProcessId, ...] = ()
     if before is not None and (before.stage, before.signal) == (event.stage, event.signal):
         # Newcomers of the same stage: its deadline stays, or a fork storm would move it for ever.
-        stage_mono, targets = before.stage_mono, (*before.targets, *event.targets)
+        stage_mono, targets = before.stage_mono, before.targets
     kill = Kill(
         sequence=event.sequence,
         why=event.why,
@@ -295,6 +291,39 @@ def _signalling(state: State, event: e.Signalling) -> State:
         signal=event.signal,
     )
     return _replace(state, state="stopping" if event.stage == "root" else "killing", kill=kill)
+
+
+def _signalled(state: State, event: e.Signalled) -> State:
+    """Only the deed counts: a supervisor may have died between its intent and the signal."""
+    target = ProcessId(event.pid, event.start)
+    if state.kill is None or state.kill.signal != event.signal or target in state.kill.targets:
+        return state
+    return _replace(state, kill=_replace(state.kill, targets=(*state.kill.targets, target)))
+
+
+def _adopted(state: State, event: e.Adopted) -> State:
+    kill = state.kill
+    if kill is not None:
+        # What the last supervisor meant to signal and did not gets its full time.
+        kill = _replace(kill, stage_mono=event.mono)
+    rebooted = state.boot_id != event.boot_id
+    state = _replace(
+        state,
+        supervisor=ProcessId(event.pid, event.start),
+        boot_id=event.boot_id,
+        kill=kill,
+    )
+    if not rebooted:
+        return state
+    # The monotonic clock began anew: a moment of the old one may lie days ahead.
+    state = _attempt(state, launching_mono=event.mono, ended_mono=event.mono)
+    return _replace(
+        state,
+        backoff_until=None,
+        suspicion_mono=event.mono,
+        progress_mono=event.mono,
+        phase_mono=event.mono,
+    )
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:

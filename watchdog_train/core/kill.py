@@ -41,7 +41,12 @@ WORDS: dict[KillStage, str] = {
 HELPERS = ("resource_tracker", "torch_shm_manager", "forkserver")
 """Names of processes that clean up after the others and then end by themselves."""
 
-LOOK_AGAIN_S = 0.1
+CHASED: tuple[KillStage, ...] = ("root", "terminate", "kill", "launchers")
+"""Stages that also signal who has not been signalled yet: newcomers, and those whom a supervisor
+that died between its intent and its deed has left out."""
+
+LOOK_AGAIN_S = 0.05
+"""Between looks while a tree is going away."""
 
 
 def live(sample: Sample) -> tuple[MemberSample, ...]:
@@ -69,29 +74,30 @@ def pursue(state: State, sample: Sample, now: float, stopping: Stopping) -> Acti
     hurried = state.stop is not None and state.stop.mode == "now"
     if hurried and kill.sequence == "stop" and kill.stage in ("ask", "root"):
         return _enter("now", after=None, state=state, sample=sample, why=f"{kill.why}, now")
+    if kill.stage == "keeper":
+        # Somebody was born after the last look.
+        return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
     targets = _targets(kill.sequence, kill.stage, alive, state)
     deadline = kill.stage_mono + _limit_s(kill.stage, stopping)
     if targets and now < deadline:
         newcomers = tuple(target for target in targets if target not in kill.targets)
-        if newcomers and kill.signal and kill.stage in ("terminate", "kill", "launchers"):
+        if newcomers and kill.signal and kill.stage in CHASED:
             return Signal(
                 sequence=kill.sequence,
                 stage=kill.stage,
                 targets=newcomers,
                 signal=kill.signal,
                 why=kill.why,
+                group=kill.stage == "root" and kill.signal == SIGINT,
             )
         return Wait(until=min(deadline, now + LOOK_AGAIN_S))
-    if kill.stage in ("launchers", "keeper") and now >= deadline:
+    if kill.stage == "launchers":
         pids = tuple(member.member.pid for member in alive)
         if state.survivors == pids:
             return None
         states = ", ".join(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
         why = f"alive {now - kill.stage_mono:.0f} s after SIGKILL, so inside the kernel: {states}"
         return Record(events=(SurvivedKill(pids=pids, why=why),))
-    if kill.stage == "keeper":
-        # Somebody was born after the last look.
-        return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
     return _enter(kill.sequence, after=kill.stage, state=state, sample=sample, why=kill.why)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
+from watchdog_train.core.kill import live
 from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
@@ -44,6 +45,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
         if report.remedy not in attempt.reported
     ]
     found += _resume(observation, state, step)
+    found += _keeper(observation, state)
     if found or _progress_due(sample, state, policy, now):
         found.append(progress_event(sample, state, now))
     return tuple(found)
@@ -137,6 +139,23 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
         ok = False
         why = "a whole checkpoint existed, but the training did not load it"
     return [e.ResumeVerified(expected_step=expected, first_step=step, ok=ok, why=why)]
+
+
+def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """Training outlives its keeper; what is lost with it is worth a word, once."""
+    attempt = state.attempt
+    sample = observation.sample
+    if attempt is None or attempt.keeper is None or attempt.ended or state.kill is not None:
+        return []
+    if sample.keeper_alive is not False or "keeper" in state.notices:
+        return []
+    if not any(member.member.identity == attempt.root for member in live(sample)):
+        return []
+    why = (
+        f"the keeper (pid {attempt.keeper.pid}) is gone while training runs on: "
+        "how it ends will not be known"
+    )
+    return [e.Noticed(kind="keeper", pids=(attempt.keeper.pid,), why=why)]
 
 
 def _progress_due(sample: Sample, state: State, policy: Policy, now: float) -> bool:

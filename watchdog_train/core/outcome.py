@@ -18,6 +18,11 @@ def finish(state: State) -> RunFinished:
             warning=_survivors(state),
             why=f"stopped: {state.stop.by}",
         )
+    if attempt is not None and attempt.code == 0 and attempt.stall_id is None:
+        doubts = "; ".join(filter(None, (_doubts(state, attempt), _survivors(state))))
+        return RunFinished(
+            outcome="succeeded", exit_code=0, warning=doubts or None, why="exit code 0"
+        )
     if state.survivors:
         return RunFinished(
             outcome="gave_up",
@@ -50,10 +55,6 @@ def finish(state: State) -> RunFinished:
             exit_code=0,
             warning="the training was finished, but its process hung and was ended",
             why="training finished",
-        )
-    if attempt.code == 0:
-        return RunFinished(
-            outcome="succeeded", exit_code=0, warning=_doubts(state, attempt), why="exit code 0"
         )
     return RunFinished(
         outcome="failed", exit_code=child_code(attempt), warning=None, why=exit_words(attempt)

@@ -22,6 +22,10 @@ RunState = Literal[
 ]
 
 
+LASTING = ("keeper",)
+"""Kinds of `noticed` that outlast the silence in which they were said."""
+
+
 class StallRecord(Value, frozen=True, kw_only=True):
     """One bundle: a stall, a crash or a manual dump."""
 
@@ -88,6 +92,7 @@ class Kill(Value, frozen=True, kw_only=True):
     stage: KillStage | None = None
     stage_mono: float = 0.0
     targets: tuple[ProcessId, ...] = ()
+    """Who has been signalled in this stage."""
     signal: int = 0
 
 

@@ -12,7 +12,7 @@ from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.model import Basis
 from watchdog_train.core.news import progress_event
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.state import LASTING, State
 
 FINISHING_PATIENCE_S = 60.0
 """Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""
@@ -33,7 +33,8 @@ def watch(
     verdict = observation.verdict
     match verdict.kind:
         case "alive":
-            if state.suspicion or state.notices or state.muted:
+            silence = set(state.notices) - set(LASTING)
+            if state.suspicion or silence or state.muted:
                 return Record(
                     events=(e.SuspicionEnded(why="progress or activity"),), consumes=("look",)
                 )
@@ -55,9 +56,12 @@ def watch(
 
 def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | None:
     """Over the hard limit but working: dumped and said once, never killed by itself."""
+    if state.suspicion != "hard-budget":
+        # Also after a quiet moment: its patience must not go on counting while the job works.
+        return Record(events=(_suspected(verdict),))
     if "busy" in state.notices:
         return None
-    if any(stall.collecting for stall in state.stalls):
+    if "evidence" in observation.running or any(stall.collecting for stall in state.stalls):
         noticed = e.Noticed(kind="busy", pids=verdict.pids, why=verdict.why)
         return Record(events=(noticed,))
     return StartEvidence(
@@ -72,14 +76,7 @@ def _quiet(
     observation: Observation, state: State, policy: Policy, verdict: Verdict
 ) -> Action | None:
     if state.suspicion != verdict.basis:
-        suspected = e.Suspected(
-            basis=verdict.basis,
-            phase=verdict.phase,
-            ranks=verdict.ranks,
-            age_s=round(verdict.age_s, 1),
-            why=verdict.why,
-        )
-        return Record(events=(suspected,))
+        return Record(events=(_suspected(verdict),))
     look = state.look
     if look is None:
         if observation.look is not None:
@@ -100,6 +97,16 @@ def _quiet(
     if waited_s < allowed_s:
         return None
     return _declare(observation, state, verdict.basis, f"{words}; waited {waited_s:.0f} s more")
+
+
+def _suspected(verdict: Verdict) -> e.Suspected:
+    return e.Suspected(
+        basis=verdict.basis,
+        phase=verdict.phase,
+        ranks=verdict.ranks,
+        age_s=round(verdict.age_s, 1),
+        why=verdict.why,
+    )
 
 
 def _looked(observation: Observation) -> e.Looked:

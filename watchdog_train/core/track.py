@@ -25,6 +25,8 @@ class RankTrack(Value, frozen=True, kw_only=True):
     words: tuple[int, ...]
     changed_at: float
     """When a progress word last changed, by the supervisor's clock."""
+    seen_at: float = 0.0
+    """The poll before."""
     phase: Phase
     phase_entries: int
     fresh_phase: bool
@@ -56,18 +58,20 @@ class Track(Value, frozen=True, kw_only=True):
     window: Window | None = None
     quiet_windows: int = 0
     progress_at: float = 0.0
-    """When any judged process last progressed."""
+    """When any judged process was last seen to progress, 0 before; an adoption sees none."""
     log_bytes: int = 0
     log_at: float = 0.0
     stopped_since: float | None = None
     suspended_s: float | None = None
+    begun: bool = False
+    """A poll has been folded in: whoever is seen for the first time from now on is news."""
     factors: dict[str, float] = msgspec.field(default_factory=dict)
     """Per phase: budgets are this much longer, after stalls that recovered by themselves."""
 
 
 def new_track(now: float) -> Track:
     """The memory at the launch or adoption of an attempt."""
-    return Track(started_at=now, progress_at=now, log_at=now)
+    return Track(started_at=now, log_at=now)
 
 
 def lengthen(track: Track, phase: Phase) -> Track:
@@ -96,43 +100,58 @@ def judged(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
 
 def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     """The memory after one more poll."""
-    track = _forgive_sleep(track, sample, detection)
+    forgiven = _was_asleep(track, sample, detection)
+    if forgiven:
+        track = _forgive(track, sample)
     stopped = any(member.state in ("T", "t") for member in sample.members)
-    track = _advance_ranks(track, sample, stopped=stopped)
+    track = _advance_ranks(track, sample, stopped=stopped, learn=not forgiven)
     if sample.log_bytes != track.log_bytes:
         track = _replace(track, log_bytes=sample.log_bytes, log_at=sample.at)
     since = (
         (track.stopped_since if track.stopped_since is not None else sample.at) if stopped else None
     )
-    track = _replace(track, stopped_since=since)
+    track = _replace(track, stopped_since=since, suspended_s=sample.suspended_s, begun=True)
     if stopped:
         # Whoever stopped it will let it go on: after that it gets a fresh start.
         track = _replace(track, log_at=sample.at, quiet_windows=0, window=None)
     return _advance_window(track, sample, detection)
 
 
-def _forgive_sleep(track: Track, sample: Sample, detection: Detection) -> Track:
+def _was_asleep(track: Track, sample: Sample, detection: Detection) -> bool:
+    """Whether the machine or this process slept since the last poll.
+
+    CLOCK_MONOTONIC stops in suspend, so a suspend shows in suspended_s and a pause of our own
+    process in late_s.
+    """
     slept_s = 0.0
     if sample.suspended_s is not None and track.suspended_s is not None:
-        slept_s = max(0.0, sample.suspended_s - track.suspended_s)
-    late_s = sample.late_s if sample.late_s > detection.late_poll_s else 0.0
-    track = _replace(track, suspended_s=sample.suspended_s)
-    # CLOCK_MONOTONIC stops in suspend, so a suspend shows in slept_s and a pause of our own
-    # process in late_s; after both everybody gets a fresh start.
-    if slept_s <= 1.0 and late_s == 0.0:
-        return track
-    ranks = tuple(_replace(rank, changed_at=sample.at) for rank in track.ranks)
-    return _replace(track, ranks=ranks, log_at=sample.at, quiet_windows=0, window=None)
+        slept_s = sample.suspended_s - track.suspended_s
+    return slept_s > 1.0 or sample.late_s > detection.late_poll_s
 
 
-def _advance_ranks(track: Track, sample: Sample, *, stopped: bool) -> Track:
+def _forgive(track: Track, sample: Sample) -> Track:
+    """After a sleep everybody gets a fresh start."""
+    return _replace(
+        track,
+        ranks=tuple(_replace(rank, changed_at=sample.at) for rank in track.ranks),
+        started_at=min(sample.at, track.started_at + sample.late_s),
+        log_at=sample.at,
+        stopped_since=None,
+        quiet_windows=0,
+        window=None,
+    )
+
+
+def _advance_ranks(track: Track, sample: Sample, *, stopped: bool, learn: bool) -> Track:
     known = {rank.pid: rank for rank in track.ranks}
     ranks = []
     progressed = False
     for member, slot in judged(sample):
         before = known.get(member.member.pid)
-        after = _advance_rank(before, member, slot, sample.at)
-        if before is None or after.words != before.words:
+        after = _advance_rank(before, member, slot, sample.at, learn=learn)
+        if before is None:
+            progressed = progressed or track.begun
+        elif after.words != before.words:
             progressed = True
         ranks.append(_replace(after, changed_at=sample.at) if stopped else after)
     track = _replace(track, ranks=tuple(ranks))
@@ -142,7 +161,7 @@ def _advance_ranks(track: Track, sample: Sample, *, stopped: bool) -> Track:
 
 
 def _advance_rank(
-    before: RankTrack | None, member: MemberSample, slot: SlotReading, now: float
+    before: RankTrack | None, member: MemberSample, slot: SlotReading, now: float, *, learn: bool
 ) -> RankTrack:
     stepped = any(slot.progress[word] for word in STEP_WORDS)
     if before is None:
@@ -151,6 +170,7 @@ def _advance_rank(
             rank=member.member.rank or 0,
             words=slot.progress,
             changed_at=now,
+            seen_at=now,
             phase=slot.phase,
             phase_entries=slot.phase_entries,
             fresh_phase=True,
@@ -164,18 +184,19 @@ def _advance_rank(
     gaps = before.gaps
     same_phase = slot.phase == before.phase
     steps = max(new - old for new, old in zip(slot.progress, before.words, strict=True))
-    # The first gap of a phase holds start-up; several steps in one poll hold at most their share.
-    usual = steps > 1 or (same_phase and not before.fresh_phase)
-    if moved and usual and slot.phase in LEARNING_PHASES:
-        gaps = {
-            **gaps,
-            slot.phase: _learn(gaps.get(slot.phase, ()), now - before.changed_at, steps),
-        }
+    # The first gap of a phase holds start-up, and nobody knows how long the steps took that were
+    # made while we slept.
+    usual = same_phase and not before.fresh_phase
+    if learn and moved and slot.phase in LEARNING_PHASES:
+        first_s = now - before.changed_at if usual else None
+        ring = _learn(gaps.get(slot.phase, ()), first_s, now - before.seen_at, steps)
+        gaps = {**gaps, slot.phase: ring}
     saved = slot.saves_ended != before.saves_ended
     return _replace(
         before,
         words=slot.progress,
         changed_at=now if moved or seam else before.changed_at,
+        seen_at=now,
         phase=slot.phase,
         phase_entries=slot.phase_entries,
         fresh_phase=not same_phase or (before.fresh_phase and not moved),
@@ -186,14 +207,18 @@ def _advance_rank(
     )
 
 
-def _learn(ring: tuple[float, ...], gap_s: float, steps: int) -> tuple[float, ...]:
-    """One more gap; the first polls count once for every step that they saw.
+def _learn(
+    ring: tuple[float, ...], first_s: float | None, poll_s: float, steps: int
+) -> tuple[float, ...]:
+    """The gaps of one poll; the first polls count every step that they saw.
 
-    Twenty steps between two polls are twenty gaps, none longer than the time between the polls:
-    fast trainings are known after seconds, not after as many polls as there are gaps to learn.
+    Between the steps that one poll saw there are gaps, none longer than the time since the poll
+    before: a fast training is known after seconds, not after as many polls as there are gaps to
+    learn. The gap before the first of these steps is `first_s`, None when it holds start-up.
     """
-    copies = max(1, min(steps, LEARN_QUICKLY - len(ring)))
-    return (*ring, *(gap_s,) * copies)[-RING:]
+    wanted = max(0, LEARN_QUICKLY - len(ring))
+    quick = (poll_s,) * min(steps - 1, wanted)
+    return (*ring, *(() if first_s is None else (first_s,)), *quick)[-RING:]
 
 
 def _advance_window(track: Track, sample: Sample, detection: Detection) -> Track:

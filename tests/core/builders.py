@@ -1,0 +1,245 @@
+"""Small builders of what the core sees: slots, members, polls, observations, histories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.detect import Verdict
+from watchdog_train.core.evolve import replay
+from watchdog_train.core.model import (
+    Diagnosis,
+    EvidenceResult,
+    Member,
+    MemberSample,
+    Phase,
+    Plan,
+    Role,
+    Sample,
+    SlotReading,
+)
+from watchdog_train.core.state import State
+
+KEEPER, ROOT = 9, 10
+"""Pids; every process here has its pid plus 1000 as its start time."""
+ARGV = ("python", "train.py")
+
+
+def slot(
+    pid: int = ROOT, *, words: tuple[int, ...] | int = 0, phase: Phase = "train", **changes: Any
+) -> SlotReading:
+    """A heartbeat slot; `words` as a number is the count of optimizer steps."""
+    progress = (0, words, 0, 0, 0, 0, 0, 0) if isinstance(words, int) else words
+    steps = progress[1]
+    reading = SlotReading(
+        pid=pid,
+        start=pid + 1000,
+        role="rank",
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        attempt=1,
+        progress=progress,
+        step=steps or None,
+        total_steps=None,
+        phase=phase,
+        phase_entries=1,
+        milestone=0,
+        last_beat_ns=0,
+        expect_until_ns=0,
+        pulse=0,
+        saves_begun=0,
+        saves_ended=0,
+        save_answered=0,
+        stop_answered=0,
+        dump_answered=0,
+        settings_taken=0,
+        exiting=False,
+        fault_handler_signal=0,
+        hooks_failed=0,
+        worker=None,
+        can_save=False,
+        can_stop=False,
+        loss=None,
+        samples_s=None,
+        train_ordinal=1,
+        resumed_step=None,
+    )
+    return msgspec.structs.replace(reading, **changes)
+
+
+def member(
+    pid: int = ROOT,
+    role: Role = "other",
+    *,
+    state: str = "S",
+    slot: SlotReading | None = None,
+    name: str = "python",
+    rank: int | None = None,
+    waits_for_input: bool | None = False,
+    ppid: int = KEEPER,
+) -> MemberSample:
+    """A member at one poll."""
+    who = Member(pid=pid, start=pid + 1000, role=role, rank=rank, ppid=ppid, name=name)
+    return MemberSample(
+        member=who,
+        state=state,
+        cpu_s=0.0,
+        io_bytes=0,
+        slot=slot,
+        waits_for_input=waits_for_input,
+    )
+
+
+def rank(pid: int = ROOT, number: int = 0, *, state: str = "S", **of_slot: Any) -> MemberSample:
+    """A rank process with its slot."""
+    reading = slot(pid, rank=number, **of_slot)
+    return member(pid, "rank", state=state, slot=reading, rank=number)
+
+
+def keeper() -> MemberSample:
+    """The keeper as a member."""
+    return member(KEEPER, "keeper", name="keeper", ppid=1)
+
+
+def sample(at: float, *members: MemberSample, **changes: Any) -> Sample:
+    """A poll; nothing has happened in it unless told."""
+    poll = Sample(
+        at=at,
+        members=members,
+        cpu_s=0.0,
+        io_bytes=0,
+        tcp_bytes=0,
+        log_bytes=0,
+        births=len(members),
+        deaths=0,
+        keeper_alive=True,
+        suspended_s=0.0,
+    )
+    return msgspec.structs.replace(poll, **changes)
+
+
+def observation(poll: Sample, verdict: Verdict | None = None, **changes: Any) -> Observation:
+    """What decide() sees."""
+    seen = Observation(
+        now=poll.at,
+        wall=1e9 + poll.at,
+        sample=poll,
+        verdict=verdict or Verdict(kind="alive"),
+    )
+    return msgspec.structs.replace(seen, **changes)
+
+
+def plan(attempt: int = 1) -> Plan:
+    """A plan that changes nothing."""
+    return Plan(
+        attempt=attempt,
+        why="test",
+        argv=ARGV,
+        env={},
+        in_process=(),
+        checkpoint=None,
+        resume_via="none",
+        remedies=(),
+    )
+
+
+def result(stall_id: str = "0001", **changes: Any) -> EvidenceResult:
+    """What a collector brought back."""
+    diagnosis = Diagnosis(
+        family=None,
+        kind="hang",
+        confidence=0.1,
+        culprit=None,
+        explanation="it is not known",
+        evidence=(),
+        ranked=(),
+        remedies=(),
+    )
+    brought = EvidenceResult(
+        stall_id=stall_id,
+        dir=f"/r/stalls/{stall_id}",
+        processes=(),
+        diagnosis=diagnosis,
+        patience="unknown",
+        fingerprint="f",
+        seconds=0.5,
+    )
+    return msgspec.structs.replace(brought, **changes)
+
+
+RUN_STARTED = e.RunStarted(
+    run_id="r",
+    name="train",
+    boot_id="b",
+    host="h",
+    pid=1,
+    start=1,
+    argv=ARGV,
+    cwd="/w",
+    run_dir="/r",
+    slot_dir=None,
+    wtrain_version="0",
+)
+
+
+def stall(stall_id: str = "0001", **changes: Any) -> e.StallDeclared:
+    """A stall in training."""
+    declared = e.StallDeclared(
+        stall_id=stall_id, basis="quiet", phase="train", ranks=(0,), age_s=30.0, why="quiet"
+    )
+    return msgspec.structs.replace(declared, **changes)
+
+
+def collecting(stall_id: str = "0001", why: Any = "stall") -> e.EvidenceCollecting:
+    """The intent to collect."""
+    return e.EvidenceCollecting(stall_id=stall_id, why=why, dir="/r/stalls/" + stall_id)
+
+
+def collected(stall_id: str = "0001", why: Any = "stall") -> e.EvidenceCollected:
+    """A bundle is on disk."""
+    return e.EvidenceCollected(
+        stall_id=stall_id,
+        why=why,
+        dir="/r/stalls/" + stall_id,
+        captured=1,
+        missing=(),
+        processes=(),
+        seconds=1.0,
+        fingerprint="f",
+        problem=None,
+    )
+
+
+def exited(
+    code: int | None = 0, signal: int | None = None, how_known: str = "keeper-file", **changes: Any
+) -> e.AttemptExited:
+    """The root has ended."""
+    event = e.AttemptExited(code=code, signal=signal, how_known=how_known, step=None)
+    return msgspec.structs.replace(event, **changes)
+
+
+def stop(mode: Any = "soft", code: int = 77) -> e.StopRequested:
+    """A user's stop."""
+    return e.StopRequested(by="wtrain stop", mode=mode, exit_code=code)
+
+
+def running(*more: e.AnyEvent, at: float = 0.0) -> State:
+    """A run whose first attempt was launched, and what happened then, all at one moment."""
+    launched = e.AttemptLaunched(
+        pid=ROOT, start=ROOT + 1000, keeper_pid=KEEPER, keeper_start=KEEPER + 1000
+    )
+    first = (RUN_STARTED, e.PlanMade(plan=plan()), e.AttemptLaunching(token="t", plan=plan()))
+    return fold((*first, launched, *more), at=at)
+
+
+def fold(history: Iterable[e.AnyEvent], *, at: float = 0.0) -> State:
+    """The state after events, stamped as the log stamps them."""
+    return replay(
+        msgspec.structs.replace(event, seq=number, mono=at, t=1e9 + at, attempt=1)
+        for number, event in enumerate(history, start=1)
+    )

@@ -1,0 +1,193 @@
+"""Fault, clock and user play against decide() and evolve(): safety, liveness and outcome."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from tests.properties.world import CONT, KILL, Attempt, Process, Script, World, policy
+from watchdog_train.core import actions as a
+
+ENDINGS = (
+    "finish",
+    "crash",
+    "killed",
+    "hang",
+    "hang-at-start",
+    "hang-at-end",
+    "input",
+    "not-started",
+    "no-keeper",
+)
+ATTEMPT_S = 400.0
+"""More than any attempt of the world can last: budgets, patience, evidence and every stage."""
+
+scripts = st.builds(
+    Script,
+    ending=st.sampled_from(("hang", *ENDINGS)),
+    steps=st.integers(4, 9),
+    ranks=st.integers(1, 3),
+    workers=st.integers(0, 2),
+    launcher=st.booleans(),
+    helper=st.booleans(),
+    on_term=st.sampled_from(("die", "ignore", "exit0", "slow")),
+    immortal=st.sampled_from((False, False, False, True)),
+    stragglers=st.integers(0, 3),
+    leftover_s=st.sampled_from((0.0, 0.0, 2.0, 1e9)),
+    can_stop=st.booleans(),
+    slot=st.sampled_from((True, True, True, False)),
+    recovers_after_s=st.sampled_from((None, None, 5.0, 11.0, 14.0, 17.0)),
+    keeper_dies_at_s=st.sampled_from((None, None, None, 3.0, 20.0)),
+    keeper_stays=st.sampled_from((False, False, False, True)),
+)
+policies = st.builds(
+    policy,
+    observe=st.sampled_from((False, False, False, True)),
+    on_stall=st.sampled_from(("restart", "restart", "restart", "stop", "report")),
+    on_crash=st.sampled_from(("restart", "restart", "stop")),
+    max_restarts=st.integers(0, 3),
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """Somebody pulls at everything that can be pulled; World asserts at every effect."""
+
+    world: World
+
+    @initialize(the_policy=policies, plays=st.lists(scripts, min_size=1, max_size=4))
+    def begin(self, the_policy: object, plays: list[Script]) -> None:
+        self.world = World(the_policy, plays)  # type: ignore[arg-type]
+
+    def going(self) -> bool:
+        return hasattr(self, "world") and not self.world.state.finished
+
+    def present(self) -> Attempt | None:
+        return self.world.attempts[-1] if self.world.attempts else None
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 5.0, 13.0, 30.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.world.run_until(self.world.now + seconds)
+
+    @precondition(going)
+    @rule(kind=st.sampled_from(("stop", "stop_now", "interrupt", "interrupt", "save", "dump")))
+    def somebody_asks(self, kind: str) -> None:
+        self.world.requests.append(a.Request(kind=kind, by=kind))  # type: ignore[arg-type]
+
+    @precondition(going)
+    @rule(events=st.integers(1, 12))
+    def the_supervisor_dies_after(self, events: int) -> None:
+        self.world.dies_after = events
+
+    @precondition(going)
+    @rule()
+    def the_supervisor_dies_now(self) -> None:
+        self.world.adopt()
+
+    @precondition(going)
+    @rule()
+    def the_machine_starts_again(self) -> None:
+        self.world.adopt(rebooted=True)
+
+    @precondition(going)
+    @rule(
+        look_s=st.sampled_from((0.1, 3.0, 18.0)),
+        evidence_s=st.sampled_from((0.1, 3.0, 30.0)),
+        patience=st.sampled_from(("proven", "may-end", "unknown", "healthy", "input")),
+        whole=st.booleans(),
+    )
+    def collectors_are(self, look_s: float, evidence_s: float, patience: str, whole: bool) -> None:
+        self.world.look_s, self.world.evidence_s = look_s, evidence_s
+        self.world.patience = patience  # type: ignore[assignment]
+        self.world.whole = whole
+
+    @precondition(going)
+    @rule(seconds=st.sampled_from((6.0, 60.0, 3600.0)))
+    def the_supervisor_is_late(self, seconds: float) -> None:
+        self.world.advance(self.world.now + seconds)
+        self.world.late_s = seconds
+
+    @precondition(going)
+    @rule()
+    def the_machine_sleeps(self) -> None:
+        self.world.suspended_s += 3600.0
+
+    @precondition(going)
+    @rule(what=st.sampled_from(("root", "rank", "worker", "keeper")), signal=st.just(KILL))
+    def somebody_is_killed(self, what: str, signal: int) -> None:
+        attempt = self.present()
+        if attempt is None:
+            return
+        if what == "keeper":
+            attempt.keeper.state = "X"
+            return
+        for process in self.chosen(attempt, what):
+            self.world._deliver(attempt, process, signal)
+
+    @precondition(going)
+    @rule(seconds=st.sampled_from((1.0, 20.0)))
+    def somebody_is_stopped_for_a_while(self, seconds: float) -> None:
+        attempt = self.present()
+        stopped = self.chosen(attempt, "rank") if attempt is not None else []
+        for process in stopped:
+            process.state = "T"
+        self.world.run_until(self.world.now + seconds)
+        for process in stopped:
+            process.got.append(CONT)
+            if process.state == "T":
+                process.state = "S"
+
+    def chosen(self, attempt: Attempt, what: str) -> list[Process]:
+        if what == "root":
+            return [attempt.root] if attempt.root.state == "S" else []
+        return [one for one in attempt.alive if one.role == what and one.state == "S"][:1]
+
+    def teardown(self) -> None:
+        """Without new faults the run ends, or there is a reason for it to go on."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        bound = world.now + ATTEMPT_S * (len(world.scripts) + 2)
+        world.run_until(bound)
+        if not world.state.finished:
+            attempt = world.attempts[-1]
+            recovery = world.policy.recovery
+            reported = recovery.observe or recovery.on_stall == "report"
+            waits = attempt.script.ending == "input" or world.state.look is not None
+            assert attempt.root.alive, "the root has ended, and the run goes on"
+            stuck = any(process.state == "D" for process in attempt.alive)  # that counts as life
+            excused = reported or waits or stuck
+            assert excused or not attempt.hung, "hung for ever, and nobody ends it"
+            assert world.state.stop is None, "a stop that ends nothing"
+            world.requests.append(a.Request(kind="stop_now", by="the test"))
+            world.run_until(world.now + 60.0)
+        assert world.state.finished, "a stop that ends nothing"
+        assert world.state.exit_code is not None
+
+
+def play(examples: int, steps: int) -> None:
+    hypothesis.stateful.run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            # A history of a dozen steps reads well as it is; shrinking one takes minutes.
+            phases=(Phase.explicit, Phase.generate),
+        ),
+    )
+
+
+def test_nothing_that_can_happen_breaks_a_promise() -> None:
+    """Whatever fails, whoever asks and whenever the supervisor dies, the promises hold."""
+    play(200, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_that_can_happen_in_a_long_run_breaks_a_promise() -> None:
+    """The same, with many more and longer histories."""
+    play(2000, 30)
