@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write what is derived from the code: docs/config.md, docs/events.md and configs/*.yaml.
+"""Write what is derived from the code: five pages of docs/, and configs/*.yaml.
 
 With --check nothing is written, and the exit code is 1 when a file is not current.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
+
+from reference_pages import cli_page, families_page, remedies_page
 
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.text import markdown_page, preset_file
@@ -111,6 +113,9 @@ def pages() -> dict[Path, str]:
     found = {
         REPOSITORY / "docs" / "config.md": markdown_page(),
         REPOSITORY / "docs" / "events.md": events_page(),
+        REPOSITORY / "docs" / "cli.md": cli_page(),
+        REPOSITORY / "docs" / "remedies.md": remedies_page(),
+        REPOSITORY / "docs" / "families.md": families_page(_fields),
     }
     for name in PRESETS:
         found[REPOSITORY / "configs" / f"{name}.yaml"] = preset_file(name)

@@ -1,0 +1,249 @@
+"""The pages that scripts/generate_docs.py derives: docs/cli.md, docs/remedies.md, docs/families.md.
+
+Text in, text out: nothing is written here.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from watchdog_train import errors
+from watchdog_train.cli import group
+from watchdog_train.core import rules as rule_types
+from watchdog_train.core.diagnose import ENOUGH
+from watchdog_train.core.ladder import RUNGS
+from watchdog_train.core.rules import PLACEHOLDERS, FamilyRule
+from watchdog_train.remedies.catalogue import CATALOGUE, EVERYWHERE, Remedy
+from watchdog_train.remedies.user_fixes import USER_FIXES
+from watchdog_train.rules import load_rules
+
+Fields = Callable[[ast.ClassDef], list[str]]
+
+CLI_HEAD = """\
+# Commands
+
+<!-- Written by scripts/generate_docs.py from watchdog_train/cli/. -->
+
+`wtrain COMMAND --help` shows the same. `python -m watchdog_train` is another way to write
+`wtrain`. A flag wins over its variable, a variable over the settings file. Times take `90`,
+`90s`, `10m` or `2h`. RUN is an id, the beginning of one, a name, or a path; see
+[run directory](run-directory.md). With `--json`, data goes to stdout and words to stderr, and the
+object has a `schema_version`.
+"""
+
+EXIT_CODES = """\
+## Exit codes
+
+Of `run` and `adopt`:
+
+| code | meaning |
+|---|---|
+| {success} | the training succeeded; with a warning where only its exit hung |
+| the child's | it failed and no restart was due; 128 + N when signal N ended it |
+| {bug} | a bug of wtrain; the training lives on under its keeper, `wtrain adopt` takes it up |
+| {retry} | stalled or trouble with the machine, no restart allowed here: worth retrying elsewhere |
+| {gave_up} | gave up: the restarts are spent, or attempts make no progress |
+| {stopped} | stopped on request |
+| {refused} | bad settings or usage, command not found, or refused |
+| {interrupted} | Ctrl-C |
+
+A child's own 75 to 78 passes through; `wtrain status` tells which it was. `wtrain status` itself
+ends with 0 while the run is supervised, 3 when it has ended, 4 when its supervisor is dead or out
+of reach. Every other command ends with 0, or with 78 and the reason.
+"""
+
+REMEDIES_HEAD = """\
+# Remedies
+
+<!-- Written by scripts/generate_docs.py from watchdog_train/remedies/. -->
+
+A remedy is one safer setting. A restart applies what the diagnosis names, one remedy at a time;
+`wtrain remedies` lists the same. Three kinds:
+
+- *execution*: how the training runs. Applied by itself. What each may still change in a result is
+  said below.
+- *training*: what is trained (batch, evaluation, length). Only with `--allow training` or
+  `--allow ID`. There is none yet that wtrain applies; the last section names what you can do.
+- *device*: which device computes. Applied where the diagnosis names the device.
+
+`--with ID` applies one from the first attempt, `--without ID` forbids one. Settings made inside the
+process are reported back: `status` says "in effect" or "NOT in effect". Whatever was changed is in
+the plan of the attempt and in the report, with the line that makes it permanent.
+"""
+
+FAMILIES_HEAD = """\
+# Families of causes
+
+<!-- Written by scripts/generate_docs.py from watchdog_train/rules/*.yaml. -->
+
+A family is one cause of hangs or crashes. Each is recognised by signatures: what the stacks, the
+process states, the last lines of output and the exit status must look like. The rules are data, in
+`watchdog_train/rules/*.yaml`. "I do not know" is an answer, too: below a confidence of ENOUGH no
+family is named. The confidences are set by hand; they are not measured rates.
+
+*Patience* says what a look at a silent job means: **proven** is a stall at once, **may-end** and
+**unknown** wait longer, **input** waits for a person and is not killed, **healthy** is work. See
+[how it decides](how-it-decides.md).
+"""
+
+FAMILIES_FOOT = """\
+## How to add a family
+
+1. Write a rule file, or add to one, in `watchdog_train/rules/` of a checkout. A file holds one
+   family or a list of them. Folders of your own outside the package are not read yet.
+2. Record a case in `tests/golden/evidence/NAME.json`: the processes with their stacks, and what is
+   expected of them. `tests/core/test_diagnose.py` runs every file there. Record a neighbour, too,
+   that must *not* match.
+3. Run `scripts/generate_docs.py`, which writes this page, and `scripts/test`.
+
+```yaml
+- family: queue-full
+  kind: hang
+  remedies: [num-workers-0]
+  signatures:
+    - id: put-without-reader
+      confidence: 0.7
+      patience: unknown
+      processes:
+        - {roles: [worker], thread: main, cpu: flat, top: ["put (multiprocessing/queues.py)"]}
+      explanation: >-
+        {who} waits at {frame} for room in a queue that nobody reads.
+```
+
+A frame pattern is `function (file)`: `|` for or, `*` for anything, the file may be left out. The
+first process of a signature is the culprit. A mistake in a file is named with its line; an unknown
+key is a mistake. In `explanation` these may stand: PLACEHOLDERS.
+
+### Keys of a family
+"""
+
+
+def cli_page() -> str:
+    """docs/cli.md."""
+    lines = [CLI_HEAD.rstrip()]
+    with click.Context(group.build_group(), info_name="wtrain") as top:
+        for section in group.SECTIONS:
+            lines += ["", f"## {section}"]
+            for name, row in group.COMMANDS.items():
+                command = group.WtrainGroup().get_command(top, name)
+                if row.section == section and command is not None:
+                    lines += _command(command, name, top)
+    codes = EXIT_CODES.format(
+        success=errors.EXIT_SUCCESS,
+        bug=errors.EXIT_OUR_BUG,
+        retry=errors.EXIT_RETRY_ELSEWHERE,
+        gave_up=errors.EXIT_GAVE_UP,
+        stopped=errors.EXIT_STOPPED,
+        refused=errors.EXIT_REFUSED,
+        interrupted=errors.EXIT_INTERRUPTED,
+    )
+    return "\n".join([*lines, "", codes])
+
+
+def _command(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
+    with click.Context(command, info_name=name, parent=parent) as context:
+        usage = command.get_usage(context).removeprefix("Usage: ")
+        yield from ("", f"### {context.command_path}", "", f"`{' '.join(usage.split())}`", "")
+        yield _plain(inspect.cleandoc(command.help or ""))
+        rows = [
+            (record[0], record[1], parameter.envvar)
+            for parameter in command.params
+            if isinstance(parameter, click.Option)
+            and (record := parameter.get_help_record(context)) is not None
+        ]
+        if rows:
+            yield from ("", "| flag | variable | |", "|---|---|---|")
+        for flag, text, variable in rows:
+            shown = f"`{variable}`" if variable else ""
+            yield f"| `{_cell(flag)}` | {shown} | {_cell(text)} |"
+        if isinstance(command, click.Group):
+            for below in sorted(command.commands):
+                yield from _command(command.commands[below], below, context)
+
+
+def _plain(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def remedies_page() -> str:
+    """docs/remedies.md."""
+    lines = [REMEDIES_HEAD.rstrip(), "", "## What wtrain can apply"]
+    for remedy in CATALOGUE.values():
+        lines += _remedy(remedy)
+    lines += ["", "## When the cause is not known", ""]
+    lines.append("A hang without a diagnosis climbs these rungs, one for each further attempt:")
+    lines.append("")
+    lines += [
+        f"{number}. {', '.join(f'`{name}`' for name in names)}"
+        for number, names in enumerate(RUNGS, start=1)
+    ]
+    lines += ["", "## What only you can mend", "", "| id | what to do |", "|---|---|"]
+    lines += [f"| `{name}` | {_cell(text)} |" for name, text in sorted(USER_FIXES.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _remedy(remedy: Remedy) -> Iterator[str]:
+    yield from ("", f"### {remedy.id}", "")
+    how = "only with `--allow`" if remedy.needs_allow else "by itself"
+    if remedy.kind == "device":
+        how = "where the diagnosis names the device"
+    elif remedy.kind == "training":
+        how = "only with `--allow`"
+    once = "; for one attempt only" if remedy.evidence_only else ""
+    yield f"*{remedy.kind}, {how}{once}*: {remedy.summary}."
+    yield ""
+    if remedy.env:
+        sets = " ".join(f"{name}={value}" for name, value in remedy.env.items())
+        yield f"- sets: `{sets}`"
+    if remedy.precondition != "none":
+        yield f"- when: {remedy.precondition.removeprefix('none; ')}"
+    yield f"- changes: {remedy.changes}"
+    yield f"- may break: {remedy.may_break}"
+    if remedy.platforms != EVERYWHERE:
+        yield f"- only on: {', '.join(remedy.platforms)}"
+    if remedy.script_line:
+        yield f"- for good: `{' / '.join(remedy.script_line.splitlines())}`"
+
+
+def families_page(fields: Fields) -> str:
+    """docs/families.md; `fields` makes the table of a struct's fields."""
+    families = sorted(load_rules().families, key=lambda rule: rule.family)
+    lines = [FAMILIES_HEAD.replace("ENOUGH", f"{ENOUGH:g}").rstrip(), "", "## Families"]
+    for rule in families:
+        lines += _family(rule)
+    names = ", ".join(f"`{{{name}}}`" for name in sorted(PLACEHOLDERS))
+    lines += ["", FAMILIES_FOOT.replace("PLACEHOLDERS", names).rstrip()]
+    tree = ast.parse(Path(rule_types.__file__).read_text(encoding="utf-8"))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    lines += ["", *fields(classes["FamilyRule"])]
+    for name, heading in (
+        ("Signature", "Keys of a signature"),
+        ("ProcessClause", "Keys of a process clause"),
+        ("HostClause", "Keys of a host clause"),
+    ):
+        lines += ["", f"### {heading}", "", *fields(classes[name])]
+    return "\n".join(lines) + "\n"
+
+
+def _family(rule: FamilyRule) -> Iterator[str]:
+    yield from ("", f"### {rule.family}", "")
+    named = ", ".join(f"`{name}`" for name in rule.remedies) or "none"
+    yield f"A {rule.kind}. Remedies, in order: {named}."
+    if rule.beats:
+        yield f"When it fits, it explains away: {', '.join(f'`{name}`' for name in rule.beats)}."
+    yield from ("", "| signature | confidence | patience | what it says |", "|---|---|---|---|")
+    for each in rule.signatures:
+        own = ""
+        if each.remedies is not None:
+            own = f" Remedies: {', '.join(f'`{name}`' for name in each.remedies) or 'none'}."
+        says = _cell(each.explanation) + own
+        yield f"| `{each.id}` | {each.confidence:.2f} | {each.patience} | {says} |"
