@@ -188,7 +188,11 @@ class _Collection:
             if threads is None:
                 target.why_not = f"{target.why_not or 'no stack'}; its fault handler did not answer"
             else:
-                target.notes.append(f"py-spy did not work: {target.why_not}")
+                problem = f"py-spy did not work: {target.why_not}"
+                target.notes.append(problem)
+                weaker = f"{problem}; stacks are from the fault handler"
+                if weaker not in self.problems:
+                    self.problems.append(weaker)
                 target.take(threads, "fault handler")
 
     def dump_twice(self) -> None:
