@@ -133,9 +133,15 @@ def _record_exit(
     if last.progress.step is not None:
         # The slots may be gone already; then the progress recorded before stays the newest.
         events.append(last)
-    if attempt.stall_id is not None and state.kill is None and status.code == 0:
-        why = "the training finished before anything was killed"
-        events.append(e.StallRecovered(stall_id=attempt.stall_id, why=why))
+    stall = _stall(state)
+    if (
+        stall is not None
+        and state.kill is None
+        and (status.code == 0 or stall.basis == "finishing")
+    ):
+        # Its own end counts, also a bad one: only what we have ended may pass as finished.
+        why = "the training ended by itself before anything was killed"
+        events.append(e.StallRecovered(stall_id=stall.id, why=why))
     return Record(events=(*events, exited))
 
 

@@ -1,0 +1,103 @@
+"""How long a phase may be silent, as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_train.core.budgets import RING, budget_for, patience_s, robust_quantile
+from watchdog_train.core.model import Phase
+from watchdog_train.core.policy import Detection
+
+DETECTION = Detection()
+DEFAULT = DETECTION.phases
+
+
+def soft_hard(
+    phase: Phase, gaps: tuple[float, ...], *, fresh: bool = False, factor: float = 1.0
+) -> tuple[float, float]:
+    budget = budget_for(phase, gaps, fresh_phase=fresh, factor=factor, detection=DETECTION)
+    return budget.soft_s, budget.hard_s
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [
+        ((), (DEFAULT.train.soft_s, DEFAULT.train.hard_s)),
+        ((1.0,) * 7, (DEFAULT.train.soft_s, DEFAULT.train.hard_s)),  # too few
+        ((0.1,) * 8, (12.0, 120.0)),  # the floors
+        ((30.0,) * 8, (90.0, 900.0)),  # sleeps 30 s between steps
+        ((1.0,) * 30 + (600.0,), (12.0, 120.0)),  # one outlier moves nothing
+        ((10.0,) * 7 + (600.0,), (30.0, 300.0)),
+        ((5000.0,) * 8, (7200.0, 7200.0)),  # the cap
+    ],
+)
+def test_train_budget(gaps: tuple[float, ...], expected: tuple[float, float]) -> None:
+    """Three and thirty times a robust quantile, within floors and a cap, once enough is known."""
+    assert soft_hard("train", gaps) == pytest.approx(expected)
+
+
+def test_a_fresh_phase_has_at_least_its_default() -> None:
+    """Workers start at the seam of an epoch: learnt gaps do not hold that."""
+    assert soft_hard("train", (0.1,) * 50, fresh=True) == (
+        DEFAULT.train.soft_s,
+        DEFAULT.train.hard_s,
+    )
+    assert soft_hard("train", (100.0,) * 50, fresh=True) == pytest.approx((300.0, 3000.0))
+
+
+@pytest.mark.parametrize(
+    "phase", ["startup", "download", "load", "checkpoint", "finishing", "idle"]
+)
+def test_other_phases_learn_nothing(phase: Phase) -> None:
+    """Their default holds however regular they were."""
+    default = getattr(DEFAULT, phase)
+    assert soft_hard(phase, (0.1,) * 50) == (default.soft_s, default.hard_s)
+
+
+def test_finished_is_judged_as_finishing() -> None:
+    """A process that only has to exit has the time of exit handlers."""
+    assert soft_hard("finished", ()) == (DEFAULT.finishing.soft_s, DEFAULT.finishing.hard_s)
+
+
+def test_a_factor_lengthens_both() -> None:
+    """A false alarm doubles default and learnt budgets alike."""
+    assert soft_hard("train", (), factor=2.0)[0] == 2 * DEFAULT.train.soft_s
+    assert soft_hard("train", (30.0,) * 8, factor=2.0) == pytest.approx((180.0, 1800.0))
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [
+        ((3.0,), 3.0),
+        ((1.0, 9.0), 9.0),  # too few to leave one out
+        ((1.0,) * 7 + (9.0,), 1.0),
+        (tuple(float(gap) for gap in range(1, 101)), 98.0),
+        (tuple(float(gap) for gap in range(1, RING + 1)), 126.0),
+    ],
+)
+def test_robust_quantile(gaps: tuple[float, ...], expected: float) -> None:
+    """About the 98th percentile, never the single largest of eight or more."""
+    assert robust_quantile(gaps) == expected
+
+
+@pytest.mark.parametrize(
+    ("steady", "may_end", "startup_s", "unsaved_s", "expected"),
+    [
+        (True, False, 500.0, 500.0, 20.0),  # regular steps that stopped
+        (True, True, 30.0, 60.0, 90.0),  # as long as a false alarm would cost
+        (False, False, 30.0, 60.0, 90.0),
+        (False, True, 1.0, 2.0, 20.0),  # the floor
+        (False, True, 600.0, 7200.0, 900.0),  # the cap
+    ],
+)
+def test_patience(
+    steady: bool, may_end: bool, startup_s: float, unsaved_s: float, expected: float
+) -> None:
+    """A wait that may end is given what a false alarm would cost."""
+    assert expected == patience_s(
+        steady=steady,
+        may_end=may_end,
+        startup_s=startup_s,
+        unsaved_s=unsaved_s,
+        detection=DETECTION,
+    )

@@ -1,0 +1,226 @@
+"""Verdicts on whole histories of polls: healthy but slow weighs as much as hung."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core.detect import Verdict, required_windows, verdict
+from watchdog_train.core.model import MemberSample, Sample
+from watchdog_train.core.policy import Detection
+from watchdog_train.core.track import advance, new_track
+
+Poll = Callable[[float], Sample]
+
+
+def judge(poll: Poll, seconds: float, detection: Detection | None = None) -> Verdict:
+    """The verdict after polls at each second."""
+    rules = detection or Detection()
+    track, sample = new_track(0.0), poll(0.0)
+    for at in range(int(seconds) + 1):
+        sample = poll(float(at))
+        track = advance(track, sample, rules)
+    return verdict(track, sample, rules)
+
+
+def silent(*members: MemberSample, **changes: Any) -> Poll:
+    """Nobody makes progress; other signals are functions of the time or constants."""
+
+    def poll(at: float) -> Sample:
+        values = {name: value(at) if callable(value) else value for name, value in changes.items()}
+        return b.sample(at, *(members or (b.rank(words=3),)), **values)
+
+    return poll
+
+
+def stepped(until: int, *, every: int = 1, **changes: Any) -> Poll:
+    """Regular steps up to a second, then silence."""
+
+    def poll(at: float) -> Sample:
+        words = 1 + int(min(at, until)) // every
+        values = {name: value(at) if callable(value) else value for name, value in changes.items()}
+        return b.sample(at, b.rank(words=words), **values)
+
+    return poll
+
+
+def busy(at: float) -> float:
+    return at
+
+
+HEALTHY: dict[str, tuple[Poll, float]] = {
+    "steps": (stepped(10_000), 300),
+    "sleeps 30 s between learnt steps": (stepped(329, every=30), 329 + 25),
+    "a long matmul in the main thread": (silent(cpu_s=busy), 800),
+    "a long evaluation": (silent(b.rank(words=9, phase="eval"), cpu_s=busy), 3500),
+    "a quiet evaluation within its budget": (silent(b.rank(words=9, phase="eval")), 85),
+    "a save in D state": (silent(b.rank(phase="checkpoint", state="D")), 1700),
+    "a save that writes": (
+        silent(b.rank(phase="checkpoint"), io_bytes=lambda at: 220_000 * int(at)),
+        1700,
+    ),
+    "a slow download": (
+        silent(b.rank(phase="download"), tcp_bytes=lambda at: 10_000 * int(at)),
+        3500,
+    ),
+    "helpers that are born and die": (
+        silent(births=int, deaths=int),
+        800,
+    ),
+    "CPU time that the system does not tell": (silent(cpu_s=None), 800),
+    "a compiler": (silent(b.rank(phase="compile"), cpu_s=busy), 3500),
+    "a service between two trainings": (silent(b.rank(words=9, phase="idle")), 3600),
+    "silence that was announced": (silent(b.rank(words=3, expect_until_ns=10**15)), 600),
+    "output without heartbeats": (silent(b.member(), log_bytes=lambda at: int(at) // 100), 3000),
+    "only zombies": (silent(b.rank(state="Z")), 600),
+    "nobody": (b.sample, 600),
+    "a rank that is through while another trains": (
+        lambda at: b.sample(at, b.rank(words=9, phase="finished"), b.rank(11, 1, words=int(at))),
+        600,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_is_alive(name: str) -> None:
+    """Slow, quiet for a while, or merely unknown: no suspicion."""
+    poll, seconds = HEALTHY[name]
+    assert judge(poll, seconds).kind == "alive"
+
+
+SUSPECT: dict[str, tuple[Poll, float, str, str]] = {
+    "stops after regular steps": (stepped(60), 60 + 16, "quiet", "train"),
+    "stops after steps of 30 s": (stepped(330, every=30), 330 + 100, "quiet", "train"),
+    "hangs before its first step": (silent(b.rank(phase="first_step")), 40, "quiet", "first_step"),
+    "hangs at import": (silent(b.rank(phase="startup")), 70, "quiet", "startup"),
+    "hangs in an evaluation": (silent(b.rank(words=9, phase="eval")), 100, "quiet", "eval"),
+    "hangs after the end": (silent(b.rank(phase="finishing")), 100, "finishing", "finishing"),
+    "hangs at exit": (silent(b.rank(phase="finished")), 100, "finishing", "finished"),
+    "polls a lock": (silent(cpu_s=lambda at: 0.013 * at), 60, "quiet", "train"),
+    "no heartbeat and no output": (silent(b.member()), 620, "quiet", "unknown"),
+    "busy over the hard budget": (silent(cpu_s=busy), 950, "hard-budget", "train"),
+    "announced silence that is over": (
+        silent(b.rank(words=3, expect_until_ns=50 * 10**9)),
+        60,
+        "quiet",
+        "train",
+    ),
+    "one rank hangs, the other is through": (
+        silent(b.rank(words=9, phase="finished"), b.rank(11, 1, words=3)),
+        100,
+        "quiet",
+        "train",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUSPECT)
+def test_silence_is_suspected(name: str) -> None:
+    """Over its budget and quiet, or over the hard budget: looked at, with the right basis."""
+    poll, seconds, basis, phase = SUSPECT[name]
+    found = judge(poll, seconds)
+    assert (found.kind, found.basis, found.phase) == ("suspect", basis, phase)
+    assert found.why
+
+
+def test_all_ranks_must_be_through_for_finishing() -> None:
+    """A rank that waits at the end does not make another one's hang a success."""
+    both = silent(b.rank(phase="finished"), b.rank(11, 1, phase="finishing"))
+    assert judge(both, 100).basis == "finishing"
+
+
+def test_a_hidden_signal_asks_for_more_windows() -> None:
+    """What the system does not tell could have shown life, so quiet takes longer."""
+    detection = Detection()
+    windows = [
+        required_windows(b.sample(0.0, io_bytes=io, tcp_bytes=tcp), detection)
+        for io, tcp in ((0, 0), (None, 0), (0, None), (None, None))
+    ]
+    assert windows == [3, 6, 6, 9]
+    # 25 s default, then 2 s windows from the first poll on: they are long full by then.
+    late = stepped(60, io_bytes=None, tcp_bytes=None)
+    assert judge(late, 76).kind == "alive"
+    assert judge(late, 60 + 19).kind == "suspect"
+
+
+def test_a_busy_moment_clears_the_suspicion() -> None:
+    """Quiet means three windows in a row."""
+    poll = stepped(60, cpu_s=lambda at: 1.0 if at >= 74 else 0.0)
+    assert judge(poll, 76).kind == "alive"
+    assert judge(poll, 84).kind == "suspect"
+
+
+def test_the_users_limit_also_ends_what_is_busy() -> None:
+    """--stall-timeout is the user's word: a stall, whatever the tree does."""
+    detection = Detection(stall_timeout_s=100.0)
+    assert judge(silent(cpu_s=busy), 99, detection).kind == "alive"
+    found = judge(silent(cpu_s=busy), 101, detection)
+    assert (found.kind, found.basis) == ("stall", "user-limit")
+    assert "--stall-timeout" in found.why
+
+
+def test_the_users_limit_before_the_first_step() -> None:
+    """--startup-timeout counts from the launch and ends with the first step."""
+    detection = Detection(startup_timeout_s=100.0)
+    loading = silent(b.rank(phase="load"), cpu_s=busy)
+    assert judge(loading, 101, detection).kind == "stall"
+    assert judge(silent(cpu_s=busy), 200, detection).kind == "alive"
+
+
+def test_the_users_limit_spares_an_announced_silence() -> None:
+    """expect() stands in the script, nearer to what happens than an option."""
+    detection = Detection(stall_timeout_s=100.0)
+    announced = silent(b.rank(words=3, expect_until_ns=300 * 10**9), cpu_s=busy)
+    assert judge(announced, 200, detection).kind == "alive"
+    assert judge(announced, 301, detection).kind == "stall"
+
+
+def test_the_users_limit_after_the_end_is_no_failure() -> None:
+    """A finished training that hangs is ended and never started again."""
+    detection = Detection(stall_timeout_s=100.0)
+    found = judge(silent(b.rank(words=9, phase="finishing"), cpu_s=busy), 101, detection)
+    assert (found.kind, found.basis) == ("stall", "finishing")
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "seconds", "kind"),
+    [(None, 5000, "stopped"), (100.0, 99, "stopped"), (100.0, 102, "stall")],
+)
+def test_stopped(limit_s: float | None, seconds: float, kind: str) -> None:
+    """Stopped by somebody is said, and a stall only over the user's limit."""
+    poll = silent(b.rank(words=3, state="T"))
+    found = judge(poll, seconds, Detection(stopped_timeout_s=limit_s))
+    assert (found.kind, found.basis) == (kind, "stopped")
+
+
+def test_waiting_for_a_person() -> None:
+    """A prompt is its own verdict after two seconds without progress."""
+    asks = b.member(slot=b.slot(words=3), role="rank", waits_for_input=True)
+    assert judge(silent(asks), 1).kind == "alive"
+    assert judge(silent(asks), 600).kind == "input"
+
+
+def test_a_sleep_of_the_machine_is_no_silence() -> None:
+    """After a suspend or a late poll everybody has a fresh start."""
+
+    def poll(at: float) -> Sample:
+        slept = 3600.0 if at >= 50 else 0.0
+        return b.sample(at, b.rank(words=1 + int(min(at, 40))), suspended_s=slept)
+
+    assert judge(poll, 55).kind == "alive"
+    assert judge(poll, 70).kind == "suspect"
+
+
+def test_unsaved_work_is_counted_from_the_last_save() -> None:
+    """What a false alarm would cost goes into the patience."""
+
+    def poll(at: float) -> Sample:
+        words = 1 + int(min(at, 60))
+        return b.sample(at, b.rank(words=words, saves_ended=int(at >= 40)))
+
+    found = judge(poll, 80)
+    assert found.kind == "suspect"
+    assert found.unsaved_s == 40.0

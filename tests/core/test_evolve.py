@@ -1,0 +1,180 @@
+"""What events make of a state, where that is not obvious."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core import events as e
+from watchdog_train.core.evolve import evolve, replay
+from watchdog_train.core.model import ProcessId, RunProgress
+from watchdog_train.core.state import AttemptRecord, StallRecord, State
+
+
+def at(moment: float, event: e.AnyEvent) -> e.AnyEvent:
+    return msgspec.structs.replace(event, mono=moment, t=1e9 + moment, attempt=1)
+
+
+def attempt(state: State) -> AttemptRecord:
+    assert state.attempt is not None
+    return state.attempt
+
+
+def stall(state: State) -> StallRecord:
+    assert state.last_stall is not None
+    return state.last_stall
+
+
+def progress(step: int) -> e.Progress:
+    return e.Progress(progress=RunProgress(step=step), ranks=(), members=())
+
+
+def again(number: int = 2) -> e.AttemptLaunching:
+    return e.AttemptLaunching(token="t", plan=b.plan(number))
+
+
+def adopted(boot_id: str = "b") -> e.Adopted:
+    return e.Adopted(pid=2, start=2, boot_id=boot_id, previous_pid=1, why="gone")
+
+
+TERM = e.Signalling(
+    sequence="hang", stage="terminate", targets=(ProcessId(11, 1011),), signal=15, why="hung"
+)
+
+
+@pytest.mark.parametrize(
+    ("history", "restarts", "since"),
+    [
+        ((), 0, 0),
+        ((again(2),), 1, 1),
+        ((again(2), again(3)), 2, 2),
+        ((progress(5), again(2), progress(5)), 1, 1),  # not newer
+        ((progress(5), again(2), progress(3), again(3)), 2, 2),
+        ((progress(5), again(2), progress(6)), 1, 0),
+        ((progress(5), again(2), b.exited(3, step=6)), 1, 0),
+    ],
+)
+def test_restarts_are_counted_since_the_last_newer_step(
+    history: tuple[e.AnyEvent, ...], restarts: int, since: int
+) -> None:
+    """The budget refills only when no attempt has come that far."""
+    state = b.running(*history)
+    assert (state.restarts, state.restarts_since_progress) == (restarts, since)
+
+
+def test_a_new_attempt_forgets_the_silence_of_the_last() -> None:
+    """Suspicion, notices, kill and members belong to an attempt."""
+    state = b.running(
+        e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=1.0, why=""),
+        e.Noticed(kind="keeper", pids=(9,), why=""),
+        b.stall(),
+        TERM,
+        again(),
+    )
+    assert (state.suspicion, state.notices, state.kill, state.members) == (None, (), None, ())
+    assert attempt(state).stall_id is None
+    assert state.state == "starting"
+
+
+@pytest.mark.parametrize(
+    ("event", "back"),
+    [
+        (e.StallRecovered(stall_id="0001", why=""), False),
+        (e.WouldHaveKilled(stall_id="0001", why=""), True),
+    ],
+)
+def test_after_a_stall_that_kills_nobody_the_run_goes_on(event: e.AnyEvent, back: bool) -> None:
+    """Recovered or reported: running again, and the stall is not the attempt's end."""
+    state = b.running(b.stall(), b.collecting(), event)
+    assert state.state == "running"
+    assert attempt(state).stall_id is None
+    assert state.muted is back
+    assert stall(state).recovered is not back
+
+
+def test_a_manual_bundle_changes_nothing_else() -> None:
+    """Neither the state of the run nor its last stall."""
+    state = b.running(b.collecting(why="manual"))
+    assert (state.state, state.last_stall) == ("running", None)
+
+
+def test_a_crash_bundle_is_collected_too() -> None:
+    """The attempt knows it."""
+    state = b.running(b.exited(3), b.collecting(why="crash"))
+    assert state.state == "collecting"
+    assert attempt(state).crash_id == "0001"
+
+
+def test_only_the_deed_counts_as_signalled() -> None:
+    """The intent names nobody as done; the first of each pair does not move the deadline."""
+    state = evolve(b.running(b.stall()), at(5.0, TERM))
+    assert state.kill is not None
+    assert state.kill.targets == ()
+    sent = e.Signalled(pid=11, start=1011, signal=15, role="rank", result="sent")
+    woken = msgspec.structs.replace(sent, signal=18)
+    state = evolve(evolve(state, at(5.1, woken)), at(5.2, sent))
+    assert state.kill is not None
+    assert state.kill.targets == (ProcessId(11, 1011),)
+    state = evolve(state, at(7.0, TERM))
+    assert state.kill is not None
+    assert (state.kill.stage_mono, state.kill.targets) == (5.0, (ProcessId(11, 1011),))
+
+
+def test_a_second_request_shortens_the_way_and_keeps_the_code() -> None:
+    """Ctrl-C, then `wtrain stop --now`: 130."""
+    state = b.running(b.stop(code=130), b.stop("now", 77), b.stop("soft", 77))
+    assert state.stop is not None
+    assert (state.stop.mode, state.stop.exit_code) == ("now", 130)
+
+
+def test_an_adoption_gives_a_stage_its_time_again() -> None:
+    """Its signals may not have been sent."""
+    state = evolve(b.running(b.stall(), TERM), at(500.0, adopted()))
+    assert state.kill is not None
+    assert state.kill.stage_mono == 500.0
+    assert state.supervisor == ProcessId(2, 2)
+
+
+def test_an_adoption_alone_keeps_a_backoff() -> None:
+    """A new supervisor is no reason to hurry."""
+    backing = e.BackingOff(delay_s=9.0, until_mono=9.0, why="")
+    assert b.running(backing, adopted()).backoff_until == 9.0
+
+
+def test_after_a_boot_no_moment_of_the_old_clock_is_waited_for() -> None:
+    """The monotonic clock began anew: a backoff would end in days."""
+    backing = e.BackingOff(delay_s=9.0, until_mono=1e6, why="")
+    state = evolve(b.running(backing, b.exited(3), at=1e6), at(50.0, adopted("another")))
+    assert state.backoff_until is None
+    assert attempt(state).launching_mono == 50.0
+    assert attempt(state).ended_mono == 50.0
+    assert state.progress_mono == 50.0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        progress(3),
+        b.exited(0),
+        b.stall(),
+        b.collected(),
+        e.TreeGone(),
+        e.StallRecovered(stall_id="0009", why=""),
+        e.FirstBeat(rank=0, pid=1, after_s=1.0),
+        e.Signalled(pid=1, start=1, signal=9, role="rank", result="gone"),
+        adopted(),
+    ],
+)
+def test_an_event_out_of_place_fails_nothing(event: e.AnyEvent) -> None:
+    """A log may begin anywhere; evolve is total."""
+    assert evolve(State(), event).state is not None
+
+
+def test_a_replay_is_a_fold() -> None:
+    """Events as they were read from the log give the state that the loop had."""
+    history: list[Any] = [b.RUN_STARTED, e.PlanMade(plan=b.plan()), again(1), b.stall(), TERM]
+    read = [e.decode(e.encode(event)) for event in history]
+    assert replay(read) == replay(history)

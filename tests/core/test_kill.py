@@ -1,0 +1,225 @@
+"""The kill sequences: whom to signal next, from what still lives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, CleanUp, Record, Signal, Wait
+from watchdog_train.core.kill import SIGINT, SIGKILL, SIGSTOP, SIGTERM, begin, pursue
+from watchdog_train.core.model import MemberSample, ProcessId
+from watchdog_train.core.policy import Stopping
+from watchdog_train.core.state import State
+
+STOPPING = Stopping()
+LAUNCHER, RANK0, RANK1, WORKER, HELPER = (
+    b.member(b.ROOT, "launcher", name="torchrun"),
+    b.rank(11, 0),
+    b.rank(12, 1),
+    b.member(13, "worker", rank=0),
+    b.member(14, name="resource_tracker"),
+)
+TREE = (LAUNCHER, RANK0, RANK1, WORKER, HELPER)
+HUNG = (b.stall(), b.collecting(), b.collected())
+
+
+def who(*pids: int) -> tuple[ProcessId, ...]:
+    return tuple(ProcessId(pid, pid + 1000) for pid in pids)
+
+
+def entered(stage: Any, signal: int, *pids: int, sequence: Any = "hang") -> tuple[e.AnyEvent, ...]:
+    """A stage whose signals were sent."""
+    intent = e.Signalling(
+        sequence=sequence, stage=stage, targets=who(*pids), signal=signal, why="hung"
+    )
+    sent = tuple(
+        e.Signalled(pid=pid, start=pid + 1000, signal=signal, role="rank", result="sent")
+        for pid in pids
+    )
+    return (intent, *sent)
+
+
+def next_one(
+    *history: e.AnyEvent, alive: tuple[MemberSample, ...], at: float = 0.0, **changes: Any
+) -> Action | None:
+    poll = b.sample(at, *alive, b.keeper(), **changes)
+    return pursue(b.running(*HUNG, *history), poll, at, STOPPING)
+
+
+def signal(action: Action | None) -> tuple[str, int, tuple[int, ...]]:
+    assert isinstance(action, Signal)
+    return action.stage, action.signal, tuple(target.pid for target in action.targets)
+
+
+def first(sequence: Any, state: State, *alive: MemberSample) -> tuple[str, int, tuple[int, ...]]:
+    return signal(begin(sequence, state, b.sample(0.0, *alive, b.keeper()), "hung"))
+
+
+@pytest.mark.parametrize(
+    ("sequence", "alive", "expected"),
+    [
+        ("hang", TREE, ("freeze", SIGSTOP, (10,))),
+        ("hang", TREE[1:], ("terminate", SIGTERM, (11, 12))),
+        ("hang", (b.member(),), ("terminate", SIGTERM, (10,))),  # no heartbeat: the root
+        ("hang", (WORKER,), ("kill", SIGKILL, (13,))),
+        ("hang", (HELPER,), ("helpers", 0, ())),
+        ("hang", (), ("keeper", 0, ())),
+        ("stop", TREE, ("root", SIGTERM, (10,))),
+        ("stop", TREE[1:], ("terminate", SIGTERM, (11, 12))),
+        ("now", TREE, ("freeze", SIGSTOP, (10,))),
+        ("now", TREE[1:], ("kill", SIGKILL, (11, 12, 13))),
+        ("sweep", TREE[1:], ("terminate", SIGTERM, (11, 12, 13))),
+    ],
+)
+def test_first_signal(
+    sequence: Any, alive: tuple[MemberSample, ...], expected: tuple[str, int, tuple[int, ...]]
+) -> None:
+    """The first stage that somebody alive belongs to; zombies belong to none."""
+    zombie = b.member(99, state="Z")
+    assert first(sequence, b.running(), *alive, zombie) == expected
+
+
+def test_a_hang_from_freeze_to_keeper() -> None:
+    """Launchers frozen, ranks asked, all killed, helpers waited for, launchers, keeper."""
+    freeze = entered("freeze", SIGSTOP, 10)
+    assert signal(next_one(*freeze, alive=TREE)) == ("terminate", SIGTERM, (11, 12))
+    term = entered("terminate", SIGTERM, 11, 12)
+    assert isinstance(next_one(*term, alive=TREE, at=4.9), Wait)
+    assert signal(next_one(*term, alive=TREE, at=5.0)) == ("kill", SIGKILL, (11, 12, 13))
+    killed = entered("kill", SIGKILL, 11, 12, 13)
+    rest = (LAUNCHER, HELPER)
+    assert signal(next_one(*killed, alive=rest, at=0.1)) == ("helpers", 0, ())
+    helpers = entered("helpers", 0)
+    assert isinstance(next_one(*helpers, alive=rest, at=4.9), Wait)
+    assert signal(next_one(*helpers, alive=rest, at=5.0)) == ("launchers", SIGKILL, (10, 14))
+    assert signal(next_one(*helpers, alive=rest[:1], at=0.1)) == ("launchers", SIGKILL, (10,))
+
+
+def test_ranks_that_end_in_time_are_not_waited_for() -> None:
+    """The grace period is a limit, not a delay."""
+    term = entered("terminate", SIGTERM, 11, 12)
+    assert signal(next_one(*term, alive=(WORKER,), at=0.2)) == ("kill", SIGKILL, (13,))
+
+
+@pytest.mark.parametrize(
+    ("stage", "number", "newcomer"),
+    [("terminate", SIGTERM, b.rank(21, 2)), ("kill", SIGKILL, b.member(21, "worker"))],
+)
+def test_newcomers_are_chased(stage: Any, number: int, newcomer: MemberSample) -> None:
+    """Who is born during a stage gets its signal, and moves no deadline."""
+    history = entered(stage, number, 11, 12)
+    assert signal(next_one(*history, alive=(*TREE[1:3], newcomer), at=1.0)) == (
+        stage,
+        number,
+        (21,),
+    )
+    state = b.running(*HUNG, *history)
+    later = b.fold((), at=0.0)
+    assert later.kill is None
+    assert state.kill is not None
+    assert state.kill.stage_mono == 0.0
+
+
+def test_an_intent_without_its_deed_is_made_good() -> None:
+    """A supervisor that died before it signalled leaves nobody unsignalled."""
+    intent = entered("terminate", SIGTERM, 11, 12)[:2]  # the second was not reached
+    assert signal(next_one(*intent, alive=TREE, at=1.0)) == ("terminate", SIGTERM, (12,))
+    root = entered("root", SIGTERM, 10, sequence="stop")[:1]
+    assert signal(next_one(b.stop(), *root, alive=TREE, at=1.0)) == ("root", SIGTERM, (10,))
+
+
+def test_ctrl_c_reaches_the_group_as_ctrl_c() -> None:
+    """Every other request to stop is SIGTERM to the root alone."""
+    action = begin("stop", b.running(b.stop(code=130)), b.sample(0.0, *TREE), "Ctrl-C")
+    assert isinstance(action, Signal)
+    assert (action.signal, action.group) == (SIGINT, True)
+    action = begin("stop", b.running(b.stop()), b.sample(0.0, *TREE), "stop")
+    assert isinstance(action, Signal)
+    assert (action.signal, action.group) == (SIGTERM, False)
+
+
+@pytest.mark.parametrize(("at", "stage"), [(59.9, None), (60.0, "freeze")])
+def test_the_root_has_its_grace(at: float, stage: str | None) -> None:
+    """A user's stop gives the root time to save."""
+    history = (b.stop(), *entered("root", SIGTERM, 10, sequence="stop"))
+    action = next_one(*history, alive=TREE, at=at)
+    assert isinstance(action, Wait) if stage is None else signal(action)[0] == stage
+
+
+@pytest.mark.parametrize(("at", "stage"), [(119.9, None), (120.0, "root")])
+def test_who_was_asked_has_its_time(at: float, stage: str | None) -> None:
+    """A training that can be asked is signalled only when it did not stop by itself."""
+    asked = e.StopAsked(sequence=1, can_be_asked=True, why="stop")
+    action = next_one(b.stop(), asked, alive=TREE, at=at)
+    assert isinstance(action, Wait) if stage is None else signal(action)[0] == stage
+
+
+@pytest.mark.parametrize("stage", ["ask", "root"])
+def test_a_second_request_does_not_wait(stage: Any) -> None:
+    """Ctrl-C twice kills."""
+    asked = e.StopAsked(sequence=1, can_be_asked=True, why="stop")
+    before = (asked,) if stage == "ask" else entered("root", SIGTERM, 10, sequence="stop")
+    action = next_one(b.stop(), *before, b.stop("now"), alive=TREE[1:], at=1.0)
+    assert signal(action) == ("kill", SIGKILL, (11, 12, 13))
+
+
+def test_what_survives_sigkill_is_named() -> None:
+    """After both limits: inside the kernel, and said so with pid and state."""
+    stuck = b.rank(11, state="D")
+    killed = entered("kill", SIGKILL, 11)
+    assert isinstance(next_one(*killed, alive=(stuck,), at=19.9), Wait)
+    assert signal(next_one(*killed, alive=(stuck,), at=20.0)) == ("launchers", SIGKILL, (11,))
+    again = entered("launchers", SIGKILL, 11)
+    assert isinstance(next_one(*again, alive=(stuck,), at=19.9), Wait)
+    action = next_one(*again, alive=(stuck,), at=20.0)
+    assert isinstance(action, Record)
+    assert isinstance(action.events[0], e.SurvivedKill)
+    assert action.events[0].pids == (11,)
+    assert "11 (D)" in action.events[0].why
+
+
+def test_a_straggler_of_the_last_stage_is_signalled() -> None:
+    """Nobody is said to have survived a signal that was not sent."""
+    waiting = entered("keeper", 0)
+    action = next_one(*waiting, alive=(b.member(31),), at=10.0)
+    assert signal(action) == ("launchers", SIGKILL, (31,))
+
+
+@pytest.mark.parametrize(
+    ("looks", "keeper_alive", "expected"),
+    [
+        (0, True, Wait),
+        (1, False, Wait),
+        (2, False, CleanUp),
+        (2, None, CleanUp),
+        (2, True, Signal),
+    ],
+)
+def test_two_looks_must_agree_that_nobody_is_left(
+    looks: int, keeper_alive: bool | None, expected: type[Action]
+) -> None:
+    """The keeper is waited for, and only then the tree is gone."""
+    killed = entered("kill", SIGKILL, 11)
+    action = next_one(*killed, alive=(), empty_looks=looks, keeper_alive=keeper_alive)
+    assert isinstance(action, expected)
+
+
+def test_a_keeper_that_stays_is_killed_last() -> None:
+    """It ends by itself; when it does not it is ours to kill, and then to name."""
+    waiting = entered("keeper", 0)
+    assert isinstance(next_one(*waiting, alive=(), at=2.9, empty_looks=9), Wait)
+    action = next_one(*waiting, alive=(), at=3.0, empty_looks=9)
+    assert signal(action) == ("keeper", SIGKILL, (b.KEEPER,))
+    killed = entered("keeper", SIGKILL, b.KEEPER)
+    assert isinstance(next_one(*killed, alive=(), at=19.9, empty_looks=9), Wait)
+    action = next_one(*killed, alive=(), at=20.0, empty_looks=9)
+    assert isinstance(action, Record)
+    assert isinstance(action.events[0], e.SurvivedKill)
+
+
+def test_without_a_kill_there_is_nothing_to_pursue() -> None:
+    """Idle is not a stage."""
+    assert next_one(alive=TREE) is None

@@ -1,0 +1,133 @@
+"""Facts of one poll that are worth an event, each of them once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import SettingReport
+from watchdog_train.core.model import CheckpointRef, MemberSample
+from watchdog_train.core.news import news
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+
+POLICY = Policy()
+
+
+def tell(state: State, *members: MemberSample, at: float = 1.0, **seen: Any) -> list[e.AnyEvent]:
+    keeper_alive = seen.pop("keeper_alive", True)
+    poll = b.sample(at, *members, keeper_alive=keeper_alive)
+    return list(news(b.observation(poll, **seen), state, POLICY))
+
+
+def fold(*rounds: list[e.AnyEvent]) -> State:
+    return b.running(*(event for told in rounds for event in told))
+
+
+def names(told: list[e.AnyEvent]) -> list[str]:
+    return [type(event).__name__ for event in told]
+
+
+def test_firsts_are_said_once() -> None:
+    """The first beat and the first step, each with a census."""
+    told = tell(b.running(), b.rank(words=2))
+    assert names(told) == ["FirstBeat", "FirstStep", "Progress"]
+    assert tell(fold(told), b.rank(words=3)) == []
+
+
+def test_a_beat_comes_before_a_step() -> None:
+    """A heartbeat alone is no step."""
+    assert names(tell(b.running(), b.rank())) == ["FirstBeat", "Progress"]
+
+
+def test_no_news_of_an_attempt_that_is_over() -> None:
+    """Nothing is said before the launch is known or after the tree is gone."""
+    assert tell(State(), b.rank(words=2)) == []
+    assert tell(b.running(b.exited(), e.TreeGone()), b.rank(words=2)) == []
+
+
+@pytest.mark.parametrize(("at", "count"), [(29.0, 0), (31.0, 1)])
+def test_progress_is_sampled(at: float, count: int) -> None:
+    """A census every half minute, however many steps there are."""
+    told = tell(b.running(), b.rank(words=2))
+    assert len(tell(fold(told), b.rank(words=900), at=at)) == count
+
+
+@pytest.mark.parametrize(("at", "count"), [(9.0, 0), (11.0, 1)])
+def test_a_changed_tree_is_recorded_sooner(at: float, count: int) -> None:
+    """An adopting supervisor must know the tree; helpers that come and go stay cheap."""
+    told = tell(b.running(), b.rank(words=2))
+    assert len(tell(fold(told), b.rank(words=2), b.member(20, "worker"), at=at)) == count
+
+
+def test_phases_are_sampled() -> None:
+    """A phase change is said, at most every five seconds."""
+    state = fold(tell(b.running(), b.rank(words=2)))
+    assert tell(state, b.rank(words=2, phase="eval"), at=4.0) == []
+    told = tell(state, b.rank(words=2, phase="eval"), at=6.0)
+    assert names(told) == ["PhaseChanged", "Progress"]
+
+
+def test_settings_are_reported_once() -> None:
+    """What the training says of a remedy, and no more than once."""
+    report = SettingReport(remedy="omp-1", pid=b.ROOT, took=True, why="4 -> 1")
+    told = tell(b.running(), settings=(report, report))
+    assert names(told) == ["RemedyTaken", "Progress"]
+    state = fold(told)
+    assert state.attempt is not None
+    assert state.attempt.taken == ("omp-1",)
+    assert tell(state, settings=(report,)) == []
+
+
+@pytest.mark.parametrize(
+    ("loaded", "saved_step", "step", "ok"),
+    [
+        (7, 7, 8, True),  # the hook loaded it
+        (7, 7, 3, False),  # it was loaded, and the counter is behind
+        (None, 7, 8, True),  # the script resumed by itself
+        (None, 7, 1, False),  # it began again
+        (None, None, 1, False),
+        (7, None, 1, True),
+    ],
+)
+def test_a_resume_is_verified_at_the_first_step(
+    loaded: int | None, saved_step: int | None, step: int, ok: bool
+) -> None:
+    """Started again is not resumed."""
+    checkpoint = CheckpointRef(path="/o", format="hf", step=saved_step, how_checked="quick")
+    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
+    state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
+    told = tell(state, b.rank(words=step), resumed_step=loaded)
+    assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok]
+
+
+def test_a_keeper_that_dies_alone_is_said_once() -> None:
+    """Training lives on; that its exit code will not be known is worth a word."""
+    first = tell(b.running(), b.rank(words=2))
+    told = tell(fold(first), b.rank(words=2), keeper_alive=False)
+    assert names(told) == ["Noticed", "Progress"]
+    assert isinstance(told[0], e.Noticed)
+    assert (told[0].kind, told[0].pids) == ("keeper", (b.KEEPER,))
+    assert tell(fold(first, told), b.rank(words=2), keeper_alive=False) == []
+
+
+@pytest.mark.parametrize(
+    ("members", "keeper_alive", "more"),
+    [
+        ((b.rank(words=2),), None, ()),  # not known
+        ((b.rank(words=2, state="Z"),), False, ()),  # both are gone
+        ((b.member(11, "worker"),), False, ()),  # the root is
+        ((b.rank(words=2),), False, (b.exited(),)),
+    ],
+)
+def test_a_keeper_that_ends_with_its_training_is_no_news(
+    members: tuple[MemberSample, ...], keeper_alive: bool | None, more: tuple[e.AnyEvent, ...]
+) -> None:
+    """Only while the root lives without it."""
+    told = tell(b.running(*more), *members, keeper_alive=keeper_alive)
+    assert "Noticed" not in names(told)
