@@ -17,7 +17,7 @@ _LOWER = {"core", "errors"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "client": {"client"},
-    "keeper": {"client"},
+    "keeper": {"keeper"},
     "integrations": {"client"},
     "core": {"core", "client.layout"},
     "system": {*_LOWER, "system"},

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import is_alive, wait_until
-from watchdog_train import keeper
+from watchdog_train.supervisor.launch import KEEPER
 
 PYTHON = sys.executable
 
@@ -37,7 +37,7 @@ def write_orders(folder: Path, argv: list[str] | None, **changes: Any) -> Path:
 
 
 def keeper_argv(orders: Path) -> list[str]:
-    return [PYTHON, "-I", "-S", keeper.__file__, str(orders)]
+    return [PYTHON, "-I", "-S", KEEPER, str(orders)]
 
 
 def start_keeper_process(orders: Path, **options: Any) -> subprocess.Popen[bytes]:

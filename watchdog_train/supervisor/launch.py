@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import watchdog_train.keeper
-from watchdog_train.core.model import Plan, Value
+from watchdog_train.core.model import ExitStatus, Plan, Value
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, training_environment
 from watchdog_train.supervisor.records import KeeperRecord, read_exit, read_keeper, stream_files
@@ -36,6 +36,7 @@ __all__ = [
     "training_environment",
 ]
 
+KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
 LINGER_S = 5.0
 """How long a keeper stays for the last output when nobody is left but a disk takes nothing."""
 
@@ -217,7 +218,7 @@ def _spawn_keeper(
 ) -> Child:
     path.write_text(json.dumps(orders), encoding="utf-8")
     return children.spawn(
-        [sys.executable, "-I", "-S", watchdog_train.keeper.__file__, str(path)],
+        [sys.executable, "-I", "-S", KEEPER, str(path)],
         name="keeper",
         deadline_s=None,
         env=env,

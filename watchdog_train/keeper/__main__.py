@@ -1,0 +1,15 @@
+"""Finds the rest of the keeper, whatever the environment says, and runs it.
+
+It must stay this short: it is the one module of the keeper that is compiled at every start.
+"""
+
+import os
+import sys
+
+# Last, not first: nothing that is installed beside us can stand in for the standard library.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from watchdog_train.keeper.attempt import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""One attempt from the first byte of output to the last: what a keeper does, in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from watchdog_train.keeper.records import Record
+from watchdog_train.keeper.streams import open_streams, start_pump
+from watchdog_train.keeper.training import Training, prepare, stat_of
+from watchdog_train.keeper.wake import Wake
+
+TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
+if TYPE_CHECKING:
+    from typing import Any
+
+SETTLE_S = 0.5  # how long an exit status waits for the output written before it
+SETTLE_STEP_S = 0.004
+
+
+def main(path: str) -> int:
+    """Carry out the orders in the file; paths in them are relative to its folder."""
+    folder, name = os.path.split(os.path.abspath(path))
+    os.chdir(folder)
+    with open(name, encoding="utf-8") as file:
+        orders = json.load(file)
+    prepare()
+    return keep(orders) if orders["argv"] is not None else drain(orders)
+
+
+def drain(orders: dict[str, Any]) -> int:
+    """The keeper before us has died: the training writes on, somebody must drain it."""
+    for stream in start_pump(orders, orders["fds"], Wake(None)):
+        stream.reader.join()
+        stream.writer.join(orders["linger_s"])
+    return 0
+
+
+def keep(orders: dict[str, Any]) -> int:
+    """Start the training, pump until it and all its descendants are gone; our exit code."""
+    started = Record("keeper.json", "keeper.json.tmp")
+    ended = Record("exit.json", "exit.json.tmp")
+    amended = Record("exit.json", "exit.json.tmp2")
+    wake_fd = orders["wake_fd"]
+    reads, child_fds = open_streams(orders)
+    for fd in {*reads.values(), *child_fds.values(), 0 if wake_fd is None else wake_fd}:
+        os.set_inheritable(fd, False)
+    wake = Wake(wake_fd)
+    me = os.getpid()
+    about = {"keeper_pid": me, "keeper_start": _start_of(me, orders), "pid": None, "start": None}
+    try:
+        training = Training(orders, child_fds)
+    except OSError as error:
+        failure = {"errno": error.errno, "message": f"{error.filename}: {error.strerror}"[:512]}
+        started.fill({**about, "error": failure, "started_at": time.time()})
+        ended.discard()
+        amended.discard()
+        wake.ring()
+        return 1
+    streams = start_pump(orders, reads, wake)
+    # A writer that we keep open would hide the end of the stream, a reader the end of a pipeline.
+    for fd in {*child_fds.values(), *orders["inherited_fds"]} - {0, 1, 2}:
+        os.close(fd)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    who = {"pid": training.pid, "start": _start_of(training.pid, orders)}
+    started.fill({**about, **who, "error": None, "started_at": time.time()})
+    wake.ring()
+
+    code = training.wait()
+    settled_by = time.monotonic() + SETTLE_S
+    while not all(stream.settled() for stream in streams) and time.monotonic() < settled_by:
+        time.sleep(SETTLE_STEP_S)
+    how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+    outcome = {**who, **how, "ended_at": time.time()}
+    dropped_bytes = sum(stream.dropped_bytes for stream in streams)
+    wake.tell_exit(**how)  # before the disk is asked, which may never answer
+    ended.fill({**outcome, "dropped_bytes": dropped_bytes})
+    wake.ring()
+    ended.make_durable()
+
+    if not training.wait_for_others():
+        for stream in streams:
+            stream.reader.join()
+    finish_by = time.monotonic() + orders["linger_s"]
+    for stream in streams:
+        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
+    lost_bytes = sum(stream.lost_bytes() for stream in streams)
+    if lost_bytes > dropped_bytes:
+        amended.fill({**outcome, "dropped_bytes": lost_bytes}, patience_s=0.0)
+    amended.discard()
+    return 0
+
+
+def _start_of(pid: int, orders: dict[str, Any]) -> int | None:
+    known = stat_of(pid) if orders["tell_start"] else None
+    return known[2] if known else None

@@ -1,0 +1,158 @@
+"""Pumps the output of a training into capped files.
+
+It must never stop draining: a full, stuck or vanished disk is no reason for a training to wait.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+from watchdog_train.keeper.wake import Wake
+
+TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
+if TYPE_CHECKING:
+    from typing import Any
+
+BUFFER_BYTES = 8 * 1024 * 1024  # of output that no file takes yet; then the oldest is dropped
+BLOCK_BYTES = 65536
+WRITE_BYTES = 1024 * 1024
+GATHER_S = 0.02  # small writes of a training are gathered this long: fewer wake-ups for everyone
+STUCK_S = 1.0  # a disk that takes nothing for this long no longer slows the training down
+
+
+class Stream:
+    """One stream of the training: a reader that never waits for long, and a writer."""
+
+    def __init__(self, path: str, fd: int, cap_bytes: int, wake: Wake) -> None:
+        self.path = path
+        self.fd = fd
+        self.half_bytes = max(cap_bytes // 2, 1)
+        self.wake = wake
+        self.changed = threading.Condition()
+        self.blocks: deque[bytes] = deque()
+        self.held_bytes = 0
+        self.dropped_bytes = 0
+        self.stuck = False
+        self.ended = False
+        self.file = -1
+        self.file_bytes = 0
+        with suppress(OSError):  # at once: who shows the file still has it when its folder is gone
+            self._open()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.writer = threading.Thread(target=self._write, daemon=True)
+        self.reader.start()
+        self.writer.start()
+
+    def settled(self) -> bool:
+        """Whether everything that was written until now is in the file."""
+        with self.changed:
+            if self.ended or self.held_bytes:
+                return not self.held_bytes
+        return sys.platform == "win32" or not select.select([self.fd], [], [], 0)[0]
+
+    def lost_bytes(self) -> int:
+        """What no file has, should we end now."""
+        with self.changed:
+            return self.dropped_bytes + self.held_bytes
+
+    def _read(self) -> None:
+        while True:
+            try:
+                block = os.read(self.fd, BLOCK_BYTES)
+            except OSError:  # EIO: the last writer of a pseudo-terminal is gone
+                block = b""
+            with self.changed:
+                if not block:
+                    self.ended = True
+                    self.changed.notify()
+                    return
+                # A fast training is slowed by a pipe that fills, as it would be without us; a
+                # stuck or full disk must not stop it.
+                while self.held_bytes + len(block) > BUFFER_BYTES and not self.stuck:
+                    self.stuck = not self.changed.wait(STUCK_S)
+                self.blocks.append(block)
+                self.held_bytes += len(block)
+                while self.held_bytes > BUFFER_BYTES and self.blocks:
+                    oldest = self.blocks.popleft()
+                    self.held_bytes -= len(oldest)
+                    self.dropped_bytes += len(oldest)
+                self.changed.notify()
+
+    def _write(self) -> None:
+        while True:
+            with self.changed:
+                while not self.blocks and not self.ended:
+                    self.changed.wait()
+                if not self.blocks:
+                    return
+                blocks = [self.blocks.popleft()]
+                size = len(blocks[0])
+                while self.blocks and size + len(self.blocks[0]) <= WRITE_BYTES:
+                    blocks.append(self.blocks.popleft())
+                    size += len(blocks[-1])
+            data = b"".join(blocks)
+            written = self._append(data)
+            with self.changed:
+                self.held_bytes -= max(written, 0)
+                if written < len(data):
+                    self.blocks.appendleft(data[max(written, 0) :])
+                self.stuck = written < 0
+                self.changed.notify()
+                busy = self.held_bytes > WRITE_BYTES or self.ended
+            self.wake.ring()
+            if written < 0:
+                time.sleep(STUCK_S)
+            elif not busy:
+                time.sleep(GATHER_S)
+
+    def _append(self, data: bytes) -> int:
+        """How many bytes the file took; -1 when it refused."""
+        try:
+            if self.file >= 0 and self.file_bytes + len(data) > self.half_bytes:
+                self._close()
+                os.replace(self.path, self.path + ".1")
+            if self.file < 0:
+                self._open()
+            written = os.write(self.file, data[: self.half_bytes])
+        except OSError:
+            self._close()
+            return -1
+        self.file_bytes += written
+        return written
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self.file = os.open(self.path, flags, 0o600)
+        self.file_bytes = os.fstat(self.file).st_size
+
+    def _close(self) -> None:
+        file, self.file = self.file, -1
+        if file >= 0:
+            with suppress(OSError):
+                os.close(file)
+
+
+def open_streams(orders: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """The ends we read and the ends the training writes; pipes of our own where none were given."""
+    if orders["fds"]:
+        return orders["fds"], orders["child_fds"]
+    reads, writes = {}, {}
+    for name in orders["streams"]:
+        reads[name], writes[name] = os.pipe()
+    both = writes.get("output", -1)
+    child_fds = {"stdin": 0, "stdout": writes.get("stdout", both)}
+    return reads, {**child_fds, "stderr": writes.get("stderr", both)}
+
+
+def start_pump(orders: dict[str, Any], reads: dict[str, int], wake: Wake) -> list[Stream]:
+    """Begin to drain every stream into its file."""
+    return [
+        Stream(path, reads[name], orders["cap_bytes"], wake)
+        for name, path in orders["streams"].items()
+    ]

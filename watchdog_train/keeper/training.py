@@ -1,0 +1,151 @@
+"""The training's root process: started, waited for by its pid, and its orphans brought home.
+
+It must not wait on any child but by its pid, and must leave nothing of ours in the training.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
+if TYPE_CHECKING:
+    from typing import Any
+
+SCAN_EVERY_S = 0.5  # looking for adopted zombies reads all of /proc
+LOOK_EVERY_S = 60.0  # without a SIGCHLD
+HERD_S = 0.04  # deaths come in herds; those of this moment stay pending
+FAILURE_BYTES = 65536
+DEAF_TO = [  # they are meant for the training
+    getattr(signal, name)
+    for name in (
+        *("SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP"),
+        *("SIGTTIN", "SIGTTOU", "SIGPIPE", "SIGXFSZ", "SIGBREAK"),
+    )
+    if hasattr(signal, name)
+]
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Training:
+    """The training's root process, and the orphans of it that are given to us."""
+
+    def __init__(self, orders: dict[str, Any], child_fds: dict[str, int]) -> None:
+        if sys.platform == "win32":
+            import subprocess
+
+            flags = subprocess.CREATE_NEW_PROCESS_GROUP
+            options = {**child_fds, "cwd": orders["cwd"], "env": orders["env"]}
+            self.process = subprocess.Popen(orders["argv"], creationflags=flags, **options)
+            self.pid: int = self.process.pid
+            return
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        heard, told = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(orders, child_fds, told, old_mask)
+        os.close(told)
+        failure = os.read(heard, FAILURE_BYTES)  # empty: closed by a successful exec
+        os.close(heard)
+        if failure:
+            os.waitpid(self.pid, 0)
+            number, _, where = failure.decode("utf-8", "surrogateescape").partition(" ")
+            raise OSError(int(number), os.strerror(int(number)), where)
+
+    def wait(self) -> int:
+        """The exit code, -N for signal N; orphans are reaped meanwhile."""
+        if sys.platform == "win32":
+            return self.process.wait()
+        scan_at = 0.0
+        pending = False
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            now = time.monotonic()
+            if pending and now >= scan_at:
+                self._others_gone()
+                pending, scan_at = False, now + SCAN_EVERY_S
+            died = _next_death(max(scan_at - now, 0.0) if pending else LOOK_EVERY_S)
+            pending = pending or died
+
+    def wait_for_others(self) -> bool:
+        """Until nobody is left; False where no system tells who is left."""
+        while sys.platform == "linux":
+            if self._others_gone():
+                return True
+            _next_death(5.0)
+            time.sleep(HERD_S)
+        return False
+
+    def _others_gone(self) -> bool:
+        """Reap what was given to us; whether nobody is left."""
+        left = 0
+        if sys.platform == "win32":
+            return False
+        me = os.getpid()
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+            state, parent, _ = stat_of(pid) or ("", 0, 0)
+            if parent == me:
+                left += 1
+                if state == "Z" and pid != self.pid:
+                    left -= os.waitpid(pid, os.WNOHANG)[0] == pid
+        return not left
+
+
+def prepare() -> None:
+    """Be deaf to what is meant for the training, and adopt its orphans."""
+    for number in DEAF_TO:
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(PR_SET_NAME, b"wtrain-keeper", 0, 0, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def stat_of(pid: int) -> tuple[str, int, int] | None:
+    """State, parent and start time of a process; a name may contain spaces and parentheses."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return fields[0].decode(), int(fields[1]), int(fields[19])
+
+
+def _become(orders: dict[str, Any], child_fds: dict[str, int], told: int, mask: set[int]) -> None:
+    """In the forked child: turn into the training, or tell why not."""
+    if sys.platform == "win32":
+        return
+    where = orders["cwd"]
+    try:
+        os.setsid()
+        for number in DEAF_TO:
+            if number != signal.SIGHUP or not orders["ignore_hup"]:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # First out of the way of 0, 1 and 2, then into place.
+        for target, fd in enumerate([os.dup(child_fds[n]) for n in ("stdin", "stdout", "stderr")]):
+            os.dup2(fd, target)
+        os.chdir(where)
+        where = orders["argv"][0]
+        environment = os.environ if orders["env"] is None else orders["env"]
+        os.execvpe(where, orders["argv"], environment)  # noqa: S606
+    except (OSError, ValueError) as error:
+        code = getattr(error, "errno", None) or errno.EINVAL
+        os.write(told, f"{code} {where}".encode("utf-8", "surrogateescape"))
+    finally:
+        os._exit(127)
+
+
+def _next_death(timeout_s: float) -> bool:
+    if sys.platform == "win32":
+        return False
+    if sys.platform == "linux":
+        return signal.sigtimedwait({signal.SIGCHLD}, timeout_s) is not None
+    return signal.sigwait({signal.SIGCHLD}) is not None
