@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.properties.world import CONT, KILL, Attempt, Process, Script, World, policy
+from tests.properties.simulated import CONT, KILL, Attempt, Process, Script
+from tests.properties.world import World, policy
 from watchdog_train.core import actions as a
 
 ENDINGS = (
@@ -22,6 +23,7 @@ ENDINGS = (
     "not-started",
     "no-keeper",
 )
+REQUESTS = ("save",) * 4 + ("dump",) * 4 + ("stop", "stop_now", "interrupt", "interrupt")
 ATTEMPT_S = 400.0
 """More than any attempt of the world can last: budgets, patience, evidence and every stage."""
 
@@ -43,6 +45,10 @@ scripts = st.builds(
     keeper_dies_at_s=st.sampled_from((None, None, None, 3.0, 20.0)),
     keeper_stays=st.sampled_from((False, False, False, True)),
 )
+plays = st.one_of(
+    st.lists(scripts, min_size=1, max_size=4),
+    scripts.map(lambda script: [script] * 5),  # the same fault again and again
+)
 policies = st.builds(
     policy,
     observe=st.sampled_from((False, False, False, True)),
@@ -57,7 +63,7 @@ class Machine(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(the_policy=policies, plays=st.lists(scripts, min_size=1, max_size=4))
+    @initialize(the_policy=policies, plays=plays)
     def begin(self, the_policy: object, plays: list[Script]) -> None:
         self.world = World(the_policy, plays)  # type: ignore[arg-type]
 
@@ -72,7 +78,7 @@ class Machine(RuleBasedStateMachine):
         self.world.run_until(self.world.now + seconds)
 
     @precondition(going)
-    @rule(kind=st.sampled_from(("stop", "stop_now", "interrupt", "interrupt", "save", "dump")))
+    @rule(kind=st.sampled_from(REQUESTS))
     def somebody_asks(self, kind: str) -> None:
         self.world.requests.append(a.Request(kind=kind, by=kind))  # type: ignore[arg-type]
 
@@ -82,14 +88,9 @@ class Machine(RuleBasedStateMachine):
         self.world.dies_after = events
 
     @precondition(going)
-    @rule()
-    def the_supervisor_dies_now(self) -> None:
-        self.world.adopt()
-
-    @precondition(going)
-    @rule()
-    def the_machine_starts_again(self) -> None:
-        self.world.adopt(rebooted=True)
+    @rule(rebooted=st.sampled_from((False,) * 7 + (True,)))
+    def the_supervisor_dies_now(self, *, rebooted: bool) -> None:
+        self.world.adopt(rebooted=rebooted)
 
     @precondition(going)
     @rule(
@@ -115,8 +116,8 @@ class Machine(RuleBasedStateMachine):
         self.world.suspended_s += 3600.0
 
     @precondition(going)
-    @rule(what=st.sampled_from(("root", "rank", "worker", "keeper")), signal=st.just(KILL))
-    def somebody_is_killed(self, what: str, signal: int) -> None:
+    @rule(what=st.sampled_from(("root", "rank", "worker", "worker", "keeper", "nobody")))
+    def somebody_is_killed(self, what: str) -> None:
         attempt = self.present()
         if attempt is None:
             return
@@ -124,7 +125,7 @@ class Machine(RuleBasedStateMachine):
             attempt.keeper.state = "X"
             return
         for process in self.chosen(attempt, what):
-            self.world._deliver(attempt, process, signal)
+            self.world.deliver(attempt, process, KILL)
 
     @precondition(going)
     @rule(seconds=st.sampled_from((1.0, 20.0)))

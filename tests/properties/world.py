@@ -1,18 +1,20 @@
-"""A simulated machine with one supervised run: processes, collectors, a clock, and a shell.
+"""One run on a simulated machine: the loop, its tasks and its log around the real core.
 
-The shell performs actions as supervisor/perform.py does, but on simulated processes, and checks
-at every effect what must never happen. Everything is deterministic.
+Actions are performed as supervisor/perform.py does it; every effect and every event is held
+against the promises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from tests.core import builders as b
+from tests.properties.promises import check_event, check_launch, check_signal
+from tests.properties.simulated import Attempt, Machine, Script
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core import track as tracks
@@ -22,14 +24,8 @@ from watchdog_train.core.evolve import evolve, replay
 from watchdog_train.core.model import (
     CheckpointFinding,
     EvidenceResult,
-    ExitStatus,
-    Member,
-    MemberSample,
     Patience,
-    Phase,
     Plan,
-    ProcessId,
-    Role,
     Sample,
     Survey,
 )
@@ -44,9 +40,7 @@ from watchdog_train.core.policy import (
 from watchdog_train.core.state import State
 from watchdog_train.remedies.catalogue import CATALOGUE
 
-STOP, CONT, TERM, KILL, INT = 19, 18, 15, 9, 2
 MOST_ACTIONS_AT_ONCE = 60
-DEAD = ("Z", "X")
 
 _short = PhaseBudget(soft_s=8.0, hard_s=120.0)
 PHASES = Phases(
@@ -82,105 +76,19 @@ def policy(**recovery: Any) -> Policy:
     )
 
 
-@dataclass(kw_only=True)
-class Script:
-    """What one attempt will do, and how its processes take signals."""
-
-    ending: str = "finish"
-    """finish, crash, killed, hang, hang-at-start, hang-at-end, input, not-started, no-keeper"""
-    steps: int = 6
-    ranks: int = 1
-    workers: int = 0
-    launcher: bool = False
-    helper: bool = False
-    on_term: str = "die"
-    """die, ignore, exit0, slow"""
-    immortal: bool = False
-    """One process is stuck in the kernel when it is to die."""
-    stragglers: int = 0
-    """Born one at a time when somebody is killed."""
-    leftover_s: float = 0.0
-    """A process that outlives the root this long."""
-    can_stop: bool = False
-    slot: bool = True
-    recovers_after_s: float | None = None
-    keeper_dies_at_s: float | None = None
-    keeper_stays: bool = False
-
-
-@dataclass(kw_only=True)
-class Process:
-    pid: int
-    role: Role
-    rank: int | None = None
-    name: str = "python"
-    state: str = "S"
-    ends_at: float | None = None
-    code: int | None = None
-    signal: int | None = None
-    got: list[int] = field(default_factory=list)
-    known: bool = False
-    known_before_kill: bool = False
-
-    @property
-    def alive(self) -> bool:
-        return self.state not in DEAD
-
-    @property
-    def identity(self) -> ProcessId:
-        return ProcessId(self.pid, self.pid + 1000)
-
-
-@dataclass(kw_only=True)
-class Attempt:
-    script: Script
-    number: int
-    began: float
-    processes: list[Process]
-    keeper: Process
-    steps: int = 0
-    healthy_s: float = 0.0
-    hung_at: float | None = None
-    recovered: bool = False
-    births: int = 0
-    deaths: int = 0
-    cpu_s: float = 0.0
-    exit: ExitStatus | None = None
-    over: bool = False
-    empty_looks: int = 0
-    stragglers_left: int = 0
-    phase: Phase = "startup"
-    immortal: int = 0
-
-    @property
-    def root(self) -> Process:
-        return self.processes[0]
-
-    @property
-    def alive(self) -> list[Process]:
-        return [process for process in self.processes if process.alive]
-
-    @property
-    def hung(self) -> bool:
-        return self.hung_at is not None
-
-
 @dataclass
 class Task:
     ends_at: float
     answer: Any
 
 
-class World:
+class World(Machine):
     """The machine, the run's shell, and the invariants."""
 
     def __init__(self, the_policy: Policy, scripts: list[Script]) -> None:
+        super().__init__()
         self.policy = the_policy
         self.scripts = list(scripts)
-        self.now = 1000.0
-        self.suspended_s = 0.0
-        self.attempts: list[Attempt] = []
-        self.next_pid = 100
         self.log: list[e.AnyEvent] = []
         self.state = State()
         self.mirror = State()
@@ -190,13 +98,11 @@ class World:
         self.look_s, self.evidence_s = 0.3, 1.0
         self.patience: Patience = "unknown"
         self.whole = True
-        self.saved_step: int | None = None
         self.save: a.SaveReport | None = None
         self.dies_after: int | None = None
         self.late_s = 0.0
         self.supervisor = 1
         self.sequence = 0
-        self.starts: list[float] = []
         self._forget()
         self.record(b.RUN_STARTED)
 
@@ -250,7 +156,7 @@ class World:
         self.state = evolve(self.state, event)
         self.mirror = evolve(self.mirror, e.decode(e.encode(event)))
         assert self.mirror == self.state, "replay(log) == state"
-        self._check_event(event)
+        check_event(event, self.attempts, self.state, self.policy, self.log)
 
     # One turn of the loop ---------------------------------------------------------------------
 
@@ -345,132 +251,6 @@ class World:
         self.track = tracks.advance(self.track, self.sample, self.policy.detection)
         self.verdict = verdict(self.track, self.sample, self.policy.detection)
 
-    def _member(self, attempt: Attempt, process: Process) -> MemberSample:
-        reading = None
-        if process.role == "rank" and attempt.script.slot and process.alive:
-            reading = b.slot(
-                process.pid,
-                words=attempt.steps,
-                phase=attempt.phase,
-                rank=process.rank,
-                attempt=attempt.number,
-                can_stop=attempt.script.can_stop,
-                can_save=attempt.script.can_stop,
-                total_steps=attempt.script.steps,
-            )
-        who = Member(
-            pid=process.pid,
-            start=process.pid + 1000,
-            role=process.role if attempt.script.slot or process.role != "rank" else "other",
-            rank=process.rank,
-            name=process.name,
-        )
-        waits = attempt.script.ending == "input" and attempt.hung and process is attempt.root
-        return MemberSample(
-            member=who,
-            state=process.state,
-            cpu_s=0.0,
-            io_bytes=0,
-            slot=reading,
-            waits_for_input=waits,
-        )
-
-    # Time -------------------------------------------------------------------------------------
-
-    def advance(self, moment: float) -> None:
-        """The world goes on, in steps of at most a second."""
-        while self.now < moment:
-            seconds = min(1.0, moment - self.now)
-            self.now += seconds
-            if self.attempts:
-                self._live(self.attempts[-1], seconds)
-        self.now = max(self.now, moment)
-
-    def _live(self, attempt: Attempt, seconds: float) -> None:
-        script = attempt.script
-        for process in attempt.processes:
-            due = process.ends_at is not None and self.now >= process.ends_at
-            if due and process.alive and process.state not in ("T", "D"):
-                self._end(attempt, process, process.code, process.signal)
-        died = (
-            script.keeper_dies_at_s is not None
-            and self.now >= attempt.began + script.keeper_dies_at_s
-        )
-        if died and attempt.keeper.alive:
-            attempt.keeper.state = "X"
-        if not attempt.root.alive and not attempt.alive and not script.keeper_stays:
-            attempt.keeper.state = "X"
-        if not attempt.root.alive:
-            if attempt.exit is None and not attempt.keeper.alive:
-                attempt.exit = ExitStatus(code=None, signal=None, how_known="gone")
-            for process in attempt.processes:
-                if process.state == "Z":
-                    process.state = "X"
-            return
-        self._train(attempt, seconds)
-
-    def _train(self, attempt: Attempt, seconds: float) -> None:
-        script = attempt.script
-        if any(process.state == "T" for process in attempt.alive):
-            return
-        if script.ending in ("not-started", "no-keeper"):
-            return
-        if attempt.hung:
-            after = script.recovers_after_s
-            if after is None or self.now < (attempt.hung_at or 0.0) + after:
-                return
-            attempt.hung_at, attempt.recovered = None, True
-        attempt.healthy_s += seconds
-        attempt.cpu_s += seconds
-        if attempt.healthy_s < 2.0:
-            return
-        if script.ending == "hang-at-start" and not attempt.recovered:
-            attempt.hung_at = self.now
-            return
-        attempt.phase = "train"
-        done = int(attempt.healthy_s - 2.0)
-        attempt.steps = max(attempt.steps, min(done, script.steps))
-        if attempt.steps and self.saved_step != attempt.steps:
-            self.saved_step = attempt.steps
-        half = script.steps // 2
-        if script.ending in ("hang", "input") and attempt.steps >= half and not attempt.recovered:
-            attempt.hung_at = self.now
-        if done <= script.steps:
-            return
-        attempt.phase = "finishing"
-        if script.ending == "hang-at-end" and not attempt.recovered:
-            attempt.hung_at = self.now
-            return
-        code = {"crash": 3}.get(script.ending, 0)
-        signal = {"killed": 9}.get(script.ending)
-        self.finish_training(attempt, None if signal else code, signal)
-
-    def finish_training(self, attempt: Attempt, code: int | None, signal: int | None) -> None:
-        """The training ends by itself; what it leaves behind is in its script."""
-        for process in list(attempt.alive):
-            if process is attempt.root or process.state == "D":
-                continue
-            self._end(attempt, process, 0, None)
-        if attempt.script.leftover_s:
-            self._bear(attempt, "other", ends_at=self.now + attempt.script.leftover_s)
-        self._end(attempt, attempt.root, code, signal)
-
-    def _end(
-        self, attempt: Attempt, process: Process, code: int | None, signal: int | None
-    ) -> None:
-        process.state = "Z"
-        process.code, process.signal = code, signal
-        attempt.deaths += 1
-        if process is attempt.root and attempt.keeper.alive:
-            attempt.exit = ExitStatus(code=code, signal=signal, how_known="keeper-file")
-
-    def _bear(self, attempt: Attempt, role: Role, **more: Any) -> Process:
-        self.next_pid += 1
-        process = Process(pid=self.next_pid, role=role, **more)
-        attempt.processes.append(process)
-        attempt.births += 1
-        return process
-
     # What the shell does ----------------------------------------------------------------------
 
     def perform(self, action: a.Action) -> Iterator[e.AnyEvent]:
@@ -533,48 +313,19 @@ class World:
         return Survey(findings=(finding,), directories=("/out",))
 
     def _start(self, plan: Plan) -> Iterator[e.AnyEvent]:
-        for earlier in self.attempts:
-            assert not earlier.alive, "launched over a living tree"
-            assert not earlier.keeper.alive, "launched over a living keeper"
-        assert self.state.stop is None, "launched after a stop request"
-        until = self.state.backoff_until
-        assert until is None or self.now >= until, "launched before its time"
-        if self.attempts:
-            limit = self.policy.recovery.max_restarts
-            assert self.state.restarts_since_progress < limit, "over the restart budget"
-        assert not self.policy.recovery.observe or not self.attempts, "observing, and restarts"
+        check_launch(self.attempts, self.state, self.policy, self.log, self.now)
         # A supervisor that dies right here has started nothing.
         self.attempts.append(self._tree(Script(ending="no-keeper"), plan.attempt))
         yield e.AttemptLaunching(token="t", plan=plan)
         script = self.scripts.pop(0) if self.scripts else Script()
         self.attempts[-1] = self._tree(script, plan.attempt)
 
-    def _tree(self, script: Script, number: int) -> Attempt:
-        self.next_pid += 1
-        keeper = Process(pid=self.next_pid, role="keeper", name="keeper")
-        attempt = Attempt(script=script, number=number, began=self.now, processes=[], keeper=keeper)
-        attempt.stragglers_left = script.stragglers
-        if script.ending in ("not-started", "no-keeper"):
-            keeper.state = "X"
-            self._bear(attempt, "other").state = "X"
-            return attempt
-        if script.launcher:
-            self._bear(attempt, "launcher", name="torchrun")
-        for number_of in range(script.ranks):
-            self._bear(attempt, "rank", rank=number_of)
-        for _ in range(script.workers):
-            self._bear(attempt, "worker", rank=0)
-        if script.helper:
-            self._bear(attempt, "other", name="resource_tracker")
-        attempt.immortal = attempt.processes[-1].pid if script.immortal else 0
-        return attempt
-
     def _signal(self, action: a.Signal) -> Iterator[e.AnyEvent]:
         attempt = self.attempts[-1]
         if self.state.kill is None:
             for process in attempt.processes:
                 process.known_before_kill = process.known and process.alive
-        self._check_signal(action, attempt)
+        check_signal(action, attempt, self.state, self.policy, self.log)
         yield e.Signalling(
             sequence=action.sequence,
             stage=action.stage,
@@ -591,7 +342,7 @@ class World:
             assert process.known or process is attempt.keeper, "a signal to a stranger"
             group = attempt.alive if action.group else [process]
             for one in group:
-                self._deliver(attempt, one, action.signal)
+                self.deliver(attempt, one, action.signal)
             yield e.Signalled(
                 pid=target.pid,
                 start=target.start,
@@ -599,114 +350,3 @@ class World:
                 role=process.role,
                 result="sent" if process.alive else "gone",
             )
-
-    def _check_signal(self, action: a.Signal, attempt: Attempt) -> None:
-        stop = self.state.stop
-        observing = self.policy.recovery.observe
-        of_keeper = action.targets == (attempt.keeper.identity,)
-        if observing and action.signal and not of_keeper:
-            assert stop is not None, "a signal while only observing"
-        if action.sequence == "hang":
-            current = self.state.attempt
-            assert current is not None
-            collected = {
-                event.stall_id for event in self.log if isinstance(event, e.EvidenceCollected)
-            }
-            assert current.stall_id in collected, "a signal before the evidence"
-        if action.sequence == "stop" and action.signal and stop is not None and stop.mode == "soft":
-            assert not any(
-                stall.collecting and stall.why == "stall" for stall in self.state.stalls
-            ), "a signal while evidence is collected"
-        if action.signal != KILL or (stop is not None and stop.mode == "now"):
-            return
-        for process in attempt.processes:
-            if process.identity in action.targets and process.role == "rank":
-                told = TERM in process.got or not process.known_before_kill
-                assert told or not attempt.script.slot, "SIGKILL before SIGTERM"
-
-    def _deliver(self, attempt: Attempt, process: Process, signal: int) -> None:
-        process.got.append(signal)
-        if not process.alive or process.state == "D":
-            return
-        if process is attempt.keeper:
-            if signal == KILL:
-                process.state = "X"
-            return
-        if signal == STOP:
-            process.state = "T"
-            return
-        if attempt.stragglers_left and process.role != "launcher":
-            attempt.stragglers_left -= 1
-            self._bear(attempt, "rank" if attempt.stragglers_left % 2 else "worker", rank=0)
-        if process.pid == attempt.immortal and (
-            signal == KILL or attempt.script.on_term != "ignore"
-        ):
-            process.state = "D"
-            return
-        if signal == KILL:
-            self._end(attempt, process, None, KILL)
-            return
-        if process.state == "T":
-            process.state = "S"
-        match attempt.script.on_term:
-            case "die":
-                self._end(attempt, process, None, signal)
-            case "exit0":
-                self._end(attempt, process, 0, None)
-            case "slow":
-                process.ends_at, process.code = self.now + 1.5, 0
-            case _:
-                pass
-
-    # What must hold of the log ----------------------------------------------------------------
-
-    def _check_event(self, event: e.AnyEvent) -> None:
-        attempt = self.attempts[-1] if self.attempts else None
-        match event:
-            case e.StallDeclared():
-                assert attempt is not None
-                faulty = attempt.hung or not attempt.root.alive
-                stuck = any(process.state == "D" for process in attempt.alive)
-                assert faulty or stuck, "a healthy training was declared stalled"
-                assert attempt.script.ending != "input", "a prompt was declared a stall"
-            case e.StallRecovered():
-                assert attempt is not None
-                assert not attempt.hung or not attempt.root.alive, "recovered, and still hung"
-            case e.RunFinished():
-                self._check_end(event)
-
-    def _check_end(self, event: e.RunFinished) -> None:
-        final = self.attempts[-1] if self.attempts else None
-        state = self.state
-        if state.stop is not None and event.outcome == "stopped":
-            assert event.exit_code == state.stop.exit_code
-            return
-        assert final is not None
-        alive = [process.pid for process in final.alive]
-        if alive and not self.policy.recovery.observe:
-            assert event.warning is not None
-            assert all(str(pid) in event.warning for pid in alive)
-        truth = final.exit
-        killed = any(
-            isinstance(one, e.Signalling) and one.sequence == "hang" and one.attempt == final.number
-            for one in self.log
-        )
-        if event.outcome == "succeeded":
-            assert event.exit_code == 0
-            if killed:
-                assert final.phase == "finishing", "a stalled attempt counts as success"
-                assert event.warning is not None
-            else:
-                assert truth is not None
-                assert truth.code == 0
-        elif final.script.ending in ("not-started", "no-keeper"):
-            assert event.exit_code == 78
-        elif event.outcome == "gave_up":
-            assert event.exit_code in (75, 76)
-            assert event.exit_code != 76 or self.policy.recovery.max_restarts > 0
-        else:
-            assert event.outcome == "failed"
-            assert truth is not None
-            own = truth.code if truth.code is not None else 128 + (truth.signal or 0)
-            assert event.exit_code == (75 if truth.how_known == "gone" else own)
-            assert event.exit_code != 0, "a failure with exit code 0"

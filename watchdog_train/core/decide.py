@@ -22,24 +22,26 @@ from watchdog_train.core.actions import (
     Record,
     StartEvidence,
     StartSurvey,
-    TaskName,
     Wait,
 )
+from watchdog_train.core.answers import (
+    bring_home,
+    collecting,
+    drop_stale,
+    present_stall,
+    save_proof,
+    start_evidence,
+)
 from watchdog_train.core.ladder import RemedySpec
-from watchdog_train.core.model import BundleWhy, EvidenceResult
 from watchdog_train.core.news import news, progress_event
 from watchdog_train.core.outcome import finish
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import StallRecord, State
+from watchdog_train.core.state import State
 from watchdog_train.core.suspect import next_stall_id, watch
 
 Remedies = Mapping[str, RemedySpec]
 Rule = Callable[[Observation, State, Policy, Remedies], Action | None]
 
-KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}
-"""A bundle's reason in the words of its verdict."""
-SAVE_PROOF_S = 60.0
-"""A save that no survey has found whole by then is not looked at again."""
 LAUNCH_DEADLINE_S = 30.0
 """A keeper that has not reported the start of training by then has failed."""
 
@@ -73,7 +75,7 @@ def _answer_request(
             asked = any(m.slot is not None and m.slot.can_save for m in observation.sample.members)
             return AskSave(can_be_asked=asked, by=request.by)
         case "dump":
-            if _collecting(state) or not kill.live(observation.sample):
+            if collecting(state) or not kill.live(observation.sample):
                 # The bundle under way answers it; of nobody there is nothing to dump.
                 return Record(events=())
             if "evidence" in observation.running:
@@ -133,7 +135,7 @@ def _record_exit(
     if last.progress.step is not None:
         # The slots may be gone already; then the progress recorded before stays the newest.
         events.append(last)
-    stall = _stall(state)
+    stall = present_stall(state)
     if (
         stall is not None
         and state.kill is None
@@ -143,91 +145,6 @@ def _record_exit(
         why = "the training ended by itself before anything was killed"
         events.append(e.StallRecovered(stall_id=stall.id, why=why))
     return Record(events=(*events, exited))
-
-
-def _save_proof(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
-) -> Action | None:
-    """After a save-request: a whole checkpoint that a hook saw finished since is the proof."""
-    save = observation.last_save
-    attempt = state.attempt
-    if state.save_requested <= state.save_proven or save is None or save.t < state.save_wall:
-        return None
-    # After the end the survey belongs to the next plan: here it is only read.
-    running = attempt is not None and not attempt.ended
-    if observation.survey is None:
-        old = observation.wall - save.t > SAVE_PROOF_S
-        if old or not running or "survey" in observation.running:
-            return None
-        return StartSurvey(level="quick")
-    whole = {finding.path for finding in observation.survey.findings if finding.whole}
-    consumes: tuple[TaskName, ...] = ("survey",) if running else ()
-    if save.path not in whole:
-        return Record(events=(), consumes=consumes) if running else None
-    proven = e.SaveProven(sequence=state.save_requested, path=save.path, step=save.step)
-    return Record(events=(proven,), consumes=consumes)
-
-
-def _drop_stale(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
-) -> Action | None:
-    """Answers that nobody waits for any more: of a silence that ended, of a stall that recovered.
-
-    Left lying, the look at one attempt would be believed of the next.
-    """
-    attempt = state.attempt
-    stale: list[TaskName] = []
-    wanted = {stall.id for stall in state.stalls if stall.collecting}
-    if observation.evidence is not None and observation.evidence.stall_id not in wanted:
-        stale.append("evidence")
-    if observation.look is not None and (
-        state.suspicion in (None, "hard-budget") or state.look is not None
-    ):
-        stale.append("look")
-    winding_up = attempt is not None and attempt.ended and not attempt.tree_gone
-    if observation.survey is not None and winding_up:
-        stale.append("survey")
-    return Record(events=(), consumes=tuple(stale)) if stale else None
-
-
-def _collect(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
-) -> Action | None:
-    """Bring home evidence that is being collected; start again what an adoption has lost."""
-    for stall in state.stalls:
-        if not stall.collecting:
-            continue
-        result = observation.evidence
-        if result is not None and result.stall_id == stall.id:
-            return Record(events=evidence_events(result, stall.why), consumes=("evidence",))
-        if "evidence" not in observation.running:
-            return StartEvidence(
-                stall_id=stall.id,
-                bundle_why=stall.why,
-                kind=KINDS[stall.why],
-                verdict=observation.verdict,
-            )
-    return None
-
-
-def evidence_events(
-    result: EvidenceResult, why: Literal["stall", "crash", "manual"]
-) -> tuple[e.AnyEvent, ...]:
-    """A finished collection as events."""
-    collected = e.EvidenceCollected(
-        stall_id=result.stall_id,
-        why=why,
-        dir=result.dir,
-        captured=result.captured,
-        missing=result.missing,
-        processes=result.processes,
-        seconds=result.seconds,
-        fingerprint=result.fingerprint,
-        problem=result.problem,
-    )
-    if result.diagnosis is None:
-        return (collected,)
-    return (collected, e.Diagnosed(stall_id=result.stall_id, diagnosis=result.diagnosis))
 
 
 def _pursue_kill(
@@ -248,11 +165,11 @@ def _wind_up(
         return None
     failed = attempt.code != 0 and attempt.how_known != "not-started"
     if failed and attempt.crash_id is None and attempt.stall_id is None and state.stop is None:
-        return _evidence(observation, state, next_stall_id(observation, state), "crash")
-    stall = _stall(state)
+        return start_evidence(observation, state, next_stall_id(observation, state), "crash")
+    stall = present_stall(state)
     if stall is not None and not stall.collected and not _hurried(state):
-        return _evidence(observation, state, stall.id, "stall")
-    if _collecting(state) and not _hurried(state):
+        return start_evidence(observation, state, stall.id, "stall")
+    if collecting(state) and not _hurried(state):
         return Wait(until=observation.now + 0.1)
     left = kill.live(observation.sample)
     if left and policy.recovery.observe and state.stop is None:
@@ -279,31 +196,8 @@ def _wind_up(
     return CleanUp()
 
 
-def _collecting(state: State) -> bool:
-    return any(stall.collecting for stall in state.stalls)
-
-
 def _hurried(state: State) -> bool:
     return state.stop is not None and state.stop.mode == "now"
-
-
-def _stall(state: State) -> StallRecord | None:
-    """The stall that is to end the present attempt."""
-    attempt = state.attempt
-    if attempt is None or attempt.stall_id is None:
-        return None
-    return next(stall for stall in state.stalls if stall.id == attempt.stall_id)
-
-
-def _evidence(
-    observation: Observation, state: State, stall_id: str, why: BundleWhy
-) -> StartEvidence | Wait:
-    """Collect, as soon as a collection that is under way has ended: one at a time."""
-    if "evidence" in observation.running or _collecting(state):
-        return Wait(until=observation.now + 0.05)
-    return StartEvidence(
-        stall_id=stall_id, bundle_why=why, kind=KINDS[why], verdict=observation.verdict
-    )
 
 
 def _between_attempts(
@@ -392,9 +286,9 @@ def _stop(
         return None
     if attempt is None or not attempt.launched or attempt.ended:
         return None
-    stall = _stall(state)
+    stall = present_stall(state)
     pending = stall is not None and not stall.collected
-    if state.stop.mode == "soft" and (pending or _collecting(state)):
+    if state.stop.mode == "soft" and (pending or collecting(state)):
         return None  # the dumps are on disk before the first signal
     if state.stop.mode == "now":
         return kill.begin("now", state, observation.sample, state.stop.by)
@@ -407,7 +301,7 @@ def _pursue_stall(
     observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
     attempt = state.attempt
-    stall = _stall(state)
+    stall = present_stall(state)
     if attempt is None or stall is None or attempt.ended:
         return None
     if observation.verdict.progress_at > stall.declared_mono:
@@ -419,7 +313,7 @@ def _pursue_stall(
             )
         )
     if not stall.collected:
-        return _evidence(observation, state, stall.id, "stall")
+        return start_evidence(observation, state, stall.id, "stall")
     if policy.recovery.observe or policy.recovery.on_stall == "report":
         return Record(events=(e.WouldHaveKilled(stall_id=stall.id, why=stall.words),))
     return kill.begin("hang", state, observation.sample, stall.words)
@@ -430,9 +324,9 @@ RULES: tuple[Rule, ...] = (
     _follow_launch,
     _record_news,
     _record_exit,
-    _collect,
-    _save_proof,
-    _drop_stale,
+    bring_home,
+    save_proof,
+    drop_stale,
     _pursue_kill,
     _stop,
     _wind_up,

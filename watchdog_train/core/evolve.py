@@ -307,12 +307,8 @@ def _adopted(state: State, event: e.Adopted) -> State:
         # What the last supervisor meant to signal and did not gets its full time.
         kill = _replace(kill, stage_mono=event.mono)
     rebooted = state.boot_id != event.boot_id
-    state = _replace(
-        state,
-        supervisor=ProcessId(event.pid, event.start),
-        boot_id=event.boot_id,
-        kill=kill,
-    )
+    me = ProcessId(event.pid, event.start)
+    state = _replace(state, supervisor=me, boot_id=event.boot_id, kill=kill)
     if not rebooted:
         return state
     # The monotonic clock began anew: a moment of the old one may lie days ahead.

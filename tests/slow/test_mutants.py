@@ -1,0 +1,25 @@
+"""The tests of the core are strong enough to see it broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import REPOSITORY
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+
+@pytest.mark.timeout(1200)
+def test_every_mutant_of_the_core_is_caught() -> None:
+    """Each promise that is broken by hand fails a core or property test."""
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "scripts" / "mutants"],
+        capture_output=True,
+        text=True,
+        timeout=1190,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

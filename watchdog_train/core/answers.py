@@ -1,0 +1,138 @@
+"""What the slow tasks bring home: evidence, looks, surveys; who waits for an answer, and who not.
+
+Rules of decide() and what they share. One collection runs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import (
+    Action,
+    Observation,
+    Record,
+    StartEvidence,
+    StartSurvey,
+    TaskName,
+    Wait,
+)
+from watchdog_train.core.ladder import RemedySpec
+from watchdog_train.core.model import BundleWhy, EvidenceResult
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import StallRecord, State
+
+KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}
+"""A bundle's reason in the words of its verdict."""
+SAVE_PROOF_S = 60.0
+"""A save that no survey has found whole by then is not looked at again."""
+
+
+def save_proof(
+    observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
+) -> Action | None:
+    """After a save-request: a whole checkpoint that a hook saw finished since is the proof."""
+    save = observation.last_save
+    attempt = state.attempt
+    if state.save_requested <= state.save_proven or save is None or save.t < state.save_wall:
+        return None
+    # After the end the survey belongs to the next plan: here it is only read.
+    running = attempt is not None and not attempt.ended
+    if observation.survey is None:
+        old = observation.wall - save.t > SAVE_PROOF_S
+        if old or not running or "survey" in observation.running:
+            return None
+        return StartSurvey(level="quick")
+    whole = {finding.path for finding in observation.survey.findings if finding.whole}
+    consumes: tuple[TaskName, ...] = ("survey",) if running else ()
+    if save.path not in whole:
+        return Record(events=(), consumes=consumes) if running else None
+    proven = e.SaveProven(sequence=state.save_requested, path=save.path, step=save.step)
+    return Record(events=(proven,), consumes=consumes)
+
+
+def drop_stale(
+    observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
+) -> Action | None:
+    """Answers that nobody waits for any more: of a silence that ended, of a stall that recovered.
+
+    Left lying, the look at one attempt would be believed of the next.
+    """
+    attempt = state.attempt
+    stale: list[TaskName] = []
+    wanted = {stall.id for stall in state.stalls if stall.collecting}
+    if observation.evidence is not None and observation.evidence.stall_id not in wanted:
+        stale.append("evidence")
+    if observation.look is not None and (
+        state.suspicion in (None, "hard-budget") or state.look is not None
+    ):
+        stale.append("look")
+    winding_up = attempt is not None and attempt.ended and not attempt.tree_gone
+    if observation.survey is not None and winding_up:
+        stale.append("survey")
+    return Record(events=(), consumes=tuple(stale)) if stale else None
+
+
+def bring_home(
+    observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
+) -> Action | None:
+    """Bring home evidence that is being collected; start again what an adoption has lost."""
+    for stall in state.stalls:
+        if not stall.collecting:
+            continue
+        result = observation.evidence
+        if result is not None and result.stall_id == stall.id:
+            return Record(events=evidence_events(result, stall.why), consumes=("evidence",))
+        if "evidence" not in observation.running:
+            return StartEvidence(
+                stall_id=stall.id,
+                bundle_why=stall.why,
+                kind=KINDS[stall.why],
+                verdict=observation.verdict,
+            )
+    return None
+
+
+def evidence_events(
+    result: EvidenceResult, why: Literal["stall", "crash", "manual"]
+) -> tuple[e.AnyEvent, ...]:
+    """A finished collection as events."""
+    collected = e.EvidenceCollected(
+        stall_id=result.stall_id,
+        why=why,
+        dir=result.dir,
+        captured=result.captured,
+        missing=result.missing,
+        processes=result.processes,
+        seconds=result.seconds,
+        fingerprint=result.fingerprint,
+        problem=result.problem,
+    )
+    if result.diagnosis is None:
+        return (collected,)
+    return (collected, e.Diagnosed(stall_id=result.stall_id, diagnosis=result.diagnosis))
+
+
+def collecting(state: State) -> bool:
+    """Whether some bundle is not on disk yet."""
+    return any(stall.collecting for stall in state.stalls)
+
+
+def present_stall(state: State) -> StallRecord | None:
+    """The stall that is to end the present attempt."""
+    attempt = state.attempt
+    if attempt is None or attempt.stall_id is None:
+        return None
+    return next(stall for stall in state.stalls if stall.id == attempt.stall_id)
+
+
+def start_evidence(
+    observation: Observation, state: State, stall_id: str, why: BundleWhy
+) -> StartEvidence | Wait:
+    """Collect, as soon as a collection that is under way has ended: one at a time."""
+    if "evidence" in observation.running or collecting(state):
+        return Wait(until=observation.now + 0.05)
+    return StartEvidence(
+        stall_id=stall_id, bundle_why=why, kind=KINDS[why], verdict=observation.verdict
+    )
