@@ -280,6 +280,19 @@ def test_a_full_disk_neither_raises_nor_loses(
     assert seqs(path) == [1, 2, 3, 4, 5]
 
 
+def test_a_removed_log_spills_and_is_said(opened: EventLog, path: Path, spill: Path) -> None:
+    """What would go into a file that nobody can find any more goes into the spill file."""
+    opened.append(LIFECYCLE, 1)
+    path.unlink()
+    opened.append(LIFECYCLE, 1)
+    opened.append(OTHER, 1)
+    behind = opened.behind()
+    assert behind is not None
+    assert "the log was removed" in behind.why
+    assert len((spill / SPILL_FILE).read_bytes().splitlines()) == 2
+    assert not path.exists()
+
+
 def test_half_a_line_never_stays_before_another(
     opened: EventLog, disk: Disk, path: Path, spill: Path
 ) -> None:

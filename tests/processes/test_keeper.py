@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -23,6 +24,7 @@ from tests.processes.keeping import (
     write_orders,
 )
 from tests.support import is_alive, wait_until
+from watchdog_train.keeper.records import Record
 
 pytestmark = pytest.mark.processes
 
@@ -270,7 +272,10 @@ def test_keeper_lets_go_of_the_users_input(tmp_path: Path) -> None:
 
 
 def test_wake_pipe_tells_of_output_and_exit_and_never_blocks(tmp_path: Path) -> None:
-    """A byte arrives on output and exit; a pipe that nobody empties does not stop the keeper."""
+    """A byte arrives on output, a line on exit; a pipe that nobody empties stops nothing.
+
+    Output does not fill it: there is room for the line.
+    """
     heard, told = os.pipe()
     fcntl_size = 4096
     import fcntl
@@ -281,9 +286,76 @@ def test_wake_pipe_tells_of_output_and_exit_and_never_blocks(tmp_path: Path) -> 
     with start_keeper_process(orders, pass_fds=(told,)) as process:
         os.close(told)
         assert process.wait(20) == 0
-    assert os.read(heard, fcntl_size + 1)
+    assert os.read(heard, fcntl_size + 1) == b"\nexit 0 -1\n"
     os.close(heard)
     assert record(tmp_path, "exit.json")["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "line"), [("exit 7", b"exit 7 -1\n"), ("kill -9 $$", b"exit -1 9\n")]
+)
+def test_status_is_told_when_the_folder_is_gone(tmp_path: Path, ending: str, line: bytes) -> None:
+    """Without a folder for exit.json the status still reaches the pipe, and the keeper ends.
+
+    Output goes on into the file that was made before.
+    """
+    folder = tmp_path / "attempt"
+    folder.mkdir()
+    os.mkfifo(tmp_path / "gate")
+    heard, told = os.pipe()
+    orders = write_orders(
+        folder, ["sh", "-c", f"read _ <{tmp_path}/gate; echo out; {ending}"], wake_fd=told
+    )
+    with start_keeper_process(orders, pass_fds=(told,)) as process:
+        os.close(told)
+        record(folder, "keeper.json")
+        with (folder / "output.log").open("rb") as output:
+            shutil.rmtree(folder)
+            (tmp_path / "gate").write_text("\n")
+            assert process.wait(10) == 0
+            assert output.read() == b"out\n"
+    assert line in os.read(heard, 4096)
+    os.close(heard)
+    assert not folder.exists()
+
+
+def test_record_that_cannot_be_published_is_given_up(tmp_path: Path) -> None:
+    """A disk that refuses a record holds the keeper back for as long as its patience, no longer."""
+    refusing = tmp_path / "exit.json"
+    (refusing / "in the way").mkdir(parents=True)
+    kept = Record(str(refusing), str(tmp_path / "draft"))
+    kept.fill({"code": 0}, patience_s=0.0)
+    assert refusing.is_dir()
+    kept.make_durable()
+    kept.discard()
+    kept.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["exit.json"]
+
+
+@pytest.mark.parametrize("name", ["3.10", "3.11", "3.12", "3.13"])
+def test_keeper_runs_on_every_python(tmp_path: Path, name: str) -> None:
+    """With nothing but the standard library of each Python that we support, wherever it is."""
+    python = shutil.which(f"python{name}")
+    if python is None or not _starts(python):
+        pytest.skip(f"no Python {name} here")
+    process = subprocess.run(
+        [python, *keeper_argv(write_orders(tmp_path, ["sh", "-c", "echo x; exit 4"]))[1:]],
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert record(tmp_path, "exit.json")["code"] == 4
+
+
+def test_keeper_is_called_so(tmp_path: Path) -> None:
+    """`ps` and `top` show wtrain-keeper, not python."""
+    os.mkfifo(tmp_path / "gate")
+    with start_keeper_process(write_orders(tmp_path, ["sh", "-c", "read _ <gate"])) as process:
+        record(tmp_path, "keeper.json")
+        assert Path(f"/proc/{process.pid}/comm").read_text() == "wtrain-keeper\n"
+        (tmp_path / "gate").write_text("\n")
+        process.wait(15)
 
 
 @pytest.fixture
@@ -374,6 +446,12 @@ def test_keeper_is_small_and_idle(tmp_path: Path) -> None:
         assert resident_kib < 13 * 1024
         (tmp_path / "gate").write_text("\n")
         process.wait(15)
+
+
+def _starts(python: str) -> bool:
+    """A shim of a version manager may be there without its Python."""
+    done = subprocess.run([python, "-c", ""], capture_output=True, check=False, timeout=30)
+    return done.returncode == 0
 
 
 def _parent(pid: int) -> int:

@@ -222,6 +222,43 @@ def test_wake_announces_output_and_ends_quietly(launch: Launch, attempt: Path) -
 
 
 @processes
+@pytest.mark.parametrize(
+    ("ending", "code", "number"), [("exit 9", 9, None), ("kill -TERM $$", None, 15)]
+)
+def test_keeper_tells_the_exit_itself(
+    launch: Launch, attempt: Path, ending: str, code: int | None, number: int | None
+) -> None:
+    """The wake pipe carries the status, for when the folder takes no exit.json."""
+    launched = launch("sh", "-c", f"for i in 1 2 3; do echo $i; done; {ending}")
+
+    def told() -> Any:
+        launched.clear_wake()
+        return launched.exit
+
+    status = wait_until(told, 15, "the keeper has told the exit")
+    assert (status.code, status.signal, status.how_known) == (code, number, "keeper")
+    wait_until(lambda: read_exit(attempt), 15, "exit.json follows")
+
+
+@processes
+def test_status_is_heard_in_pieces(launch: Launch) -> None:
+    """A line that arrives in two reads is one line, and garbage is none."""
+    heard, told = os.pipe()
+    os.set_blocking(heard, False)
+    launched = launch("true")
+    os.close(launched.wake_fd)
+    launched.wake_fd = heard
+    os.write(told, b"\n\nexit x\n" + b"z" * 5000 + b"\nexit 3")
+    launched.clear_wake()
+    assert launched.exit is None
+    os.write(told, b"1 -1\n\n")
+    launched.clear_wake()
+    assert launched.exit is not None
+    assert (launched.exit.code, launched.exit.signal) == (31, None)
+    os.close(told)
+
+
+@processes
 def test_dead_keeper_does_not_block_the_training(
     launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import sysconfig
 from pathlib import Path
@@ -199,11 +200,43 @@ def test_without_py_spy(tmp_path: Path) -> None:
 
 
 def test_run_directory_that_disappears(tmp_path: Path) -> None:
-    """A run whose directory is removed under it ends with the training's own result."""
+    """A run whose directory is removed under it ends with the training's own result.
+
+    The keeper tells the exit status itself, and what cannot be written is said in words.
+    """
     script = "sleep 3; echo done"
     running = start_wtrain("run", "--", "sh", "-c", script, cwd=tmp_path)
     running.wait_for("attempt_launched", 20)
     shutil.rmtree(tmp_path / "wtrain-runs")
-    run = running.result(30)
+    run = running.result(20)
+    assert run.returncode == 0, run.describe()
     assert "Traceback" not in run.stderr, run.describe()
-    assert "done" in run.stdout, run.describe()
+    assert run.stdout == "done\n", run.describe()
+    assert "success: exit code 0" in run.stderr, run.describe()
+    assert "the log was removed" in run.stderr, run.describe()
+    assert "the report could not be written" in run.stderr, run.describe()
+
+
+def test_crash_after_the_run_directory_disappeared(tmp_path: Path) -> None:
+    """Evidence, survey and restart do without the removed directory, and nothing of ours fails."""
+    script = "test -e again && { echo done; exit 0; }; echo >again; sleep 2; exit 3"
+    running = start_wtrain("run", "--", "sh", "-c", script, cwd=tmp_path)
+    running.wait_for("attempt_launched", 20)
+    shutil.rmtree(tmp_path / "wtrain-runs")
+    run = running.result(60)
+    assert run.returncode == 0, run.describe()
+    assert "attempt 1 has ended: exit code 3" in run.stderr, run.describe()
+    assert run.stdout == "done\n", run.describe()
+
+
+@pytest.mark.slow
+def test_keeper_that_never_tells(tmp_path: Path) -> None:
+    """A root that is gone beside a keeper that lives but says nothing ends the attempt, unknown."""
+    running = start_wtrain("run", "--on-crash", "stop", "--", "sleep", "100", cwd=tmp_path)
+    launched = running.wait_for("attempt_launched", 20)
+    os.kill(launched["keeper_pid"], signal.SIGSTOP)
+    os.kill(launched["pid"], signal.SIGKILL)
+    run = running.result(90)
+    exited = run.only("attempt_exited")
+    assert (exited["how_known"], exited["code"], exited["signal"]) == ("gone", None, None)
+    assert "Traceback" not in run.stderr, run.describe()

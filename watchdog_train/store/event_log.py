@@ -9,6 +9,7 @@ a disk, and never leave a gap or a half line before another line.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -102,6 +103,7 @@ class EventLog:
         self._trouble: str | None = None
         self._closing = False
         # Only the writer's:
+        self._has_links = os.fstat(fd).st_nlink > 0  # some file systems count none
         self._good_bytes = size
         self._dirty = False
         self._written_seq = seq
@@ -256,6 +258,8 @@ class EventLog:
                 self._changed.notify_all()
 
     def _write_lines(self, batch: tuple[_Line, ...]) -> None:
+        if self._has_links and not os.fstat(self._fd).st_nlink:
+            raise OSError(errno.ENOENT, "the log was removed")
         for line in batch:
             if line.seq <= self._written_seq:
                 continue  # an earlier try wrote it and failed at a later line

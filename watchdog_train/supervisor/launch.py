@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
+EXIT_LINE = re.compile(rb"exit (-?\d{1,10}) (-?\d{1,10})")
+"""Exit code and signal, one of them -1: the keeper's word on the wake pipe."""
 LINGER_S = 5.0
 """How long a keeper stays for the last output when nobody is left but a disk takes nothing."""
 
@@ -69,14 +72,26 @@ class LaunchedKeeper:
         """Kept open, so that the training can write on when its keeper has died."""
         self.wake_fd = wake_fd
         """Readable, and not blocking, when there is output or an exit; -1 where there is none."""
+        self.exit: ExitStatus | None = None
+        """As the keeper told it, for when the run directory takes no exit.json."""
+        self._half_line = b""
 
     def clear_wake(self) -> None:
         """Take what the keeper has sent, so that the next wait waits."""
         with suppress(BlockingIOError):
             while self.wake_fd >= 0:
-                if not os.read(self.wake_fd, 4096):  # the keeper is gone: for ever readable
+                said = os.read(self.wake_fd, 4096)
+                if not said:  # the keeper is gone: for ever readable
                     os.close(self.wake_fd)
                     self.wake_fd = -1
+                self._hear(said)
+
+    def _hear(self, said: bytes) -> None:
+        *lines, rest = (self._half_line + said).split(b"\n")
+        self._half_line = rest[-64:]
+        for match in filter(None, map(EXIT_LINE.fullmatch, lines)):
+            code, signal = (None if number == b"-1" else int(number) for number in match.groups())
+            self.exit = ExitStatus(code=code, signal=signal, how_known="keeper")
 
     def close(self) -> None:
         """Let go of our ends; the keeper has its own."""
@@ -135,19 +150,23 @@ def start_keeper(
 
 
 def drain_without_keeper(
-    launched: LaunchedKeeper, attempt_dir: Path, children: ChildTable, *, log_cap_bytes: int
+    launched: LaunchedKeeper, orders_dir: Path, children: ChildTable, *, log_cap_bytes: int
 ) -> Child:
-    """Pump the streams of a training whose keeper has died; it would block on a full pipe."""
+    """Pump the streams of a training whose keeper has died; it would block on a full pipe.
+
+    Raises:
+        OSError: the folder cannot be written, or no process can be started.
+    """
     orders = {
         "argv": None,
-        "streams": {name: path.name for name, path in launched.streams.items()},
+        "streams": {name: str(path.absolute()) for name, path in launched.streams.items()},
         "fds": launched.read_fds,
         "wake_fd": None,
         "cap_bytes": log_cap_bytes,
         "linger_s": LINGER_S,
     }
     return _spawn_keeper(
-        attempt_dir / "drain.json",
+        orders_dir / "drain.json",
         orders,
         children,
         env=dict(os.environ),

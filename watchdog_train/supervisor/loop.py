@@ -15,7 +15,7 @@ from watchdog_train.core.state import State
 from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.launch import drain_without_keeper, resize
+from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper, resize
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.terminal import terminal_now
@@ -51,14 +51,23 @@ class Supervisor:
         if isinstance(event, e.AttemptLaunched) and len(self.state.attempts) == 1:
             self._open(event.pid)
         if isinstance(event, e.Noticed) and event.kind == "keeper" and context.keeper is not None:
+            self._drain(context.keeper)
+        for line in narrate(stamped, self.state):
+            context.display.say(line)
+
+    def _drain(self, keeper: LaunchedKeeper) -> None:
+        context = self._context
+        try:
+            # Not in the run directory: that may be what the keeper died of.
+            context.staging_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             drain_without_keeper(
-                context.keeper,
-                context.directory.attempt(number),
+                keeper,
+                context.staging_dir,
                 context.children,
                 log_cap_bytes=context.policy.output.log_cap_bytes,
             )
-        for line in narrate(stamped, self.state):
-            context.display.say(line)
+        except OSError as error:
+            context.display.say(f"wtrain: nobody takes the training's output any more: {error}")
 
     def _open(self, pid: int) -> None:
         context = self._context
@@ -80,12 +89,12 @@ class Supervisor:
             if isinstance(action, Wait):
                 self._pause(action.until)
                 continue
+            self._context.display.pump()  # what was written before an event is shown before it
             for event in self._performer.perform(action, self.state, observation):
                 self.record(event)
                 if isinstance(event, e.Progress):
                     self._performer.note_training(observation)
             self._say_when_behind()
-            self._context.display.pump()
         self._context.display.drain(time.monotonic() + DRAIN_S)
 
     def ask(self, kind: request_files.RequestKind, by: str) -> None:

@@ -29,6 +29,10 @@ from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 
 QUICK_LOOK_S = 0.03
 """Between looks while something is being started or brought down."""
+FILE_WITHIN_S = 0.5
+"""After its keeper's word, until an exit without exit.json is believed: the file tells more."""
+SILENT_KEEPER_S = 30.0
+"""A keeper that lives so long after the root, without a word or a file, will not tell any more."""
 SAVES_CAP = 1000
 CHEAP_SOCKETS = 32
 """Processes whose sockets are read at every look."""
@@ -49,8 +53,12 @@ class Observer:
         self._verdict = Verdict(kind="alive")
         self._launch: LaunchReport | None = None
         self._exit: ExitStatus | None = None
+        self._told_at: float | None = None
+        self._rootless_since: float | None = None
         self._bundles = 0
         self._last_words = LastWords(context.slot_dir)
+        self._judged: tuple[MemberSample, ...] = ()
+        self._final: tuple[MemberSample, ...] = ()
         self.requests: deque[Request] = deque()
 
     def members_ever(self) -> frozenset[int]:
@@ -72,7 +80,7 @@ class Observer:
         attempt = state.attempt
         self._follow(attempt, now)
         if attempt is not None and not attempt.tree_gone:
-            self._read_keeper_files(attempt)
+            self._read_keeper_files(attempt, now)
             if now >= self._next_look:
                 self._look(state, attempt, now)
         tasks = context.tasks
@@ -84,6 +92,7 @@ class Observer:
             request=self.requests.popleft() if self.requests else None,
             launch=self._launch,
             exit=self._exit,
+            last_words=self._final,
             running=tasks.running,
             look=tasks.look,
             evidence=tasks.evidence,
@@ -106,10 +115,12 @@ class Observer:
         self._verdict = Verdict(kind="alive", progress_at=now)
         self._launch = None
         self._exit = None
+        self._told_at = self._rootless_since = None
         self._next_look = 0.0
+        self._judged = self._final = ()
         self._last_words.forget()
 
-    def _read_keeper_files(self, attempt: AttemptRecord) -> None:
+    def _read_keeper_files(self, attempt: AttemptRecord, now: float) -> None:
         directory = self._context.directory.attempt(attempt.attempt)
         if self._launch is None:
             record = read_keeper(directory)
@@ -117,18 +128,29 @@ class Observer:
                 return
             self._launch = self._report(record)
         if self._exit is None:
-            self._exit = read_exit(directory)
+            self._exit = read_exit(directory) or self._told_exit(now)
             if self._exit is not None:
                 self._hear_last_words()
 
+    def _told_exit(self, now: float) -> ExitStatus | None:
+        """What the keeper has told, once exit.json had its time to appear."""
+        keeper = self._context.keeper
+        if keeper is None or keeper.exit is None:
+            return None
+        if self._told_at is None:
+            self._told_at = now
+        return keeper.exit if now - self._told_at >= FILE_WITHIN_S else None
+
     def _hear_last_words(self) -> None:
-        """Steps that were made between the last look and the exit count, too."""
+        """Steps that were made between the last look and the exit count, too.
+
+        The processes may have left the sample by now: their slots are heard all the same.
+        """
         said = self._last_words.read()
-        members = tuple(
+        self._final = tuple(
             msgspec.structs.replace(member, slot=said.get(member.member.pid, member.slot))
-            for member in self._sample.members
+            for member in self._judged
         )
-        self._sample = msgspec.structs.replace(self._sample, members=members)
 
     def _report(self, record: KeeperRecord) -> LaunchReport:
         system = self._context.system
@@ -152,10 +174,11 @@ class Observer:
         slots = {
             pid: reading for pid, reading in slots.items() if reading.attempt == attempt.attempt
         }
+        ours = bool(context.tasks.running & {"look", "evidence"})
         look = tree.look(slots, now=now, thorough=state.kill is not None or attempt.ended)
         self._sample = Sample(
             at=now,
-            members=look.members,
+            members=_without_our_stops(look.members) if ours else look.members,
             cpu_s=look.cpu_s,
             io_bytes=look.io_bytes,
             tcp_bytes=self._tcp_bytes(look),
@@ -167,17 +190,30 @@ class Observer:
             suspended_s=context.system.suspended_s(),
             late_s=late_s,
         )
-        self._last_words.follow(slot.pid for _, slot in tracks.judged(self._sample))
+        judged = tuple(member for member, _ in tracks.judged(self._sample))
+        if judged:
+            self._judged = judged
+            self._last_words.follow(member.member.pid for member in judged)
         for ended in context.children.poll(tree.rows):
             context.tasks.finished(ended)
         self._track = tracks.advance(self._track, self._sample, detection)
         self._verdict = verdict(self._track, self._sample, detection)
-        root_alive = _root_alive(look.members, attempt)
-        if attempt.launched and self._exit is None and not (look.keeper_alive or root_alive):
-            # Read once more: the keeper may have written it since.
-            directory = context.directory.attempt(attempt.attempt)
-            gone = ExitStatus(code=None, signal=None, how_known="gone")
-            self._exit = read_exit(directory) or gone
+        if attempt.launched and self._exit is None and not _root_alive(look.members, attempt):
+            self._rootless_since = self._rootless_since or now
+            if not look.keeper_alive or now - self._rootless_since >= SILENT_KEEPER_S:
+                self._exit = self._last_known_exit(attempt)
+                self._hear_last_words()
+        else:
+            self._rootless_since = None
+
+    def _last_known_exit(self, attempt: AttemptRecord) -> ExitStatus:
+        """Nobody will tell more: what was written or told until now."""
+        keeper = self._context.keeper
+        if keeper is not None:
+            keeper.clear_wake()
+        told = keeper.exit if keeper is not None else None
+        gone = ExitStatus(code=None, signal=None, how_known="gone")
+        return read_exit(self._context.directory.attempt(attempt.attempt)) or told or gone
 
     def _tcp_bytes(self, look: TreeLook) -> int | None:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet."""
@@ -264,6 +300,14 @@ def _empty(now: float) -> Sample:
     )
 
 
+def _without_our_stops(members: tuple[MemberSample, ...]) -> tuple[MemberSample, ...]:
+    """A tracing stop while our own py-spy is at work is no debugger of the user's."""
+    return tuple(
+        msgspec.structs.replace(member, state="S") if member.state == "t" else member
+        for member in members
+    )
+
+
 def _root_alive(members: tuple[MemberSample, ...], attempt: AttemptRecord) -> bool:
     root = attempt.root
     return root is not None and any(
@@ -281,7 +325,8 @@ def _largest_number(stalls: Path) -> int:
 def _log_bytes(attempt_dir: Path) -> int:
     """Size of all captured output, rotated parts included."""
     total = 0
-    for path in attempt_dir.glob("*.log*"):
-        with suppress(OSError):
-            total += path.stat().st_size
+    with suppress(OSError), os.scandir(attempt_dir) as entries:
+        for entry in entries:
+            if ".log" in entry.name:
+                total += entry.stat().st_size
     return total

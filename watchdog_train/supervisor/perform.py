@@ -7,6 +7,7 @@ unrecorded deed.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import signal as signals
@@ -88,10 +89,6 @@ class Performer:
         token = secrets.token_hex(16)
         yield e.AttemptLaunching(token=token, plan=plan)
         attempt_dir = context.directory.attempt(plan.attempt)
-        attempt_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(
-            context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
-        )
         if context.control is not None:
             # Requests to the attempt before must not make this one save and stop at its first step.
             context.control.begin_attempt()
@@ -107,6 +104,10 @@ class Performer:
             environment=context.environment,
         )
         try:
+            attempt_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(
+                context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
+            )
             launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)
         except OSError as error:
             yield e.AttemptExited(
@@ -166,8 +167,6 @@ class Performer:
         attempt = state.attempt
         number = attempt.attempt if attempt is not None else 0
         attempt_dir = context.directory.attempt(number)
-        staging = context.staging_dir / f"{mode}-{stall_id}"
-        staging.mkdir(mode=0o700, parents=True, exist_ok=True)
         limits = context.policy.evidence
         members: tuple[Member, ...] = tuple(
             sample.member for sample in observation.sample.members if sample.member.role != "keeper"
@@ -177,7 +176,7 @@ class Performer:
             stall_id=stall_id,
             why=why,
             out_dir=str(out_dir),
-            staging_dir=str(staging),
+            staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
             members=members,
             verdict=verdict,
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
@@ -243,8 +242,10 @@ class Performer:
             budget_s=SURVEY_S / 2,
         )
         number = attempt.attempt if attempt is not None else 0
-        path = context.directory.attempt(number) / "survey-request.json"
-        context.tasks.scan_checkpoints(request, path, deadline_s=SURVEY_S)
+        folder = context.directory.attempt(number)
+        if not os.access(folder, os.W_OK):
+            folder = context.staging_dir  # without an answer the next attempt began from its start
+        context.tasks.scan_checkpoints(request, folder / "survey-request.json", deadline_s=SURVEY_S)
 
     def note_training(self, observation: a.Observation) -> None:
         """Remember what only the living training tells: its output folders, its world size."""

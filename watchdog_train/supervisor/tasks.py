@@ -54,40 +54,41 @@ class Tasks:
         """Start a look or a full collection."""
         name: TaskName = "look" if request.mode == "look" else "evidence"
         path = Path(request.staging_dir) / f"{name}-request.json"
-        write_request(request, path)
 
-        def finish(ended: FinishedChild) -> None:
-            result = read_result(request) or EvidenceResult(
-                stall_id=request.stall_id,
-                dir=request.out_dir,
-                processes=(),
-                diagnosis=None,
-                patience="unknown",
-                fingerprint=None,
-                seconds=ended.seconds,
-                problem=_problem(ended) or "the collector left no answer",
-            )
+        def answer(result: EvidenceResult) -> None:
             if request.mode == "look":
                 self.look = result
             else:
                 self.evidence = result
 
-        self._start(name, "watchdog_train.evidence.collect", path, request.deadline_s, finish)
+        def finish(ended: FinishedChild) -> None:
+            problem = _problem(ended) or "the collector left no answer"
+            answer(read_result(request) or _no_evidence(request, problem, ended.seconds))
+
+        self.discard(name)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_request(request, path)
+            self._start(name, "watchdog_train.evidence.collect", path, request.deadline_s, finish)
+        except OSError as error:
+            answer(_no_evidence(request, f"the collector could not be started: {error}", 0.0))
 
     def scan_checkpoints(self, request: SurveyRequest, path: Path, *, deadline_s: float) -> None:
         """Start a survey of the checkpoints."""
         answer = path.with_name("survey.json")
-        answer.unlink(missing_ok=True)
-        write_private(path, msgspec.json.encode(msgspec.structs.replace(request, out=str(answer))))
 
         def finish(ended: FinishedChild) -> None:
-            self.survey = _read_survey(answer) or Survey(
-                findings=(),
-                directories=(),
-                problem=_problem(ended) or "the survey left no answer",
-            )
+            problem = _problem(ended) or "the survey left no answer"
+            self.survey = _read_survey(answer) or _no_survey(problem)
 
-        self._start("survey", "watchdog_train.checkpoints.survey", path, deadline_s, finish)
+        self.discard("survey")
+        try:
+            answer.unlink(missing_ok=True)
+            request = msgspec.structs.replace(request, out=str(answer))
+            write_private(path, msgspec.json.encode(request))
+            self._start("survey", "watchdog_train.checkpoints.survey", path, deadline_s, finish)
+        except OSError as error:
+            self.survey = _no_survey(f"the survey could not be started: {error}")
 
     def discard(self, name: TaskName) -> None:
         """Forget a result that has been used."""
@@ -114,12 +115,28 @@ class Tasks:
         deadline_s: float,
         finish: Callable[[FinishedChild], None],
     ) -> None:
-        self.discard(name)
         # The training's directory must not be on the path: it may hold a file named like a
         # module of ours or of the standard library. -I does that on every Python.
         argv = [sys.executable, "-I", "-m", module, str(request)]
         self._children.spawn(argv, name=f"task-{name}", deadline_s=deadline_s + EXTRA_S)
         self._running[name] = _Running(child=f"task-{name}", finish=finish)
+
+
+def _no_evidence(request: EvidenceRequest, problem: str, seconds: float) -> EvidenceResult:
+    return EvidenceResult(
+        stall_id=request.stall_id,
+        dir=request.out_dir,
+        processes=(),
+        diagnosis=None,
+        patience="unknown",
+        fingerprint=None,
+        seconds=seconds,
+        problem=problem,
+    )
+
+
+def _no_survey(problem: str) -> Survey:
+    return Survey(findings=(), directories=(), problem=problem)
 
 
 def _problem(ended: FinishedChild) -> str | None:
