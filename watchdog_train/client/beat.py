@@ -9,6 +9,8 @@ from watchdog_train.client import layout as L  # noqa: N812
 _now_ns = slot.now_ns
 _BEATS = L.W_BEATS
 _LAST = L.W_LAST_BEAT_NS
+_PHASE = L.W_PHASE
+_BEFORE_TRAINING = (L.PHASE_UNKNOWN, L.PHASE_STARTUP, L.PHASE_FIRST_STEP)
 _LONGEST_EXPECTED_S = 7 * 24 * 3600.0
 
 
@@ -23,6 +25,8 @@ def beat(step=None, total_steps=None):
     try:
         words[_BEATS] += 1
         words[_LAST] = _now_ns()
+        if words[_PHASE] in _BEFORE_TRAINING:
+            phases.set_phase(L.PHASE_TRAIN)
         if step is not None:
             words[L.W_FRAMEWORK_STEP] = int(step) + 1
         if total_steps is not None:

@@ -55,6 +55,9 @@ def setting(identifier, bit, took, why):
         if before is not None and before["took"] and not took:
             note(identifier + ": " + why)
             return
+        if before is not None and before["took"] and str(why).startswith("already"):
+            # What a framework makes again from a changed loader says nothing about the change.
+            return
         answer = {"took": bool(took), "why": str(why)[:_LONGEST]}
         if answer != before:
             _settings[identifier] = answer

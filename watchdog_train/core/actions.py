@@ -10,6 +10,7 @@ from watchdog_train.core.model import (
     BundleWhy,
     EvidenceResult,
     ExitStatus,
+    MemberSample,
     Plan,
     ProcessId,
     Sample,
@@ -63,6 +64,8 @@ class Observation(Value, frozen=True, kw_only=True):
     request: Request | None = None
     launch: LaunchReport | None = None
     exit: ExitStatus | None = None
+    last_words: tuple[MemberSample, ...] = ()
+    """Once the root has ended: the judged processes with what their slots said last."""
     running: frozenset[TaskName] = frozenset()
     look: EvidenceResult | None = None
     evidence: EvidenceResult | None = None

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core import kill, ladder
 from watchdog_train.core.actions import (
@@ -119,6 +121,15 @@ def _record_news(
     return Record(events=found) if found else None
 
 
+def _last_progress(observation: Observation, state: State) -> e.Progress:
+    """Progress by the last words of processes that may be gone, over the census of this moment."""
+    sample = observation.sample
+    heard = msgspec.structs.replace(sample, members=observation.last_words or sample.members)
+    progress = progress_event(heard, state, observation.now)
+    census = tuple(member.member for member in sample.members)
+    return msgspec.structs.replace(progress, members=census)
+
+
 def _record_exit(
     observation: Observation, state: State, _policy: Policy, _remedies: Remedies
 ) -> Action | None:
@@ -126,7 +137,7 @@ def _record_exit(
     if attempt is None or attempt.ended or not attempt.launched or observation.exit is None:
         return None
     status = observation.exit
-    last = progress_event(observation.sample, state, observation.now)
+    last = _last_progress(observation, state)
     step = last.progress.step if last.progress.step is not None else attempt.last_step
     exited = e.AttemptExited(
         code=status.code, signal=status.signal, how_known=status.how_known, step=step

@@ -31,7 +31,6 @@ Basis = Literal[
     "rank-gone",
     "stopped",
     "finishing",
-    "keeper-gone",
 ]
 Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]
 
