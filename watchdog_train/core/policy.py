@@ -36,9 +36,7 @@ class Phases(Section, frozen=True, kw_only=True):
 
     unknown: Annotated[
         PhaseBudget,
-        Meta(
-            description="no heartbeat reaches us: output and activity tell, and patience grows"
-        ),
+        Meta(description="no heartbeat reaches us: output and activity tell, and patience grows"),
     ] = PhaseBudget(soft_s=90.0, hard_s=7200.0)
     startup: Annotated[
         PhaseBudget,
@@ -98,12 +96,12 @@ class Detection(Section, frozen=True, kw_only=True):
     quiet_tcp_bytes_s: Annotated[
         float,
         _non_negative("keep-alives make some bytes; the slowest download worth sparing 10 kB/s"),
-    ] = 512.0
+    ] = 2048.0
     learn_after: Annotated[
         int, Meta(ge=2, description="step intervals before a learnt budget replaces the default")
     ] = 8
     learnt_factor: Annotated[
-        float, _positive("learnt soft budget = this times the robust 99th percentile of intervals")
+        float, _positive("learnt soft budget = this times about the 98th percentile of intervals")
     ] = 3.0
     learnt_hard_factor: Annotated[float, _positive("the same for the hard budget")] = 30.0
     learnt_soft_floor_s: Annotated[
