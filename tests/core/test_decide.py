@@ -105,6 +105,22 @@ def test_a_keeper_has_half_a_minute() -> None:
     assert action.events[0].how_known == "not-started"
 
 
+def test_a_launch_that_its_supervisor_did_not_live_to_make_is_made_again() -> None:
+    """The intent is open, nothing is there, and the command is not to blame."""
+    launching = e.AttemptLaunching(token="t", plan=b.plan())
+    adopted = e.Adopted(pid=2, start=2, boot_id="b", previous_pid=1, why="gone")
+    history = (b.RUN_STARTED, launching, adopted)
+    action = act(b.fold(history), at=30.0, members=())
+    assert isinstance(action, Record)
+    exited = action.events[0]
+    assert isinstance(exited, e.AttemptExited)
+    assert exited.how_known == "gone"
+    ended = b.fold((*history, exited))
+    assert isinstance(act(ended, members=(), keeper_alive=None), CleanUp)
+    ended = b.fold((*history, exited, e.TreeGone()))
+    assert isinstance(act(ended, members=()), StartSurvey)
+
+
 def test_what_could_not_be_started_is_over_at_once() -> None:
     """Nobody looks at a tree that never was: no look is waited for, and nothing is tried again."""
     report = LaunchReport(root=None, keeper=ProcessId(9, 1009), error="no such file")

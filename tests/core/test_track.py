@@ -166,7 +166,9 @@ def test_adoption_is_no_progress() -> None:
     first = b.sample(100.0, b.rank(words=50))
     assert track(first).progress_at == 0.0
     assert track(first, b.sample(105.0, b.rank(words=50))).progress_at == 0.0
-    joined = b.sample(105.0, b.rank(words=50), b.rank(11, 1))
+    born = b.sample(105.0, b.rank(words=50), b.rank(11, 1))
+    assert track(first, born).progress_at == 0.0
+    joined = b.sample(105.0, b.rank(words=50), b.rank(11, 1, words=1))
     assert track(first, joined).progress_at == 105.0
 
 

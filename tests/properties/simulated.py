@@ -59,6 +59,8 @@ class Process:
     code: int | None = None
     signal: int | None = None
     got: list[int] = field(default_factory=list)
+    late: bool = False
+    """Born while others were killed; it never gets to a step."""
     known: bool = False
     known_before_kill: bool = False
 
@@ -234,7 +236,7 @@ class Machine:
         if process.role == "rank" and attempt.script.slot and process.alive:
             reading = b.slot(
                 process.pid,
-                words=attempt.steps,
+                words=0 if process.late else attempt.steps,
                 phase=attempt.phase,
                 rank=process.rank,
                 attempt=attempt.number,
@@ -272,7 +274,8 @@ class Machine:
             return
         if attempt.stragglers_left and process.role != "launcher":
             attempt.stragglers_left -= 1
-            self._bear(attempt, "rank" if attempt.stragglers_left % 2 else "worker", rank=0)
+            role: Role = "rank" if attempt.stragglers_left % 2 else "worker"
+            self._bear(attempt, role, rank=0, late=True)
         if process.pid == attempt.immortal and (
             signal == KILL or attempt.script.on_term != "ignore"
         ):

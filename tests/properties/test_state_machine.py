@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -146,26 +149,77 @@ class Machine(RuleBasedStateMachine):
         return [one for one in attempt.alive if one.role == what and one.state == "S"][:1]
 
     def teardown(self) -> None:
-        """Without new faults the run ends, or there is a reason for it to go on."""
-        if not hasattr(self, "world"):
-            return
-        world = self.world
-        bound = world.now + ATTEMPT_S * (len(world.scripts) + 2)
-        world.run_until(bound)
-        if not world.state.finished:
-            attempt = world.attempts[-1]
-            recovery = world.policy.recovery
-            reported = recovery.observe or recovery.on_stall == "report"
-            waits = attempt.script.ending == "input" or world.state.look is not None
-            assert attempt.root.alive, "the root has ended, and the run goes on"
-            stuck = any(process.state == "D" for process in attempt.alive)  # that counts as life
-            excused = reported or waits or stuck
-            assert excused or not attempt.hung, "hung for ever, and nobody ends it"
-            assert world.state.stop is None, "a stop that ends nothing"
-            world.requests.append(a.Request(kind="stop_now", by="the test"))
-            world.run_until(world.now + 60.0)
-        assert world.state.finished, "a stop that ends nothing"
-        assert world.state.exit_code is not None
+        if hasattr(self, "world"):
+            bring_home(self.world)
+
+
+def bring_home(world: World) -> None:
+    """Without new faults the run ends, or there is a reason for it to go on."""
+    world.run_until(world.now + ATTEMPT_S * (len(world.scripts) + 2))
+    if not world.state.finished:
+        attempt = world.attempts[-1]
+        recovery = world.policy.recovery
+        reported = recovery.observe or recovery.on_stall == "report"
+        waits = attempt.script.ending == "input" or world.state.look is not None
+        stuck = any(process.state == "D" for process in attempt.alive)  # that counts as life
+        assert attempt.root.alive, "the root has ended, and the run goes on"
+        assert reported or waits or stuck or not attempt.hung, "hung, and nobody ends it"
+        assert world.state.stop is None, "a stop that ends nothing"
+        world.requests.append(a.Request(kind="stop_now", by="the test"))
+        world.run_until(world.now + 60.0)
+    assert world.state.finished, "a stop that ends nothing"
+    assert world.state.exit_code is not None
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("on_term", ["die", "ignore", "exit0", "slow"])
+def test_every_ending_comes_home(ending: str, on_term: str) -> None:
+    """Each way to end, with and without launcher and heartbeat, under each policy."""
+    for launcher, slot, rules in itertools.product(
+        (False, True),
+        (True, False),
+        ({}, {"observe": True}, {"on_stall": "stop"}, {"max_restarts": 1}, {"max_restarts": 0}),
+    ):
+        script = Script(
+            ending=ending, on_term=on_term, launcher=launcher, slot=slot, ranks=2, workers=1
+        )
+        bring_home(World(policy(**rules), [script] * 2))
+
+
+FAULTS = {
+    "hang": Script(ending="hang", ranks=2, workers=1, launcher=True, stragglers=2),
+    "a hang that exits with 0": Script(ending="hang", on_term="exit0"),
+    "a hang at the end": Script(ending="hang-at-end", on_term="ignore"),
+    "crash with a leftover": Script(ending="crash", leftover_s=1e9),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_supervisor_may_die_after_every_event(fault: str) -> None:
+    """Whatever line it dies at, the next one brings the run home, with what was promised."""
+    for number in range(2, 60):
+        world = World(policy(), [FAULTS[fault]] * 2)
+        world.evidence_s = 3.0
+        world.dies_after = number
+        bring_home(world)
+        assert world.state.outcome == "succeeded"
+        if len(world.log) < number:
+            break
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", ["stop", "stop_now", "interrupt"])
+def test_the_user_may_stop_after_every_event(fault: str, kind: Any) -> None:
+    """Whenever the word comes, nothing starts after it and the run ends with its code."""
+    for number in range(1, 60):
+        world = World(policy(), [FAULTS[fault]] * 2)
+        world.evidence_s = 3.0
+        world.asked_after[number] = a.Request(kind=kind, by=kind)
+        bring_home(world)
+        if len(world.log) <= number + 1:
+            break
+        if world.state.stop is not None:
+            assert world.state.exit_code == (130 if kind == "interrupt" else 77)
 
 
 def play(examples: int, steps: int) -> None:
@@ -184,7 +238,7 @@ def play(examples: int, steps: int) -> None:
 
 def test_nothing_that_can_happen_breaks_a_promise() -> None:
     """Whatever fails, whoever asks and whenever the supervisor dies, the promises hold."""
-    play(200, 12)
+    play(300, 12)
 
 
 @pytest.mark.slow

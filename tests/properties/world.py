@@ -100,6 +100,8 @@ class World(Machine):
         self.whole = True
         self.save: a.SaveReport | None = None
         self.dies_after: int | None = None
+        self.asked_after: dict[int, a.Request] = {}
+        """Requests by the number of the event after which they come."""
         self.late_s = 0.0
         self.supervisor = 1
         self.sequence = 0
@@ -153,6 +155,8 @@ class World(Machine):
             event, seq=len(self.log) + 1, mono=self.now, t=1e9 + self.now, attempt=number
         )
         self.log.append(event)
+        if event.seq in self.asked_after:
+            self.requests.append(self.asked_after.pop(event.seq))
         self.state = evolve(self.state, event)
         self.mirror = evolve(self.mirror, e.decode(e.encode(event)))
         assert self.mirror == self.state, "replay(log) == state"

@@ -108,9 +108,10 @@ def _follow_launch(
     if report is None and observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S:
         return Wait(until=observation.now + 0.02)
     error = report.error if report is not None else "the keeper did not report in time"
-    exited = e.AttemptExited(
-        code=None, signal=None, how_known="not-started", step=None, error=error
-    )
+    # A supervisor that died between its intent and its deed says nothing against the command.
+    orphaned = report is None and attempt.launched_by != state.supervisor
+    how_known = "gone" if orphaned else "not-started"
+    exited = e.AttemptExited(code=None, signal=None, how_known=how_known, step=None, error=error)
     return Record(events=(exited,))
 
 
@@ -174,7 +175,7 @@ def _wind_up(
     attempt = state.attempt
     if attempt is None or not attempt.ended or attempt.tree_gone or state.survivors:
         return None
-    failed = attempt.code != 0 and attempt.how_known != "not-started"
+    failed = attempt.code != 0 and attempt.root is not None
     if failed and attempt.crash_id is None and attempt.stall_id is None and state.stop is None:
         return start_evidence(observation, state, next_stall_id(observation, state), "crash")
     stall = present_stall(state)

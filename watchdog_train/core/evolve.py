@@ -180,6 +180,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         plan=event.plan,
         token=event.token,
         launching_mono=event.mono,
+        launched_by=state.supervisor,
     )
     again = 1 if state.attempts else 0
     return _replace(

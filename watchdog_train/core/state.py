@@ -60,6 +60,8 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     plan: Plan
     token: str
     launching_mono: float
+    launched_by: ProcessId | None = None
+    """The supervisor that meant to launch it."""
     launched: bool = False
     root: ProcessId | None = None
     keeper: ProcessId | None = None

@@ -150,7 +150,8 @@ def _advance_ranks(track: Track, sample: Sample, *, stopped: bool, learn: bool) 
         before = known.get(member.member.pid)
         after = _advance_rank(before, member, slot, sample.at, learn=learn)
         if before is None:
-            progressed = progressed or track.begun
+            # A rank that is born is life, which the windows see; its first step is progress.
+            progressed = progressed or (track.begun and any(slot.progress))
         elif after.words != before.words:
             progressed = True
         ranks.append(_replace(after, changed_at=sample.at) if stopped else after)
