@@ -6,8 +6,10 @@ Must not be asked for anything that has to survive a reboot, but for the state d
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -32,6 +34,22 @@ def private_runtime_directory(purpose: str, run_id: str, *, make: bool) -> Path 
         if _is_private(top, make=make) and _is_private(top / run_id, make=make):
             return top / run_id
     return None
+
+
+def release_runtime_directory(path: Path, *, with_content: bool) -> None:
+    """Remove a directory of private_runtime_directory() at the end of its run.
+
+    Args:
+        path: as it was given.
+        with_content: remove what is in it, too; otherwise it stays when it is not empty.
+    """
+    with suppress(OSError):
+        if with_content:
+            shutil.rmtree(path)
+        else:
+            path.rmdir()
+        # The last run of this user takes the folder above along.
+        path.parent.rmdir()
 
 
 def _bases() -> tuple[Path, ...]:

@@ -18,7 +18,8 @@ from watchdog_train.core.state import State
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 from watchdog_train.evidence.host import oom_kills
 from watchdog_train.evidence.redact import redact_argv
-from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.remedies.catalogue import Remedy, script_lines
+from watchdog_train.report.facts import framework
 from watchdog_train.report.narrative import closing_lines
 from watchdog_train.report.write import write_report
 from watchdog_train.store import registry
@@ -26,7 +27,10 @@ from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.lock import Holder, RunLock
 from watchdog_train.store.log_reading import read_events
-from watchdog_train.store.places import private_runtime_directory
+from watchdog_train.store.places import (
+    private_runtime_directory,
+    release_runtime_directory,
+)
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
@@ -191,8 +195,9 @@ class RunSession:
 
     def close_with_words(self) -> None:
         """The report of a finished run, and its summary."""
-        lines = {name: spec.script_line for name, spec in self.context.remedies.items()}
-        for line in closing_lines(self.supervisor.state, lines, report=self._report(lines)):
+        state = self.supervisor.state
+        lines = script_lines(framework(state))
+        for line in closing_lines(state, lines, report=self._report(lines)):
             self.context.display.say(line)
         self.context.display.drain(time.monotonic() + WORDS_WITHIN_S)
 
@@ -244,7 +249,21 @@ class RunSession:
         if finished:
             registry.forget(self.directory)
             self._remove_slot_dir()
+            self._remove_runtime_directories()
         self._lock.release()
+
+    def _remove_runtime_directories(self) -> None:
+        """Leave no memory behind but what could not be written anywhere else."""
+        staging = self.context.staging_dir
+        kept = any(
+            Path(stall.dir).is_relative_to(staging)
+            for stall in self.supervisor.state.stalls
+            if stall.dir is not None
+        )
+        release_runtime_directory(staging, with_content=not kept)
+        spill_dir = self.directory.spill_dir
+        if spill_dir is not None:
+            release_runtime_directory(spill_dir, with_content=False)
 
     def _remove_slot_dir(self) -> None:
         slot_dir = self.context.slot_dir
