@@ -74,6 +74,14 @@ def assert_tree_is_gone(run: CompletedRun) -> None:
     pids = {event["pid"] for event in launched} | {event["keeper_pid"] for event in launched}
     pids |= {event["pid"] for event in of_type(events, "signalled")}
     assert not [pid for pid in pids if is_alive(pid)], run.describe()
+    run_id = events[0]["run_id"]
+    left = [
+        path
+        for place in (Path("/dev/shm"), run.cwd)
+        for path in place.rglob(f"*{run_id}")
+        if path.parent.name != "wtrain-runs"
+    ]
+    assert not left, f"left behind: {left}"
     for before, after in zip(gone, launched[1:], strict=False):
         assert before["seq"] < after["seq"], "launched over a live tree"
 

@@ -173,9 +173,9 @@ def test_observing_kills_nothing(tmp_path: Path) -> None:
     running.wait_for("evidence_collected", 30)
     launched = running.wait_for("attempt_launched", 5)
     assert not kills(running.events)
-    os.kill(launched["pid"], 9)
-    for child in children_of(launched["pid"]):
-        os.kill(child, 9)
+    workers = children_of(launched["pid"])
+    for pid in (launched["pid"], *workers):
+        os.kill(pid, 9)
     run = running.result(60)
     assert len(run.of_type("attempt_launched")) == 1, run.describe()
     assert not kills(run.events), run.describe()
