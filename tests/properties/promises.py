@@ -123,12 +123,12 @@ def check_end(
         else:
             assert truth is not None
             assert truth.code == 0
-    elif final.script.ending in ("not-started", "no-keeper"):
-        orphaned = state.attempt is not None and state.attempt.how_known == "gone"
-        assert event.exit_code == (75 if orphaned else 78)
     elif event.outcome == "gave_up":
         assert event.exit_code in (75, 76)
         assert event.exit_code != 76 or policy.recovery.max_restarts > 0
+    elif final.script.ending in ("not-started", "no-keeper"):
+        orphaned = state.attempt is not None and state.attempt.how_known == "gone"
+        assert event.exit_code == (75 if orphaned else 78)
     else:
         assert event.outcome == "failed"
         assert truth is not None
