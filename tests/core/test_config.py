@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -198,6 +200,22 @@ def test_problems_of_all_sources_come_together(tmp_path: Path) -> None:
         assert part in words
 
 
+@pytest.mark.parametrize("text", ["--resume", "--resume 'x {checkpoint}", ""])
+def test_resume_arguments_must_name_the_checkpoint(file: Path, text: str) -> None:
+    """Refused at the start, with every other problem, from a file and from the flag alike."""
+    hint = '--resume-arg "--resume {checkpoint}"'
+    given = f"recovery:\n  max_restarts: 99\n  resume_arg: {json.dumps(text)}\n"
+    in_file = problems(file, given).render()
+    for part in ("some.yaml:2", "some.yaml:3", hint):
+        assert part in in_file
+    with pytest.raises(ConfigError) as caught:
+        load(None, None, {"recovery.resume_arg": text, "recovery.max_restarts": 99})
+    for part in ("--resume-arg", "--max-restarts", hint):
+        assert part in caught.value.render()
+    for fine in ("--resume {checkpoint}", "resume={ckpt}"):
+        assert load(None, None, {"recovery.resume_arg": fine}).policy.recovery.resume_arg == fine
+
+
 def test_at_most_fifty_problems_are_printed(file: Path) -> None:
     """A file that is something else does not scroll the terminal away."""
     error = problems(file, "".join(f"unknown_{number}: 1\n" for number in range(200)))
@@ -213,6 +231,7 @@ def test_a_dumped_policy_reads_back_the_same(
     """Whatever the settings are, config.yaml holds them all."""
     values = {}
     texts = st.text(max_size=30).filter(lambda text: "\0" not in text)
+    resume = texts.map(lambda text: f"--resume {{checkpoint}} {shlex.quote(text)}")
     for key in data.draw(st.sets(st.sampled_from(sorted(settings())), max_size=8)):
         setting = settings()[key]
         values[key] = data.draw(
@@ -223,7 +242,7 @@ def test_a_dumped_policy_reads_back_the_same(
                 if setting.most is None
                 else st.integers(0, int(setting.most)),
                 "true or false": st.booleans(),
-                "text": texts,
+                "text": resume if key == "recovery.resume_arg" else texts,
                 "choice": st.sampled_from(setting.choices or ("",)),
                 "list of texts": st.lists(texts, max_size=3).map(tuple),
             }[setting.kind]

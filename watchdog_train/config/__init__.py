@@ -89,7 +89,7 @@ def load(
             values[key] = setting.check(value)
             origin[key] = place
         except schema.BadValueError as error:
-            problems.append(Problem(place, "", f"{error}."))
+            problems.append(Problem(place, "", f"{error}.", error.hint))
     if not problems:
         policy = schema.build(values)
         problems = _contradictions(policy, origin)

@@ -201,7 +201,7 @@ def _read_value(node: yaml.Node, key: str, place: str, reading: FileReading) -> 
         reading.values[key] = setting.check(_plain(node))
         reading.places[key] = place
     except schema.BadValueError as error:
-        reading.problems.append(Problem(place, key, f"{error}."))
+        reading.problems.append(Problem(place, key, f"{error}.", error.hint))
 
 
 def _plain(node: yaml.Node) -> Any:

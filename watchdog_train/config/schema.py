@@ -9,6 +9,7 @@ import difflib
 import functools
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -46,6 +47,10 @@ _LONGEST_TEXT = 4096
 
 class BadValueError(ValueError):
     """A value that a setting cannot have; the text says why."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def parse_duration(text: str) -> float:
@@ -131,6 +136,8 @@ class Setting:
                 f"'{text[:40]}' is not {self.wanted}"
                 + (f" (did you mean '{near}'?)" if near else "")
             )
+        if self.key == "recovery.resume_arg":
+            _check_resume_arg(text)
         return text
 
     def _number(self, value: Any) -> float | int:
@@ -158,6 +165,22 @@ def _text(value: Any) -> str:
     if len(value) > _LONGEST_TEXT or "\0" in value:
         raise BadValueError("the text is too long or holds a NUL")
     return value
+
+
+def _check_resume_arg(text: str) -> None:
+    """Found at the first restart, hours later, either mistake would cost the whole training."""
+    from watchdog_train.core.plans import PLACEHOLDERS
+
+    hint = '--resume-arg "--resume {checkpoint}"'
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        message = f"'{text[:40]}' cannot be split into arguments: {error}".rstrip(".")
+        raise BadValueError(message, hint=hint) from error
+    if not any(placeholder in word for word in words for placeholder in PLACEHOLDERS):
+        raise BadValueError(
+            f"'{text[:40]}' does not say where {{checkpoint}}, the path, belongs", hint=hint
+        )
 
 
 def _shown(value: Any) -> str:
