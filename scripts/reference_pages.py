@@ -204,14 +204,16 @@ def _remedy(remedy: Remedy) -> Iterator[str]:
     if remedy.env:
         sets = " ".join(f"{name}={value}" for name, value in remedy.env.items())
         yield f"- sets: `{sets}`"
-    if remedy.precondition != "none":
-        yield f"- when: {remedy.precondition.removeprefix('none; ')}"
+    if remedy.precondition:
+        yield f"- when: {remedy.precondition}"
     yield f"- changes: {remedy.changes}"
     yield f"- may break: {remedy.may_break}"
     if remedy.platforms != EVERYWHERE:
         yield f"- only on: {', '.join(remedy.platforms)}"
     if remedy.script_line:
         yield f"- for good: `{' / '.join(remedy.script_line.splitlines())}`"
+    for name, line in remedy.script_lines.items():
+        yield f"- for good ({name}): `{line}`"
 
 
 def families_page(fields: Fields) -> str:

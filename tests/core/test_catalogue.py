@@ -17,7 +17,13 @@ from watchdog_train.cli.remedies import remedies
 from watchdog_train.core.ladder import RUNGS
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.errors import WtrainError
-from watchdog_train.remedies.catalogue import CATALOGUE, available, refuse_unknown
+from watchdog_train.remedies.catalogue import (
+    CATALOGUE,
+    available,
+    refuse_unknown,
+    remedy_words,
+    script_lines,
+)
 from watchdog_train.remedies.user_fixes import USER_FIXES
 
 PACKAGE = Path(watchdog_train.__file__).parent
@@ -64,14 +70,27 @@ def test_rungs_are_execution_remedies_that_may_be_applied_by_themselves():
 @pytest.mark.parametrize("remedy", CATALOGUE.values(), ids=CATALOGUE)
 def test_a_remedy_says_everything(remedy):
     """Every field a person needs is filled, and the settings name the remedy itself."""
-    for text in (
-        remedy.summary, remedy.precondition, remedy.changes, remedy.may_break, remedy.script_line
-    ):  # fmt: skip
+    for text in (remedy.summary, remedy.changes, remedy.may_break):
         assert text
+    assert bool(remedy.script_line) is not remedy.changes_nothing
     assert remedy.changes_nothing is (remedy.id == "plain-retry")
+    assert not remedy.precondition.startswith("none")
+    assert set(remedy.script_lines) <= {"trainer"}
     if remedy.in_process is not None:
         assert remedy.in_process["id"] == remedy.id
     assert remedy.platforms
+
+
+def test_a_trainer_gets_lines_of_its_own():
+    """Where the Trainer has an argument, that is the line; the rest is as for a plain script."""
+    plain, trainer = script_lines(), script_lines("trainer")
+    assert plain["num-workers-0"] == "DataLoader(..., num_workers=0)"
+    assert trainer["num-workers-0"] == "TrainingArguments(..., dataloader_num_workers=0)"
+    assert "dataloader_pin_memory=False" in trainer["pin-memory-off"]
+    assert "dataloader_persistent_workers=False" in trainer["persistent-workers-off"]
+    assert trainer["omp-1"] == plain["omp-1"]
+    assert "plain-retry" not in plain
+    assert remedy_words()["plain-retry"] == "starts again with nothing changed"
 
 
 def test_a_platform_gets_what_works_there():
@@ -114,6 +133,9 @@ def test_remedies_command_lists_all():
     assert [item["id"] for item in answer["user_fixes"]] == list(USER_FIXES)
     for name in (*CATALOGUE, *USER_FIXES):
         assert name in text.stdout
+    assert "when: none" not in text.stdout
+    assert "(none)" not in text.stdout
+    assert "for good (trainer): TrainingArguments(..., dataloader_num_workers=0)" in text.stdout
 
 
 def test_checkpoints_command(tmp_path):

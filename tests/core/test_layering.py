@@ -28,7 +28,15 @@ ROOMS: dict[str, set[str]] = {
     "report": {*_LOWER, "report"},
     "config": {*_LOWER, "config"},
     # A collector is a process of its own: it puts looks, rules and wording together itself.
-    "evidence": {*_LOWER, "evidence", "system", "rules", "report", "client.layout"},
+    "evidence": {
+        *_LOWER,
+        "evidence",
+        "system",
+        "rules",
+        "remedies",
+        "report",
+        "client.layout",
+    },
 }
 ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {"client", "integrations"}
 ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}

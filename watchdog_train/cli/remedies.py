@@ -44,12 +44,14 @@ def _lines(remedy: Remedy, *, present: bool) -> list[str]:
     lines = [f"{remedy.id} ({remedy.kind}, {use}{missing}): {remedy.summary}"]
     if remedy.env:
         lines.append(_wrapped("sets: " + " ".join(f"{k}={v}" for k, v in remedy.env.items())))
-    lines += [
-        _wrapped(f"when: {remedy.precondition}"),
-        _wrapped(f"changes: {remedy.changes}"),
-        _wrapped(f"may break: {remedy.may_break}"),
-        _wrapped(f"for good: {remedy.script_line}"),
-    ]
+    said = {
+        "when": remedy.precondition,
+        "changes": remedy.changes,
+        "may break": remedy.may_break,
+        "for good": remedy.script_line,
+        **{f"for good ({name})": line for name, line in remedy.script_lines.items()},
+    }
+    lines += [_wrapped(f"{label}: {text}") for label, text in said.items() if text]
     return lines
 
 

@@ -26,15 +26,16 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     The page is also in the run directory, as report.html.
     """
     from watchdog_train.cli.reading import read_run
-    from watchdog_train.remedies.catalogue import CATALOGUE
+    from watchdog_train.remedies.catalogue import script_lines as lines_for
     from watchdog_train.report.document import report_document
+    from watchdog_train.report.facts import framework
     from watchdog_train.report.history import history
     from watchdog_train.store.resolve import resolve
 
     reading = read_run(resolve(run_ref, runs_dir))
     for problem in reading.problems:
         click.echo(f"wtrain: {problem}", err=True)
-    script_lines = {name: remedy.script_line for name, remedy in CATALOGUE.items()}
+    script_lines = lines_for(framework(reading.state))
     told = history(reading.events)
     suffix = output.suffix.lower() if output is not None else ""
     if as_json or suffix == ".json":

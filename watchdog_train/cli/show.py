@@ -14,7 +14,7 @@ from watchdog_train.core.stacks import Group
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, read_bundle
 from watchdog_train.evidence.listing import bundle_folders
-from watchdog_train.remedies.catalogue import CATALOGUE
+from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary
 from watchdog_train.store.resolve import resolve
 
@@ -52,8 +52,7 @@ def show(
         print_json(_answer(folder, bundle, found))
         return
     click.echo(f"wtrain: {folder}", err=True)
-    words = {name: f"{item.summary}; {item.script_line}" for name, item in CATALOGUE.items()}
-    text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=words)
+    text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
     click.echo(text)
     if raw or rank is not None:
         for process in bundle.evidence.processes:

@@ -89,7 +89,10 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
     write_private(staging / VERDICT_FILE, _json(bundle.verdict))
     if bundle.diagnosis is not None:
         write_private(staging / DIAGNOSIS_FILE, _json(bundle.diagnosis))
-    text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence)
+    # Not at the top: a collector reads its stacks before anything that can wait.
+    from watchdog_train.remedies.catalogue import remedy_words
+
+    text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
     write_private(staging / SUMMARY_FILE, text.encode("utf-8", "replace"))
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
+import msgspec
+
 from watchdog_train.core.model import RemedyKind
 from watchdog_train.core.plans import RemedySpec
 from watchdog_train.core.policy import Policy
@@ -21,13 +23,15 @@ KINDS: tuple[RemedyKind, ...] = get_args(RemedyKind)
 class Remedy(RemedySpec, frozen=True, kw_only=True):
     """One safer setting with all a person wants to know before using it."""
 
-    precondition: str
-    """When it may be applied, and who checks that."""
+    precondition: str = ""
+    """When it may be applied, and who checks that; "" when it always may."""
     changes: str
     """What it changes for the result of the training."""
     may_break: str
-    script_line: str
-    """The line that makes it permanent in the script."""
+    script_line: str = ""
+    """The line that makes it permanent in the script, "" when there is nothing to keep."""
+    script_lines: dict[str, str] = msgspec.field(default_factory=dict)
+    """By framework ("trainer" for the Trainer of transformers), where it has a line of its own."""
     platforms: tuple[Platform, ...] = EVERYWHERE
 
 
@@ -45,6 +49,7 @@ _REMEDIES = (
         changes="random augmentation draws from the main process's generator",
         may_break="nothing; loading no longer overlaps with computing, so steps may get slower",
         script_line="DataLoader(..., num_workers=0)",
+        script_lines={"trainer": "TrainingArguments(..., dataloader_num_workers=0)"},
     ),
     Remedy(
         id="spawn",
@@ -62,7 +67,6 @@ _REMEDIES = (
         summary="one thread for OpenMP, MKL, OpenBLAS and torch",
         env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         in_process=_in_process("omp-1"),
-        precondition="none",
         changes="sums on the CPU may be taken in another order",
         may_break="nothing; computing on the CPU gets slower",
         script_line="torch.set_num_threads(1)  # and OMP_NUM_THREADS=1 before Python starts",
@@ -76,6 +80,7 @@ _REMEDIES = (
         changes="nothing",
         may_break="nothing; copies to the GPU no longer overlap",
         script_line="DataLoader(..., pin_memory=False)",
+        script_lines={"trainer": "TrainingArguments(..., dataloader_pin_memory=False)"},
     ),
     Remedy(
         id="persistent-workers-off",
@@ -86,6 +91,7 @@ _REMEDIES = (
         changes="nothing",
         may_break="caches that a dataset keeps in its workers; every epoch starts later",
         script_line="DataLoader(..., persistent_workers=False)",
+        script_lines={"trainer": "TrainingArguments(..., dataloader_persistent_workers=False)"},
     ),
     Remedy(
         id="loader-timeout",
@@ -102,7 +108,6 @@ _REMEDIES = (
         kind="execution",
         summary="shares tensors between processes by named files",
         in_process=_in_process("file-system-sharing"),
-        precondition="none",
         changes="nothing",
         may_break="killed processes leave segments in /dev/shm; wtrain removes those of its run",
         script_line='torch.multiprocessing.set_sharing_strategy("file_system")',
@@ -123,7 +128,6 @@ _REMEDIES = (
         kind="execution",
         summary="switches the tokenizers' own threads off",
         env={"TOKENIZERS_PARALLELISM": "false"},
-        precondition="none",
         changes="nothing",
         may_break="nothing; tokenising in the main process gets slower",
         script_line='os.environ["TOKENIZERS_PARALLELISM"] = "false"  # before the import',
@@ -143,7 +147,6 @@ _REMEDIES = (
         kind="execution",
         summary="downloads by plain HTTP instead of Xet",
         env={"HF_HUB_DISABLE_XET": "1"},
-        precondition="none",
         changes="nothing",
         may_break="nothing; large downloads may be slower",
         script_line='os.environ["HF_HUB_DISABLE_XET"] = "1"  # before the import',
@@ -164,17 +167,16 @@ _REMEDIES = (
         kind="execution",
         summary="runs without torch.compile",
         env={"TORCH_COMPILE_DISABLE": "1"},
-        precondition="none",
         changes="rounding differs from compiled kernels",
         may_break="memory may no longer suffice; steps get slower",
         script_line="remove torch.compile(...), or TORCH_COMPILE_DISABLE=1",
+        script_lines={"trainer": "TrainingArguments(..., torch_compile=False)"},
     ),
     Remedy(
         id="compile-threads-1",
         kind="execution",
         summary="compiles in the main process",
         env={"TORCHINDUCTOR_COMPILE_THREADS": "1"},
-        precondition="none",
         changes="nothing",
         may_break="nothing; compiling takes longer",
         script_line='os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # before the import',
@@ -184,7 +186,7 @@ _REMEDIES = (
         kind="execution",
         summary="keeps NCCL off direct transfers between GPUs",
         env={"NCCL_P2P_DISABLE": "1"},
-        precondition="none; without NCCL it has no effect",
+        precondition="training uses NCCL; without it this has no effect",
         changes="nothing",
         may_break="nothing; collectives get slower",
         script_line='os.environ["NCCL_P2P_DISABLE"] = "1"  # before init_process_group',
@@ -196,7 +198,7 @@ _REMEDIES = (
         summary="has torch check every collective, to name the rank that differs",
         env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
         evidence_only=True,
-        precondition="none; for one attempt, because it is slow",
+        precondition="for one attempt, because it is slow",
         changes="nothing",
         may_break="nothing; it mends nothing either, it names the culprit",
         script_line="TORCH_DISTRIBUTED_DEBUG=DETAIL python train.py",
@@ -207,7 +209,7 @@ _REMEDIES = (
         summary="waits for every CUDA kernel, so that the stack shows the one that hangs",
         env={"CUDA_LAUNCH_BLOCKING": "1"},
         evidence_only=True,
-        precondition="none; for one attempt, because it is slow",
+        precondition="for one attempt, because it is slow",
         changes="nothing",
         may_break="nothing; it mends nothing either, it names the kernel",
         script_line="CUDA_LAUNCH_BLOCKING=1 python train.py",
@@ -231,7 +233,6 @@ _REMEDIES = (
         precondition="the evidence says that the trouble may pass",
         changes="nothing",
         may_break="nothing",
-        script_line="(none)",
     ),
 )
 
@@ -241,6 +242,27 @@ CATALOGUE: Mapping[str, Remedy] = {remedy.id: remedy for remedy in _REMEDIES}
 def available(platform: str = sys.platform) -> dict[str, Remedy]:
     """The remedies of this platform: what the ladder may choose from."""
     return {name: item for name, item in CATALOGUE.items() if platform in item.platforms}
+
+
+def script_lines(framework: str | None = None) -> dict[str, str]:
+    """Remedy id -> the line for the training script that makes the setting for good.
+
+    Args:
+        framework: a key of Remedy.script_lines; None: the line for a plain torch script.
+    """
+    found = {
+        name: item.script_lines.get(framework or "", item.script_line)
+        for name, item in CATALOGUE.items()
+    }
+    return {name: line for name, line in found.items() if line}
+
+
+def remedy_words() -> dict[str, str]:
+    """Remedy id -> what it does and the line for the script, for the reader of a bundle."""
+    return {
+        name: "; ".join(filter(None, (item.summary, item.script_line)))
+        for name, item in CATALOGUE.items()
+    }
 
 
 def refuse_unknown(policy: Policy, platform: str = sys.platform) -> None:

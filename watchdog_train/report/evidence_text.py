@@ -24,7 +24,7 @@ def summary(
     *,
     remedy_words: Mapping[str, str] | None = None,
 ) -> str:
-    """What is stuck, which process and frame, why, what was done, what to change."""
+    """What is stuck, which process and frame, why, what follows, what to change."""
     lines = [f"# {_TITLES[verdict.why]} {verdict.id}", "", *_what(verdict, diagnosis, evidence), ""]
     lines += ["## Why", "", *_why(diagnosis), ""]
     lines += ["## Evidence", ""]
@@ -32,7 +32,8 @@ def summary(
         lines += [f"- {text}" for text in diagnosis.evidence[:_EVIDENCE_LINES]]
     lines += [f"- {text}" for text in _captured(verdict)]
     if verdict.done:
-        lines += ["", "## What was done", "", *(f"- {text}" for text in verdict.done)]
+        follows = [f"- {text.removeprefix('then ')}" for text in verdict.done]
+        lines += ["", "## What follows", "", *follows]
     if diagnosis is not None and diagnosis.remedies:
         words = remedy_words or {}
         lines += ["", "## What to change, in this order", ""]

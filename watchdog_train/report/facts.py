@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -17,6 +18,8 @@ from watchdog_train.report.words import clean
 
 ScriptLines = Mapping[str, str]
 """Remedy id -> the line for the training script that makes the setting for good."""
+
+_WAITED = re.compile(r"waited \d+ s more")
 
 Redact = Callable[[Sequence[str]], tuple[str, ...]]
 """Takes the values of secret-looking flags out of a command line."""
@@ -62,6 +65,23 @@ def culprit_words(culprit: Culprit) -> str:
     else:
         who = f"{role} of rank {culprit.rank}"
     return f"{who} (pid {culprit.pid}) in {clean(culprit.frame, 240)}"
+
+
+def stall_words(why: str) -> str:
+    """The headline of a stall: what its suspicion and its diagnosis tell as well is left out.
+
+    Its whole words are the verdict, then what the look said, then how long it was given.
+    """
+    verdict, *others = why.split("; ")
+    headline = verdict.partition(" (limit ")[0]
+    waited = others[-1:] if others and _WAITED.fullmatch(others[-1]) else []
+    return clean("; ".join([headline, *waited]), 800)
+
+
+def framework(state: State) -> str | None:
+    """What the training is made with, as far as its checkpoint shows; a key of script lines."""
+    used = state.attempt.plan.checkpoint if state.attempt is not None else None
+    return "trainer" if used is not None and used.format == "hf" else None
 
 
 def role_counts(targets: Iterable[ProcessId], members: Iterable[Member]) -> str:
