@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -303,3 +304,14 @@ def test_a_crash_is_told_from_its_output_and_status(tmp_path):
     assert time.monotonic() - started < 3
     assert result.diagnosis.family == "cuda-oom"
     assert "hf_abc" not in (tmp_path / "out" / "log-tail.txt").read_text()
+
+
+def test_a_dump_of_its_own_shell_leaves_itself_out(tmp_path):
+    """Whoever looks at the shell it was started from is no rank of that shell's training."""
+    wtrain = f'"{sys.executable}" -m watchdog_train dump --pid $$ --json; exit $?'
+    done = subprocess.run(
+        ["sh", "-c", wtrain], cwd=tmp_path, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (process,) = json.loads(done.stdout)["processes"]
+    assert process["role"] == "other"

@@ -43,7 +43,9 @@ def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json
 
 def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
     system = current()
-    members = tree_of(system, pid)
+    if pid == os.getpid():
+        raise WtrainError(f"process {pid} is this very command", reference="pid-unknown")
+    members = tree_of(system, pid, without=(os.getpid(),))
     if not members:
         raise WtrainError(f"there is no process {pid}", reference="pid-unknown")
     place = default_runs_dir(runs_dir)
@@ -64,7 +66,9 @@ def _of_run(run: RunDirectory) -> EvidenceResult:
     root = state.attempt.root if state.attempt else None
     if root is not None and system.is_alive(root) is not False:
         known = {member.pid for member in alive}
-        alive += tuple(m for m in tree_of(system, root.pid) if m.pid not in known)
+        alive += tuple(
+            m for m in tree_of(system, root.pid, without=(os.getpid(),)) if m.pid not in known
+        )
     if not alive:
         raise WtrainError(
             "no process of this run is alive",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -20,8 +20,17 @@ _TRACKER = re.compile(r"multiprocess(?:ing)?\.resource_tracker|compile_worker")
 _PYTHON = re.compile(r"python|pypy|pt_main_thread", re.IGNORECASE)
 
 
-def tree_of(system: ProcessSystem, root: int) -> tuple[Member, ...]:
-    """The process and all its descendants; empty when there is no such process."""
+def tree_of(
+    system: ProcessSystem, root: int, *, without: Collection[int] = ()
+) -> tuple[Member, ...]:
+    """The process and all its descendants; empty when there is no such process.
+
+    Args:
+        system: where to look.
+        root: pid of the topmost process.
+        without: pids that are left out, each with its descendants: whoever looks, when asked
+            about the shell that it was started from.
+    """
     rows = system.all_processes()
     if root not in rows:
         return ()
@@ -30,7 +39,7 @@ def tree_of(system: ProcessSystem, root: int) -> tuple[Member, ...]:
         children.setdefault(row.ppid, []).append(row.pid)
     found: list[Member] = []
     waiting: list[tuple[int, Member | None]] = [(root, None)]
-    seen = {root}
+    seen = {root, *without}
     while waiting and len(found) < MEMBERS_CAP:
         pid, parent = waiting.pop(0)
         member = _member(system, rows[pid], parent)
