@@ -23,6 +23,8 @@ from tests.support import (
     write_fast_config,
 )
 from watchdog_train.client import layout
+from watchdog_train.config import dump_policy
+from watchdog_train.config.schema import build
 from watchdog_train.core.model import ProcessId
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.registry import register
@@ -95,6 +97,30 @@ def test_status_of_a_dead_supervisor(tmp_path: Path) -> None:
     assert data["ranks"][0]["beat_age_s"] is None
 
 
+@pytest.mark.parametrize(
+    ("settings", "shown", "hidden"),
+    [
+        ({}, "5 of 5 restarts left", "report only"),
+        ({"observe": True}, "report only", "restarts left"),
+        ({"on_stall": "report"}, "5 of 5 restarts left", "report only"),
+        ({"on_stall": "report", "on_crash": "stop"}, "Attempt: 1\n", "restarts left"),
+        (None, "Attempt: 1\n", "restarts left"),
+    ],
+    ids=["default", "observe", "stalls-reported", "restarts-for-nothing", "unknown"],
+)
+def test_status_says_what_the_settings_allow(
+    tmp_path: Path, settings: dict[str, Any] | None, shown: str, hidden: str
+) -> None:
+    """Restarts are counted only where there may be some; without settings nothing is claimed."""
+    run = make_run(tmp_path, "supervisor_died", pid=2**22 - 3, **here())
+    if settings is not None:
+        policy = build({f"recovery.{key}": value for key, value in settings.items()})
+        (run / "config.yaml").write_text(dump_policy(policy))
+    found = run_wtrain("status", cwd=tmp_path).check(4).stdout
+    assert shown in found
+    assert hidden not in found
+
+
 def test_status_of_another_machine(tmp_path: Path) -> None:
     """A run of another host is neither called alive nor dead."""
     make_run(tmp_path, "supervisor_died")
@@ -160,7 +186,8 @@ def test_report_as_text_page_and_data(tmp_path: Path) -> None:
     make_run(tmp_path, "stall_resumed")
     text = run_wtrain("report", cwd=tmp_path).check(0).stdout
     assert "The training succeeded after 1 restart" in text
-    assert "DataLoader(..., num_workers=0)" in text
+    # The checkpoint is one of the Trainer, so the line is one for its arguments.
+    assert "TrainingArguments(..., dataloader_num_workers=0)" in text
     run_wtrain("report", "-o", "r.html", cwd=tmp_path).check(0)
     page = (tmp_path / "r.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")

@@ -92,7 +92,8 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Live:
     )
     if state.finished:
         return live
-    live = msgspec.structs.replace(live, max_restarts=_max_restarts(run))
+    report_only, max_restarts = _restarts(run)
+    live = msgspec.structs.replace(live, report_only=report_only, max_restarts=max_restarts)
     return _look_at_processes(live, state, system) if same_boot else live
 
 
@@ -204,8 +205,8 @@ def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
     return None
 
 
-def _max_restarts(run: RunDirectory) -> int | None:
-    """Of the settings in effect; None when they cannot be read."""
+def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
+    """Whether the run only reports, and how often it may restart; None when that is not known."""
     import yaml
 
     # The C loader is three times as fast, and not in every build.
@@ -213,10 +214,15 @@ def _max_restarts(run: RunDirectory) -> int | None:
     try:
         with run.config.open("rb") as file:
             settings = yaml.load(file.read(CONFIG_BYTES), Loader=loader)  # noqa: S506 - a safe one
-        value = settings["recovery"]["max_restarts"]
+        recovery = settings["recovery"]
+        observe, limit = recovery["observe"], recovery["max_restarts"]
+        reactions = (recovery["on_stall"], recovery["on_crash"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return False, None
+    if observe is True:
+        return True, None
+    known = isinstance(limit, int) and not isinstance(limit, bool) and "restart" in reactions
+    return False, limit if known else None
 
 
 def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:

@@ -40,6 +40,9 @@ class Live(Value, frozen=True, kw_only=True):
     """Of the recorded members that live, by pid."""
     checkpoint: NewestCheckpoint | None = None
     max_restarts: int | None = None
+    """None: not known, or the settings restart for nothing."""
+    report_only: bool = False
+    """--observe: nothing is killed and nothing is started again."""
     log_tail: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     """What could not be read, in words."""

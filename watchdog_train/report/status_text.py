@@ -7,7 +7,7 @@ from datetime import tzinfo
 from watchdog_train.core.model import RankStatus
 from watchdog_train.core.state import StallRecord, State
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words
+from watchdog_train.report.facts import culprit_words, run_again, stall_words
 from watchdog_train.report.live import Live
 from watchdog_train.report.process_tree import process_tree
 from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
@@ -126,7 +126,7 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
                 parts.append(f"ran {duration(state.updated_at - state.started_at)}")
         parts.append(f"exit code {state.exit_code}")
         if state.outcome != "succeeded" and state.why:
-            parts.append(clean(state.why).removeprefix("stopped: "))
+            parts.append(clean(state.why, 800).removeprefix("stopped: ").rstrip("."))
         if state.warning:
             parts.append(paint(clean(state.warning), "warn"))
         return "; ".join(parts)
@@ -146,9 +146,11 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
 
 
 def _go_on(state: State, live: Live, paint: Paint) -> list[str]:
-    """What to do when nobody watches."""
+    """What to do when nobody watches any more."""
     if state.finished:
-        return []
+        if state.outcome not in ("gave_up", "failed") or not state.attempts:
+            return []
+        return [f"to go on: {paint(run_again(state), 'strong')}"]
     if not live.here:
         return [f"the run belongs to {clean(state.host, 100)}; ask there"]
     if live.supervisor_alive is not False:
@@ -177,7 +179,9 @@ def _attempt_line(state: State, live: Live) -> str:
         parts.append("from the beginning")
     if state.restarts:
         parts.append(words.count(state.restarts, "restart"))
-    if live.max_restarts is not None and not state.finished:
+    if live.report_only and not state.finished:
+        parts.append("report only")
+    elif live.max_restarts is not None and not state.finished:
         left = max(0, live.max_restarts - state.restarts_since_progress)
         noun = "" if state.restarts else " restarts"
         parts.append(f"{left} of {live.max_restarts}{noun} left")
@@ -305,7 +309,7 @@ def stall_sentence(stall: StallRecord) -> str:
     if diagnosis is not None and diagnosis.family is not None:
         return f"{clean(diagnosis.family, 60)}: {clean(diagnosis.explanation, 300)}"
     if stall.why == "stall" and stall.words:
-        return f"{clean(stall.words, 300)}; cause not known"
+        return f"{stall_words(stall.words)}; cause not known"
     return "cause not known"
 
 
