@@ -24,7 +24,7 @@ from watchdog_train.core.events import AttemptLaunched, decode
 from watchdog_train.core.evolve import evolve, replay
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
-from watchdog_train.remedies.catalogue import CATALOGUE
+from watchdog_train.remedies.catalogue import script_lines
 from watchdog_train.report.live import Live
 from watchdog_train.report.narrative import closing_lines, narrate, opening_lines
 from watchdog_train.report.status_text import status_text
@@ -261,8 +261,7 @@ def test_recorded_screen_is_told_in_todays_words() -> None:
                 state=state, policy=Policy(), watching_pid=event.pid, files="wtrain-runs/latest"
             )
         told += narrate(event, state)
-    lines = {name: remedy.script_line for name, remedy in CATALOGUE.items()}
-    told += closing_lines(state, lines, report=f"{state.run_dir}/report.html")
+    told += closing_lines(state, script_lines(), report=f"{state.run_dir}/report.html")
     screen = CAPTURE.SCREEN.read_text("utf-8").splitlines()
     hint = "run scripts/capture_demo.py"
     assert [line for line in screen if line.startswith("wtrain: ")] == told, hint

@@ -137,7 +137,7 @@ def _unknown(evidence: Evidence, candidates: list[_Candidate]) -> Diagnosis:
         kind=kind,
         confidence=round(candidates[0].confidence, 2) if candidates else 0.1,
         culprit=None,
-        explanation=f"I do not know the cause. {_what_is_known(evidence, stopped)}",
+        explanation=_what_is_known(evidence, stopped),
         evidence=(*_ending(evidence), *lines),
         ranked=tuple(_ranked(candidates)),
         remedies=(),
@@ -145,7 +145,7 @@ def _unknown(evidence: Evidence, candidates: list[_Candidate]) -> Diagnosis:
 
 
 def _what_is_known(evidence: Evidence, stopped: ProcessEvidence | None) -> str:
-    """The second sentence of "I do not know": what is certain, or what would decide."""
+    """What goes with an unknown cause: what is certain, or what would decide."""
     if stopped is not None:
         return (
             f"{stopped.label} (pid {stopped.pid}) was stopped by a signal from outside; it goes on "

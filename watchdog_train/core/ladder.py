@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 from watchdog_train.core import plans
@@ -95,25 +94,25 @@ def _not_due(case: Case) -> Stop | None:
     if case.stalled and case.stall is not None and case.stall.basis == "finishing":
         return Stop(why=f"{words}; the training was finished", exit_code=0, outcome="succeeded")
     if case.stalled and recovery.on_stall != "restart":
-        why = f"{words}; no restart, because on-stall is {recovery.on_stall}."
+        why = f"{words}; no restart, because on-stall is {recovery.on_stall}"
         return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
     own = Stop(why="", exit_code=child_code(attempt), outcome="failed")
     if not case.stalled and recovery.on_crash == "stop":
-        return _saying(own, f"{words}; no restart, because on-crash is stop.")
+        return _saying(own, f"{words}; no restart, because on-crash is stop")
     if case.family == "waiting-for-input":
-        why = f"{words}; a restart would only ask again: answer it in advance."
+        why = f"{words}; a restart would only ask again: answer it in advance"
         return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
     if recovery.max_restarts == 0 and case.stalled:
-        why = f"{words}; no restart is allowed here (--max-restarts 0)."
+        why = f"{words}; no restart is allowed here (--max-restarts 0)"
         return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
     if recovery.max_restarts == 0:
-        return _saying(own, f"{words}; no restart is allowed here (--max-restarts 0).")
+        return _saying(own, f"{words}; no restart is allowed here (--max-restarts 0)")
     if case.state.restarts_since_progress >= recovery.max_restarts:
         why = (
-            f"{words}; gave up: {case.state.restarts_since_progress} restarts without a newer step "
-            f"or checkpoint are all that is allowed (--max-restarts {recovery.max_restarts})."
+            f"{words}; {case.state.restarts_since_progress} restarts without a newer step or "
+            f"checkpoint are all that is allowed (--max-restarts {recovery.max_restarts})"
         )
-        return Stop(why=why + _go_on(case, ()), exit_code=EXIT_GAVE_UP, outcome="gave_up")
+        return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
     return None
 
 
@@ -195,15 +194,8 @@ def _restart(
     recovery = case.policy.recovery
     resume = plans.resume(case.state.argv, case.choice, recovery.resume_arg, survey)
     uses = (*case.effect, *added)
-    parts = [f"{_what_happened(case)}; {_what_next(case, added, catalogue)}.", resume.words]
-    if case.choice.rejected:
-        path, _, reason = case.choice.rejected[0]
-        more = len(case.choice.rejected) - 1
-        also = f", and {more} more" if more else ""
-        parts.append(f"Passed over: {path} ({reason}){also}.")
-    if offers:
-        parts.append(f"Not allowed so far: {', '.join(offers)} (--allow).")
-    why = " ".join(parts)
+    offered = _offered(offers)
+    why = f"{_what_happened(case)}; {_what_next(case, added, catalogue)}{offered}. {resume.words}"
     plan = plans.build(
         case.attempt.attempt + 1,
         why,
@@ -256,15 +248,11 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
         if len(spent) > 1
         else "no further remedy may be tried"
     )
-    why = f"{_what_happened(case)}; gave up: {reason}, and nothing is left to try."
-    return Stop(why=why + _go_on(case, offers), exit_code=EXIT_GAVE_UP, outcome="gave_up")
+    why = f"{_what_happened(case)}; {reason}, and nothing is left to try{_offered(offers)}"
+    return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
 
 
-def _go_on(case: Case, offers: Sequence[str]) -> str:
-    """The line for a person who wants to go on, with what was not allowed."""
-    words = ["wtrain", "run"]
-    for use in case.effect:
-        words += ["--with", use.id]
-    for name in offers:
-        words += ["--with", name, "--allow", name]
-    return f" To go on: {shlex.join([*words, '--', *case.state.argv])}"
+def _offered(offers: Sequence[str]) -> str:
+    """What the diagnosis names and the user has not allowed, with the options that allow it."""
+    options = " ".join(f"--with {name} --allow {name}" for name in offers)
+    return f"; not allowed so far: {options}" if offers else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ PLACEHOLDERS = ("{checkpoint}", "{ckpt}")
 _CLOCK_DOUBT_S = 5.0
 """A file server's clock may be this much behind ours."""
 _REJECTED_CAP = 20
+_SEPARATORS = re.compile(r"[/\\]")
 _OWN_RESUME = frozenset(
     (
         "resume", "resume_from", "resume_from_checkpoint", "resume_path", "resume_ckpt",
@@ -147,20 +149,21 @@ def resume(
     chosen = choice.chosen
     if chosen is None:
         return Resume(argv=argv, via="none", words=_nothing_found(survey))
-    step = "" if chosen.step is None else f"step {chosen.step}, "
-    doubt = "" if chosen.whole else f"; it cannot be told whether it is whole: {chosen.why}"
-    what = f"{step}{chosen.path} (checked: {chosen.how_checked}{doubt})"
+    name = _SEPARATORS.split(chosen.path.rstrip("/\\"))[-1] or chosen.path
+    what = name if chosen.step is None else f"step {chosen.step} ({name})"
+    if not chosen.whole:
+        what += ", of which it cannot be told whether it is whole"
     if resume_arg:
         new_argv = with_arguments(argv, resume_arg, chosen.path)
         return Resume(argv=new_argv, via="argv", words=f"It resumes from {what}.")
     own = own_resume_option(argv)
     if own is not None:
-        words = f"The newest checkpoint is {what}, but {own} in the command decides what is loaded."
+        words = f"The newest checkpoint is {what}; {own} in the command decides what is loaded."
         return Resume(argv=argv, via="script", words=words)
     if chosen.format == "hf":
         return Resume(argv=argv, via="hook", words=f"It resumes from {what}.")
     words = (
-        f"The newest checkpoint is {what}, and only WTRAIN_RESUME_FROM names it: unless the script "
+        f"The newest checkpoint is {what}; only WTRAIN_RESUME_FROM names it: unless the script "
         'reads that or resumes by itself, training begins from its start (--resume-arg "--resume '
         '{checkpoint}" would pass it).'
     )

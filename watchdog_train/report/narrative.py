@@ -9,7 +9,13 @@ from watchdog_train.core import events as e
 from watchdog_train.core.model import Patience, Plan
 from watchdog_train.core.state import State
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words, exit_words, role_counts, step_words
+from watchdog_train.report.facts import (
+    culprit_words,
+    exit_words,
+    role_counts,
+    stall_words,
+    step_words,
+)
 from watchdog_train.report.summary import PREFIX, closing_lines, opening_lines, prefixed
 from watchdog_train.report.words import clean, duration
 
@@ -79,14 +85,14 @@ def _silence(
         case e.Suspected():
             return (f"suspected: {clean(event.why)}",)
         case e.Looked() if event.patience == "proven":
-            # The declaration follows at once, with the same words.
+            # The declaration follows at once, and the diagnosis has the rest.
             return (f"looked at the stacks: {_PATIENCE['proven']}",)
         case e.Looked():
             return (f"looked at the stacks: {clean(event.why)} ({_PATIENCE[event.patience]})",)
         case e.SuspicionEnded():
             return (f"all clear: {clean(event.why)}",)
         case e.StallDeclared():
-            return (f"STALL {clean(event.stall_id, 40)}: {clean(event.why, 800)}",)
+            return (f"STALL {clean(event.stall_id, 40)}: {stall_words(event.why)}",)
         case e.StallRecovered():
             return (f"stall {clean(event.stall_id, 40)} is over: {clean(event.why)}",)
         case e.WouldHaveKilled():
@@ -125,12 +131,11 @@ def _evidence(
                 lines.append(f"  evidence is incomplete: {clean(event.problem)}")
             return tuple(lines)
         case e.Diagnosed():
-            return _diagnosed(event, state)
+            return _diagnosed(event)
 
 
-def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
+def _diagnosed(event: e.Diagnosed) -> tuple[str, ...]:
     found = event.diagnosis
-    said = next((stall.words for stall in state.stalls if stall.id == event.stall_id), "")
     lines = []
     if found.culprit is not None:
         lines.append(
@@ -141,9 +146,7 @@ def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
         lines.append(f"cause: not known. {explanation}".rstrip())
     else:
         sure = f"{clean(found.family, 60)}, {100 * found.confidence:.0f} % sure"
-        # The stall's own words often end with the explanation, when a look came before it.
-        told = bool(found.explanation) and found.explanation in said
-        lines.append(f"cause: {sure}" if told else f"cause: {explanation} ({sure})")
+        lines.append(f"cause: {explanation} ({sure})")
     return tuple(lines)
 
 
@@ -249,7 +252,8 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             where = words.short_path(event.path, state.cwd)
             return (f"checkpoint chosen: {where} ({step_words(event.step)}): {clean(event.why)}",)
         case e.BackingOff():
-            return (f"waiting {duration(event.delay_s)} first: {clean(event.why)}",)
+            # The plan follows at once, and says why.
+            return (f"waiting {duration(event.delay_s).replace('.0 s', ' s')} first",)
         case e.AttemptLaunching() if event.plan.attempt > 1:
             used = event.plan.checkpoint
             source = "from the beginning"
@@ -259,9 +263,9 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
         case e.AttemptLaunched() if len(state.attempts) > 1:
             return (f"attempt {event.attempt or len(state.attempts)} runs, pid {event.pid}",)
         case e.FirstStep():
-            return (
-                f"first step seen: {words.number(event.step)}, after {duration(event.after_s)}",
-            )
+            # Polling sees a later step than the first one, also right after a resume.
+            seen = f"first look after {duration(event.after_s)}"
+            return (f"training is at step {words.number(event.step)} ({seen})",)
         case e.RemedyTaken():
             word = "in effect" if event.took else "NOT in effect"
             return (f"setting {clean(event.remedy, 60)} is {word}: {clean(event.why)}",)

@@ -178,10 +178,10 @@ def number(value: float) -> str:
 
 
 def count(amount: int, noun: str) -> str:
-    """`1 restart`, `2 restarts`, `2 processes`."""
+    """`1 restart`, `2 restarts`, `2 processes`, `2 crashes`."""
     if amount == 1:
         return f"1 {noun}"
-    return f"{number(amount)} {noun}{'es' if noun.endswith('s') else 's'}"
+    return f"{number(amount)} {noun}{'es' if noun.endswith(('s', 'sh', 'ch', 'x')) else 's'}"
 
 
 def listed(items: Sequence[str], cap: int = 6) -> str:

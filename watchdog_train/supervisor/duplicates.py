@@ -49,9 +49,13 @@ def handle_duplicates(key: str, policy: Literal["refuse", "kill", "ignore"]) -> 
     if not twins:
         return ()
     if policy == "refuse":
+        run_id = twins[0].run_id
         raise WtrainError(
-            f"the same training is supervised already: {twins[0].run_id} (pid {twins[0].pid})",
-            hint=f"wtrain attach, wtrain stop {twins[0].run_id}, or --duplicates ignore",
+            f"the same training is supervised already: {run_id} (pid {twins[0].pid})",
+            hint=(
+                f"wtrain status {run_id}, wtrain logs -f {run_id} or wtrain stop {run_id}; "
+                "--duplicates ignore starts beside it"
+            ),
             reference="run-duplicate",
         )
     for run in twins:

@@ -1,0 +1,153 @@
+"""Words of the terminal, the status and the bundles: each thing once, and nothing wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.core.builders import plan, running
+from watchdog_train.core import events as e
+from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts
+from watchdog_train.core.model import CheckpointRef, Diagnosis
+from watchdog_train.core.state import State
+from watchdog_train.errors import EXIT_REFUSED, WtrainError
+from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
+from watchdog_train.report import words
+from watchdog_train.report.facts import framework, stall_words
+from watchdog_train.report.narrative import closing_lines, narrate
+from watchdog_train.store import registry
+from watchdog_train.supervisor.duplicates import handle_duplicates
+
+QUIET = (
+    "rank 0 made no progress for 13 s in phase train (limit 12 s, learnt from this run), and the "
+    "whole job is quiet: no CPU, no I/O, no process born or ended"
+)
+LOOK = "the worker waits for a lock; nobody can release it."
+
+
+@pytest.mark.parametrize(
+    ("noun", "expected"),
+    [("crash", "2 crashes"), ("process", "2 processes"), ("restart", "2 restarts")],
+)
+def test_more_than_one(noun: str, expected: str) -> None:
+    """Plurals are English."""
+    assert words.count(2, noun) == expected
+    assert words.count(1, noun) == f"1 {noun}"
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [
+        (f"{QUIET}; {LOOK}", "rank 0 made no progress for 13 s in phase train"),
+        (QUIET, "rank 0 made no progress for 13 s in phase train"),
+        (
+            f"{QUIET}; {LOOK}; waited 21 s more",
+            "rank 0 made no progress for 13 s in phase train; waited 21 s more",
+        ),
+        (
+            "rank 0: no progress for 9 s, over your --stall-timeout 5 s",
+            "rank 0: no progress for 9 s, over your --stall-timeout 5 s",
+        ),
+    ],
+)
+def test_a_stall_has_a_headline(why: str, expected: str) -> None:
+    """What the suspicion and the diagnosis say in lines of their own is not said again."""
+    assert stall_words(why) == expected
+
+
+def test_a_stall_is_told_once() -> None:
+    """The explanation stands with the cause, and only there."""
+    declared = e.StallDeclared(
+        stall_id="0001", basis="proven", phase="train", ranks=(0,), age_s=13.0,
+        why=f"{QUIET}; {LOOK}",
+    )  # fmt: skip
+    found = Diagnosis(
+        family="fork-lock", kind="hang", confidence=0.93, explanation=LOOK, culprit=None,
+        evidence=(), ranked=(), remedies=(),
+    )  # fmt: skip
+    state = running(declared)
+    told = (
+        *narrate(declared, state),
+        *narrate(e.Diagnosed(stall_id="0001", diagnosis=found), state),
+    )
+    assert told == (
+        "wtrain: STALL 0001: rank 0 made no progress for 13 s in phase train",
+        f"wtrain: cause: {LOOK} (fork-lock, 93 % sure)",
+    )
+    unknown = msgspec.structs.replace(found, family=None, explanation="The stacks fit nothing.")
+    (line,) = narrate(e.Diagnosed(stall_id="0001", diagnosis=unknown), state)
+    assert line == "wtrain: cause: not known. The stacks fit nothing."
+
+
+def test_waiting_does_not_repeat_the_plan() -> None:
+    """The plan's own line follows and says why."""
+    event = e.BackingOff(delay_s=2.0, until_mono=9.0, why="Attempt 1 ended; trying again.")
+    assert narrate(event, running()) == ("wtrain: waiting 2 s first",)
+
+
+def test_the_first_step_seen_is_not_called_the_first_step() -> None:
+    """Polling sees a later one, and after a resume that must not look like lost steps."""
+    event = e.FirstStep(rank=0, pid=1, step=87, after_s=14.0)
+    expected = "wtrain: training is at step 87 (first look after 14 s)"
+    assert narrate(event, running()) == (expected,)
+
+
+@pytest.mark.parametrize("why", ["Attempt 1 ended, exit code 3; no restart.", "no restart"])
+def test_a_reason_goes_on_in_the_middle_of_a_line(why: str) -> None:
+    """No full stop before a semicolon, whatever an older log holds."""
+    finished = e.RunFinished(outcome="failed", exit_code=3, warning=None, why=why)
+    first, *_ = closing_lines(running(finished), {})
+    assert first.startswith(f"wtrain: failed: {why.rstrip('.')}; ")
+    assert ".;" not in first
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("hf", "trainer"), ("torch", None), (None, None)])
+def test_the_framework_shows_in_the_checkpoint(kind: str | None, expected: str | None) -> None:
+    """A checkpoint of transformers was written by its Trainer; else nothing is claimed."""
+    used = kind and CheckpointRef(
+        path="/out/checkpoint-20", format=kind, step=20, how_checked="quick"
+    )
+    launching = e.AttemptLaunching(
+        token="t", plan=msgspec.structs.replace(plan(), checkpoint=used or None)
+    )
+    assert framework(running(launching)) == expected
+    assert framework(State()) is None
+
+
+def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:
+    """SUMMARY.md can be read alone: no "then" without a before, each remedy with its line."""
+    found = Diagnosis(
+        family="fork-lock", kind="hang", confidence=0.93, explanation=LOOK, culprit=None,
+        evidence=(), ranked=(), remedies=("num-workers-0",),
+    )  # fmt: skip
+    verdict = BundleVerdict(
+        id="0001", why="stall", at=0.0, done=("then every process is ended, and the run stops",)
+    )
+    bundle = Bundle(
+        verdict=verdict, diagnosis=found, evidence=Evidence(why="stall"), records=(),
+        host=HostRecord(facts=HostFacts(), details={}),
+    )  # fmt: skip
+    write_staged(tmp_path, bundle)
+    text = (tmp_path / SUMMARY_FILE).read_text()
+    assert "## What follows\n\n- every process is ended, and the run stops\n" in text
+    change = "1. num-workers-0: loads data in the main process; DataLoader(..., num_workers=0)\n"
+    assert change in text
+
+
+def test_a_duplicate_is_refused_with_commands_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way out of a refusal is one that can be typed."""
+    live = registry.LiveRun(
+        run_id="a-1", run_dir=str(tmp_path), pid=7, start=1, host="bench", training_key="k"
+    )
+    monkeypatch.setattr(registry, "live_runs", lambda: [live])
+    with pytest.raises(WtrainError) as caught:
+        handle_duplicates("k", "refuse")
+    assert caught.value.exit_code == EXIT_REFUSED
+    hint = caught.value.hint or ""
+    assert "attach" not in hint
+    for name in ("status", "logs -f", "stop"):
+        assert f"wtrain {name}" in hint
