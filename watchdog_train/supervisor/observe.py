@@ -27,8 +27,10 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.launch import KeeperRecord, read_exit, read_keeper
 from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 
-QUICK_LOOK_S = 0.03
-"""Between looks while something is being started or brought down."""
+QUICK_LOOK_S = 0.01
+"""Between looks while something is being started or brought down, where looking is cheap."""
+QUICK_LOOK_SHARE = 0.2
+"""Of a core, for quick looks: among thousands of processes one may take 100 ms."""
 FILE_WITHIN_S = 0.5
 """After its keeper's word, until an exit without exit.json is believed: the file tells more."""
 SILENT_KEEPER_S = 30.0
@@ -47,6 +49,7 @@ class Observer:
         self._tree: ProcessTree | None = None
         self._next_look = 0.0
         self._interval_s = 0.0
+        self._quick_look_s = QUICK_LOOK_S
         now = context.system.monotonic()
         self._track = tracks.new_track(now)
         self._sample = _empty(now)
@@ -81,8 +84,13 @@ class Observer:
         self._follow(attempt, now)
         if attempt is not None and not attempt.tree_gone:
             self._read_keeper_files(attempt, now)
+            if _is_hurried(state, attempt):
+                # What begins to end is not left until a healthy run's next look.
+                self._next_look = min(self._next_look, self._sample.at + self._quick_look_s)
             if now >= self._next_look:
                 self._look(state, attempt, now)
+                taken_s = context.system.monotonic() - now
+                self._quick_look_s = max(QUICK_LOOK_S, taken_s / QUICK_LOOK_SHARE)
         tasks = context.tasks
         return Observation(
             now=now,
@@ -112,7 +120,7 @@ class Observer:
         self._tree = None
         self._track = tracks.new_track(now)
         self._sample = _empty(now)
-        self._verdict = Verdict(kind="alive", progress_at=now)
+        self._verdict = Verdict(kind="alive")
         self._launch = None
         self._exit = None
         self._told_at = self._rootless_since = None
@@ -163,9 +171,8 @@ class Observer:
     def _look(self, state: State, attempt: AttemptRecord, now: float) -> None:
         context = self._context
         detection = context.policy.detection
-        quick = state.kill is not None or attempt.ended or not attempt.launched
         late_s = max(0.0, now - self._next_look) if self._next_look else 0.0
-        self._interval_s = QUICK_LOOK_S if quick else detection.poll_s
+        self._interval_s = self._quick_look_s if _is_hurried(state, attempt) else detection.poll_s
         self._next_look = now + self._interval_s
         self._bundles = _largest_number(context.directory.stalls)
         tree = self._seeded_tree(state, attempt)
@@ -310,6 +317,11 @@ def _without_our_stops(members: tuple[MemberSample, ...]) -> tuple[MemberSample,
         msgspec.structs.replace(member, state="S") if member.state == "t" else member
         for member in members
     )
+
+
+def _is_hurried(state: State, attempt: AttemptRecord) -> bool:
+    """Whether something is being started or brought down."""
+    return state.kill is not None or attempt.ended or not attempt.launched
 
 
 def _root_alive(members: tuple[MemberSample, ...], attempt: AttemptRecord) -> bool:
