@@ -6,6 +6,7 @@ Must not write, signal or wait: these commands work next to a supervisor, and wi
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,22 +208,24 @@ def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
 
 def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
     """Whether the run only reports, and how often it may restart; None when that is not known."""
-    import yaml
-
-    # The C loader is three times as fast, and not in every build.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         with run.config.open("rb") as file:
-            settings = yaml.load(file.read(CONFIG_BYTES), Loader=loader)  # noqa: S506 - a safe one
-        recovery = settings["recovery"]
-        observe, limit = recovery["observe"], recovery["max_restarts"]
-        reactions = (recovery["on_stall"], recovery["on_crash"])
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+            text = file.read(CONFIG_BYTES).decode("utf-8", "replace")
+    except OSError:
         return False, None
-    if observe is True:
+    # Written by dump_policy, one setting a line: importing yaml would be half the time of a
+    # status. What has another form counts as not known.
+    section = re.search(r"^recovery:\n((?:(?: .*)?\n)*)", text, re.MULTILINE)
+    found = dict(re.findall(r"^  (\w+): (\w+)$", section[1] if section else "", re.MULTILINE))
+    if found.get("observe") == "true":
         return True, None
-    known = isinstance(limit, int) and not isinstance(limit, bool) and "restart" in reactions
-    return False, limit if known else None
+    limit = found.get("max_restarts", "")
+    counted = (
+        found.get("observe") == "false"
+        and "restart" in (found.get("on_stall"), found.get("on_crash"))
+        and re.fullmatch(r"[0-9]{1,3}", limit) is not None
+    )
+    return False, int(limit) if counted else None
 
 
 def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
