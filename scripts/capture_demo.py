@@ -38,11 +38,6 @@ LEFT_OUT = (
     re.compile(r"epoch \d+  step (?!(10|80|90|160)/)"),
     re.compile(r"(going on from|training finished)"),
 )
-CUTS = (
-    # The sentence of the suspicion comes again with the stall.
-    (re.compile(r"(STALL 0001: rank 0 made no progress for \d+ s).*?ended; "), r"\1 ...; "),
-    (re.compile(r"; rank 0 \(pid \d+\) waits for that worker's batch\.$"), " ..."),
-)
 
 
 def main() -> int:
@@ -134,8 +129,6 @@ def trimmed(screen: str) -> str:
                 lines.append("...")
             continue
         short = line.replace(f"{HOME}/wtrain-demo/", "")
-        for pattern, replacement in CUTS:
-            short = pattern.sub(replacement, short)
         lines += _wrapped(short, " " * 8)
     return "\n".join(lines) + "\n"
 
