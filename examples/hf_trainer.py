@@ -83,8 +83,13 @@ def main():
     planted = multiprocessing.get_context(START_METHOD).Event()
     data = Characters(TEXT.read_text(encoding="utf-8"), length=64, planted=planted)
     config = GPT2Config(
-        vocab_size=len(data.vocabulary), n_positions=64, n_embd=64, n_layer=2, n_head=2,
-        bos_token_id=0, eos_token_id=0,
+        vocab_size=len(data.vocabulary),
+        n_positions=64,
+        n_embd=64,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     torch.manual_seed(0)
     trainer = Trainer(

@@ -1,6 +1,6 @@
 """A plain PyTorch loop that can go on from a checkpoint; it knows nothing of watchdog_train.
 
-    wtrain run --resume-arg "--resume {checkpoint}" -- python examples/plain_loop.py
+wtrain run --resume-arg "--resume {checkpoint}" -- python examples/plain_loop.py
 """
 
 import argparse

@@ -55,7 +55,11 @@ class Pictures(Dataset):
 def build():
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 10 * 10, 32), nn.ReLU(),
+        nn.Conv2d(1, 8, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 10 * 10, 32),
+        nn.ReLU(),
         nn.Linear(32, 2),
     )
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -64,7 +68,9 @@ def build():
 def save(model, optimizer, step):
     os.makedirs("checkpoints", exist_ok=True)
     path = os.path.join("checkpoints", f"step-{step:06d}.pt")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path
+    )
 
 
 def train_epoch(epoch, step, model, optimizer):
