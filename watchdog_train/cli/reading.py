@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Live:
 
 def _host() -> str:
     """As socket.gethostname() says it, without the 5 ms that importing socket takes."""
-    if hasattr(os, "uname"):
+    if sys.platform != "win32":
         return os.uname().nodename
     import socket
 

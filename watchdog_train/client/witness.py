@@ -166,7 +166,7 @@ def _move_up(descriptor):
     try:
         import fcntl
 
-        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 900)
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 900)  # type: ignore[attr-defined,unused-ignore]
     except Exception:
         return descriptor
     os.close(descriptor)
@@ -186,7 +186,7 @@ def _after_fork():
         if _dump_file is not None:
             import faulthandler
 
-            faulthandler.unregister(_signal.SIGURG)
+            faulthandler.unregister(_signal.SIGURG)  # type: ignore[attr-defined,unused-ignore]
             os.close(_dump_file)
     except Exception:
         pass

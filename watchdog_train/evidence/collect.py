@@ -47,6 +47,7 @@ _TWICE_CAP = 24
 _NATIVE_CAP = {"look": 1, "full": 4}
 _NATIVE_S = 4.0
 _OUTPUT_CAP_BYTES = 8 << 20
+SIGCONT = 18  # of Linux: only there a debugger of ours leaves somebody stopped
 _UNDO_S = 0.2
 _UNDO_POLL_S = 0.01
 _OUTPUT_FILES = ("output.log", "stdout.log", "stderr.log")
@@ -161,9 +162,7 @@ class _Collection:
             if time.monotonic() >= until:
                 break
             time.sleep(_UNDO_POLL_S)
-        import signal
-
-        result = self.system.send_signal(target.identity, signal.SIGCONT)
+        result = self.system.send_signal(target.identity, SIGCONT)
         target.notes.append(f"py-spy left it stopped; continued it ({result})")
 
     def ask_fault_handlers(self) -> None:

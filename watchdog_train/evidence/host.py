@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from watchdog_train.core.facts import HostFacts
@@ -45,10 +47,10 @@ def collect(paths: Sequence[str], oom_kills_before: int | None) -> tuple[HostFac
     disks = {path: _disk(path) for path in (*paths, "/dev/shm") if os.path.isdir(path)}  # noqa: S108
     shm = disks.get("/dev/shm")  # noqa: S108
     cores = os.cpu_count() or 1
-    try:
-        load: tuple[float, ...] | None = os.getloadavg()
-    except (OSError, AttributeError):
-        load = None
+    load: tuple[float, ...] | None = None
+    if sys.platform != "win32":
+        with suppress(OSError):
+            load = os.getloadavg()
     total, available = memory.get("MemTotal"), memory.get("MemAvailable")
     swap, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
     free = [disk["free_bytes"] for path, disk in disks.items() if disk and path != "/dev/shm"]  # noqa: S108
@@ -95,9 +97,11 @@ def _psutil_memory() -> dict[str, int]:
 
 
 def _disk(path: str) -> dict[str, Any] | None:
+    if sys.platform == "win32":
+        return None
     try:
         status = os.statvfs(path)
-    except (OSError, AttributeError):
+    except OSError:
         return None
     total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     return {

@@ -5,6 +5,7 @@ Only reads; two looks some time apart are compared. Where there is no /proc, psu
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import stat
@@ -108,7 +109,7 @@ def look(pid: int, now: float, *, threads: bool = False) -> ProcLook | None:
         at=now,
         wchan=wchan.strip() if wchan and wchan.strip() not in ("", "0") else None,
         io_bytes=_io_bytes(pid),
-        rss_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+        rss_bytes=int(fields[21]) * mmap.PAGESIZE,
         traced=_is_traced(pid),
         tasks=_tasks(pid) if threads else {},
     )

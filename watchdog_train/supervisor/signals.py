@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections import deque
 from types import FrameType
 from typing import Any
@@ -24,8 +25,9 @@ class SignalQueue:
         self._pending: deque[int] = deque(maxlen=64)
         self._previous: dict[int, Any] = {}
         self.wakeup_fd, self._write_fd = os.pipe()
-        os.set_blocking(self.wakeup_fd, False)
-        os.set_blocking(self._write_fd, False)
+        if sys.platform != "win32":
+            os.set_blocking(self.wakeup_fd, False)
+            os.set_blocking(self._write_fd, False)
         self._previous_wakeup = -1
 
     def install(self) -> None:
