@@ -126,7 +126,9 @@ key is a mistake. In `explanation` these may stand: PLACEHOLDERS.
 def cli_page() -> str:
     """docs/cli.md."""
     lines = [CLI_HEAD.rstrip()]
-    with click.Context(group.build_group(), info_name="wtrain") as top:
+    whole = group.build_group()
+    # With the settings of the real thing: click keeps the help option that is made first.
+    with click.Context(whole, info_name="wtrain", **whole.context_settings) as top:
         for section in group.SECTIONS:
             lines += ["", f"## {section}"]
             for name, row in group.COMMANDS.items():

@@ -68,7 +68,8 @@ def test_every_listed_command_exists(name: str) -> None:
     """No command is in the table whose module is not there."""
     module = COMMANDS[name].target.partition(":")[0]
     assert importlib.util.find_spec(f"watchdog_train.cli.{module}") is not None
-    with click.Context(group.build_group()) as context:
+    whole = group.build_group()
+    with click.Context(whole, **whole.context_settings) as context:
         command = group.WtrainGroup().get_command(context, name)
     assert command is not None
     assert command.name == name

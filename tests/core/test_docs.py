@@ -111,9 +111,10 @@ def test_shell_blocks_are_shell(block: Block) -> None:
 @pytest.mark.parametrize(("place", "words"), COMMANDS, ids=[place for place, _ in COMMANDS])
 def test_commands_of_the_pages_exist(place: str, words: list[str]) -> None:
     """Every wtrain command with its options is understood by the command line."""
-    command: click.Command | None = group.build_group()
+    whole = group.build_group()
+    command: click.Command | None = whole
     name = "wtrain"
-    with click.Context(command, info_name=name) as parent:
+    with click.Context(whole, info_name=name, **whole.context_settings) as parent:
         while isinstance(command, click.Group):
             name, words = words[0], words[1:]
             command = command.get_command(parent, name)
