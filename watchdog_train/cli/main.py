@@ -19,13 +19,21 @@ from watchdog_train.errors import (
     WtrainError,
 )
 
+TYPE_CHECKING = False  # typing takes 2 ms to import
+if TYPE_CHECKING:
+    from typing import TextIO
+
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell reports for `wtrain logs | head`."""
 
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    _flush(sys.stdout, sys.stderr)
+    # Taking the interpreter apart takes 20 ms, and nothing of ours waits for it: what is written
+    # is flushed, children have sessions of their own, and the run's log is closed.
+    os._exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -79,6 +87,8 @@ def _dispatch(arguments: list[str]) -> int:
     except click.Abort:
         _say("wtrain: interrupted")
         return EXIT_INTERRUPTED
+    except SystemExit as end:  # a command's own code
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     return result if isinstance(result, int) else EXIT_SUCCESS
 
 
@@ -95,7 +105,13 @@ def _say(text: str) -> None:
     # stderr may be a closed terminal; the exit code still tells.
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+    _flush(sys.stderr)
+
+
+def _flush(*streams: TextIO) -> None:
+    for stream in streams:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # None: closed by the shell
+            stream.flush()
 
 
 def _drop_stdout() -> None:

@@ -44,6 +44,8 @@ from watchdog_train.core.suspect import next_stall_id, watch
 Remedies = Mapping[str, RemedySpec]
 Rule = Callable[[Observation, State, Policy, Remedies], Action | None]
 
+EMPTY_AGAIN_S = 0.01
+"""Between the two looks that must agree that nobody is left of an ended attempt."""
 LAUNCH_DEADLINE_S = 30.0
 """A keeper that has not reported the start of training by then has failed."""
 
@@ -198,7 +200,7 @@ def _wind_up(
     if attempt.root is None:
         return CleanUp()  # nothing was started, so nobody looks at a tree
     if observation.sample.empty_looks < 2:
-        return Wait(until=observation.now + kill.LOOK_AGAIN_S)
+        return Wait(until=observation.now + EMPTY_AGAIN_S)
     waited_s = observation.now - attempt.ended_mono
     if observation.sample.keeper_alive and waited_s < policy.stopping.keeper_s:
         return Wait(until=observation.now + 0.02)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import signal as signals
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.checkpoints.survey import SurveyRequest
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detect import Verdict
@@ -86,7 +84,7 @@ class Performer:
 
     def _launch(self, plan: Plan) -> Iterator[e.AnyEvent]:
         context = self._context
-        token = secrets.token_hex(16)
+        token = os.urandom(16).hex()
         yield e.AttemptLaunching(token=token, plan=plan)
         attempt_dir = context.directory.attempt(plan.attempt)
         if context.control is not None:
@@ -219,6 +217,9 @@ class Performer:
         }
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
+        # With all formats of checkpoints, which most runs never ask for.
+        from watchdog_train.checkpoints.survey import SurveyRequest
+
         context = self._context
         self.note_training(observation)
         saves = [

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from watchdog_train.checkpoints.survey import SurveyRequest
 from watchdog_train.core.actions import TaskName
 from watchdog_train.core.model import EvidenceResult, Survey
 from watchdog_train.evidence.request import (
@@ -23,6 +23,9 @@ from watchdog_train.evidence.request import (
     write_request,
 )
 from watchdog_train.supervisor.children import ChildTable, FinishedChild
+
+if TYPE_CHECKING:
+    from watchdog_train.checkpoints.survey import SurveyRequest
 
 SURVEY_CAP_BYTES = 16 * 1024 * 1024
 EXTRA_S = 10.0
