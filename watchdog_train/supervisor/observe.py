@@ -19,22 +19,19 @@ from watchdog_train.core.actions import (
     SettingReport,
 )
 from watchdog_train.core.detect import Verdict, verdict
-from watchdog_train.core.model import ExitStatus, Member, MemberSample, Sample
+from watchdog_train.core.model import Member, MemberSample, Sample
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.slots import read_note, read_saves, read_slots
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.launch import KeeperRecord, read_exit, read_keeper
+from watchdog_train.supervisor.ending import Ending
+from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
 from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 
 QUICK_LOOK_S = 0.01
 """Between looks while something is being started or brought down, where looking is cheap."""
 QUICK_LOOK_SHARE = 0.2
 """Of a core, for quick looks: among thousands of processes one may take 100 ms."""
-FILE_WITHIN_S = 0.5
-"""After its keeper's word, until an exit without exit.json is believed: the file tells more."""
-SILENT_KEEPER_S = 30.0
-"""A keeper that lives so long after the root, without a word or a file, will not tell any more."""
 SAVES_CAP = 1000
 CHEAP_SOCKETS = 32
 """Processes whose sockets are read at every look."""
@@ -55,9 +52,7 @@ class Observer:
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch: LaunchReport | None = None
-        self._exit: ExitStatus | None = None
-        self._told_at: float | None = None
-        self._rootless_since: float | None = None
+        self._ending = Ending(context)
         self._bundles = 0
         self._last_words = LastWords(context.slot_dir)
         self._judged: tuple[MemberSample, ...] = ()
@@ -85,8 +80,11 @@ class Observer:
         if attempt is not None and not attempt.tree_gone:
             self._read_keeper_files(attempt, now)
             if _is_hurried(state, attempt):
-                # What begins to end is not left until a healthy run's next look.
-                self._next_look = min(self._next_look, self._sample.at + self._quick_look_s)
+                # What begins to end is not left until a healthy run's next look; and a look from
+                # before the exit would show its root alive, as something that outlives it.
+                old = attempt.ended and self._sample.at < self._ending.known_at
+                quick = now if old else self._sample.at + self._quick_look_s
+                self._next_look = min(self._next_look, quick)
             if now >= self._next_look:
                 self._look(state, attempt, now)
                 taken_s = context.system.monotonic() - now
@@ -99,7 +97,7 @@ class Observer:
             verdict=self._verdict,
             request=self.requests.popleft() if self.requests else None,
             launch=self._launch,
-            exit=self._exit,
+            exit=self._ending.status,
             last_words=self._final,
             running=tasks.running,
             look=tasks.look,
@@ -122,8 +120,7 @@ class Observer:
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch = None
-        self._exit = None
-        self._told_at = self._rootless_since = None
+        self._ending = Ending(self._context)
         self._next_look = 0.0
         self._judged = self._final = ()
         self._last_words.forget()
@@ -132,22 +129,12 @@ class Observer:
         directory = self._context.directory.attempt(attempt.attempt)
         if self._launch is None:
             record = read_keeper(directory)
-            if record is None:
+            if record is not None:
+                self._launch = self._report(record)
+            elif not attempt.launched:
                 return
-            self._launch = self._report(record)
-        if self._exit is None:
-            self._exit = read_exit(directory) or self._told_exit(now)
-            if self._exit is not None:
-                self._hear_last_words()
-
-    def _told_exit(self, now: float) -> ExitStatus | None:
-        """What the keeper has told, once exit.json had its time to appear."""
-        keeper = self._context.keeper
-        if keeper is None or keeper.exit is None:
-            return None
-        if self._told_at is None:
-            self._told_at = now
-        return keeper.exit if now - self._told_at >= FILE_WITHIN_S else None
+        if self._ending.read(directory, now):
+            self._hear_last_words()
 
     def _hear_last_words(self) -> None:
         """Steps that were made between the last look and the exit count, too.
@@ -205,22 +192,13 @@ class Observer:
             context.tasks.finished(ended)
         self._track = tracks.advance(self._track, self._sample, detection)
         self._verdict = verdict(self._track, self._sample, detection)
-        if attempt.launched and self._exit is None and not _root_alive(look.members, attempt):
-            self._rootless_since = self._rootless_since or now
-            if not look.keeper_alive or now - self._rootless_since >= SILENT_KEEPER_S:
-                self._exit = self._last_known_exit(attempt)
-                self._hear_last_words()
-        else:
-            self._rootless_since = None
-
-    def _last_known_exit(self, attempt: AttemptRecord) -> ExitStatus:
-        """Nobody will tell more: what was written or told until now."""
-        keeper = self._context.keeper
-        if keeper is not None:
-            keeper.clear_wake()
-        told = keeper.exit if keeper is not None else None
-        gone = ExitStatus(code=None, signal=None, how_known="gone")
-        return read_exit(self._context.directory.attempt(attempt.attempt)) or told or gone
+        if attempt.launched and self._ending.settle(
+            context.directory.attempt(attempt.attempt),
+            now,
+            root_alive=_root_alive(look.members, attempt),
+            keeper_alive=look.keeper_alive,
+        ):
+            self._hear_last_words()
 
     def _tcp_bytes(self, look: TreeLook) -> int | None:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
@@ -245,6 +223,8 @@ class Observer:
         keeper = root = None
         if self._launch is not None:
             keeper, root = self._launch.keeper, self._launch.root
+        elif attempt.launched:
+            keeper, root = attempt.keeper, attempt.root
         elif context.keeper is not None:
             keeper = context.keeper.child.identity
         if keeper is not None:

@@ -1,0 +1,235 @@
+"""What the supervisor sees of an attempt that ends: real processes, and a clock that is moved."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.core import builders
+from watchdog_train.core import events as e
+from watchdog_train.core.model import ExitStatus, ProcessId
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.ending import FILE_WITHIN_S, SILENT_KEEPER_S
+from watchdog_train.supervisor.observe import Observer
+from watchdog_train.system import current
+
+pytestmark = pytest.mark.processes
+
+
+class MovedClock:
+    """The system, at a later time."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self._system = current()
+        self._stopped_at = self._system.monotonic()
+
+    def monotonic(self) -> float:
+        return self._stopped_at + self.ahead_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._system, name)
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory(tmp_path / "run-1")
+    run.attempt(1).mkdir(parents=True)
+    run.stalls.mkdir()
+    return run
+
+
+@pytest.fixture
+def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
+    """As much of a supervisor as an observer looks at."""
+    tasks = SimpleNamespace(running=frozenset(), look=None, evidence=None, survey=None)
+    return SimpleNamespace(
+        system=clock,
+        directory=directory,
+        policy=Policy(),
+        scope="here",
+        slot_dir=None,
+        keeper=None,
+        tasks=tasks,
+        children=SimpleNamespace(poll=lambda rows=None: []),
+    )
+
+
+@pytest.fixture
+def observer(context: SimpleNamespace) -> Observer:
+    return Observer(context)  # type: ignore[arg-type]
+
+
+class Pair:
+    """A keeper that says nothing, and a root."""
+
+    def __init__(self) -> None:
+        self.keeper = subprocess.Popen(["sleep", "60"])
+        self.root = subprocess.Popen(["sleep", "60"])
+        keeper, root = _identity(self.keeper.pid), _identity(self.root.pid)
+        self.launched = e.AttemptLaunched(
+            pid=root.pid, start=root.start, keeper_pid=keeper.pid, keeper_start=keeper.start
+        )
+
+    def end_root(self) -> None:
+        self.root.kill()
+        self.root.wait(10)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    for process in (made.keeper, made.root):
+        process.kill()
+        process.wait(10)
+
+
+def _identity(pid: int) -> ProcessId:
+    found = current().identity(pid)
+    assert found is not None
+    return found
+
+
+def state_of(pair: Pair, at: float, *more: e.AnyEvent) -> State:
+    plan = builders.plan()
+    begun = (builders.RUN_STARTED, e.PlanMade(plan=plan), e.AttemptLaunching(token="t", plan=plan))
+    return builders.fold((*begun, pair.launched, *more), at=at)
+
+
+def write_keeper(run: RunDirectory, pair: Pair) -> None:
+    launched = pair.launched
+    record = {
+        "keeper_pid": launched.keeper_pid,
+        "keeper_start": launched.keeper_start,
+        "pid": launched.pid,
+        "start": launched.start,
+        "error": None,
+        "started_at": 1.0,
+    }
+    (run.attempt(1) / "keeper.json").write_text(json.dumps(record))
+
+
+def write_exit(run: RunDirectory) -> None:
+    (run.attempt(1) / "exit.json").write_text(json.dumps({"code": 0, "signal": None}))
+
+
+def test_an_exit_is_followed_by_a_fresh_look(
+    observer: Observer, clock: MovedClock, directory: RunDirectory, pair: Pair
+) -> None:
+    """A look from just before the exit is not taken for the tree of an ended attempt."""
+    write_keeper(directory, pair)
+    state = state_of(pair, clock.monotonic())
+    before = observer.observe(state)
+    assert pair.root.pid in {member.member.pid for member in before.sample.members}
+    pair.end_root()
+    write_exit(directory)
+    clock.ahead_s += 0.002
+    assert observer.observe(state).exit is not None
+    ended = state_of(pair, clock.monotonic(), builders.exited())
+    after = observer.observe(ended)
+    assert pair.root.pid not in {member.member.pid for member in after.sample.members}
+    assert after.sample.empty_looks == 1
+
+
+def test_a_second_look_at_an_ended_attempt_waits_a_moment(
+    observer: Observer, clock: MovedClock, directory: RunDirectory, pair: Pair
+) -> None:
+    """Two looks that agree are two looks at two moments."""
+    write_keeper(directory, pair)
+    pair.end_root()
+    write_exit(directory)
+    ended = state_of(pair, clock.monotonic(), builders.exited())
+    assert observer.observe(ended).sample.empty_looks == 1
+    assert observer.observe(ended).sample.empty_looks == 1
+    clock.ahead_s += 1.0
+    assert observer.observe(ended).sample.empty_looks == 2
+
+
+def test_the_keepers_word_counts_where_no_file_comes(
+    observer: Observer,
+    context: SimpleNamespace,
+    clock: MovedClock,
+    directory: RunDirectory,
+    pair: Pair,
+) -> None:
+    """exit.json has half a second to appear; then the exit is what the keeper has told."""
+    write_keeper(directory, pair)
+    state = state_of(pair, clock.monotonic())
+    told = ExitStatus(code=3, signal=None, how_known="keeper")
+    context.keeper = SimpleNamespace(exit=told, clear_wake=lambda: None)
+    assert observer.observe(state).exit is None
+    clock.ahead_s += FILE_WITHIN_S + 0.1
+    assert observer.observe(state).exit == told
+
+
+def test_the_file_counts_more_than_the_word(
+    observer: Observer,
+    context: SimpleNamespace,
+    clock: MovedClock,
+    directory: RunDirectory,
+    pair: Pair,
+) -> None:
+    """An exit.json that appears within its time is believed, as after an adoption."""
+    write_keeper(directory, pair)
+    state = state_of(pair, clock.monotonic())
+    told = ExitStatus(code=0, signal=None, how_known="keeper")
+    context.keeper = SimpleNamespace(exit=told, clear_wake=lambda: None)
+    assert observer.observe(state).exit is None
+    write_exit(directory)
+    found = observer.observe(state).exit
+    assert found is not None
+    assert found.how_known == "keeper-file"
+
+
+def test_a_silent_keeper_is_believed_to_know_nothing(
+    observer: Observer, clock: MovedClock, directory: RunDirectory, pair: Pair
+) -> None:
+    """An adopted run without a pipe: the root gone, the keeper alive, no file for 30 s."""
+    write_keeper(directory, pair)
+    state = state_of(pair, clock.monotonic())
+    pair.end_root()
+    assert observer.observe(state).exit is None
+    clock.ahead_s += SILENT_KEEPER_S - 1.0
+    assert observer.observe(state).exit is None
+    assert _identity(pair.keeper.pid)
+    clock.ahead_s += 2.0
+    assert observer.observe(state).exit == ExitStatus(code=None, signal=None, how_known="gone")
+
+
+def test_a_living_root_is_waited_for(
+    observer: Observer, clock: MovedClock, directory: RunDirectory, pair: Pair
+) -> None:
+    """As long as the root lives a keeper has nothing to tell."""
+    write_keeper(directory, pair)
+    state = state_of(pair, clock.monotonic())
+    for _ in range(3):
+        clock.ahead_s += SILENT_KEEPER_S * 2
+        assert observer.observe(state).exit is None
+    assert os.path.exists(f"/proc/{pair.root.pid}")
+
+
+def test_a_removed_directory_raises_nothing(
+    observer: Observer, clock: MovedClock, pair: Pair, tmp_path: Path
+) -> None:
+    """Looks go on where there is nothing to read any more."""
+    state = state_of(pair, clock.monotonic())
+    (tmp_path / "run-1").rename(tmp_path / "elsewhere")
+    seen = observer.observe(state)
+    assert seen.exit is None
+    assert seen.sample.log_bytes == 0
+    assert pair.root.pid in {member.member.pid for member in seen.sample.members}
