@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
-from watchdog_train.checkpoints.files import Listing, Sizes
+from watchdog_train.checkpoints.files import DamagedError, Listing, Sizes
 from watchdog_train.core.model import Value
 
 Level = Literal["quick", "full"]
@@ -71,6 +71,26 @@ class Format(Protocol):
 
     def check(self, candidate: Candidate, limits: Limits) -> Verdict:
         """Whether it is whole. Never unpickles, never writes."""
+
+
+def doubts_of(verdicts: Iterable[tuple[str, Verdict]]) -> list[str]:
+    """What could not be told of the named parts of a checkpoint, in words.
+
+    Raises:
+        DamagedError: one of them is not whole; the text names it.
+    """
+    doubts = []
+    for name, verdict in verdicts:
+        if verdict.whole is False:
+            raise DamagedError(f"{name}: {verdict.why}")
+        if verdict.whole is None:
+            doubts.append(f"{name}: {verdict.why}")
+    return doubts
+
+
+def lowest_level(verdicts: Iterable[tuple[str, Verdict]]) -> Level:
+    """How deep all parts were looked into: as deep as the least of them."""
+    return "full" if all(verdict.how_checked == "full" for _, verdict in verdicts) else "quick"
 
 
 def number_in_name(stem: str) -> tuple[int | None, int | None]:

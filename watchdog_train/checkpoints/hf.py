@@ -9,17 +9,18 @@ import struct
 from collections.abc import Iterable
 from contextlib import closing
 
-from watchdog_train.checkpoints import safetensors, torch_zip
+from watchdog_train.checkpoints import safetensors, sharded, torch_zip
 from watchdog_train.checkpoints.files import (
     JSON_CAP_BYTES,
     DamagedError,
     Listing,
+    Sizes,
     UnreadableError,
     parse_json,
     read_capped,
     sizes_of,
 )
-from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict
+from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, doubts_of
 
 NAME = "hf"
 WITNESS = "trainer_state.json"
@@ -35,7 +36,7 @@ _WEIGHTS = re.compile(
     r"^([^/]+/)?((pytorch_model|adapter_model)\.bin|(model|adapter_model)\.safetensors"
     r"|(model|pytorch_model)(\.[^/]*)?\.(safetensors|bin)\.index\.json)$"
 )
-_SHARDED = re.compile(r"^(global_step\d+/|pytorch_model_fsdp|optimizer_\d+/)")
+_SHARDED_FILE = re.compile(r"^pytorch_model_fsdp[^/]*\.bin$")
 _BY_TORCH_SAVE = re.compile(
     r"^([^/]+/)?((optimizer|scheduler|scaler)\.pt|rng_state(_\d+)?\.pth|training_args\.bin"
     r"|(pytorch_model|adapter_model)[^/]*\.bin)$"
@@ -88,7 +89,7 @@ class HuggingFaceFormat:
             _check_names(path, files)
             _check_witness(path, candidate.step)
             _check_rng(files, limits.world_size)
-            doubts = [*_sharded_doubt(files), *_check_resume_set(path, files)]
+            doubts = _check_resume_set(path, files)
             stale = _stale_witness(files)
             deeper = (
                 limits
@@ -155,17 +156,10 @@ def _check_rng(files: Iterable[str], world_size: int | None) -> None:
         )
 
 
-def _sharded_doubt(files: Iterable[str]) -> list[str]:
-    inside = sorted(name for name in files if _SHARDED.match(name))
-    if not inside:
-        return []
-    return [f"it holds sharded state ({inside[0].split('/')[0]}) that is not checked"]
-
-
 def _check_resume_set(path: str, files: Iterable[str]) -> list[str]:
     """Weights, optimizer, scheduler and random state are all there; doubts where that is open."""
     names = set(files)
-    if any(_SHARDED.match(name) for name in names):
+    if sharded.is_inside(names) or any(_SHARDED_FILE.match(name) for name in names):
         return []
     if not any(_WEIGHTS.match(name) for name in names):
         raise DamagedError("the weights are missing")
@@ -214,13 +208,14 @@ def _stale_witness(files: dict[str, tuple[int, int]]) -> str | None:
     )
 
 
-def _check_contents(path: str, files: Iterable[str], limits: Limits) -> tuple[bool, list[str]]:
+def _check_contents(path: str, files: Sizes, limits: Limits) -> tuple[bool, list[str]]:
     """Every file is right in itself; (whether all checksums were read, doubts).
 
     Raises:
         DamagedError: one is not.
     """
-    in_depth, doubts = limits.level == "full", []
+    in_depth = limits.level == "full"
+    verdicts: list[tuple[str, Verdict]] = []
     for name in sorted(files):
         where = os.path.join(path, name)
         if name.endswith(safetensors.INDEX_SUFFIX):
@@ -236,11 +231,9 @@ def _check_contents(path: str, files: Iterable[str], limits: Limits) -> tuple[bo
             verdict = _check_json(where)
         else:
             continue
-        if verdict.whole is False:
-            raise DamagedError(f"{name}: {verdict.why}")
-        if verdict.whole is None:
-            doubts.append(f"{name}: {verdict.why}")
-    return in_depth, doubts
+        verdicts.append((name, verdict))
+    verdicts += sharded.check_inside(path, files, limits).items()
+    return in_depth, doubts_of(verdicts)
 
 
 def _check_bin_index(directory: str, index_name: str) -> Verdict:

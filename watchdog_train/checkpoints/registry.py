@@ -5,11 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from watchdog_train.checkpoints import hf, safetensors, torch_zip
+from watchdog_train.checkpoints import (
+    accelerate,
+    dcp,
+    deepspeed,
+    hf,
+    megatron,
+    safetensors,
+    torch_zip,
+)
 from watchdog_train.checkpoints.formats import Candidate, Format
 
 FORMATS: tuple[Format, ...] = (
     hf.HuggingFaceFormat(),
+    accelerate.AccelerateFormat(),
+    megatron.MegatronFormat(),
+    deepspeed.DeepspeedFormat(),
+    dcp.DcpFormat(),
     torch_zip.TorchFormat(),
     safetensors.SafetensorsFormat(),
 )
@@ -31,7 +43,12 @@ def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     rank[safetensors.NAME] = rank[torch_zip.NAME]
     ordered = sorted(
         groups.items(),
-        key=lambda item: (rank[item[0][0]], -max(one.mtime_ns for one in item[1])),
+        key=lambda item: (
+            # What hooks have seen being saved is this training's; a folder beside it may not be.
+            not any(one.recorded for one in item[1]),
+            rank[item[0][0]],
+            -max(one.mtime_ns for one in item[1]),
+        ),
     )
     result: list[Candidate] = []
     for (name, _), group in ordered:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Iterable
 from contextlib import closing
 from typing import BinaryIO
 
@@ -45,7 +46,7 @@ NAME = "torch"
 LEGACY_NAME = "torch-legacy"
 
 
-class _BoundedReads:
+class BoundedReads:
     """The file object that zipfile gets: refuses to read a directory larger than the cap."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -55,6 +56,7 @@ class _BoundedReads:
         self.seekable = file.seekable
 
     def read(self, size: int = -1) -> bytes:
+        """At most the cap, even of the rest of the file."""
         # zipfile asks for the rest of the file (-1) where it looks for the end record.
         wanted = _DIRECTORY_CAP_BYTES + 1
         data = self._file.read(wanted if size < 0 else min(size, wanted))
@@ -79,7 +81,7 @@ class OpenZip:
             raise DamagedError("it does not begin as a zip of torch.save does")
         size_bytes = self._file.seek(0, os.SEEK_END)
         try:
-            self.archive = zipfile.ZipFile(_BoundedReads(self._file))
+            self.archive = zipfile.ZipFile(BoundedReads(self._file))
             self.members = self.archive.infolist()
         except (zipfile.BadZipFile, ValueError, OverflowError, OSError) as error:
             raise DamagedError(f"cut short or damaged: {error}") from error
@@ -203,6 +205,11 @@ def check_file(path: str, limits: Limits) -> Verdict:
         return Verdict(whole=False, why=str(error), how_checked=limits.level)
     except (UnreadableError, OSError) as error:
         return Verdict(whole=None, why=f"it cannot be checked: {error}", how_checked=limits.level)
+
+
+def check_files(path: str, names: Iterable[str], limits: Limits) -> list[tuple[str, Verdict]]:
+    """The verdict on each of these files of a directory, by name."""
+    return [(name, check_file(os.path.join(path, name), limits)) for name in sorted(names)]
 
 
 def _check_zip(path: str, limits: Limits) -> Verdict:

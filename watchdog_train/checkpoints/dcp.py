@@ -1,0 +1,246 @@
+"""Directories of torch.distributed.checkpoint (torchtitan's, too): shards and `.metadata`.
+
+The metadata is a pickle; it is read as data (see pickle_data) and never run.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from typing import Any
+
+from watchdog_train.checkpoints import pickle_data
+from watchdog_train.checkpoints.files import (
+    DamagedError,
+    Listing,
+    Sizes,
+    UnreadableError,
+    open_regular,
+    read_capped,
+)
+from watchdog_train.checkpoints.formats import (
+    Candidate,
+    Limits,
+    Verdict,
+    by_number_then_time,
+    number_in_name,
+)
+from watchdog_train.checkpoints.torch_zip import BoundedReads
+from watchdog_train.core.model import Value
+
+NAME = "dcp"
+WITNESS = ".metadata"
+"""Written last, by a rename from .metadata.tmp (torch 2.1 to 2.13)."""
+_UNFINISHED = ".metadata.tmp"
+_SHARD = re.compile(r"^__(\d{1,6})_\d{1,9}\.distcp$")
+_PER_RANK_METADATA = re.compile(r"^__\d{1,6}\.metadata$")
+_METADATA_CAP_BYTES = 256 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
+_ZIP_MAGIC = b"PK\x03\x04"
+_BAD_ZIP = (
+    zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError, OSError
+)  # fmt: skip
+
+
+class Stored(Value, frozen=True, kw_only=True):
+    """Where one piece of one tensor lies."""
+
+    file: str
+    offset: int
+    length: int
+
+
+class DcpFormat:
+    """Directories with `__R_N.distcp` files."""
+
+    name = NAME
+    owns_directory = True
+    resume_hint = (
+        "torchtitan resumes by itself; else dcp.load(checkpoint_id={checkpoint}), "
+        'for example with --resume-arg "--resume {checkpoint}"'
+    )
+
+    def find(self, listing: Listing) -> tuple[Candidate, ...]:
+        """The directory itself, where it holds shards or their metadata."""
+        files = {
+            entry.name: (entry.size, entry.mtime_ns)
+            for entry in listing.entries
+            if entry.kind == "file" and belongs(entry.name)
+        }
+        if not files:
+            return ()
+        step, order = number_in_name(os.path.basename(listing.path))
+        return (Candidate(path=listing.path, format=NAME, step=step, order=order, files=files),)
+
+    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """By number in the name, then by time."""
+        return by_number_then_time(candidates)
+
+    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
+        """Every shard has the size that the metadata tells; at level full its checksums, too."""
+        return check_directory(candidate.path, candidate.files, limits)
+
+
+def belongs(name: str) -> bool:
+    """Whether a file of this name is a part of such a checkpoint."""
+    return (
+        name in (WITNESS, _UNFINISHED)
+        or _SHARD.match(name) is not None
+        or _PER_RANK_METADATA.match(name) is not None
+    )
+
+
+def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
+    """The verdict on a directory, by itself or as a part of something larger."""
+    level = "quick"
+    try:
+        if WITNESS not in files:
+            return _without_metadata(files)
+        stored = read_stored(os.path.join(path, WITNESS))
+        shards = _check_sizes(stored, files)
+        if limits.level == "full":
+            level = "full" if _check_pieces(path, stored, limits) else "quick"
+    except DamagedError as error:
+        return Verdict(whole=False, why=str(error), how_checked=limits.level)
+    except (UnreadableError, OSError) as error:
+        return Verdict(whole=None, why=f"it cannot be checked: {error}", how_checked="quick")
+    stale = _stale(files)
+    if stale is not None:
+        return Verdict(whole=None, why=stale, how_checked=level)
+    if _UNFINISHED in files:
+        why = f"{_UNFINISHED} is there: a later save over this directory has not finished"
+        return Verdict(whole=None, why=why, how_checked=level)
+    return Verdict(
+        whole=True,
+        why=f"metadata and {shards} files agree on {len(stored)} pieces",
+        how_checked=level,
+    )
+
+
+def read_stored(path: str) -> tuple[Stored, ...]:
+    """Every piece that the metadata of a checkpoint names.
+
+    Raises:
+        DamagedError: cut short, or not such metadata.
+        UnreadableError: missing, or too large.
+    """
+    try:
+        value = pickle_data.read(read_capped(path, _METADATA_CAP_BYTES))
+    except DamagedError as error:
+        raise DamagedError(f"{WITNESS}: {error}") from error
+    state = value.state if isinstance(value, pickle_data.Made) else None
+    pieces = state.get("storage_data") if state is not None else None
+    if not isinstance(pieces, dict):
+        raise UnreadableError(f"{WITNESS} tells nothing of where its pieces lie")
+    return tuple(_stored(piece) for piece in pieces.values())
+
+
+def _stored(piece: Any) -> Stored:
+    state = piece.state if isinstance(piece, pickle_data.Made) else {}
+    file, offset, length = (state.get(name) for name in ("relative_path", "offset", "length"))
+    if not isinstance(file, str) or type(offset) is not int or type(length) is not int:
+        raise UnreadableError(f"{WITNESS} describes its pieces in an unknown way")
+    if file != os.path.basename(file) or file in ("", ".", "..") or offset < 0 or length < 0:
+        raise DamagedError(f"{WITNESS} names a file outside of its directory")
+    return Stored(file=file, offset=offset, length=length)
+
+
+def _check_sizes(stored: tuple[Stored, ...], files: Sizes) -> int:
+    ends: dict[str, int] = {}
+    for piece in stored:
+        ends[piece.file] = max(ends.get(piece.file, 0), piece.offset + piece.length)
+    for name, end_bytes in sorted(ends.items()):
+        if name not in files:
+            raise DamagedError(f"{name} is missing, which {WITNESS} names")
+        size_bytes = files[name][0]
+        if size_bytes != end_bytes:
+            raise DamagedError(
+                f"{name} has {size_bytes} bytes where {WITNESS} tells of {end_bytes}"
+            )
+    return len(ends)
+
+
+def _without_metadata(files: Sizes) -> Verdict:
+    if any(_PER_RANK_METADATA.match(name) for name in files):
+        return Verdict(
+            whole=None,
+            why="each rank has written its own metadata: not checked",
+            how_checked="quick",
+        )
+    why = f"{WITNESS} is missing, which is written last"
+    return Verdict(whole=False, why=why, how_checked="quick")
+
+
+def _stale(files: Sizes) -> str | None:
+    """A save over an older directory leaves the old metadata until its end."""
+    shards = {name: times[1] for name, times in files.items() if _SHARD.match(name)}
+    if not shards:
+        return None
+    newest = max(shards, key=lambda name: shards[name])
+    age_s = (shards[newest] - files[WITNESS][1]) / 1e9
+    if age_s <= 0:
+        return None
+    return (
+        f"{WITNESS} is {age_s:.1f} s older than {newest}: "
+        "a later save over this directory may not have finished"
+    )
+
+
+def _check_pieces(path: str, stored: tuple[Stored, ...], limits: Limits) -> bool:
+    """Checksums of the pieces that are files of torch.save; False when the time was up."""
+    for piece in sorted(stored, key=lambda item: (item.file, item.offset)):
+        if limits.time_left() <= 0:
+            return False
+        with open_regular(os.path.join(path, piece.file)) as file:
+            file.seek(piece.offset)
+            if file.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
+                continue
+            window = io.BufferedReader(_Window(file, piece.offset, piece.length))
+            try:
+                if not _has_right_checksums(window, limits):
+                    return False
+            except _BAD_ZIP as error:
+                where = f"{piece.file} at byte {piece.offset}"
+                raise DamagedError(f"{where}: {error}") from error
+    return True
+
+
+def _has_right_checksums(window: Any, limits: Limits) -> bool:
+    with zipfile.ZipFile(BoundedReads(window)) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as stream:
+                while stream.read(_CHUNK_BYTES):
+                    if limits.time_left() <= 0:
+                        return False
+    return True
+
+
+class _Window(io.RawIOBase):
+    """A part of an open file as if it were a file of its own."""
+
+    def __init__(self, file: Any, offset: int, length: int) -> None:
+        self._file, self._offset, self._length, self._at = file, offset, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = max(0, min(len(buffer), self._length - self._at))
+        self._file.seek(self._offset + self._at)
+        data = self._file.read(wanted)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

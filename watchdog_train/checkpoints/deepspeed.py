@@ -1,0 +1,153 @@
+"""Directories of DeepSpeed: one for each tag, and beside them the text file `latest`.
+
+From the rules of August 2026's source: every data-parallel rank writes its optimizer shard, rank 0
+writes `latest` after its own files and before the last barrier. Nothing is atomic.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from watchdog_train.checkpoints import torch_zip
+from watchdog_train.checkpoints.files import (
+    DamagedError,
+    Listing,
+    Sizes,
+    UnreadableError,
+    read_capped,
+)
+from watchdog_train.checkpoints.formats import (
+    Candidate,
+    Limits,
+    Verdict,
+    by_number_then_time,
+    doubts_of,
+    lowest_level,
+    number_in_name,
+)
+
+NAME = "deepspeed"
+POINTER = "latest"
+_SHARD = re.compile(
+    r"^(?:bf16_|fp16_)?zero_pp_rank_(?P<rank>\d{1,6})_mp_rank_(?P<model>\d{1,6})"
+    r"_(?P<kind>optim|model)_states\.pt$"
+)
+_MODEL = re.compile(r"^mp_rank_\d{1,6}_model_states\.pt$|^layer_\d+-model_\d+-model_states\.pt$")
+_POINTER_CAP_BYTES = 4096
+_ALIKE = 4.0
+"""Optimizer shards are equal parts; one that is smaller than a fourth of the largest was cut."""
+
+
+class DeepspeedFormat:
+    """Directories global_stepN below a checkpoint directory."""
+
+    name = NAME
+    owns_directory = True
+    resume_hint = (
+        "engine.load_checkpoint(the directory above {checkpoint}, tag=its name); "
+        "under a Hugging Face Trainer by itself"
+    )
+
+    def find(self, listing: Listing) -> tuple[Candidate, ...]:
+        """The directory itself, where it holds shards of DeepSpeed."""
+        files = {
+            entry.name: (entry.size, entry.mtime_ns)
+            for entry in listing.entries
+            if entry.kind == "file" and belongs(entry.name)
+        }
+        if not files:
+            return ()
+        step, order = number_in_name(os.path.basename(listing.path))
+        return (Candidate(path=listing.path, format=NAME, step=step, order=order, files=files),)
+
+    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """By number in the name, then by time; what `latest` says is a part of the check."""
+        return by_number_then_time(candidates)
+
+    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
+        """Every rank's shard is there and a good zip, and the pointer does not lag behind."""
+        return check_directory(candidate.path, candidate.files, limits)
+
+
+def belongs(name: str) -> bool:
+    """Whether a file of this name is a part of such a checkpoint."""
+    return _SHARD.match(name) is not None or _MODEL.match(name) is not None
+
+
+def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
+    """The verdict on the directory of one tag, by itself or as a part of something larger."""
+    pointed = _pointed_at(os.path.dirname(path))
+    try:
+        _check_pointer(pointed, os.path.basename(path))
+        count = _check_shards(files, limits.world_size)
+        verdicts = torch_zip.check_files(path, files, limits)
+        doubts = doubts_of(verdicts)
+        level = lowest_level(verdicts)
+    except DamagedError as error:
+        return Verdict(whole=False, why=str(error), how_checked=limits.level)
+    if not count and pointed != os.path.basename(path):
+        # Without ZeRO the model states hold the optimizer; with it the shards come after them.
+        doubts.append(f"no optimizer shards, and {POINTER} does not say that the save has ended")
+    if doubts:
+        return Verdict(whole=None, why="; ".join(doubts[:5]), how_checked=level)
+    return Verdict(
+        whole=True, why=f"all {count} optimizer shards and the model are there", how_checked=level
+    )
+
+
+def _check_pointer(pointed: str | None, tag: str) -> None:
+    """Rank 0 has not come to the end of this save while the pointer names an older one."""
+    older = number_in_name(pointed)[0] if pointed is not None else None
+    step = number_in_name(tag)[0]
+    if older is not None and step is not None and older < step:
+        raise DamagedError(f"{POINTER} still names {pointed}: this save had not finished")
+
+
+def _check_shards(files: Sizes, world_size: int | None) -> int:
+    """How many optimizer shards there are; each model-parallel part has the same ranks."""
+    ranks: dict[tuple[str, int], set[int]] = {}
+    for name in files:
+        match = _SHARD.match(name)
+        if match is not None:
+            key = (match["kind"], int(match["model"]))
+            ranks.setdefault(key, set()).add(int(match["rank"]))
+    if not any(_MODEL.match(name) for name in files) and not any(
+        kind == "model" for kind, _ in ranks
+    ):
+        raise DamagedError("the model states are missing")
+    expected = max((max(found) + 1 for found in ranks.values()), default=0)
+    parts = max((model for _, model in ranks), default=-1) + 1
+    if world_size is not None and parts and world_size % parts == 0:
+        expected = max(expected, world_size // parts)
+    for kind in {kind for kind, _ in ranks}:
+        for model in range(parts):
+            lacking = sorted(set(range(expected)) - ranks.get((kind, model), set()))
+            if lacking:
+                raise DamagedError(
+                    f"the {kind} states of rank {lacking[0]} (model part {model}) are missing: "
+                    f"{expected} ranks save"
+                )
+    sizes = {
+        name: size
+        for name, (size, _) in files.items()
+        if (match := _SHARD.match(name)) is not None and match["kind"] == "optim"
+    }
+    if sizes:
+        small = min(sizes, key=lambda name: sizes[name])
+        largest = max(sizes.values())
+        if sizes[small] * _ALIKE < largest:
+            raise DamagedError(
+                f"{small} has {sizes[small]} bytes where others have {largest}: cut short"
+            )
+    return len(sizes)
+
+
+def _pointed_at(directory: str) -> str | None:
+    """The tag that `latest` names, None where it says nothing."""
+    try:
+        text = read_capped(os.path.join(directory, POINTER), _POINTER_CAP_BYTES).decode("utf-8")
+    except (UnreadableError, UnicodeDecodeError):
+        return None
+    tag = text.strip()
+    return tag if tag and tag == os.path.basename(tag) else None
