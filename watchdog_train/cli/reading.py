@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from watchdog_train.system.protocol import ProcessSystem
 
 CONFIG_BYTES = 1 << 20
+PACE_S = 300.0
+"""How old a recorded pace may be to reckon with; a living supervisor records it much more often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,9 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
     measured = judged(sample)
     if not measured:
         return live
-    progress = progress_event(sample, state, now)
+    # One look cannot tell a pace: the supervisor's is taken while it is recent.
+    recent = now - state.progress_mono <= PACE_S
+    progress = progress_event(sample, state, now, state.progress.steps_s if recent else None)
     return msgspec.structs.replace(
         live,
         ranks=progress.ranks,

@@ -76,6 +76,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
+    steps_s: float | None = None
+    """Steps per second of late; None until they are steady."""
 
 
 class Wait(Value, frozen=True, kw_only=True):

@@ -128,7 +128,7 @@ def _last_progress(observation: Observation, state: State) -> e.Progress:
     """Progress by the last words of processes that may be gone, over the census of this moment."""
     sample = observation.sample
     heard = msgspec.structs.replace(sample, members=observation.last_words or sample.members)
-    progress = progress_event(heard, state, observation.now)
+    progress = progress_event(heard, state, observation.now, observation.steps_s)
     census = tuple(member.member for member in sample.members)
     return msgspec.structs.replace(progress, members=census)
 

@@ -186,6 +186,9 @@ class RunProgress(Value, frozen=True, kw_only=True):
     total_steps: int | None = None
     percent: float | None = None
     eta_s: float | None = None
+    """At the recent pace."""
+    steps_s: float | None = None
+    """The recent pace, once it is steady."""
     samples_s: float | None = None
     loss: float | None = None
 

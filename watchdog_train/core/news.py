@@ -46,8 +46,8 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     ]
     found += _resume(observation, state, step)
     found += _keeper(observation, state)
-    if found or _progress_due(sample, state, policy, now):
-        found.append(progress_event(sample, state, now))
+    if found or _progress_due(observation, state, policy):
+        found.append(progress_event(sample, state, now, observation.steps_s))
     return tuple(found)
 
 
@@ -57,31 +57,43 @@ def job_step(sample: Sample) -> int | None:
     return max(steps, default=None)
 
 
-def progress_event(sample: Sample, state: State, now: float) -> e.Progress:
-    """Progress as a person reads it, and the census of the tree."""
-    attempt = state.attempt
+def run_progress(sample: Sample, state: State, steps_s: float | None) -> RunProgress:
+    """Progress as a person reads it.
+
+    Args:
+        sample: the slots of one moment.
+        state: a silence that is looked into has no time left that anybody knows.
+        steps_s: the recent pace, None where it is not known.
+    """
     ranks = judged(sample)
     step = job_step(sample)
-    totals = [slot.total_steps for _, slot in ranks if slot.total_steps]
-    total = max(totals, default=None)
-    percent = 100.0 * step / total if step is not None and total else None
-    eta_s = None
-    if attempt is not None and attempt.first_step_s is not None and attempt.first_step is not None:
-        since_s = now - attempt.launching_mono - attempt.first_step_s
-        done = (step or 0) - attempt.first_step
-        if total and step is not None and done > 0 and since_s > 0:
-            eta_s = round((total - step) * since_s / done, 1)
-    progress = RunProgress(
+    total = max([slot.total_steps for _, slot in ranks if slot.total_steps], default=None)
+    if total is not None and step is not None and step > total:
+        total = None  # whoever said so was wrong
+    if state.suspicion is not None or state.state != "running":
+        steps_s = None
+    percent = eta_s = None
+    if step is not None and total:
+        percent = round(100.0 * step / total, 1)
+        eta_s = round((total - step) / steps_s, 1) if steps_s else None
+    return RunProgress(
         step=step,
         total_steps=total,
-        percent=round(percent, 1) if percent is not None else None,
+        percent=percent,
         eta_s=eta_s,
+        steps_s=round(steps_s, 6) if steps_s is not None else None,
         samples_s=next((s.samples_s for _, s in ranks if s.samples_s is not None), None),
         loss=next((s.loss for _, s in ranks if s.loss is not None), None),
     )
+
+
+def progress_event(
+    sample: Sample, state: State, now: float, steps_s: float | None = None
+) -> e.Progress:
+    """Progress, and the census of the tree."""
     return e.Progress(
-        progress=progress,
-        ranks=tuple(_rank_status(member, slot, sample, now) for member, slot in ranks),
+        progress=run_progress(sample, state, steps_s),
+        ranks=tuple(_rank_status(m, slot, sample, now) for m, slot in judged(sample)),
         members=tuple(member.member for member in sample.members),
     )
 
@@ -158,9 +170,12 @@ def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
     return [e.Noticed(kind="keeper", pids=(attempt.keeper.pid,), why=why)]
 
 
-def _progress_due(sample: Sample, state: State, policy: Policy, now: float) -> bool:
-    since_s = now - state.progress_mono
+def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:
+    sample = observation.sample
+    since_s = observation.now - state.progress_mono
     if since_s >= policy.output.progress_every_s:
         return True
+    # The first pace is recorded soon: who asks for the status has no other source of it.
+    news = observation.steps_s is not None and state.progress.steps_s is None
     census = tuple(member.member for member in sample.members)
-    return since_s >= CENSUS_EVERY_S and census != state.members
+    return since_s >= CENSUS_EVERY_S and (news or census != state.members)

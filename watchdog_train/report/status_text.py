@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
+import msgspec
+
 from watchdog_train.core.model import RankStatus
 from watchdog_train.core.state import StallRecord, State
 from watchdog_train.report import words
@@ -11,6 +13,7 @@ from watchdog_train.report.facts import culprit_words, run_again, stall_words
 from watchdog_train.report.live import Live
 from watchdog_train.report.process_tree import process_tree
 from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
+from watchdog_train.report.summary import progress_line
 from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
 
 LABEL_COLUMNS = 11
@@ -190,26 +193,16 @@ def _attempt_line(state: State, live: Live) -> str:
 
 def _progress_line(state: State, live: Live) -> str:
     progress = progress_now(state, live)
-    parts = []
-    if progress.step is not None:
-        text = f"step {words.number(progress.step)}"
-        if progress.total_steps:
-            text += f" of {words.number(progress.total_steps)}"
-            if progress.percent is not None:
-                text += f" ({words.percent_text(progress.percent)})"
-        parts.append(text)
     measured = not state.finished and live.ranks is not None
-    if progress.eta_s is not None and measured:
-        parts.append(f"{duration(progress.eta_s)} left")
-    if progress.samples_s is not None and measured:
-        parts.append(f"{words.number(progress.samples_s)} samples/s")
-    if progress.loss is not None:
-        parts.append(f"loss {words.number(progress.loss)}")
-    if not parts:
+    if not measured:
+        # What was true when it was recorded says nothing about the pace now.
+        progress = msgspec.structs.replace(progress, eta_s=None, steps_s=None, samples_s=None)
+    text = progress_line(progress)
+    if text is None:
         return "no step seen" + ("" if state.finished else " yet")
     if not state.finished and not measured:
-        parts.append(_recorded(state, live))
-    return ", ".join(parts)
+        text += f", {_recorded(state, live)}"
+    return text
 
 
 def _recorded(state: State, live: Live) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_train.core.model import RunProgress
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.report import words
@@ -138,9 +139,8 @@ def _go_on(state: State) -> list[str]:
     return lines
 
 
-def progress_line(state: State) -> str | None:
-    """One line of progress for a log, None while no step is known. Without the prefix."""
-    progress = state.progress
+def progress_line(progress: RunProgress) -> str | None:
+    """What a person wants to know of a training that goes on; None while no step is known."""
     if progress.step is None:
         return None
     text = step_words(progress.step)
@@ -148,8 +148,13 @@ def progress_line(state: State) -> str | None:
         text += f" of {words.number(progress.total_steps)}"
     if progress.percent is not None:
         text += f" ({words.percent_text(progress.percent)})"
+    parts = [text]
+    if progress.steps_s is not None:
+        parts.append(words.pace(progress.steps_s))
+    if progress.samples_s is not None:
+        parts.append(f"{words.number(progress.samples_s)} samples/s")
     if progress.loss is not None:
-        text += f", loss {words.number(progress.loss)}"
-    if progress.eta_s is not None:
-        text += f", {duration(progress.eta_s)} left"
-    return text
+        parts.append(f"loss {words.number(progress.loss)}")
+    if progress.eta_s:
+        parts.append(f"about {words.rough_duration(progress.eta_s)} left")
+    return ", ".join(parts)

@@ -170,6 +170,21 @@ def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
 
 
+def rough_duration(seconds: float) -> str:
+    """As an estimate is told: `40 s`, `12 min`, `2 h 10 min`."""
+    if seconds < 90.0:
+        return f"{max(1, round(seconds / 5.0)) * 5} s"
+    minutes = round(seconds / 60.0)
+    if minutes >= 60:
+        minutes = round(minutes / 5) * 5
+    return duration(60.0 * minutes)
+
+
+def pace(per_s: float) -> str:
+    """`3.1 steps/s`, and for slow steps `12 s a step`."""
+    return f"{per_s:.3g} steps/s" if per_s >= 1.0 else f"{duration(1.0 / per_s)} a step"
+
+
 def number(value: float) -> str:
     """`1,240`, `34.1`, `2.3e-05`."""
     if isinstance(value, int):

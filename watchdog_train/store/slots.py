@@ -164,7 +164,7 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         attempt=words[layout.W_ATTEMPT],
         progress=tuple(words[word] for word in layout.PROGRESS_WORDS),
         step=_step(words),
-        total_steps=words[layout.W_TOTAL_STEPS] or None,
+        total_steps=_total_steps(words),
         phase=_PHASES[phase] if phase < len(_PHASES) else "unknown",
         phase_entries=words[layout.W_PHASE_ENTRIES],
         milestone=words[layout.W_MILESTONE],
@@ -205,8 +205,16 @@ def _step(words: tuple[int, ...]) -> int | None:
         return None
     if not words[layout.W_OPTIMIZER_STEPS]:
         return None
+    if words[layout.W_BAR_OFFSET]:
+        return words[layout.W_OPTIMIZER_STEPS] + words[layout.W_BAR_OFFSET] - 1
     # A plain loop's count begins again in every process; the checkpoint it has read goes before.
     return words[layout.W_OPTIMIZER_STEPS] + max(0, words[layout.W_RESUMED_STEP] - 1)
+
+
+def _total_steps(words: tuple[int, ...]) -> int | None:
+    """What the framework or the script says, else the progress bar of a plain loop."""
+    by_bar = 0 if words[layout.W_FRAMEWORK_STEP] else words[layout.W_BAR_TOTAL]
+    return words[layout.W_TOTAL_STEPS] or by_bar or None
 
 
 def _less_one(word: int) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from watchdog_train.core import pace as paces
 from watchdog_train.core import track as tracks
 from watchdog_train.core.actions import (
     LaunchReport,
@@ -49,6 +50,7 @@ class Observer:
         self._quick_look_s = QUICK_LOOK_S
         now = context.system.monotonic()
         self._track = tracks.new_track(now)
+        self._pace = paces.Pace()
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch: LaunchReport | None = None
@@ -107,6 +109,7 @@ class Observer:
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
             resumed_step=self._resumed_step(),
+            steps_s=paces.steps_s(self._pace, now),
         )
 
     def _follow(self, attempt: AttemptRecord | None, now: float) -> None:
@@ -117,6 +120,7 @@ class Observer:
         self._attempt = number
         self._tree = None
         self._track = tracks.new_track(now)
+        self._pace = paces.Pace()
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch = None
@@ -191,6 +195,7 @@ class Observer:
         for ended in context.children.poll(tree.rows):
             context.tasks.finished(ended)
         self._track = tracks.advance(self._track, self._sample, detection)
+        self._pace = paces.advance(self._pace, self._sample)
         self._verdict = verdict(self._track, self._sample, detection)
         if attempt.launched and self._ending.settle(
             context.directory.attempt(attempt.attempt),

@@ -5,8 +5,8 @@ It must change no result and add no graph break; every wrapper keeps the name it
 
 import sys
 
+from watchdog_train.client import bars, phases, saves, settings, slot, witness
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import phases, saves, settings, slot, witness
 from watchdog_train.client.hooks import dynamo
 
 _BEFORE_TRAINING = frozenset(
@@ -92,6 +92,13 @@ def _batches(torch):
         return batch
 
     iterator.__next__ = dynamo.remember(phases.like(__next__, original))
+    make = iterator.__init__
+
+    def __init__(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        bars.loader_begins(self)
+
+    iterator.__init__ = dynamo.remember(phases.like(__init__, make))
 
 
 def _workers(torch):

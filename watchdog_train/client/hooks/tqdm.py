@@ -1,4 +1,4 @@
-"""Progress bars as a sign of life: a tick counts only when the bar has moved.
+"""Progress bars as a sign of life, and of how far it is: a tick counts only when a bar has moved.
 
 It must not count what tqdm's monitor thread redraws: that thread is alive when training is not.
 """
@@ -6,8 +6,8 @@ It must not count what tqdm's monitor thread redraws: that thread is alive when 
 import _thread
 import sys
 
+from watchdog_train.client import bars, phases, slot
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import phases, slot
 
 _MOST_BARS = 256
 _seen: dict = {}
@@ -43,3 +43,5 @@ def _tick(bar):
     if n > (bar.initial if before is None else before):
         slot.words[L.W_TICKS] += 1
         slot.words[L.W_LAST_BEAT_NS] = slot.now_ns()
+        if _thread.get_ident() == slot.owner:
+            bars.moved(bar)

@@ -1,0 +1,108 @@
+"""Which progress bar is the training's, and how long the training will be by it.
+
+A bar says little about what it counts, so it is believed only while all of this holds; else the
+length stays unknown, and a length that turns out to be wrong is taken back for good:
+
+- it stands alone: a bar inside another one counts an epoch, not the training;
+- it counts a range, or is counted by hand: a bar around a DataLoader ends with the epoch, and so
+  does one that is as long as a DataLoader of this process;
+- it moves by one for each optimizer step, and has counted every step of this process.
+"""
+
+import _weakref
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import slot
+
+_STEPS = 8
+_SLACK = 2
+_MOST = 64
+
+_samplers: list = []
+_watched: dict = {}
+_chosen = None
+_over = False
+
+
+def loader_begins(iterator):
+    """A DataLoader goes through its data once: its length is an epoch's."""
+    try:
+        if not slot.supervised:
+            return
+        sampler = iterator._index_sampler
+        living = [ref for ref in _samplers if ref() is not None and ref() is not sampler]
+        _samplers[:] = [*living[-_MOST:], _weakref.ref(sampler)]
+    except Exception:
+        pass
+
+
+def moved(bar):
+    """A bar has moved: find out whether it is the training's, or whether it still is."""
+    global _chosen
+    words = slot.words
+    steps = words[L.W_OPTIMIZER_STEPS]
+    if _over or not steps:
+        return
+    key = (id(bar), bar.start_t)
+    counts = _counts_steps(bar, key, steps)
+    if _chosen is not None and counts != (key == _chosen):
+        # It no longer keeps pace, or another bar after it does: it was one loop of several.
+        _give_up(words)
+    elif counts:
+        first = _first(bar)
+        offset = int(bar.n) + first - steps
+        resumed = words[L.W_RESUMED_STEP] - 1
+        alone = offset >= -_SLACK and not 0 < resumed != offset
+        if alone and (_chosen is not None or not _is_an_epoch(bar.total)):
+            _chosen = key
+            words[L.W_BAR_OFFSET] = max(offset, 0) + 1
+            words[L.W_BAR_TOTAL] = bar.total + first
+
+
+def _give_up(words):
+    global _over
+    _over = True
+    words[L.W_BAR_OFFSET] = words[L.W_BAR_TOTAL] = 0
+    _watched.clear()
+
+
+def _counts_steps(bar, key, steps):
+    """Whether it stands alone and has moved by one for each of the newest steps."""
+    total = bar.total
+    if type(total) is not int or not 1 < total < 1 << 40 or not 0 <= bar.n <= total:
+        return False
+    if bar.pos != 0 or not (bar.iterable is None or type(bar.iterable) is range):
+        return False
+    if key not in _watched:
+        if len(_watched) >= _MOST:
+            _watched.clear()
+        _watched[key] = (bar.n, steps, False)
+    n, since, counts = _watched[key]
+    done = steps - since
+    # Mixed precision leaves out a step now and then.
+    if abs(bar.n - n - done) > _SLACK + done // 16:
+        _watched[key] = (bar.n, steps, False)
+        return False
+    if done >= _STEPS and not counts:
+        _watched[key] = (n, since, True)
+    elif done >= 16 * _STEPS:
+        _watched[key] = (bar.n, steps, True)
+    return counts or done >= _STEPS
+
+
+def _first(bar):
+    """Where its count begins: tqdm counts range(500, 900) from 0 to 400."""
+    counted = bar.iterable
+    if counted is None or counted.step != 1 or bar.initial or bar.total != len(counted):
+        return 0
+    return max(counted.start, 0)
+
+
+def _is_an_epoch(total):
+    for reference in _samplers:
+        try:
+            if len(reference()) == total:
+                return True
+        except TypeError:  # it is gone, or has no length
+            continue
+    return False
