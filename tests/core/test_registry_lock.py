@@ -130,7 +130,7 @@ def test_a_file_system_without_locks_gets_one_on_local_memory(
     """Where flock is not supported, two supervisors of one host still exclude each other."""
     memory = tmp_path / "memory"
     memory.mkdir()
-    monkeypatch.setattr(places, "_bases", lambda: (memory,))
+    monkeypatch.setattr(places, "runtime_bases", lambda: (memory,))
     flock = fcntl.flock
 
     def without_locks(fd: int, operation: int) -> None:

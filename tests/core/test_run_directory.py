@@ -351,7 +351,7 @@ def test_private_memory_of_somebody_else_is_not_entered(
     first, second = tmp_path / "first", tmp_path / "second"
     for place in (first, second):
         place.mkdir()
-    monkeypatch.setattr(places, "_bases", lambda: (first, second))
+    monkeypatch.setattr(places, "runtime_bases", lambda: (first, second))
     user = os.getuid()
     (first / f"wtrain-{user}-spill").mkdir()
     (first / f"wtrain-{user}-spill").chmod(0o777)

@@ -49,6 +49,9 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "remedies": CommandRow("Prepare", "remedies:remedies", "List the safer settings wtrain knows."),
     "config": CommandRow("Prepare", "config:config", "Show, check and explain settings."),
+    "clean": CommandRow(
+        "Prepare", "clean:clean", "Show what ended runs have left behind, and remove it."
+    ),
     "demo": CommandRow("Prepare", "demo:demo", "Watch wtrain catch a real hang, in a minute."),
 }
 

@@ -275,6 +275,16 @@ def percent_text(percent: float) -> str:
     return f"{int(percent)} %"
 
 
+def size_text(amount_bytes: int) -> str:
+    """Bytes for people: 512 B, 1.5 KiB, 2.0 GiB."""
+    value = float(amount_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
 def last_part(path: str) -> str:
     """The name of a file or directory."""
     return clean(PurePath(path).name or path, 200)

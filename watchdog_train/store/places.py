@@ -29,7 +29,7 @@ def private_runtime_directory(purpose: str, run_id: str, *, make: bool) -> Path 
     ours is never entered.
     """
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    for base in _bases():
+    for base in runtime_bases():
         top = base / f"wtrain-{user}-{purpose}"
         if _is_private(top, make=make) and _is_private(top / run_id, make=make):
             return top / run_id
@@ -52,7 +52,8 @@ def release_runtime_directory(path: Path, *, with_content: bool) -> None:
         path.parent.rmdir()
 
 
-def _bases() -> tuple[Path, ...]:
+def runtime_bases() -> tuple[Path, ...]:
+    """Where private local memory may be: the runtime directory, then shared memory, then /tmp."""
     candidates = (os.environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir())  # noqa: S108
     return tuple(Path(each) for each in candidates if each and os.path.isabs(each))
 

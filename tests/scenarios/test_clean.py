@@ -1,0 +1,145 @@
+"""`wtrain clean`: what a bad night leaves is found with its reason; nothing else is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import (
+    is_alive,
+    of_type,
+    program_command,
+    run_wtrain,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+LEAVES_A_HELPER = """
+import subprocess, sys, time
+import torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+helper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1e6)"])
+for step in range(20):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    time.sleep(0.1)
+print("finished", helper.pid, flush=True)
+"""
+
+
+def rows(cwd: Path, *options: str) -> list[dict[str, object]]:
+    return run_wtrain("clean", "--json", *options, cwd=cwd).json()["leftovers"]
+
+
+def make_old(directory: Path) -> None:
+    os.utime(directory, (1, 1))
+
+
+@pytest.mark.timeout(120)
+def test_a_helper_that_a_run_left_is_ended_and_a_bystander_is_not(tmp_path: Path) -> None:
+    """A recorded member of an ended run goes; a process that only inherited its token stays."""
+    script = tmp_path / "train.py"
+    script.write_text(LEAVES_A_HELPER)
+    config = write_fast_config(tmp_path)
+    run = run_wtrain(
+        "run", "--observe", "--config", str(config), "--", sys.executable, str(script), cwd=tmp_path
+    ).check(0)
+    helper = int(run.stdout.split()[-1])
+    assert is_alive(helper), run.describe()
+    environ = Path(f"/proc/{helper}/environ").read_bytes().split(b"\0")
+    token = dict(word.decode().split("=", 1) for word in environ if word.startswith(b"WTRAIN_"))
+    bystander = subprocess.Popen(
+        [sys.executable, "-S", "-c", "import time; time.sleep(1e6)"], env={**os.environ, **token}
+    )
+    try:
+        found = {row["what"]: row for row in rows(tmp_path)}
+        assert found[f"pid {helper}"]["removable"] is True, found
+        assert found[f"pid {bystander.pid}"]["removable"] is False, found
+        assert "left alone" in str(found[f"pid {bystander.pid}"]["why"])
+        assert is_alive(helper), "a dry run ends nothing"
+        removed = {row["what"]: row["removed"] for row in rows(tmp_path, "--yes")}
+        assert removed[f"pid {helper}"] is True
+        assert not is_alive(helper)
+        assert is_alive(bystander.pid)
+    finally:
+        bystander.kill()
+        bystander.wait(10)
+    assert not [row for row in rows(tmp_path) if row["kind"] == "process"]
+
+
+@pytest.mark.timeout(120)
+def test_an_unwatched_training_is_listed_and_its_memory_kept_until_it_is_dead(
+    tmp_path: Path,
+) -> None:
+    """A live training is never cleaned up; when all of it is dead its slots and lock text are."""
+    config = write_fast_config(tmp_path)
+    command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "2000")
+    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    running.wait_for("first_step", 60)
+    started = of_type(running.events, "run_started")[0]
+    launched = of_type(running.events, "attempt_launched")[0]
+    slots = Path(started["slot_dir"])
+    make_old(slots)
+    assert not rows(tmp_path), "a run that is watched is nobody's leftover"
+    os.kill(running.pid, signal.SIGKILL)
+    running.result(10)
+    make_old(slots)
+    (row,) = [row for row in rows(tmp_path, "--yes") if row["kind"] != "lock"]
+    assert (row["kind"], row["removable"]) == ("training", False)
+    assert f"wtrain adopt {started['run_id']}" in str(row["why"])
+    assert is_alive(launched["pid"])
+    assert slots.is_dir()
+
+    os.kill(launched["keeper_pid"], signal.SIGKILL)
+    members = [launched["pid"], *map(int, children(launched["pid"]))]
+    for pid in members:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, members)), 10, "the training is dead")
+    make_old(slots)
+    kinds = {row["kind"]: row for row in rows(tmp_path, "--yes")}
+    assert kinds["slots"]["removed"] is True, kinds
+    assert not slots.exists()
+    assert not rows(tmp_path)
+
+
+def children(pid: int) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [word for task in tasks for word in task.read_text().split()]
+
+
+@pytest.mark.timeout(60)
+def test_old_runs_go_only_when_asked_for(tmp_path: Path) -> None:
+    """--keep-last and --older-than choose among ended runs; `latest` stays."""
+    for _ in range(3):
+        run_wtrain("run", "--", sys.executable, "-S", "-c", "pass", cwd=tmp_path).check(0)
+    runs = sorted(
+        path.name
+        for path in (tmp_path / "wtrain-runs").iterdir()
+        if path.is_dir() and not path.is_symlink()
+    )
+    assert len(runs) == 3
+    assert not rows(tmp_path)
+    assert not rows(tmp_path, "--older-than", "1d")
+    found = rows(tmp_path, "--keep-last", "2")
+    assert len(found) == 1, found
+    assert all(int(str(row["bytes"])) > 0 for row in found)
+    run_wtrain("clean", "--keep-last", "0", "--yes", cwd=tmp_path).check(0)
+    left = [path for path in (tmp_path / "wtrain-runs").iterdir() if path.name != "latest"]
+    latest = (tmp_path / "wtrain-runs/latest").resolve()
+    assert [path for path in left if path.is_dir()] == [latest]
+
+
+def test_a_bad_time_is_refused(tmp_path: Path) -> None:
+    """What is not a time gets an answer with exit code 78."""
+    refused = run_wtrain("clean", "--older-than", "soon", cwd=tmp_path).check(78)
+    assert "--older-than" in refused.stderr

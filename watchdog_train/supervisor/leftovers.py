@@ -1,0 +1,244 @@
+"""What runs that are over have left on this machine: processes, memory, locks, old directories.
+
+Only looks. A thing counts as ours by a record of ours (a log, a registration, the private folder
+it lies in), never by its name alone; what is in doubt is listed and left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from watchdog_train.core.model import ProcessId, Value
+from watchdog_train.store.places import runtime_bases
+from watchdog_train.store.run_paths import RunDirectory, latest_target, runs_in
+from watchdog_train.supervisor.machine import Machine, look_around
+from watchdog_train.system.protocol import ProcessSystem
+
+Kind = Literal["process", "training", "slots", "memory", "lock", "run"]
+
+FRESH_S = 60.0
+"""What was made so recently may belong to a run that is being started."""
+_FILES_COUNTED = 20_000
+_PURPOSES = ("spill", "staging", "lock")
+_RUN_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
+_TORCH_MEMORY = re.compile(r"torch_(\d{1,10})_")
+
+
+class Leftover(Value, frozen=True, kw_only=True):
+    """One thing, and why it is held to be left over."""
+
+    kind: Kind
+    what: str
+    """A path, a name in shared memory, or `pid N`."""
+    why: str
+    bytes: int | None = None
+    removable: bool = True
+    """False: listed only; the reason says what a person can do."""
+    process: ProcessId | None = None
+
+
+def find_leftovers(
+    system: ProcessSystem, runs_dir: Path, *, keep_last: int | None, older_than_s: float | None
+) -> tuple[Leftover, ...]:
+    """Everything that is left over, processes first.
+
+    Args:
+        system: whose processes are looked at.
+        runs_dir: whose old runs are looked at; other things are found machine-wide.
+        keep_last: ended runs beyond so many newest ones count as left over; None: no limit.
+        older_than_s: ended runs that are older count as left over; None: no limit.
+    """
+    machine = look_around(system, runs_dir)
+    found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
+    found += _locks(machine)
+    if keep_last is not None or older_than_s is not None:
+        found += _old_runs(machine, runs_dir, keep_last, older_than_s)
+    return tuple(found)
+
+
+def _processes(machine: Machine, system: ProcessSystem) -> Iterable[Leftover]:
+    for run_id, members in sorted(machine.living.items()):
+        if run_id in machine.held:
+            continue
+        over = run_id in machine.finished
+        known = any(run.run_id == run_id for run in machine.runs)
+        if known and not over:
+            pids = ", ".join(str(who.pid) for who in members[:8])
+            yield Leftover(
+                kind="training",
+                what=f"pid {pids}",
+                why=f"training of {run_id} that nobody watches: wtrain adopt {run_id}, "
+                f"or wtrain stop {run_id}",
+                removable=False,
+            )
+            continue
+        for who in members:
+            name = " ".join(system.command_line(who.pid) or ())[:80] or "?"
+            ours = machine.recorded.get(who) == run_id
+            why = f"outlived {run_id}, which has ended: {name}"
+            if not ours:
+                why = (
+                    f"carries the token of {run_id}, but no log recorded it as a part of the "
+                    f"training; left alone: {name}"
+                )
+            yield Leftover(
+                kind="process", what=f"pid {who.pid}", why=why, removable=ours, process=who
+            )
+
+
+def _folders(machine: Machine) -> Iterable[Leftover]:
+    """Slot directories and other private folders in memory of runs that are over."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    prefix = f"wtrain-{user}-"
+    for base in runtime_bases():
+        for name in _names(base):
+            if not name.startswith(prefix):
+                continue
+            rest = name[len(prefix) :]
+            if _RUN_ID.fullmatch(rest):
+                yield from _folder(machine, base / name, rest, "slots")
+            elif rest in _PURPOSES:
+                for run_id in _names(base / name):
+                    purpose: Kind = "lock" if rest == "lock" else "memory"
+                    yield from _folder(machine, base / name / run_id, run_id, purpose)
+
+
+def _folder(machine: Machine, path: Path, run_id: str, kind: Kind) -> Iterable[Leftover]:
+    try:
+        about = path.lstat()
+    except OSError:
+        return
+    if not stat.S_ISDIR(about.st_mode) or (hasattr(os, "getuid") and about.st_uid != os.getuid()):
+        return
+    if run_id in machine.held or machine.living.get(run_id):
+        return
+    size = _size_bytes(path)
+    used = machine.mapped is not None and f"{path}/" in machine.mapped
+    if used or time.time() - about.st_mtime < FRESH_S:
+        return
+    if run_id not in machine.finished and machine.mapped is None:
+        why = f"whether {run_id} still uses it cannot be told here"
+        yield Leftover(kind=kind, what=str(path), why=why, bytes=size, removable=False)
+        return
+    known = any(run.run_id == run_id for run in machine.runs)
+    if path.parent.name.endswith("-spill") and known and _names(path):
+        why = f"events of {run_id} wait here for a disk that takes them: wtrain adopt {run_id}"
+        yield Leftover(kind=kind, what=str(path), why=why, bytes=size, removable=False)
+        return
+    yield Leftover(kind=kind, what=str(path), why=f"{run_id} does not run any more", bytes=size)
+
+
+def _shared_memory(machine: Machine, system: ProcessSystem) -> Iterable[Leftover]:
+    """Tensors that a recorded process of ours has shared, and that nobody has mapped."""
+    if machine.mapped is None:
+        return
+    alive = {row.pid for row in system.all_processes().values()}
+    by_pid = {who.pid: run_id for who, run_id in machine.recorded.items()}
+    for name in sorted(system.shared_memory_names() or ()):
+        match = _TORCH_MEMORY.match(name)
+        pid = int(match[1]) if match else -1
+        if pid in by_pid and pid not in alive and f"/{name}" not in machine.mapped:
+            why = f"shared by pid {pid} of {by_pid[pid]}, which is gone, and mapped by nobody"
+            yield Leftover(kind="memory", what=name, why=why)
+
+
+def _locks(machine: Machine) -> Iterable[Leftover]:
+    for run in machine.runs:
+        text = run.lock.with_name(f"{run.lock.name}.json")
+        if run.run_id not in machine.held and text.exists():
+            why = "names a supervisor that is gone; the lock itself ended with it"
+            yield Leftover(kind="lock", what=str(text), why=why)
+
+
+def _old_runs(
+    machine: Machine, runs_dir: Path, keep_last: int | None, older_than_s: float | None
+) -> Iterable[Leftover]:
+    latest = latest_target(runs_dir)
+    ended = [
+        run
+        for run in runs_in(runs_dir)
+        if run.run_id not in machine.held
+        and not machine.living.get(run.run_id)
+        and (run.run_id in machine.finished or run.run_id not in {r.run_id for r in machine.runs})
+        and run.run_id != latest
+    ]
+    surplus = set(ended[: max(0, len(ended) - max(0, keep_last - 1))]) if keep_last else set()
+    if keep_last == 0:
+        surplus = set(ended)
+    for run in ended:
+        age_s = _age_s(run)
+        if keep_last is not None and run not in surplus:
+            continue
+        if older_than_s is not None and (age_s is None or age_s < older_than_s):
+            continue
+        days = "" if age_s is None else f", {age_s / 86400:.1f} days old"
+        yield Leftover(
+            kind="run", what=str(run.path), why=f"an ended run{days}", bytes=_size_bytes(run.path)
+        )
+
+
+def _age_s(run: RunDirectory) -> float | None:
+    with suppress(OSError):
+        return time.time() - run.events.stat().st_mtime
+    return None
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _size_bytes(path: Path) -> int:
+    total = count = 0
+    for directory, _, files in os.walk(path):
+        for name in files:
+            count += 1
+            if count > _FILES_COUNTED:
+                return total
+            with suppress(OSError):
+                total += os.lstat(os.path.join(directory, name)).st_size
+    return total
+
+
+def remove(leftover: Leftover, system: ProcessSystem, *, within_s: float = 5.0) -> str | None:
+    """Take one thing away; why it could not be, None when it is gone."""
+    if not leftover.removable:
+        return "it is only listed"
+    if leftover.process is not None:
+        return _end(leftover.process, system, within_s)
+    if leftover.kind == "memory" and "/" not in leftover.what:
+        return None if system.remove_shared_memory(leftover.what) else "it could not be removed"
+    path = Path(leftover.what)
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _end(who: ProcessId, system: ProcessSystem, within_s: float) -> str | None:
+    hardest = getattr(signal, "SIGKILL", signal.SIGTERM)
+    for number in (signal.SIGTERM, hardest):
+        result = system.send_signal(who, number)
+        if result not in ("sent", "gone"):
+            return f"it may not be signalled ({result})"
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            if system.is_alive(who) is False:
+                return None
+            time.sleep(0.05)
+    return "it does not end (in the kernel?)"

@@ -1,0 +1,116 @@
+"""What a search for leftovers knows of this machine: runs, their processes, mapped files.
+
+Only reads. A process belongs to a run by that run's log; its token alone proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_train.client import layout
+from watchdog_train.core import events as e
+from watchdog_train.core.model import ProcessId, Value
+from watchdog_train.errors import WtrainError
+from watchdog_train.store import registry
+from watchdog_train.store.lock import is_held
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.run_paths import RunDirectory, runs_in
+from watchdog_train.system.protocol import ProcessSystem
+
+RUNS_READ = 200
+"""Logs of this place that are read for the processes they recorded; newest first."""
+
+
+class Machine(Value, frozen=True, kw_only=True):
+    """What the search knows of this user's runs before it judges anything."""
+
+    runs: tuple[RunDirectory, ...]
+    recorded: Mapping[ProcessId, str]
+    """Every process that a log recorded as a member, with its run."""
+    finished: frozenset[str]
+    held: frozenset[str]
+    """Runs that a living supervisor holds."""
+    mapped: str | None
+    """All mapped file names of this user's processes, one a line; None: cannot be told."""
+    living: Mapping[str, tuple[ProcessId, ...]]
+    """By run id: processes that carry its token, started under this boot."""
+
+
+def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
+    """Read the logs of this user's runs, and the processes that carry a token of ours."""
+    listed = [entry.directory for entry in registry.live_runs(boot_id=system.boot_id())]
+    runs = {run.path.resolve(): run for run in (*runs_in(runs_dir)[-RUNS_READ:], *listed)}
+    recorded: dict[ProcessId, str] = {}
+    finished = set()
+    held = set()
+    for run in runs.values():
+        if is_held(run.lock) is not False:
+            held.add(run.run_id)
+        try:
+            events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
+        except WtrainError:
+            continue  # a damaged log proves nothing about any process
+        if not _of_this_boot(events, system.boot_id()):
+            finished.add(run.run_id)  # whatever it was, the reboot has ended it
+            continue
+        for event in events:
+            recorded.update((who, run.run_id) for who in _named(event))
+            if isinstance(event, e.RunFinished):
+                finished.add(run.run_id)
+    return Machine(
+        runs=tuple(runs.values()),
+        recorded=recorded,
+        finished=frozenset(finished),
+        held=frozenset(held),
+        mapped=_mapped_names(system),
+        living=_living(system),
+    )
+
+
+def _of_this_boot(events: Sequence[e.AnyEvent], boot_id: str | None) -> bool:
+    started = next((event for event in events if isinstance(event, e.RunStarted)), None)
+    return started is None or None in (started.boot_id, boot_id) or started.boot_id == boot_id
+
+
+def _named(event: e.AnyEvent) -> Iterable[ProcessId]:
+    if isinstance(event, e.AttemptLaunched):
+        yield ProcessId(event.pid, event.start)
+        yield ProcessId(event.keeper_pid, event.keeper_start)
+    elif isinstance(event, e.Progress):
+        yield from (member.identity for member in event.members)
+
+
+def _living(system: ProcessSystem) -> dict[str, tuple[ProcessId, ...]]:
+    boot_id = system.boot_id() or "unknown"
+    names = (layout.ENV_RUN_ID, layout.ENV_TOKEN, layout.ENV_SCOPE)
+    found: dict[str, list[ProcessId]] = {}
+    for row in system.all_processes().values():
+        who = ProcessId(row.pid, row.start)
+        variables = None if who.pid == os.getpid() else system.environment(who.pid, names)
+        if not variables or layout.ENV_TOKEN not in variables:
+            continue
+        if f"/{boot_id}/" in variables.get(layout.ENV_SCOPE, ""):
+            run_id = variables.get(layout.ENV_RUN_ID, "")
+            if system.is_alive(who):
+                found.setdefault(run_id, []).append(who)
+    return {run_id: tuple(members) for run_id, members in found.items()}
+
+
+def _mapped_names(system: ProcessSystem) -> str | None:
+    """What the processes of this user have mapped, as one text to search in."""
+    if not os.path.isdir("/proc/self"):
+        return None
+    names: set[str] = set()
+    for row in system.all_processes().values():
+        if hasattr(os, "getuid") and system.user_id(row.pid) != os.getuid():
+            continue
+        with suppress(OSError), open(f"/proc/{row.pid}/maps", "rb") as file:
+            for line in file:
+                start = line.find(b"/dev/shm/")
+                start = start if start >= 0 else line.find(b"/wtrain-")
+                if start >= 0:
+                    names.add(line[line.find(b"/") :].decode("utf-8", "replace").rstrip())
+    return "\n".join(sorted(names)) + "\n"
