@@ -13,17 +13,15 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core import kill, ladder
+from watchdog_train.core import kill
 from watchdog_train.core.actions import (
     Action,
     AskSave,
     AskStop,
     CleanUp,
-    Launch,
     Observation,
     Record,
     StartEvidence,
-    StartSurvey,
     Wait,
 )
 from watchdog_train.core.answers import (
@@ -34,9 +32,9 @@ from watchdog_train.core.answers import (
     save_proof,
     start_evidence,
 )
+from watchdog_train.core.between import between_attempts
 from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.news import news, progress_event
-from watchdog_train.core.outcome import finish
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.core.suspect import next_stall_id, watch
@@ -214,83 +212,6 @@ def _hurried(state: State) -> bool:
     return state.stop is not None and state.stop.mode == "now"
 
 
-def _between_attempts(
-    observation: Observation, state: State, policy: Policy, remedies: Remedies
-) -> Action | None:
-    attempt = state.attempt
-    if attempt is None:
-        if state.stop is not None:
-            return Record(events=(finish(state),))
-        plan = state.next_plan or ladder.first_plan(state.argv, policy, remedies)
-        return Launch(plan=plan) if state.next_plan else Record(events=(e.PlanMade(plan=plan),))
-    observing = policy.recovery.observe and attempt.ended
-    if not (attempt.tree_gone or state.survivors or observing):
-        return None
-    if attempt.tree_gone and not attempt.ended:
-        gone = e.AttemptExited(code=None, signal=None, how_known="gone", step=attempt.last_step)
-        return Record(events=(gone,))
-    if _is_over(state, policy):
-        if observing and kill.live(observation.sample):
-            left_s = observation.now - attempt.ended_mono
-            if left_s < policy.stopping.outlive_s:
-                return Wait(until=observation.now + 0.5)
-        return Record(events=(finish(state),))
-    if state.next_plan is not None:
-        if state.backoff_until is not None and observation.now < state.backoff_until:
-            return Wait(until=min(state.backoff_until, observation.now + 0.5))
-        return Launch(plan=state.next_plan)
-    return _plan_again(observation, state, policy, remedies)
-
-
-def _is_over(state: State, policy: Policy) -> bool:
-    attempt = state.attempt
-    if attempt is None or state.stop is not None or state.given_up is not None:
-        return True
-    if state.survivors or attempt.how_known == "not-started" or policy.recovery.observe:
-        return True
-    stall = state.last_stall if attempt.stall_id is not None else None
-    if stall is not None and stall.basis == "finishing":
-        return True
-    return attempt.code == 0 and attempt.stall_id is None
-
-
-def _plan_again(
-    observation: Observation, state: State, policy: Policy, remedies: Remedies
-) -> Action:
-    """Choose the checkpoint and the settings of the next attempt, or give up, with the reasons."""
-    if observation.survey is None:
-        if "survey" in observation.running:
-            return Wait(until=observation.now + 0.05)
-        attempt = state.attempt
-        crashed = attempt is not None and attempt.stall_id is None
-        return StartSurvey(level="full" if crashed else "quick")
-    step = ladder.next_step(state, observation.survey, policy, remedies)
-    if isinstance(step, ladder.Stop):
-        given_up = e.GivenUp(why=step.why, exit_code=step.exit_code, outcome=step.outcome)
-        return Record(events=(given_up,), consumes=("survey",))
-    events: list[e.AnyEvent] = [
-        e.CheckpointRejected(path=path, format=kind, why=why) for path, kind, why in step.rejected
-    ]
-    if step.chosen is not None:
-        chosen = step.chosen
-        events.append(
-            e.CheckpointChosen(
-                path=chosen.path,
-                format=chosen.format,
-                step=chosen.step,
-                how_checked=chosen.how_checked,
-                why=chosen.why,
-            )
-        )
-    if step.delay_s > 0:
-        # Before the plan: a supervisor that dies between the two must not leave a plan that
-        # the next one launches at once.
-        until = observation.now + step.delay_s
-        events.append(e.BackingOff(delay_s=step.delay_s, until_mono=until, why=step.why))
-    events.append(e.PlanMade(plan=step.plan))
-    return Record(events=tuple(events), consumes=("survey",))
-
-
 def _stop(
     observation: Observation, state: State, _policy: Policy, _remedies: Remedies
 ) -> Action | None:
@@ -344,7 +265,7 @@ RULES: tuple[Rule, ...] = (
     _pursue_kill,
     _stop,
     _wind_up,
-    _between_attempts,
+    between_attempts,
     _pursue_stall,
     watch,
 )

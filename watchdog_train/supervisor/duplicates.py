@@ -13,17 +13,26 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
+from watchdog_train.core.jobs import TASK_VARIABLES
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
 from watchdog_train.store import requests as request_files
 
 DISTINGUISHING = (
     "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
     "SLURM_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
-    "SLURM_PROCID",
-    "RANK",
+    "PBS_JOBID",
+    "PBS_ARRAY_INDEX",
+    "LSB_JOBID",
+    "LSB_JOBINDEX",
+    "SGE_TASK_ID",
+    "WTRAIN_JOB",
+    *TASK_VARIABLES,
 )
+"""Of devices, of jobs and arrays, and of the tasks of a job."""
 KILL_WAIT_S = 90.0
 LOOK_S = 0.2
 

@@ -1,0 +1,150 @@
+"""Which task of which job a process is: environments as their starters set them."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_train.core.jobs import find_task
+
+# `srun -N1 -n4`, Slurm 22.05; what does not matter here is left out.
+SRUN = {
+    "SLURM_JOB_ID": "1234",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_NNODES": "1",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "2",
+    "SLURM_NODEID": "0",
+}
+BATCH = {
+    name: value for name, value in SRUN.items() if "STEP" not in name and name != "SLURM_PROCID"
+} | {"SLURM_PROCID": "0"}
+# `mpirun -n 2` of Open MPI 5, measured.
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-vm-20111@1",
+    "PMIX_RANK": "1",
+}
+# `mpirun -n 2` of MPICH 4, measured.
+HYDRA = {
+    "HYDI_CONTROL_FD": "7",
+    "MPI_LOCALNRANKS": "2",
+    "MPI_LOCALRANKID": "1",
+    "PMI_FD": "11",
+    "PMI_RANK": "1",
+    "PMI_SIZE": "2",
+}
+TORCH = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+
+ALONE = {
+    "nothing": {},
+    "a batch script of Slurm": BATCH,
+    "a step of one task": {**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+    "one task a node": {
+        **SRUN,
+        "SLURM_STEP_NUM_NODES": "4",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
+        "SLURM_NODEID": "2",
+    },
+    "one MPI process": {
+        **OPEN_MPI,
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_COMM_WORLD_SIZE": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+    },
+    "ranks started by hand on who knows how many machines": {**TORCH, "MASTER_ADDR": "node1"},
+    "a rank without an address": {"RANK": "1", "WORLD_SIZE": "2"},
+    "a number that is none": {**SRUN, "SLURM_PROCID": "-1"},
+    "a task outside the job": {**SRUN, "SLURM_PROCID": "4"},
+    "nonsense": {**SRUN, "SLURM_STEP_NUM_TASKS": "9" * 30},
+    "a job array": {"SLURM_JOB_ID": "1235", "SLURM_ARRAY_TASK_ID": "3"},
+    "MPICH when nobody is known to have started it": HYDRA,
+}
+
+
+@pytest.mark.parametrize("environment", ALONE.values(), ids=ALONE)
+def test_alone(environment: dict[str, str]) -> None:
+    """What carries such variables without being one of several tasks here stays alone."""
+    assert find_task(environment) is None
+
+
+SEVERAL = {
+    "srun": (SRUN, ("slurm:1234.0", 2, 4, 4)),
+    "srun on nodes with different numbers of tasks": (
+        {
+            **SRUN,
+            "SLURM_STEP_NUM_NODES": "4",
+            "SLURM_STEP_NUM_TASKS": "9",
+            "SLURM_STEP_TASKS_PER_NODE": "2(x3),3",
+            "SLURM_NODEID": "3",
+            "SLURM_PROCID": "7",
+        },
+        ("slurm:1234.0", 7, 9, 3),
+    ),
+    "a requeued job": ({**SRUN, "SLURM_RESTART_COUNT": "1"}, ("slurm:1234.0-1", 2, 4, 4)),
+    "Open MPI": (OPEN_MPI, ("mpi:prterun-vm-20111@1", 1, 2, 2)),
+    "Open MPI inside a Slurm step of one daemon a node": (
+        {**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", **OPEN_MPI},
+        ("mpi:prterun-vm-20111@1", 1, 2, 2),
+    ),
+    "MPICH": (HYDRA, ("mpi:77-88", 1, 2, 2)),
+    "srun with PMI2": ({**SRUN, "PMI_RANK": "2", "PMI_SIZE": "4"}, ("slurm:1234.0", 2, 4, 4)),
+    "torchrun around us, in a Slurm step": (
+        {
+            **SRUN,
+            **TORCH,
+            "LOCAL_WORLD_SIZE": "2",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_RESTART_COUNT": "1",
+        },
+        ("torchrun:none-1-127.0.0.1:29500", 1, 2, 2),
+    ),
+    "ranks started by hand": (TORCH, ("torch:127.0.0.1:29500", 1, 2, 2)),
+    "two of four ranks started by hand": (
+        {**TORCH, "WORLD_SIZE": "4", "MASTER_ADDR": "node1", "LOCAL_WORLD_SIZE": "2"},
+        ("torch:node1:29500", 1, 4, 2),
+    ),
+    "variables of our own": (
+        {"WTRAIN_JOB": "x/../y", "WTRAIN_TASK": "0", "WTRAIN_TASKS": "3", **SRUN},
+        ("job:x/../y", 0, 3, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize(("environment", "wanted"), SEVERAL.values(), ids=SEVERAL)
+def test_one_of_several(environment: dict[str, str], wanted: tuple[str, int, int, int]) -> None:
+    """The job's name, the task's number, how many there are and how many here."""
+    found = find_task(environment, mpi_starter="77-88")
+    assert found is not None
+    assert (found.job, found.task, found.tasks, found.here) == wanted
+
+
+def test_folders_are_safe_and_tell_jobs_apart() -> None:
+    """A name from outside never leaves its folder, and two names never share one."""
+    names = ("x/../y", "x-..-y", "é" * 100, "é" * 101, "..", "")
+    folders = []
+    for name in names:
+        found = find_task({"WTRAIN_JOB": name, "WTRAIN_TASK": "0", "WTRAIN_TASKS": "2"})
+        if found is not None:
+            folders.append(found.folder)
+            assert "/" not in found.folder
+            assert len(found.folder) < 80
+    assert len(folders) == len(set(folders)) == len(names) - 1
+
+
+def test_words_for_a_person() -> None:
+    """`ps` and the opening line call a task so."""
+    found = find_task(SRUN)
+    assert found is not None
+    assert found.words == "task 2 of 4 of Slurm step 1234.0"
