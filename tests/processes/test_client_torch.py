@@ -409,11 +409,8 @@ def train(rank, port):
     before = slot.words[L.W_ROLE]
     dist.init_process_group(
         "gloo", init_method="tcp://127.0.0.1:" + str(port), rank=rank, world_size=2)
-    parameter = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-    parameter.sum().backward()
-    optimizer.step()
-    found = [before, slot.words[L.W_ROLE], slot.words[L.W_RANK], slot.words[L.W_WORLD_SIZE]]
+    words = [L.W_ROLE, L.W_RANK, L.W_WORLD_SIZE, L.W_PHASE]
+    found = [before, *(slot.words[word] for word in words)]
     open("rank" + str(rank), "w").write(json.dumps(found))
 
 if __name__ == "__main__":
@@ -422,11 +419,69 @@ if __name__ == "__main__":
 """
 
 
-def test_children_that_start_to_train_become_ranks(training: Training) -> None:
-    """torch.multiprocessing.spawn gives children: nobody, until they take a step as a rank."""
+def test_children_that_join_a_group_become_ranks(training: Training) -> None:
+    """torch.multiprocessing.spawn gives children: nobody, until they join a process group."""
     ranks = training.json(SPAWNED.replace("PORT", str(_free_port())))
     other, rank = layout.ROLE_OTHER, layout.ROLE_RANK
-    assert ranks == [[other, rank, 1, 2], [other, rank, 2, 2]]
+    startup = layout.PHASE_STARTUP
+    assert ranks == [[other, rank, 1, 2, startup], [other, rank, 2, 2, startup]]
+
+
+LONELY = """
+import json, sys, torch.distributed as dist
+from watchdog_train.client import slot, layout as L
+
+class Group:
+    def __init__(self):
+        self.kept = dist.init_process_group
+
+try:
+    dist.init_process_group(backend="gloo", init_method="file:///none?rank=3&world_size=9",
+                            rank=7, world_size=8, timeout=None, group_name=1, wrong=True)
+except TypeError as error:
+    raised = str(error)
+words = [slot.words[word] for word in (L.W_ROLE, L.W_RANK, L.W_LOCAL_RANK, L.W_WORLD_SIZE)]
+wrapped = dist.init_process_group
+print(json.dumps([words, "wrong" in raised, wrapped.__name__, wrapped.__module__,
+                  wrapped is dist.distributed_c10d.init_process_group]))
+"""
+
+
+def test_a_rank_says_its_number_before_it_meets_the_others(training: Training) -> None:
+    """In a rendezvous that never ends its number is known; errors of the call pass through."""
+    answer = training.json(LONELY, env={"LOCAL_RANK": "5"})
+    words = [layout.ROLE_RANK, 8, 6, 8]
+    assert answer == [words, True, "init_process_group", "torch.distributed.distributed_c10d", True]
+
+
+ENDS = """
+import json, multiprocessing as mp, os, struct, sys
+from watchdog_train.client import slot, layout as L
+
+def end(number):
+    slot.open_slot()  # a forked child has none until it has something to say
+    os.link(slot.slot_dir + "/%d.slot" % os.getpid(), "end%d" % number)
+    if number == 1:
+        raise RuntimeError("planted")
+    if number == 2:
+        sys.exit(3)
+
+if __name__ == "__main__":
+    children = [mp.get_context("METHOD").Process(target=end, args=(number,)) for number in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    said = [open("end%d" % number, "rb").read() for number in range(3)]
+    print(json.dumps([struct.unpack_from("=64Q", words)[L.W_EXIT] for words in said]))
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_child_says_whether_an_exception_has_ended_it(training: Training, method: str) -> None:
+    """A child of multiprocessing has its exceptions caught, and may end by os._exit."""
+    ends = training.json(ENDS.replace("METHOD", method))
+    assert ends == [layout.EXIT_QUIET, layout.EXIT_FAILED, layout.EXIT_FAILED]
 
 
 def _free_port() -> int:

@@ -12,6 +12,7 @@ from watchdog_train.client import notes, slot, witness  # noqa: F401 - the witne
 # module -> (hook, distribution's top module, oldest version, first version beyond)
 HOOKS = {
     "torch": ("torch", "torch", (2, 0), (3, 0)),
+    "torch.distributed.distributed_c10d": ("distributed", "torch", (2, 0), (3, 0)),
     "torch._dynamo": ("dynamo", "torch", (2, 0), (3, 0)),
     "safetensors.torch": ("safetensors", "safetensors", (0, 3), (1, 0)),
     "transformers.trainer": ("transformers", "transformers", (4, 40), (6, 0)),

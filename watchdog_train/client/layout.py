@@ -44,7 +44,7 @@ W_EXPECT_UNTIL_NS = 21  # monotonic ns until which silence was announced by expe
 W_PULSE = 22  # the pulse thread, 1 Hz; never counts as progress
 W_SAVE_ANSWERED = 23  # last save-request sequence number acted on
 W_SETTINGS_TAKEN = 24  # bit i: entry i of WTRAIN_SETTINGS is in effect
-W_EXIT = 25  # 1 once the interpreter ends
+W_EXIT = 25  # EXIT_... once the interpreter ends
 W_FAULT_HANDLER = 26  # signal number that dumps all threads' stacks, 0 when not registered
 W_HOOKS_FAILED = 27  # number of hooks that failed; their texts are in the note file
 W_WORKER = 28  # DataLoader worker id + 1
@@ -60,6 +60,10 @@ W_BAR_TOTAL = 41  # how far that bar goes
 
 ROLE_UNKNOWN, ROLE_LAUNCHER, ROLE_RANK, ROLE_WORKER, ROLE_OTHER = 0, 1, 2, 3, 4
 ROLES = ("unknown", "launcher", "rank", "worker", "other")
+
+# An end without a word is 0: killed, os._exit, or an exec.
+EXIT_QUIET = 1  # no exception has ended the script; what it gave to sys.exit is not known here
+EXIT_FAILED = 2  # an exception has
 
 PHASES = (
     "unknown",

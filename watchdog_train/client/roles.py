@@ -22,9 +22,9 @@ _LAUNCHER_MODULES = (
 
 def own_role(forked, worker_id):
     """(role, rank, local rank, world size), None where it is not known."""
-    rank = _number("RANK")
-    local_rank = _number("LOCAL_RANK")
-    world = _number("WORLD_SIZE")
+    rank = number("RANK")
+    local_rank = number("LOCAL_RANK")
+    world = number("WORLD_SIZE")
     if worker_id is not None:
         return L.ROLE_WORKER, rank, local_rank, world
     argv = command_line()
@@ -37,15 +37,21 @@ def own_role(forked, worker_id):
     return L.ROLE_RANK, 0, None, None
 
 
-def late_rank():
-    """(rank, local rank, world size) of a child process that has started to train.
+def group_rank(arguments):
+    """(rank, local rank, world size) by the arguments of init_process_group, then the environment.
 
-    torch.multiprocessing.spawn makes ranks of children, which learn their number after start.
+    A rank of torch.multiprocessing.spawn says its number only there, or in the address.
     """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), _number("LOCAL_RANK"), distributed.get_world_size()
-    return None, None, None
+    address = str(arguments.get("init_method") or "")
+    rank, world = (
+        _first(
+            arguments.get(name),
+            address.partition("?")[2].partition(name + "=")[2].partition("&")[0],
+            os.environ.get(variable),
+        )
+        for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE"))
+    )
+    return rank, number("LOCAL_RANK"), world
 
 
 def is_launcher(argv):
@@ -106,9 +112,18 @@ def _multiprocessing_child(argv):
     return False
 
 
-def _number(name):
-    try:
-        value = int(os.environ[name])
-    except (KeyError, ValueError):
-        return None
-    return value if 0 <= value < 1 << 31 else None
+def number(name):
+    """A variable of the environment that is a number and not negative."""
+    return _first(os.environ.get(name))
+
+
+def _first(*texts):
+    """The first of them that is a number and not negative."""
+    for text in texts:
+        try:
+            value = int(text)
+        except (TypeError, ValueError):
+            continue
+        if 0 <= value < 1 << 31:
+            return value
+    return None

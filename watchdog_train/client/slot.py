@@ -116,14 +116,16 @@ def become_worker(number):
         pass
 
 
-def step_taken():
-    """The first optimizer step of a process that was not known as a rank: maybe it is one."""
+def become_rank(rank, local_rank, world):
+    """This process has joined a process group: a rank, whatever it was taken for."""
     try:
-        if words[L.W_ROLE] == L.ROLE_OTHER:
-            rank, local_rank, world = roles.late_rank()
-            if rank is not None:
-                _write_rank(words, rank, local_rank, world)
-                words[L.W_ROLE] = L.ROLE_RANK
+        mine = open_slot()
+        if worker_id is not None:
+            return
+        _write_rank(mine, rank, local_rank, world)
+        mine[L.W_ROLE] = L.ROLE_RANK
+        if mine[L.W_PHASE] == L.PHASE_UNKNOWN:
+            mine[L.W_PHASE] = L.PHASE_STARTUP
     except Exception:
         pass
 
@@ -138,14 +140,28 @@ def close():
     """Say that the interpreter ends; the file goes when the modules do."""
     try:
         if has_slot and not words[L.W_EXIT]:
-            words[L.W_EXIT] = 1
+            failed = _failed()
+            words[L.W_EXIT] = L.EXIT_FAILED if failed else L.EXIT_QUIET
             if words[L.W_PHASE] != L.PHASE_UNKNOWN:
-                # An exception that ended the script is kept here; it is no finished training.
-                failed = getattr(sys, "last_type", None) is not None
+                # What an exception has ended is no finished training.
                 words[L.W_PHASE] = L.PHASE_UNKNOWN if failed else L.PHASE_FINISHING
                 words[L.W_PHASE_ENTRIES] += 1
     except Exception:
         pass
+
+
+def _failed():
+    """Whether an exception has ended the script."""
+    if getattr(sys, "last_type", None) is not None:
+        return True
+    # A child of multiprocessing has its exceptions printed by its own _bootstrap, which ends the
+    # threads, and with them calls us, when it knows the exit code.
+    frame = sys._getframe(1) if "multiprocessing.process" in sys.modules else None
+    while frame is not None:
+        if frame.f_code.co_name == "_bootstrap" and "exitcode" in frame.f_locals:
+            return frame.f_locals["exitcode"] not in (0, None)
+        frame = frame.f_back
+    return False
 
 
 def unlink():

@@ -100,6 +100,8 @@ class SlotReading(Value, frozen=True, kw_only=True):
     dump_answered: int
     settings_taken: int
     exiting: bool
+    failed: bool = False
+    """Exiting because of an exception; False says nothing about the exit code."""
     fault_handler_signal: int
     hooks_failed: int
     worker: int | None

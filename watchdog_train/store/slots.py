@@ -178,6 +178,7 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         dump_answered=words[layout.W_DUMP_ANSWERED],
         settings_taken=words[layout.W_SETTINGS_TAKEN],
         exiting=bool(words[layout.W_EXIT]),
+        failed=words[layout.W_EXIT] == layout.EXIT_FAILED,
         fault_handler_signal=words[layout.W_FAULT_HANDLER],
         hooks_failed=words[layout.W_HOOKS_FAILED],
         worker=_less_one(words[layout.W_WORKER]),

@@ -160,6 +160,7 @@ class ProcessTree:
         self, rows: Mapping[int, ProcessRow], slots: Mapping[int, SlotReading]
     ) -> tuple[MemberSample, ...]:
         samples = []
+        spawning = self._spawning(slots)
         for identity, member in list(self._members.items()):
             row = rows.get(identity.pid)
             if row is None or row.identity != identity:
@@ -168,7 +169,7 @@ class ProcessTree:
             slot = slots.get(identity.pid)
             if slot is not None and slot.start not in (0, identity.start):
                 slot = None
-            known = self._identify(member, row, slot, slots)
+            known = self._identify(member, row, slot, slots, spawning)
             self._members[identity] = known
             if known.role != "keeper":
                 self._account(identity, row)
@@ -197,6 +198,7 @@ class ProcessTree:
         row: ProcessRow,
         slot: SlotReading | None,
         slots: Mapping[int, SlotReading],
+        spawning: frozenset[int],
     ) -> Member:
         """Fill in what a slot says, and notice an exec since the last look."""
         if member.role == "keeper":
@@ -209,10 +211,12 @@ class ProcessTree:
         if slot is not None and slot.role != "unknown":
             role = slot.role
             rank, local_rank, worker = slot.rank, slot.local_rank, slot.worker
-            if role == "rank" and self._inside_a_rank(member, slots):
-                role = "other"
+            if member.pid in spawning:
+                role, rank, local_rank = "launcher", None, None
+            if role == "rank" and self._inside_a_rank(member, slot, slots, spawning):
+                role, rank = "other", None
             if role in ("worker", "other") and rank is None:
-                rank = self._rank_above(member, slots)
+                rank = self._rank_above(member, slots, spawning)
         if role == "rank" and rank is None:
             rank = 0
         return Member(
@@ -235,20 +239,58 @@ class ProcessTree:
             yield above
             above = by_pid.get(above.ppid)
 
-    def _inside_a_rank(self, member: Member, slots: Mapping[int, SlotReading]) -> bool:
-        """A helper script started by a rank is not a rank, though it runs the same hooks."""
-        return any(
-            slots[above.pid].role == "rank"
-            for above in self._ancestors(member)
-            if above.pid in slots
-        )
+    def _spawning(self, slots: Mapping[int, SlotReading]) -> frozenset[int]:
+        """Scripts that are no rank themselves but have started the ranks.
 
-    def _rank_above(self, member: Member, slots: Mapping[int, SlotReading]) -> int | None:
+        The parent of torch.multiprocessing.spawn looks like a training of one process until its
+        children have joined a process group, and then waits for them without a sign of life. One
+        that takes steps is a rank, whatever helper of it joins a group of its own.
+        """
+        found: set[int] = set()
+        for member in self._members.values():
+            slot = slots.get(member.pid)
+            if slot is None or slot.role != "rank" or slot.world_size is None:
+                continue
+            if slot.world_size > 1 or slot.step is not None:
+                found.update(
+                    above.pid
+                    for above in self._ancestors(member)
+                    if above.pid in slots and _may_be_spawning(slots[above.pid])
+                )
+        return frozenset(found)
+
+    def _ranks_above(
+        self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]
+    ) -> Iterable[SlotReading]:
         for above in self._ancestors(member):
             slot = slots.get(above.pid)
-            if slot is not None and slot.role == "rank":
-                return slot.rank if slot.rank is not None else 0
-        return None
+            if slot is not None and slot.role == "rank" and above.pid not in spawning:
+                yield slot
+
+    def _inside_a_rank(
+        self,
+        member: Member,
+        slot: SlotReading,
+        slots: Mapping[int, SlotReading],
+        spawning: frozenset[int],
+    ) -> bool:
+        """A helper script started by a rank is not a rank, though it runs the same hooks.
+
+        It inherits the rank's number, or makes a group of its own; a rank that another rank has
+        started (Lightning does that) has another number in the same group.
+        """
+        return any(
+            (slot.world_size or 1) == 1
+            or slot.world_size != above.world_size
+            or slot.rank == above.rank
+            for above in self._ranks_above(member, slots, spawning)
+        )
+
+    def _rank_above(
+        self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]
+    ) -> int | None:
+        above = next(iter(self._ranks_above(member, slots, spawning)), None)
+        return None if above is None else above.rank or 0
 
     def _account(self, identity: ProcessId, row: ProcessRow) -> None:
         """Add what the process did since the last look; totals never shrink.
@@ -266,3 +308,7 @@ class ProcessTree:
         self._cpu_s += max(0.0, cpu_s - before[0])
         self._io_bytes += max(0, io_bytes - before[1])
         self._last[identity] = (max(cpu_s, before[0]), max(io_bytes, before[1]))
+
+
+def _may_be_spawning(slot: SlotReading) -> bool:
+    return slot.role == "rank" and slot.world_size is None and slot.step is None

@@ -50,7 +50,6 @@ def _steps(torch):
             words[_LAST] = _now_ns()
             if words[_PHASE] in _BEFORE_TRAINING:
                 slot.take_ownership()
-                slot.step_taken()
                 phases.set_phase(L.PHASE_TRAIN)
         except Exception:
             pass

@@ -1,0 +1,131 @@
+"""Who is a rank, a worker or a launcher: what slots say, corrected by who has started whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core.model import Member, ProcessId, ProcessRow, SlotReading
+from watchdog_train.supervisor.tree import ProcessTree
+
+
+class Processes:
+    """A machine on which nothing happens; `parents` is pid -> ppid."""
+
+    def __init__(self, parents: Mapping[int, int]) -> None:
+        self.rows = {
+            pid: ProcessRow(
+                pid=pid,
+                start=pid + 1000,
+                ppid=ppid,
+                state="S",
+                cpu_s=0.0,
+                reaped_cpu_s=0.0,
+                io_bytes=0,
+                name="python",
+            )
+            for pid, ppid in parents.items()
+        }
+
+    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
+        return self.rows
+
+    def all_processes(self) -> Mapping[int, ProcessRow]:
+        return {}
+
+    def command_line(self, pid: int) -> tuple[str, ...]:
+        return ("python", "train.py")
+
+    def environment(self, pid: int, names: Iterable[str]) -> None:
+        return None
+
+    def waits_for_input(self, pid: int) -> None:
+        return None
+
+
+def roles(parents: Mapping[int, int], *slots: SlotReading) -> dict[int, tuple[str, int | None]]:
+    """Role and rank by pid, of a tree whose root is 10."""
+    tree = ProcessTree(Processes(parents), token="t", scope="s")  # type: ignore[arg-type]
+    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    look = tree.look({slot.pid: slot for slot in slots}, now=1.0)
+    return {one.member.pid: (one.member.role, one.member.rank) for one in look.members}
+
+
+def rank(pid: int, number: int, world: int | None, **more: Any) -> SlotReading:
+    return b.slot(pid, rank=number, world_size=world, **more)
+
+
+def other(pid: int, role: Any = "other", **more: Any) -> SlotReading:
+    return b.slot(pid, role=role, rank=None, local_rank=None, world_size=None, **more)
+
+
+LONE = rank(10, 0, None)
+TREES = {
+    "a plain training": ({10: 9}, [LONE], {10: ("rank", 0)}),
+    "a helper script of a plain training": (
+        {10: 9, 11: 10},
+        [LONE, rank(11, 0, None)],
+        {10: ("rank", 0), 11: ("other", 0)},
+    ),
+    "spawned, and not yet in a group": (
+        {10: 9, 11: 10, 12: 10},
+        [LONE, other(11), other(12)],
+        {10: ("rank", 0), 11: ("other", 0), 12: ("other", 0)},
+    ),
+    "spawned ranks": (
+        {10: 9, 11: 10, 12: 10},
+        [LONE, rank(11, 0, 2), rank(12, 1, 2)],
+        {10: ("launcher", None), 11: ("rank", 0), 12: ("rank", 1)},
+    ),
+    "spawned ranks with workers": (
+        {10: 9, 11: 10, 12: 10, 13: 12, 14: 11},
+        [LONE, rank(11, 0, 2), rank(12, 1, 2), other(13, "worker", worker=0), other(14)],
+        {
+            10: ("launcher", None),
+            11: ("rank", 0),
+            12: ("rank", 1),
+            13: ("worker", 1),
+            14: ("other", 0),
+        },
+    ),
+    "one spawned rank, at its first step": (
+        {10: 9, 11: 10},
+        [LONE, rank(11, 0, 1, words=1)],
+        {10: ("launcher", None), 11: ("rank", 0)},
+    ),
+    "ranks behind a fork server": (
+        {10: 9, 11: 10, 12: 11, 13: 11},
+        [LONE, rank(12, 0, 2), rank(13, 1, 2)],
+        {10: ("launcher", None), 11: ("other", None), 12: ("rank", 0), 13: ("rank", 1)},
+    ),
+    "a training with a group of helpers": (
+        {10: 9, 11: 10, 12: 10},
+        [rank(10, 0, None, words=3), rank(11, 0, 2), rank(12, 1, 2)],
+        {10: ("rank", 0), 11: ("other", 0), 12: ("other", 0)},
+    ),
+    "rank 0 has started rank 1": (
+        {10: 9, 11: 10},
+        [rank(10, 0, 2), rank(11, 1, 2)],
+        {10: ("rank", 0), 11: ("rank", 1)},
+    ),
+    "a helper script of a rank": (
+        {10: 9, 11: 10, 12: 11},
+        [other(10, "launcher"), rank(11, 1, 2), rank(12, 1, 2)],
+        {10: ("launcher", None), 11: ("rank", 1), 12: ("other", 1)},
+    ),
+    "a helper of a rank with a group of its own": (
+        {10: 9, 11: 10},
+        [rank(10, 1, 2), rank(11, 0, 1, words=1)],
+        {10: ("rank", 1), 11: ("other", 1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_roles(name: str) -> None:
+    """The parent of spawned ranks is a launcher; what a rank has started is no rank."""
+    parents, slots, expected = TREES[name]
+    assert roles(parents, *slots) == expected
