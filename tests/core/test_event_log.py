@@ -461,3 +461,23 @@ def test_a_real_full_file_system(tmp_path: Path, spill: Path) -> None:
     finally:
         log.close(5.0)
         subprocess.run(["umount", str(mount)], timeout=10, check=True)
+
+
+def test_other_writing_is_done_beside_and_before_the_end(opened: EventLog) -> None:
+    """What the run directory needs besides events is written by the same thread, never by ours."""
+    threads: list[int] = []
+    assert opened.beside(lambda: threads.append(threading.get_ident()))
+    opened.append(LIFECYCLE, 1)
+    assert opened.close(5.0)
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+def test_other_writing_never_makes_anybody_wait(opened: EventLog) -> None:
+    """While the disk hangs some of it waits, and the rest is refused at once."""
+    free = threading.Event()
+    assert opened.beside(lambda: bool(free.wait(30.0)))
+    answers = [opened.beside(lambda: None) for _ in range(event_log.MAX_BESIDE + 2)]
+    assert answers[0]
+    assert not answers[-1]
+    free.set()

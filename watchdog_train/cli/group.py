@@ -43,6 +43,9 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "show": CommandRow("Understand", "show:show", "Show one stall: who was stuck, where and why."),
     "dump": CommandRow("Understand", "dump:dump", "Collect evidence now, without ending anything."),
+    "replay": CommandRow(
+        "Understand", "replay:replay", "Judge a recorded trace again, with other settings."
+    ),
     "report": CommandRow("Understand", "report:report", "Tell what happened to a run."),
     "checkpoints": CommandRow(
         "Prepare", "checkpoints:checkpoints", "List checkpoints and tell which are whole."

@@ -222,6 +222,10 @@ class Output(Section, frozen=True, kw_only=True):
     progress_every_s: Annotated[
         float, _positive("time between progress events in the log, and plain progress lines / 10")
     ] = 30.0
+    trace_cap_bytes: Annotated[
+        int,
+        Meta(ge=0, description="of trace.jsonl, for `wtrain replay`; the newest are kept; 0: none"),
+    ] = 32 * 1024 * 1024
 
 
 class Policy(Section, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -45,6 +46,7 @@ RETRY_S = 0.5
 SAMPLED = (Progress, PhaseChanged)
 """Types that are left out, unnumbered, when there is no room for them; all others are kept."""
 MAX_WAITING_BYTES = 16 * 1024 * 1024
+MAX_BESIDE = 256
 SAMPLED_UNTIL_BYTES = MAX_LOG_BYTES * 3 // 4
 _BINARY = getattr(os, "O_BINARY", 0)
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
@@ -99,6 +101,7 @@ class EventLog:
         self._waiting: deque[_Line] = deque()
         self._waiting_bytes = 0
         self._left_out = 0
+        self._beside: deque[Callable[[], None]] = deque()
         self._durable_seq = seq
         self._trouble: str | None = None
         self._closing = False
@@ -203,6 +206,18 @@ class EventLog:
         spill = None if self._spill.trouble else str(self._spill.path)
         return LogBehind(behind_s=round(behind_s, 3), spill=spill, why=why)
 
+    def beside(self, work: Callable[[], None]) -> bool:
+        """Have other writing to the run directory done by the writer, in its spare moments.
+
+        Returns at once, False when too much of it waits already. The work must not raise.
+        """
+        with self._changed:
+            if len(self._beside) >= MAX_BESIDE:
+                return False
+            self._beside.append(work)
+            self._changed.notify_all()
+        return True
+
     def close(self, timeout_s: float) -> bool:
         """Write what waits and end the writer; False when the log is still behind then.
 
@@ -236,8 +251,12 @@ class EventLog:
     def _write(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
+                self._changed.wait_for(lambda: self._waiting or self._beside or self._closing)
                 batch = tuple(self._waiting)
+                work = None if batch or not self._beside else self._beside.popleft()
+            if work is not None:
+                work()
+                continue
             if not batch:
                 return
             try:

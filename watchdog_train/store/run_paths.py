@@ -53,6 +53,11 @@ class RunDirectory:
         return self.path / "config.yaml"
 
     @property
+    def trace(self) -> Path:
+        """The sampled signals; its older part lies beside it."""
+        return self.path / "trace.jsonl"
+
+    @property
     def lock(self) -> Path:
         """Held by the supervisor of this run."""
         return self.path / "lock"

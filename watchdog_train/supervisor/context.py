@@ -11,6 +11,7 @@ from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.store.trace_file import TraceFile
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.launch import LaunchedKeeper
@@ -28,6 +29,7 @@ class Context:
     policy: Policy
     system: ProcessSystem
     log: EventLog
+    trace: TraceFile
     children: ChildTable
     tasks: Tasks
     signals: SignalQueue

@@ -34,6 +34,7 @@ class Supervisor:
         self._performer = Performer(context, self._observer)
         self._requests_at = 0.0
         self._log_was_behind = False
+        self._trace_is_lacking = False
         self.on_launched: Callable[[], None] | None = None
         """Called once, when the first attempt runs."""
 
@@ -169,3 +170,7 @@ class Supervisor:
             for line in narrate(behind, self.state):
                 self._context.display.say(line)
         self._log_was_behind = behind is not None
+        trouble = self._context.trace.trouble
+        if trouble is not None and not self._trace_is_lacking:
+            self._trace_is_lacking = True
+            self._context.display.say(f"wtrain: trace.jsonl lacks samples: {trouble}")

@@ -22,6 +22,7 @@ from watchdog_train.core.actions import (
 from watchdog_train.core.detect import Verdict, verdict
 from watchdog_train.core.model import Member, MemberSample, Sample
 from watchdog_train.core.state import AttemptRecord, State
+from watchdog_train.core.trace import TraceWriter
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.slots import read_note, read_saves, read_slots
 from watchdog_train.supervisor.context import Context
@@ -59,6 +60,7 @@ class Observer:
         self._last_words = LastWords(context.slot_dir)
         self._judged: tuple[MemberSample, ...] = ()
         self._final: tuple[MemberSample, ...] = ()
+        self._trace: TraceWriter | None = None
         self.requests: deque[Request] = deque()
 
     def members_ever(self) -> frozenset[int]:
@@ -197,6 +199,7 @@ class Observer:
         self._track = tracks.advance(self._track, self._sample, detection)
         self._pace = paces.advance(self._pace, self._sample)
         self._verdict = verdict(self._track, self._sample, detection)
+        self._keep(state, attempt)
         if attempt.launched and self._ending.settle(
             context.directory.attempt(attempt.attempt),
             now,
@@ -204,6 +207,20 @@ class Observer:
             keeper_alive=look.keeper_alive,
         ):
             self._hear_last_words()
+
+    def _keep(self, state: State, attempt: AttemptRecord) -> None:
+        """Add this look to the trace."""
+        context = self._context
+        if not context.trace.wanted or not attempt.launched:
+            return
+        if self._trace is None:
+            # Times go on where the supervisor before left off, though its clock may be gone.
+            age_s = max(0.0, time.time() - (state.started_at or time.time()))
+            origin = self._sample.at - age_s
+            self._trace = TraceWriter(origin=origin, poll_s=context.policy.detection.poll_s)
+        line = self._trace.line(self._sample, attempt.attempt)
+        if line is not None:
+            context.trace.append(line)
 
     def _tcp_bytes(self, look: TreeLook) -> int | None:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.

@@ -32,6 +32,7 @@ from watchdog_train.store.places import (
     release_runtime_directory,
 )
 from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.store.trace_file import TraceFile
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
@@ -106,11 +107,18 @@ class RunSession:
         hup_ignored = (
             hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         )
+        log = EventLog.open(directory.events, spill_dir=spill_dir)
         return Context(
             directory=directory,
             policy=policy,
             system=system,
-            log=EventLog.open(directory.events, spill_dir=spill_dir),
+            log=log,
+            trace=TraceFile(
+                directory.trace,
+                poll_s=policy.detection.poll_s,
+                cap_bytes=policy.output.trace_cap_bytes,
+                beside=log.beside,
+            ),
             children=children,
             tasks=Tasks(children),
             signals=SignalQueue(),
@@ -246,6 +254,7 @@ class RunSession:
         if context.keeper is not None:
             context.keeper.close()
         context.log.close(2.0)
+        context.trace.close()
         if finished:
             registry.forget(self.directory)
             self._remove_slot_dir()

@@ -1,0 +1,159 @@
+"""`wtrain replay RUN-OR-TRACE`: what the detector would have called, under other settings.
+
+Must not hold the trace in memory: it may be ten million lines long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from watchdog_train.cli.options import json_option, runs_dir_option
+
+if TYPE_CHECKING:
+    from watchdog_train.core.policy import Policy
+    from watchdog_train.core.replaying import Replay
+    from watchdog_train.core.trace_reading import TraceReader
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A trace, and the settings that belong to it."""
+
+    path: Path
+    config: Path | None
+    title: str
+
+
+@click.command(short_help="Judge a recorded trace again, with other settings.")
+@click.argument("source", metavar="[RUN-OR-TRACE]", required=False)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Settings file.  [default: the run's own; for a file ./wtrain.yaml, if there is one]",
+)
+@json_option
+@runs_dir_option
+def replay(
+    source: str | None, config_file: Path | None, as_json: bool, runs_dir: Path | None
+) -> None:
+    """Say what would have been called a stall, and when.
+
+    Runs the detector over the trace.jsonl of a run, or over any file of that format, under its own
+    clock. Nothing is started or ended. A trace holds no stacks: every look says "unknown", so a
+    stall that stacks would prove comes later here than in the run.
+    """
+    from watchdog_train.core.replaying import Replay
+    from watchdog_train.core.trace_reading import TraceReader
+    from watchdog_train.errors import WtrainError
+    from watchdog_train.store.trace_file import trace_lines
+
+    chosen = _source(source, runs_dir)
+    policy = _policy(chosen, config_file)
+    reader, judged = TraceReader(), Replay(policy)
+    for line, torn in trace_lines(chosen.path):
+        found = reader.read(line, torn=torn)
+        if found is None:
+            continue
+        if found.new_attempt:
+            judged.begin_attempt()
+        judged.judge(found.sample)
+    if reader.samples == 0:
+        raise WtrainError(
+            "there is no sample in this trace" + "".join(f"\n{p}" for p in reader.problems[:3]),
+            context=str(chosen.path),
+            hint='samples look like this: {"t":12.0,"ranks":{"0":{"step":7,"phase":"train"}},...}',
+            reference="trace-empty",
+        )
+    if not reader.has_header:
+        click.echo("wtrain: the trace has no header; poll_s is taken from the samples", err=True)
+    for problem in reader.problems:
+        click.echo(f"wtrain: {problem}", err=True)
+    if judged.left_out:
+        click.echo(f"wtrain: {judged.left_out} more verdicts are left out", err=True)
+    if as_json:
+        from watchdog_train.cli.json_output import print_json
+
+        print_json(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "verdicts": judged.findings,
+                "first_stall_t": judged.first_stall_t,
+            }
+        )
+        return
+    _print_table(chosen, reader, judged)
+
+
+def _source(reference: str | None, runs_dir: Path | None) -> _Source:
+    """A file, or the trace of a run.
+
+    Raises:
+        WtrainError: there is no such thing, or the run has no trace.
+    """
+    from watchdog_train.errors import WtrainError
+    from watchdog_train.store.resolve import resolve
+    from watchdog_train.store.run_paths import LATEST
+
+    if reference is not None:
+        path = Path(reference).expanduser()
+        if path.is_file() and path.name != LATEST:
+            return _Source(path, None, str(path))
+        if path.suffix in (".jsonl", ".json") and not path.exists():
+            raise WtrainError("there is no such file", context=reference, reference="trace-unknown")
+    run = resolve(reference, runs_dir)
+    if not run.trace.is_file():
+        raise WtrainError(
+            "this run has no trace.jsonl",
+            context=str(run.path),
+            hint="runs record one unless output.trace_cap_bytes is 0",
+            reference="trace-missing",
+        )
+    return _Source(run.trace, run.config if run.config.is_file() else None, run.run_id)
+
+
+def _policy(chosen: _Source, config_file: Path | None) -> Policy:
+    from watchdog_train.config import ConfigError, load
+
+    try:
+        return load(config_file or chosen.config).policy
+    except ConfigError as error:
+        if config_file is not None or chosen.config is None:
+            raise
+        # Written by another version of wtrain: the samples are worth a look all the same.
+        click.echo(
+            f"wtrain: the run's own settings cannot be used, the defaults are: {error.message}",
+            err=True,
+        )
+        return load(None).policy
+
+
+def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
+    from watchdog_train.report.words import duration
+
+    what = f"{chosen.title}: {reader.samples} samples, {duration(reader.seconds)}"
+    if not judged.findings:
+        click.echo(f"{what}; nothing would have been called")
+        return
+    click.echo(what)
+    rows = [("t", "verdict", "phase", "basis", "why")]
+    rows += [
+        (f"{found.t:.1f}", found.kind, found.phase, found.basis, found.why)
+        for found in judged.findings
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        cells = [row[0].rjust(widths[0])]
+        cells += [row[column].ljust(widths[column]) for column in (1, 2, 3)]
+        click.echo("  ".join([*cells, row[4]]).rstrip())
+    if judged.first_stall_t is None:
+        click.echo("no stall: nothing would have been ended")
+    else:
+        click.echo(f"first stall at {judged.first_stall_t:.1f} s")
