@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from watchdog_train import errors
-from watchdog_train.core import ladder, outcome
+from watchdog_train.core import ladder, outcome, plans
 from watchdog_train.core.ladder import Restart, Stop, first_plan, next_step
 from watchdog_train.core.model import (
     CheckpointFinding,
@@ -490,6 +490,36 @@ def test_a_path_with_spaces_stays_one_argument():
 def test_the_scripts_own_resume_option(words, expected):
     """Options that ask to resume are seen, others of similar names are not."""
     assert own_resume_option(["train.py", *words.split()]) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("fit --ckpt_path last", "--ckpt_path"),
+        ("ckpt_path=logs/last.ckpt", "ckpt_path"),
+        ("ckpt_path=null", None),
+    ],
+)
+def test_an_option_of_one_framework(words, expected):
+    """--ckpt_path resumes in LightningCLI and hydra; elsewhere it may name where to save."""
+    assert own_resume_option(["train.py", *words.split()], "lightning") == expected
+    assert own_resume_option(["train.py", *words.split()], "torch") is None
+
+
+@pytest.mark.parametrize(("ordinal", "via"), [(2, "hook"), (None, "env")])
+def test_lightning_resumes_by_hook_only_what_a_hook_has_written(ordinal, via):
+    """Without a record nobody knows which of several fits a checkpoint is of."""
+    finding = CheckpointFinding(
+        path="/out/last.ckpt",
+        format="lightning",
+        step=20,
+        whole=True,
+        why="",
+        how_checked="recorded",
+        ordinal=ordinal,
+    )
+    choice = plans.Choice(chosen=finding, rejected=())
+    assert plans.resume(ARGV, choice, None, None).via == via
 
 
 # -- plans -------------------------------------------------------------------------------------

@@ -106,6 +106,20 @@ def test_a_resume_is_verified_at_the_first_step(
     assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok]
 
 
+def test_a_resume_is_not_judged_by_the_folds_before() -> None:
+    """The checkpoint is the second fit's: the steps of the first say nothing about it."""
+    checkpoint = CheckpointRef(
+        path="/o", format="lightning", step=7, how_checked="recorded", ordinal=2
+    )
+    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
+    state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
+    assert not any(isinstance(event, e.ResumeVerified) for event in tell(state, b.rank(words=3)))
+    second = b.rank(words=8, train_ordinal=2)
+    told = tell(state, second, resumed_step=7)
+    assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [True]
+
+
 def test_a_keeper_that_dies_alone_is_said_once() -> None:
     """Training lives on; that its exit code will not be known is worth a word."""
     first = tell(b.running(), b.rank(words=2))

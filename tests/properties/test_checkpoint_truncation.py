@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.checkpoint_samples import (
     LEGACY,
     hf_files,
+    lightning_zip,
     look,
     safetensors,
     torch_zip,
@@ -25,6 +26,7 @@ SINGLE = {
     "model.pt": torch_zip(),
     "model.safetensors": safetensors(),
     "model.pth": LEGACY,
+    "last.ckpt": lightning_zip(3),
 }
 
 
@@ -97,7 +99,7 @@ def test_the_full_level_sees_every_flipped_bit_of_the_data(tmp_path: Path, posit
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    name=st.sampled_from(["model.pt", "model.safetensors", "model.pth"]),
+    name=st.sampled_from(list(SINGLE)),
     flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=8),
 )
 def test_garbage_is_answered_and_never_raises(tmp_path: Path, name, flips):

@@ -10,6 +10,7 @@ from watchdog_train.checkpoints import (
     dcp,
     deepspeed,
     hf,
+    lightning,
     megatron,
     safetensors,
     torch_zip,
@@ -18,6 +19,7 @@ from watchdog_train.checkpoints.formats import Candidate, Format
 
 FORMATS: tuple[Format, ...] = (
     hf.HuggingFaceFormat(),
+    lightning.LightningFormat(),
     accelerate.AccelerateFormat(),
     megatron.MegatronFormat(),
     deepspeed.DeepspeedFormat(),

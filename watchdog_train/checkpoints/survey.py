@@ -17,6 +17,7 @@ import msgspec
 from watchdog_train.checkpoints.files import Sizes, UnreadableError, sizes_of
 from watchdog_train.checkpoints.find import find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Level, Limits, Verdict
+from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
 from watchdog_train.checkpoints.registry import BY_NAME, newest_first
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
@@ -62,6 +63,25 @@ class _Records:
 
     def of(self, path: str) -> SaveRecord | None:
         return self._newest.get(_real(path))
+
+    def training_of(self, candidate: Candidate) -> tuple[int | None, str | None]:
+        """(ordinal, home) of the training that wrote it.
+
+        A process that dies between a save of Lightning's and its record leaves a whole file of
+        which nobody says whose it is: then the others in that directory tell, if they agree.
+        """
+        record = self.of(candidate.path)
+        if record is not None:
+            return record.ordinal, record.home
+        if candidate.format != LIGHTNING_NAME:
+            return None, None
+        folder = os.path.dirname(_real(candidate.path))
+        beside = {
+            (record.ordinal, record.home)
+            for path, record in self._newest.items()
+            if os.path.dirname(path) == folder and record.format == LIGHTNING_NAME
+        }
+        return beside.pop() if len(beside) == 1 else (None, None)
 
     def covers(self, candidate: Candidate) -> bool:
         """Whether every file is exactly as it was when the save had ended."""
@@ -118,7 +138,7 @@ def survey(
         )
         verdict = _judge(candidate, limits, records, moving.get(candidate.path))
         whole_found = whole_found or verdict.whole is True
-        findings.append(_finding(candidate, verdict, records.of(candidate.path)))
+        findings.append(_finding(candidate, verdict, *records.training_of(candidate)))
     return Survey(findings=tuple(findings), directories=found.directories, problem=problem)
 
 
@@ -183,7 +203,7 @@ def _unfinished_inside(candidate: Candidate) -> bool:
 
 
 def _finding(
-    candidate: Candidate, verdict: Verdict, record: SaveRecord | None
+    candidate: Candidate, verdict: Verdict, ordinal: int | None, home: str | None
 ) -> CheckpointFinding:
     name = candidate.format
     if name == TORCH_NAME and verdict.whole is not False and _is_legacy(candidate.path):
@@ -195,7 +215,8 @@ def _finding(
         whole=verdict.whole,
         why=verdict.why,
         how_checked=verdict.how_checked,
-        ordinal=record.ordinal if record is not None else None,
+        ordinal=ordinal,
+        home=home,
         saved_at=candidate.mtime_ns / 1e9 if candidate.files else None,
     )
 

@@ -263,7 +263,7 @@ class TorchFormat:
 
     def _is_candidate(self, directory: str, entry: Entry) -> bool:
         name = entry.name.removesuffix(".tmp")
-        if not name.endswith(SUFFIXES) or name.startswith(_PARTS):
+        if not name.endswith(SUFFIXES) or name.startswith((".", *_PARTS)):
             return False
         if not name.endswith(".bin"):
             return True

@@ -122,6 +122,7 @@ ENV_ATTEMPT = "WTRAIN_ATTEMPT"
 ENV_RESUME_FROM = "WTRAIN_RESUME_FROM"
 ENV_SLOT_DIR = "WTRAIN_SLOT_DIR"
 ENV_SETTINGS = "WTRAIN_SETTINGS"  # JSON list of {"id", ...} applied in process, in bit order
-ENV_RESUME_HOOK = "WTRAIN_RESUME_HOOK"  # JSON {"via","format","path","step","output_dir","ordinal"}
+# JSON {"via","format","path","step","output_dir","ordinal","recorded"}
+ENV_RESUME_HOOK = "WTRAIN_RESUME_HOOK"
 ENV_ATTEMPT_DIR = "WTRAIN_ATTEMPT_DIR"  # where the client appends saves.<pid>.jsonl
 ENV_NO_PTRACER = "WTRAIN_NO_PTRACER"  # 1: do not allow any process of this user to attach

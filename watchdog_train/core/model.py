@@ -212,6 +212,8 @@ class CheckpointRef(Value, frozen=True, kw_only=True):
     how_checked: str
     ordinal: int | None = None
     """Which call of train() or fit() wrote it, where the save hook recorded that."""
+    home: str | None = None
+    """As in SaveRecord."""
 
 
 class SaveRecord(Value, frozen=True, kw_only=True):
@@ -220,10 +222,13 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     path: str
     """Absolute: the directory of a checkpoint, or its single file."""
     format: str
-    """"hf", "torch" or "safetensors"."""
+    """"hf", "lightning", "torch" or "safetensors"."""
     step: int | None = None
     ordinal: int | None = None
     output_dir: str | None = None
+    home: str | None = None
+    """By what the hook knows the training again, where that is not output_dir: Lightning writes
+    into a new version_N at every start."""
     t: float = 0.0
     """Unix seconds, when the save had ended."""
     files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
@@ -241,6 +246,7 @@ class CheckpointFinding(Value, frozen=True, kw_only=True):
     why: str
     how_checked: str
     ordinal: int | None = None
+    home: str | None = None
     saved_at: float | None = None
     """Unix seconds, by the newest of its files; tells what an earlier run has left."""
 

@@ -136,7 +136,7 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     attempt = state.attempt
     if attempt is None or attempt.resume_ok is not None or attempt.plan.checkpoint is None:
         return []
-    if step is None:
+    if step is None or _is_to_come(observation.sample, attempt.plan.checkpoint.ordinal):
         return []
     expected = attempt.plan.checkpoint.step
     loaded = observation.resumed_step is not None
@@ -151,6 +151,12 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
         ok = False
         why = "a whole checkpoint existed, but the training did not load it"
     return [e.ResumeVerified(expected_step=expected, first_step=step, ok=ok, why=why)]
+
+
+def _is_to_come(sample: Sample, ordinal: int | None) -> bool:
+    """Whether the training that the checkpoint is for has not begun: fold 2 comes after fold 1."""
+    begun = max((slot.train_ordinal for _, slot in judged(sample)), default=0)
+    return ordinal is not None and begun < ordinal
 
 
 def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:

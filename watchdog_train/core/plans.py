@@ -33,6 +33,9 @@ _OWN_RESUME = frozenset(
     )
 )  # fmt: skip
 
+_OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
+"""Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
+
 
 class RemedySpec(Value, frozen=True, kw_only=True):
     """What the core must know of a remedy; the catalogue adds what a person wants to read."""
@@ -94,6 +97,7 @@ def build(
             step=checkpoint.step,
             how_checked=checkpoint.how_checked,
             ordinal=checkpoint.ordinal,
+            home=checkpoint.home,
         )
     return Plan(
         attempt=attempt,
@@ -156,11 +160,11 @@ def resume(
     if resume_arg:
         new_argv = with_arguments(argv, resume_arg, chosen.path)
         return Resume(argv=new_argv, via="argv", words=f"It resumes from {what}.")
-    own = own_resume_option(argv)
+    own = own_resume_option(argv, chosen.format)
     if own is not None:
         words = f"The newest checkpoint is {what}; {own} in the command decides what is loaded."
         return Resume(argv=argv, via="script", words=words)
-    if chosen.format == "hf":
+    if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
         return Resume(argv=argv, via="hook", words=f"It resumes from {what}.")
     words = (
         f"The newest checkpoint is {what}; only WTRAIN_RESUME_FROM names it: unless the script "
@@ -179,12 +183,15 @@ def _nothing_found(survey: Survey | None) -> str:
     return f"No checkpoint of this run can be used{problem}, so training begins from its start."
 
 
-def own_resume_option(argv: Sequence[str]) -> str | None:
+def own_resume_option(argv: Sequence[str], format_name: str = "") -> str | None:
     """The option by which the command itself asks to resume, None when there is none."""
+    known = _OWN_RESUME | _OWN_RESUME_OF.get(format_name, frozenset())
     for word in argv[1:]:
         name, _, value = word.partition("=")
+        if value.lower() in ("null", "none"):
+            continue
         option = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
-        if option in _OWN_RESUME and (word.startswith("-") or value):
+        if option in known and (word.startswith("-") or value):
             return name
         if option == "init_from" and value == "resume":
             return word

@@ -59,8 +59,9 @@ def training_environment(
                 "format": plan.checkpoint.format,
                 "path": plan.checkpoint.path,
                 "step": plan.checkpoint.step,
-                "output_dir": os.path.dirname(plan.checkpoint.path),
+                "output_dir": plan.checkpoint.home or os.path.dirname(plan.checkpoint.path),
                 "ordinal": plan.checkpoint.ordinal,
+                "recorded": plan.checkpoint.how_checked == "recorded",
             }
         )
     # setproctitle overwrites the environment that /proc shows, and with it the token.
