@@ -232,6 +232,7 @@ def families_page(fields: Fields) -> str:
     for name, heading in (
         ("Signature", "Keys of a signature"),
         ("ProcessClause", "Keys of a process clause"),
+        ("RanksClause", "Keys of a ranks clause"),
         ("HostClause", "Keys of a host clause"),
     ):
         lines += ["", f"### {heading}", "", *fields(classes[name])]

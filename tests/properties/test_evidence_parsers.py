@@ -11,12 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from watchdog_train.core.diagnose import diagnose
 from watchdog_train.core.stacks import FRAMES_CAP
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import fault_handler, pyspy
 from watchdog_train.evidence.logs import clean_line, tail
 from watchdog_train.evidence.redact import redact_text
+from watchdog_train.evidence.text.gather import gather
+from watchdog_train.evidence.text.sources import Source, read_sources
 from watchdog_train.rules import load_rules
+
+RULES = load_rules()
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -47,6 +52,131 @@ def test_any_text_is_no_exception(text):
     pyspy.parse(text, 1)
     fault_handler.parse(text)
     clean_line(text)
+
+
+PIECES = st.sampled_from(
+    [
+        *(
+            "Process 12: python a.py",
+            "Python v3.10",
+            'Thread 1 (idle): "MainThread"',
+            "    f (a.py:3)",
+        ),
+        *("Thread 2 (LWP 9):", "#0  f (x=1) at b.c:2", "    at c.cc:5", "(gdb) py-bt"),
+        *(
+            "Traceback (most recent call last):",
+            '  File "a.py", line 1, in f',
+            "    x = (",
+            "E: no",
+        ),
+        *(
+            "Traceback (most recent call first):",
+            "Traceback for thread 9 [] (most recent call last):",
+        ),
+        *(
+            "  PID STAT COMMAND",
+            "   12 Z    python",
+            "State:\tD (disk sleep)",
+            "[<0>] nfs_wait+0x1/0x2",
+        ),
+        *(
+            "rank 0 (pid 4): in f (a.py:1), state S",
+            "thread MainThread 4 main",
+            "",
+            "[rank1]: oops",
+        ),
+        *(
+            "2024-01-01 10:00:00 step 3",
+            "  * frame #0: 0x1 lib`f + 8",
+            "* thread #1",
+            "KeyboardInterrupt",
+        ),
+    ]
+) | st.text(max_size=30)
+
+
+@given(st.lists(PIECES, max_size=25), st.text(max_size=30))
+def test_any_mixture_of_formats_is_no_exception(lines, name):
+    """Torn, mixed and foreign text gives what is whole in it, and a diagnosis."""
+    evidence = gather([Source(name=name, text="\n".join(lines))])
+    diagnosis, _ = diagnose(evidence, RULES)
+    assert 0 <= diagnosis.confidence <= 1
+
+
+RECORDER = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "entries",
+                    "pg_status",
+                    "rank",
+                    "0",
+                    "rank_1",
+                    "profiling_name",
+                    "collective_seq_id",
+                    "process_group",
+                    "input_sizes",
+                    "state",
+                    "last_enqueued_collective",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=30,
+)
+
+
+@given(RECORDER, st.sampled_from(["rank0.json", "fr.json", "x.txt"]))
+def test_any_json_file_is_no_exception(value, name):
+    """A Flight Recorder dump, or anything that looks like one."""
+    gather([Source(name=name, text=json.dumps(value))])
+
+
+HOSTILE = (
+    "#0 " + "(" * 3900,
+    "#0 f" + " (" * 1900,
+    "    f" + " (a:1" * 700,
+    "a(" * 1900 + ")" * 100,
+    "Thread 1 (idle): " + '"' * 3900,
+    "[" * 3900,
+    "(" + "a" * 3900,
+    "1/2 [" * 800,
+    "rank" * 900,
+    "step 1 " * 500,
+    "http://" * 500,
+)
+
+
+@pytest.mark.parametrize("line", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_line_costs_more_than_its_length(line):
+    """Hostile lines are read in linear time, as a dump and as a log."""
+    text = (
+        'Thread 1 (LWP 2 "x"):\n' + f"{line}\n" * 200 + 'Thread 3 (idle): "M"\n' + f"{line}\n" * 200
+    )
+    started = time.process_time()
+    diagnose(gather([Source(name="x", text=text)]), RULES)
+    assert time.process_time() - started < 5
+
+
+def test_a_huge_log_is_read_at_its_ends(tmp_path):
+    """A sparse file of 1 GiB costs its head and its tail."""
+    path = tmp_path / "rank0.log"
+    with path.open("wb") as file:
+        file.write(b"first line\n" + b"x" * 5000 + b"\n")
+        file.seek(1 << 30)
+        file.write(b"\nlast line\n")
+    started = time.monotonic()
+    sources, _ = read_sources([str(path)])
+    assert sources[0].cut
+    assert sources[0].text.startswith("first line")
+    assert sources[0].text.endswith("last line\n")
+    assert len(sources[0].text) < 8 << 20
+    assert time.monotonic() - started < 5
 
 
 THREAD = "Thread 0x00007f1 (most recent call first):\n"

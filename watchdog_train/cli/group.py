@@ -46,6 +46,9 @@ COMMANDS: dict[str, CommandRow] = {
     "replay": CommandRow(
         "Understand", "replay:replay", "Judge a recorded trace again, with other settings."
     ),
+    "diagnose": CommandRow(
+        "Understand", "diagnose:diagnose", "Name the cause behind dumps and logs you bring."
+    ),
     "report": CommandRow("Understand", "report:report", "Tell what happened to a run."),
     "checkpoints": CommandRow(
         "Prepare", "checkpoints:checkpoints", "List checkpoints and tell which are whole."

@@ -20,7 +20,7 @@ FLAT_CPU_SHARE = 0.02
 """Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
 BUSY_CPU_SHARE = 0.2
 
-How = Literal["py-spy", "py-spy native", "fault handler", "exit"]
+How = Literal["py-spy", "py-spy native", "fault handler", "gdb", "text", "traceback", "exit"]
 
 
 class ProcessEvidence(Value, frozen=True, kw_only=True):
@@ -37,6 +37,8 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     """Secrets removed."""
     state: str | None = None
     wchan: str | None = None
+    kernel: tuple[str, ...] = ()
+    """Its stack in the kernel, innermost first, where it could be read."""
     waits: str | None = None
     """What the main thread waits for in the kernel, in words: `futex without a time limit`."""
     sealed: bool | None = None
@@ -81,6 +83,11 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
         """The main thread, when its stack was captured."""
         return next((thread for thread in self.threads if thread.main), None)
 
+    @property
+    def who(self) -> str:
+        """`rank 0 (pid 4242)`; text without a pid gives processes numbers below zero."""
+        return f"{self.label} (pid {self.pid})" if self.pid > 0 else self.label
+
     def line(self) -> str:
         """One line for the list of evidence."""
         parts = []
@@ -94,7 +101,7 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
             parts.append(f"CPU {self.cpu_share:.0%}")
         if self.waits:
             parts.append(self.waits)
-        return f"{self.label} (pid {self.pid}): {', '.join(parts) or 'no stack'}"
+        return f"{self.who}: {', '.join(parts) or 'no stack'}"
 
 
 class LogText(Value, frozen=True, kw_only=True):
@@ -102,6 +109,24 @@ class LogText(Value, frozen=True, kw_only=True):
 
     source: str
     lines: tuple[str, ...]
+    rank: int | None = None
+    """Whose log it is, where each rank has its own."""
+
+
+class CollectiveFact(Value, frozen=True, kw_only=True):
+    """The collective that one rank was in or at last, of its log or its Flight Recorder."""
+
+    rank: int
+    group: str = ""
+    seq: int | None = None
+    op: str | None = None
+    """In capitals, without separators: ALLREDUCE."""
+    size: str | None = None
+    """Element counts or shapes, only compared for equality."""
+    last_enqueued: int | None = None
+    last_completed: int | None = None
+    timed_out: bool = False
+    from_recorder: bool = False
 
 
 class HostFacts(Value, frozen=True, kw_only=True):
@@ -135,6 +160,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     exit: ExitStatus | None = None
     host: HostFacts = HostFacts()
     locks: tuple[LockFact, ...] = ()
+    collectives: tuple[CollectiveFact, ...] = ()
+    world_size: int | None = None
 
 
 class BundleVerdict(Value, frozen=True, kw_only=True):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 
+from watchdog_train.core.collectives import Comparison, compare, from_log
 from watchdog_train.core.facts import (
     BUSY_CPU_SHARE,
     FLAT_CPU_SHARE,
@@ -13,8 +12,11 @@ from watchdog_train.core.facts import (
     HostFacts,
     ProcessEvidence,
 )
+from watchdog_train.core.log_lines import LINE_CAP
+from watchdog_train.core.log_search import Hit, LogIndex, compiled
 from watchdog_train.core.model import Value
-from watchdog_train.core.rules import HostClause, ProcessClause, Signature
+from watchdog_train.core.ranks import standings
+from watchdog_train.core.rules import HostClause, ProcessClause, RanksClause, Signature
 from watchdog_train.core.stacks import (
     ThreadStack,
     deciding_frame,
@@ -23,12 +25,6 @@ from watchdog_train.core.stacks import (
     is_idle_helper,
     is_idle_worker,
     own_frames,
-)
-
-LINE_CAP = 2000
-"""Characters of a log line that regular expressions see: bounded work on untrusted text."""
-_PROGRESS = re.compile(
-    r"\d+/\d+ \[|\bstep[ =:]+\d+|\biter(?:ation)?[ =:]+\d+|'(?:loss|epoch)':", re.IGNORECASE
 )
 
 
@@ -45,48 +41,103 @@ class Match(Value, frozen=True, kw_only=True):
     signature: Signature
     bound: tuple[Bound, ...]
     """One per clause that is not `absent`; the first is the culprit."""
-    line: str | None
+    hit: Hit | None
     """The log line that it was recognised by."""
 
 
-@lru_cache(maxsize=1024)
-def _regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+class Scene:
+    """One piece of evidence with what many signatures ask of it, worked out once."""
+
+    def __init__(self, evidence: Evidence, frames: Mapping[str, str]) -> None:
+        self.evidence = evidence
+        self.logs = LogIndex(evidence.logs)
+        self.standings = standings(evidence.processes, frames)
+        facts = [*evidence.collectives, *from_log(self.logs.lines())]
+        self.recorded = compare(facts)
+        self.facts = tuple(facts)
+
+    @property
+    def ranks_seen(self) -> frozenset[int]:
+        """Ranks that stacks or records tell something of."""
+        seen = {p.rank for p in self.evidence.processes if p.role == "rank" and p.threads}
+        seen |= {fact.rank for fact in self.facts}
+        return frozenset(rank for rank in seen if rank is not None)
+
+    @property
+    def silent_ranks(self) -> tuple[int, ...]:
+        """Ranks of which nothing is known, as far as the size of the job is known."""
+        size = self.evidence.world_size or 0
+        return tuple(sorted(set(range(min(size, 4096))) - self.ranks_seen))
 
 
-def match_signature(signature: Signature, evidence: Evidence) -> Match | None:
+def match_signature(signature: Signature, scene: Scene) -> Match | None:
     """The first way in which the signature fits."""
+    evidence = scene.evidence
     if signature.why and evidence.why not in signature.why:
         return None
     if not _exit_fits(signature, evidence) or not _host_fits(signature.host, evidence.host):
         return None
     if signature.dead_lock_owner and not any(lock.owner_alive is False for lock in evidence.locks):
         return None
-    line = None
-    if signature.log:
-        line = _find_line(signature.log, evidence)
-        if line is None:
-            return None
-    if signature.log_also and not _in_logs(signature.log_also, evidence):
+    if not _ranks_fit(signature.ranks, scene) or not _logs_fit(signature, scene.logs):
         return None
-    if signature.log_without and _in_logs(signature.log_without, evidence):
+    hit = scene.logs.first(signature.log, crashed=evidence.why == "crash")
+    if signature.log and hit is None:
         return None
     if not signature.processes:
-        return Match(signature=signature, bound=(), line=line)
-    for subject in _fitting(signature.processes[0], evidence.processes):
-        rest = _bind_rest(signature.processes[1:], subject.process, evidence)
+        return Match(signature=signature, bound=(), hit=hit)
+    for subject in _fitting(signature.processes[0], evidence.processes, scene):
+        rest = _bind_rest(signature.processes[1:], subject.process, scene)
         if rest is not None:
-            return Match(signature=signature, bound=(subject, *rest), line=line)
+            return Match(signature=signature, bound=(subject, *rest), hit=hit)
     return None
 
 
+def _logs_fit(signature: Signature, logs: LogIndex) -> bool:
+    """All that a signature asks of the logs but for the line that names the cause."""
+    if signature.log_also and not logs.any(signature.log_also):
+        return False
+    if signature.log_without and logs.any(signature.log_without):
+        return False
+    if signature.log_times > 1:
+        found = sum(1 for _ in logs.hits(signature.log))
+        if found < signature.log_times:
+            return False
+    return signature.steps_over is None or logs.steps() > signature.steps_over
+
+
+def _ranks_fit(clause: RanksClause | None, scene: Scene) -> bool:
+    if clause is None:
+        return True
+    recorded = scene.recorded
+    relation = recorded.relation if recorded else None
+    return (
+        (not clause.stacks or scene.standings.standing in clause.stacks)
+        and (not clause.recorded or relation in clause.recorded)
+        and (clause.seq_under is None or _early(recorded, clause.seq_under))
+        and _is_or_unasked(clause.single_element, bool(recorded and recorded.single_element))
+        and _is_or_unasked(clause.nothing_completed, bool(recorded and recorded.nothing_completed))
+        and _is_or_unasked(clause.silent, bool(scene.silent_ranks))
+        and _is_or_unasked(clause.steps_differ, _steps_differ(scene.logs.last_steps()))
+    )
+
+
+def _early(recorded: Comparison | None, limit: int) -> bool:
+    return recorded is not None and recorded.seq is not None and recorded.seq < limit
+
+
+def _steps_differ(steps: Mapping[int, float]) -> bool:
+    return len(set(steps.values())) > 1
+
+
 def _bind_rest(
-    clauses: Sequence[ProcessClause], subject: ProcessEvidence, evidence: Evidence
+    clauses: Sequence[ProcessClause], subject: ProcessEvidence, scene: Scene
 ) -> tuple[Bound, ...] | None:
     bound = []
+    processes = scene.evidence.processes
     for clause in clauses:
-        related = [other for other in evidence.processes if _related(clause.who, other, subject)]
-        found = next(_fitting(clause, related), None)
+        related = [other for other in processes if _related(clause.who, other, subject)]
+        found = next(_fitting(clause, related, scene), None)
         if clause.absent:
             if found is not None:
                 return None
@@ -111,9 +162,13 @@ def _related(who: str, other: ProcessEvidence, subject: ProcessEvidence) -> bool
             return True
 
 
-def _fitting(clause: ProcessClause, processes: Sequence[ProcessEvidence]) -> Iterator[Bound]:
+def _fitting(
+    clause: ProcessClause, processes: Sequence[ProcessEvidence], scene: Scene
+) -> Iterator[Bound]:
     for process in processes:
         if not _process_fits(clause, process):
+            continue
+        if clause.odd is not None and clause.odd != (process.pid in scene.standings.odd):
             continue
         if not _asks_for_stack(clause):
             yield Bound(process=process, thread=process.main)
@@ -150,21 +205,31 @@ def _process_fits(clause: ProcessClause, process: ProcessEvidence) -> bool:
         and _is_or_unasked(clause.waits_for_input, process.waits_for_input)
         and (clause.forked is None or clause.forked is process.forked)
         and (clause.idle_worker is None or clause.idle_worker is is_idle_worker(process.threads))
-        and (not clause.wchan or _wchan_fits(clause.wchan, process.wchan))
+        and (not clause.wchan or _kernel_fits(clause.wchan, process))
+        and (clause.active is None or clause.active is _active(process))
         and (clause.command is None or _command_fits(clause.command, process.command))
         and all(
-            name in process.environment and _regex(pattern).search(process.environment[name])
+            name in process.environment and compiled(pattern).search(process.environment[name])
             for name, pattern in clause.environment.items()
         )
     )
 
 
 def _command_fits(pattern: str, command: Sequence[str]) -> bool:
-    return _regex(pattern).search(" ".join(command)[:LINE_CAP]) is not None
+    return compiled(pattern).search(" ".join(command)[:LINE_CAP]) is not None
 
 
-def _wchan_fits(patterns: Sequence[str], wchan: str | None) -> bool:
-    return wchan is not None and any(_regex(pattern).search(wchan) for pattern in patterns)
+def _kernel_fits(patterns: Sequence[str], process: ProcessEvidence) -> bool:
+    """The waiting place, or any frame of the kernel stack."""
+    places = [process.wchan] if process.wchan else []
+    places += process.kernel[:64]
+    return any(compiled(pattern).search(place) for pattern in patterns for place in places)
+
+
+def _active(process: ProcessEvidence) -> bool | None:
+    """Whether a tool saw its main thread run; None when the tool does not tell."""
+    main = process.main
+    return main.active if main else None
 
 
 def _cpu_fits(wanted: str | None, share: float | None) -> bool:
@@ -199,7 +264,7 @@ def _thread_fits(clause: ProcessClause, thread: ThreadStack) -> bool:
     if clause.source is not None:
         deciding = deciding_frame(frames)
         source = deciding.source if deciding else None
-        return source is not None and _regex(clause.source).search(source[:LINE_CAP]) is not None
+        return source is not None and compiled(clause.source).search(source[:LINE_CAP]) is not None
     return True
 
 
@@ -236,26 +301,3 @@ def _host_fits(clause: HostClause | None, host: HostFacts) -> bool:
 
 def _over(value: float | None, limit: float | None) -> bool:
     return limit is None or (value is not None and value > limit)
-
-
-def _find_line(patterns: Sequence[str], evidence: Evidence) -> str | None:
-    """The first line that fits with no progress after it: a warning, then steps, is no cause."""
-    for log in evidence.logs:
-        last_progress = max(
-            (at for at, line in enumerate(log.lines) if _PROGRESS.search(line[:LINE_CAP])),
-            default=-1,
-        )
-        for at, line in enumerate(log.lines):
-            fits = any(_regex(pattern).search(line[:LINE_CAP]) for pattern in patterns)
-            if fits and (at > last_progress or evidence.why == "crash"):
-                return line[:LINE_CAP]
-    return None
-
-
-def _in_logs(patterns: Sequence[str], evidence: Evidence) -> bool:
-    return any(
-        _regex(pattern).search(line[:LINE_CAP])
-        for log in evidence.logs
-        for line in log.lines
-        for pattern in patterns
-    )

@@ -285,7 +285,8 @@ class Culprit(Value, frozen=True, kw_only=True):
 
     rank: int | None
     role: str
-    pid: int
+    pid: int | None
+    """None: the evidence, somebody's text, does not tell."""
     frame: str
     """`function (file:line)`."""
 

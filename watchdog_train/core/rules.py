@@ -6,15 +6,20 @@ No reading of files and no judging: `rules.load_rules` reads, `core.diagnose` ju
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from watchdog_train.core.collectives import Relation
 from watchdog_train.core.model import BundleWhy, DiagnosisKind, Patience, Role
+from watchdog_train.core.ranks import Standing
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-PLACEHOLDERS = frozenset({"who", "rank", "pid", "frame", "line", "signal", "parent", "top"})
+PLACEHOLDERS = frozenset(
+    {"who", "rank", "pid", "frame", "line", "signal", "parent", "top", "op", "silent"}
+)
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 
@@ -53,11 +58,31 @@ class ProcessClause(Part, frozen=True, kw_only=True):
     changed: bool | None = None
     captured: bool | None = None
     waits_for_input: bool | None = None
+    odd: bool | None = None
+    """A rank that is in no collective while the others wait in one."""
+    active: bool | None = None
+    """The tool saw its main thread run; spinning waits count as running, too."""
     wchan: tuple[str, ...] = ()
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     """Variable -> regular expression for its value."""
     command: str | None = None
     """Regular expression for the command line."""
+
+
+class RanksClause(Part, frozen=True, kw_only=True):
+    """How the ranks stand to each other: by their stacks, and by what they recorded."""
+
+    stacks: tuple[Standing, ...] = ()
+    recorded: tuple[Relation, ...] = ()
+    """Of their collectives, from the watchdogs' lines or the Flight Recorder."""
+    seq_under: int | None = None
+    """The collective that hangs has a smaller number."""
+    single_element: bool | None = None
+    nothing_completed: bool | None = None
+    silent: bool | None = None
+    """Some rank of the job left neither a stack nor a record."""
+    steps_differ: bool | None = None
+    """Ranks printed different last steps."""
 
 
 class HostClause(Part, frozen=True, kw_only=True):
@@ -84,6 +109,11 @@ class Signature(Part, frozen=True, kw_only=True):
     log_also: tuple[str, ...] = ()
     """One of these, in any line."""
     log_without: tuple[str, ...] = ()
+    log_times: Annotated[int, Meta(ge=1, le=100)] = 1
+    """So many lines must fit `log`."""
+    steps_over: int | None = None
+    """The log shows more steps of progress than this."""
+    ranks: RanksClause | None = None
     exit_signal: tuple[int, ...] = ()
     exit_code: tuple[int, ...] = ()
     host: HostClause | None = None
@@ -100,6 +130,8 @@ class FamilyRule(Part, frozen=True, kw_only=True):
 
     family: str
     kind: DiagnosisKind
+    symptom: bool = False
+    """A consequence that others print, too: an earlier line of another family is the cause."""
     precedence: int = 50
     """Among equally likely families the higher one comes first."""
     beats: tuple[str, ...] = ()
@@ -108,15 +140,48 @@ class FamilyRule(Part, frozen=True, kw_only=True):
     signatures: tuple[Signature, ...]
 
 
+class FrameSets(Part, frozen=True, kw_only=True):
+    """Names for sets of frames, to be used as `@name` wherever a rule has a frame pattern."""
+
+    frames: dict[str, tuple[str, ...]]
+
+
 class Rules(msgspec.Struct, frozen=True):
-    """All families that are known."""
+    """All families that are known, and the sets of frames by name, each as one pattern."""
 
     families: tuple[FamilyRule, ...]
+    frames: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def with_sets(signature: Signature, sets: Mapping[str, str]) -> tuple[Signature, list[str]]:
+    """The signature with `@name` replaced, and the names that nobody defines."""
+    unknown: list[str] = []
+
+    def resolved(patterns: tuple[str, ...]) -> tuple[str, ...]:
+        found = []
+        for pattern in patterns:
+            name = pattern[1:] if pattern.startswith("@") else None
+            if name is not None and name not in sets:
+                unknown.append(name)
+            found.append(pattern if name is None else sets.get(name, pattern))
+        return tuple(found)
+
+    clauses = tuple(
+        msgspec.structs.replace(
+            clause,
+            chain=resolved(clause.chain),
+            top=resolved(clause.top),
+            without=resolved(clause.without),
+        )
+        for clause in signature.processes
+    )
+    return msgspec.structs.replace(signature, processes=clauses), unknown
 
 
 def _regex_problem(text: str) -> str | None:
     try:
         re.compile(text)
+        re.compile(f"x|(?:{text.removeprefix('(?i)')})")
     except re.error as error:
         return f"{text!r} is not a regular expression: {error}"
     return None
@@ -140,6 +205,7 @@ def signature_problems(signature: Signature) -> list[str]:
             problems.append("processes: the first clause is the culprit: no `who`, no `absent`")
     has_cause = (
         signature.processes or signature.log or signature.exit_signal or signature.exit_code
+        or signature.ranks or signature.steps_over is not None
         or signature.host or signature.dead_lock_owner
     )  # fmt: skip
     if not has_cause:

@@ -77,13 +77,23 @@ def printable(text: str, cap: int = NAME_CAP) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+_COMPILED_APART = re.compile(r"(?:\.(?:part|isra|constprop|cold|lto_priv|llvm)(?:\.\d+)?)+\Z")
+
+
 @lru_cache(maxsize=8192)
 def plain_name(function: str) -> str:
-    """`Queue.get` and `DS.fetch.<locals>.<listcomp>` without their qualification."""
+    """`Queue.get` and `DS.fetch.<locals>.<listcomp>` without their qualification.
+
+    Of native names without what compilers and linkers append: `wait@@GLIBC_2.3`, `f.part.0`.
+    """
+    function = _COMPILED_APART.sub("", function.partition("@")[0] or function)
     return function.rpartition(".")[2] or function
 
 
-_ROOTS = re.compile(r".*[/\\](?:site-packages|dist-packages|lib[/\\]python\d(?:\.\d+)?t?)[/\\]")
+EITHER = " || "
+_ROOTS = re.compile(
+    r"(?:.*/)?(?:site-packages|dist-packages|lib(?:32|64)?/python\d(?:\.\d+)?t?|python\d+\.zip|[Ll]ib)/"
+)
 
 
 @lru_cache(maxsize=8192)
@@ -96,17 +106,31 @@ def short_file(file: str) -> str:
     _, ours, rest = file.rpartition("/watchdog_train/")
     if ours:  # our client runs from wherever it is installed, an editable checkout included
         return f"watchdog_train/{rest}"
-    if file.startswith("/"):
+    if file.startswith("/") or file[1:3] == ":/":
         return file.rpartition("/")[2] or file
     return file
 
 
+class _Wanted(Value, frozen=True, kw_only=True):
+    """A pattern, compiled."""
+
+    function: re.Pattern[str]
+    file: re.Pattern[str] | None
+    bare: re.Pattern[str] | None
+    """For dumps that name files without any directory."""
+
+
 @lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> tuple[re.Pattern[str], re.Pattern[str] | None]:
+def _compiled(pattern: str) -> _Wanted:
     function, _, file = pattern.partition(" (")
-    return _alternatives(function, ""), _alternatives(
-        file.rstrip(")"), r"(?:.*/)?"
-    ) if file else None
+    file = file.strip().removesuffix(")")
+    bases = [part.strip().rpartition("/")[2] for part in file.split("|")]
+    plain = [base for base in bases if base and "*" not in base]
+    return _Wanted(
+        function=_alternatives(function, ""),
+        file=_alternatives(file, r"(?:.*/)?") if file else None,
+        bare=_alternatives("|".join(plain), "") if plain else None,
+    )
 
 
 def _alternatives(text: str, prefix: str) -> re.Pattern[str]:
@@ -115,16 +139,24 @@ def _alternatives(text: str, prefix: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=65536)
-def _matches(pattern: str, name: str, function: str, short: str) -> bool:
-    wanted_function, wanted_file = _compiled(pattern)
-    if wanted_function.match(name) is None and wanted_function.match(function) is None:
+def _matches(pattern: str, name: str, function: str, file: str) -> bool:
+    if EITHER in pattern:
+        return any(_matches(each, name, function, file) for each in pattern.split(EITHER))
+    wanted = _compiled(pattern)
+    if wanted.function.match(name) is None and wanted.function.match(function) is None:
         return False
-    return wanted_file is None or wanted_file.match(short) is not None
+    if wanted.file is None or wanted.file.match(short_file(file)) is not None:
+        return True
+    has_folder = "/" in file or "\\" in file
+    return not has_folder and wanted.bare is not None and wanted.bare.match(file) is not None
 
 
 def frame_matches(pattern: str, frame: Frame) -> bool:
-    """Whether a frame fits `function`, `function (file)`, with `|` for or and `*` for anything."""
-    return _matches(pattern, frame.name, frame.function, frame.short)
+    """Whether a frame fits `function`, `function (file)`, with `|` for or and `*` for anything.
+
+    ` || ` between several such patterns: one of them.
+    """
+    return _matches(pattern, frame.name, frame.function, frame.file)
 
 
 def find_chain(chain: Sequence[str], frames: Sequence[Frame]) -> bool:

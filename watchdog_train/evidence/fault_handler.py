@@ -6,22 +6,17 @@ The signal goes only to a process whose slot says that it is ready and whose Sig
 from __future__ import annotations
 
 import os
-import re
 import struct
 import time
 
 from watchdog_train.client import layout
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack, printable
+from watchdog_train.core.stacks import ThreadStack
+from watchdog_train.evidence.text.reader import read_text
 from watchdog_train.system.protocol import ProcessSystem
 
 _DUMP_CAP_BYTES = 4 << 20
 _POLL_S = 0.01
-_FRAME = re.compile(
-    r'  File "(?P<file>[^"\n]{0,4096})", line (?P<line>\d{1,9}) in (?P<name>[^\n]*)'
-)
-_HEAD = re.compile(r"(?:Current thread|Thread) (?P<id>0x[0-9a-fA-F]{1,16})(?P<rest>[^\n]{0,200})")
-_THREAD_NAME = re.compile(r"\[(?P<name>[^\]\n]{0,100})\]")
 
 
 def registered_signal(slot_dir: str, who: ProcessId) -> int | None:
@@ -82,31 +77,5 @@ def answer(path: str, old_bytes: int, until: float) -> str | None:
 
 def parse(text: str) -> tuple[ThreadStack, ...] | None:
     """The threads in a faulthandler dump, main thread (printed last) marked; None if none."""
-    threads: list[ThreadStack] = []
-    name: str | None = None
-    frames: list[Frame] = []
-    open_thread = False
-    for line in text.splitlines():
-        head = _HEAD.match(line)
-        if head:
-            if open_thread:
-                threads.append(ThreadStack(frames=tuple(frames), name=name))
-            named = _THREAD_NAME.search(head["rest"])
-            name, frames, open_thread = printable(named["name"]) if named else None, [], True
-            continue
-        found = _FRAME.match(line)
-        if found and open_thread and len(frames) < FRAMES_CAP:
-            frames.append(
-                Frame(
-                    function=printable(found["name"]),
-                    file=printable(found["file"]),
-                    line=int(found["line"]),
-                )
-            )
-    if open_thread:
-        threads.append(ThreadStack(frames=tuple(frames), name=name))
-    if not threads:
-        return None
-    last = threads[-1]
-    threads[-1] = ThreadStack(frames=last.frames, name=last.name or "MainThread", main=True)
-    return tuple(threads[-THREADS_CAP:])
+    dumps = [dump for dump in read_text(text).dumps if dump.tool == "fault handler"]
+    return dumps[-1].threads if dumps else None

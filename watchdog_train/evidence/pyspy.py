@@ -87,6 +87,11 @@ def parse(text: str, pid: int) -> tuple[ThreadStack, ...] | None:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
+    return threads_of(data, pid)
+
+
+def threads_of(data: Any, pid: int | None) -> tuple[ThreadStack, ...] | None:
+    """The threads of this process in py-spy's decoded JSON; of any process without a pid."""
     if not isinstance(data, list):
         return None
     threads = [_thread(entry, pid) for entry in data[:THREADS_CAP] if isinstance(entry, dict)]
@@ -94,7 +99,7 @@ def parse(text: str, pid: int) -> tuple[ThreadStack, ...] | None:
     return found or None
 
 
-def _thread(entry: dict[str, Any], pid: int) -> ThreadStack | None:
+def _thread(entry: dict[str, Any], pid: int | None) -> ThreadStack | None:
     frames = entry.get("frames")
     if not isinstance(frames, list) or entry.get("pid", pid) != pid:
         return None
@@ -106,7 +111,7 @@ def _thread(entry: dict[str, Any], pid: int) -> ThreadStack | None:
         frames=tuple(_frame(frame) for frame in frames if isinstance(frame, dict)),
         name=printable(name) if isinstance(name, str) else None,
         os_id=os_id if isinstance(os_id, int) else None,
-        main=os_id == pid or (not isinstance(os_id, int) and name == "MainThread"),
+        main=name == "MainThread" or (isinstance(os_id, int) and os_id == pid),
         active=active if isinstance(active, bool) else None,
         owns_gil=entry.get("owns_gil") is True,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from watchdog_train.core.diagnose import groups
+from watchdog_train.core.diagnose import culprit_process, groups
 from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.core.stacks import Frame, Group, is_idle_helper, is_idle_worker, trimmed
@@ -65,12 +65,10 @@ def _what(verdict: BundleVerdict, diagnosis: Diagnosis | None, evidence: Evidenc
     if verdict.words:
         lines.append(f"- verdict: {verdict.words}")
     if diagnosis is not None and diagnosis.culprit is not None:
-        process = next((p for p in evidence.processes if p.pid == diagnosis.culprit.pid), None)
-        label = process.label if process else diagnosis.culprit.role
+        process = culprit_process(evidence, diagnosis)
+        label = process.who if process else diagnosis.culprit.role
         verb = "stuck" if diagnosis.kind == "hang" else "where"
-        lines.append(
-            f"- {verb}: {label} (pid {diagnosis.culprit.pid}) in {diagnosis.culprit.frame}"
-        )
+        lines.append(f"- {verb}: {label} in {diagnosis.culprit.frame}")
     return lines
 
 

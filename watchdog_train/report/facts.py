@@ -64,7 +64,8 @@ def culprit_words(culprit: Culprit) -> str:
         who = f"rank {culprit.rank}"
     else:
         who = f"{role} of rank {culprit.rank}"
-    return f"{who} (pid {culprit.pid}) in {clean(culprit.frame, 240)}"
+    pid = "" if culprit.pid is None else f" (pid {culprit.pid})"
+    return f"{who}{pid} in {clean(culprit.frame, 240)}"
 
 
 def stall_words(why: str) -> str:

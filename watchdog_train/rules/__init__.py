@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from watchdog_train.core.rules import FamilyRule, Rules, Signature, signature_problems
+from watchdog_train.core.rules import (
+    FamilyRule,
+    FrameSets,
+    Rules,
+    Signature,
+    signature_problems,
+    with_sets,
+)
+from watchdog_train.core.stacks import EITHER
 from watchdog_train.errors import WtrainError
 
 _T = TypeVar("_T")
@@ -32,20 +40,20 @@ def load_rules(extra_dirs: Iterable[str | Path] = ()) -> Rules:
     Raises:
         WtrainError: with every problem of every file, each with its line.
     """
-    families: dict[str, FamilyRule] = {}
     problems: list[str] = []
-    for name, text in _texts(extra_dirs, problems):
-        file = _RuleFile(name, problems)
-        for rule in file.parse(text):
-            families[rule.family] = rule
+    files = [_RuleFile(name, text, problems) for name, text in _texts(extra_dirs, problems)]
+    sets: dict[str, str] = {}
+    for file in files:
+        sets |= {name: EITHER.join(each) for name, each in file.frame_sets().items()}
+    families = {rule.family: rule for file in files for rule in file.rules(sets)}
     if problems:
         raise WtrainError(
             "\n".join(problems),
             context=f"{len(problems)} problem(s) in rule files",
-            hint="docs/families.md describes the format",
+            hint="docs/rules.md describes the format",
             reference="rules-invalid",
         )
-    return Rules(families=tuple(families.values()))
+    return Rules(families=tuple(families.values()), frames=sets)
 
 
 def _texts(extra_dirs: Iterable[str | Path], problems: list[str]) -> Iterator[tuple[str, str]]:
@@ -75,25 +83,42 @@ def _read(path: Path, problems: list[str]) -> str | None:
 class _RuleFile:
     """One file; what is wrong with it goes to `problems` with its line."""
 
-    def __init__(self, name: str, problems: list[str]) -> None:
+    def __init__(self, name: str, text: str, problems: list[str]) -> None:
         self._name = name
         self._problems = problems
         self._seen: set[int] = set()
+        self._sets: dict[str, str] = {}
+        self._root = self._compose(text)
 
-    def parse(self, text: str) -> list[FamilyRule]:
-        """The families of the file that are right."""
+    def _compose(self, text: str) -> Any:
         try:
-            root = yaml.compose(text, Loader=_LOADER)
+            return yaml.compose(text, Loader=_LOADER)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark is not None else ""
             words = getattr(error, "problem", None) or error
             self._problems.append(f"{self._name}{line}: {words}")
-            return []
+            return None
+
+    def _entries(self, *, sets: bool) -> list[Any]:
+        root = self._root
         if root is None:
             return []
         entries = root.value if isinstance(root, yaml.SequenceNode) else [root]
-        rules = (self._rule(entry) for entry in entries)
+        return [entry for entry in entries if _names_frames(entry) == sets]
+
+    def frame_sets(self) -> dict[str, tuple[str, ...]]:
+        """The sets of frames that it defines."""
+        found: dict[str, tuple[str, ...]] = {}
+        for entry in self._entries(sets=True):
+            given = self._convert(entry, self._plain(entry, 0), FrameSets)
+            found |= given.frames if given else {}
+        return found
+
+    def rules(self, sets: dict[str, str]) -> list[FamilyRule]:
+        """The families of the file that are right."""
+        self._sets = sets
+        rules = (self._rule(entry) for entry in self._entries(sets=False))
         return [rule for rule in rules if rule is not None]
 
     def _complain(self, node: Any, text: str) -> None:
@@ -120,9 +145,13 @@ class _RuleFile:
     def _signature(self, node: Any, at: int, data: Any) -> Signature | None:
         path = f".signatures[{at}]"
         signature = self._convert(node, data, Signature, path)
-        if signature is not None:
-            for text in signature_problems(signature):
-                self._complain(_follow(node, path), text)
+        if signature is None:
+            return None
+        signature, unknown = with_sets(signature, self._sets)
+        for text in signature_problems(signature):
+            self._complain(_follow(node, path), text)
+        for name in unknown:
+            self._complain(_follow(node, path), f"there is no set of frames called @{name}")
         return signature
 
     def _convert(self, node: Any, data: Any, kind: type[_T], prefix: str = "") -> _T | None:
@@ -159,6 +188,13 @@ class _RuleFile:
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(entry, depth + 1) for entry in node.value]
         return _scalar(node)
+
+
+def _names_frames(node: Any) -> bool:
+    """Whether an entry defines sets of frames instead of a family."""
+    return isinstance(node, yaml.MappingNode) and any(
+        key.value == "frames" for key, _ in node.value
+    )
 
 
 def _scalar(node: Any) -> Any:

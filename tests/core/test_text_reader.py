@@ -1,0 +1,242 @@
+"""Dumps of other tools as people paste them: every format becomes the same stacks."""
+
+# ruff: noqa: E501 - lines of dumps are as long as they are
+from __future__ import annotations
+
+import pytest
+
+from watchdog_train.core.log_lines import advances, progress_of, read_line
+from watchdog_train.evidence.text.reader import read_text
+from watchdog_train.evidence.text.roles import who_by_name
+from watchdog_train.evidence.text.tables import merged, read_processes
+
+PY_SPY = """\
+Process 812: python -u train.py --lr 1e-4
+Python v3.10.12 (/opt/conda/bin/python3.10)
+
+Thread 0x7F1C2A (active+gil): "MainThread"
+    wait (threading.py:320)
+        Arguments:
+            self: <Condition at 0x7f1c>
+    get (queue.py:171)
+    _try_get_data (torch/utils/data/dataloader.py:1011)
+    <module> (train.py:90)
+Thread 0x7F1C2B (idle): "QueueFeederThread"
+    wait (threading.py:320)
+    _feed (multiprocessing/queues.py:231)
+"""
+NATIVE = """\
+Thread 77 (idle): "MainThread"
+    __lll_lock_wait (libpthread-2.31.so)
+    void at::native::resize<float>(int, at::Tensor const&) (libtorch_cpu.so)
+    fetch (torch/utils/data/_utils/fetch.py:44)
+    <module> (C:\\\\work\\\\train.py:3)
+"""
+FAULT = """\
+Timeout (0:05:00)!
+Thread 0x00007f2a (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/usr/lib/python3.11/site-packages/tqdm/_monitor.py", line 60 in run
+
+Current thread 0x00007f2b [python3] (most recent call first):
+  File "/home/u/train.py", line 31 in step
+  File "/home/u/train.py", line 60 in <module>
+"""
+GDB = """\
+[Thread debugging using libthread_db enabled]
+Thread 2 (Thread 0x7f3a (LWP 4243) "python"):
+#0  futex_wait_cancelable (private=0, expected=0, futex_word=0x55d0) at ../sysdeps/nptl/futex-internal.h:186
+#1  0x00007f11 in c10::ThreadPool::main_loop(unsigned long) () from /opt/torch/lib/libc10.so
+
+Thread 1 (Thread 0x7f3b (LWP 4242) "python"):
+#0  0x00007f12 in pthread_cond_wait@@GLIBC_2.3.2 () from /lib64/libpthread.so.0
+#1  0x00007f13 in std::condition_variable::wait (this=0x7ffd, __lock=...)
+    at /build/gcc/condition_variable.cc:53
+#2  0x00007f14 in __kmp_suspend_64 () from /opt/lib/libiomp5.so
+#3  0x000055d1 in _PyEval_EvalFrameDefault (f=Frame 0x55d2, for file /home/u/data.py, line 12, in __getitem__ (self=<DS>, i=3), throwflag=0) at ceval.c:3
+"""
+PY_BT = """\
+(gdb) py-bt
+Traceback (most recent call first):
+  File "/opt/torch/distributed/distributed_c10d.py", line 2785, in barrier
+    work.wait()
+  File "train.py", line 8, in <module>
+    main()
+"""
+PYSTACK = """\
+Traceback for thread 99 (python) [Has the GIL] (most recent call last):
+    (Python) File "/srv/train.py", line 5, in <module>
+        main()
+    (Python) File "/srv/train.py", line 3, in main
+        take()
+    (C) File "Python/ceval_gil.c", line 318, in take_gil (/usr/bin/python3)
+"""
+SAMPLE = """\
+Analysis of sampling python3.11 (pid 501) every 1 millisecond
+Call graph:
+    2721 Thread_90411   DispatchQueue_1: com.apple.main-thread  (serial)
+    + 2721 start  (in dyld) + 1903  [0x18]
+    +   2721 at::mps::MPSStream::synchronize(at::mps::SyncType)  (in libtorch_cpu.dylib) + 88  [0x1]
+    +     2721 -[_MTLCommandBuffer waitUntilCompleted]  (in Metal) + 84  [0x2]
+"""
+LLDB = """\
+Process 611 stopped
+* thread #1, queue = 'com.apple.main-thread', stop reason = signal SIGSTOP
+  * frame #0: 0x0000000197 libsystem_kernel.dylib`__psynch_cvwait + 8
+    frame #1: 0x0000000198 libsystem_pthread.dylib`_pthread_cond_wait + 1228
+"""
+
+
+def innermost(text):
+    dumps = read_text(text).dumps
+    assert len(dumps) == 1, dumps
+    main = next(thread for thread in dumps[0].threads if thread.main)
+    return [frame.name for frame in main.frames]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (PY_SPY, ["wait", "get", "_try_get_data", "<module>"]),
+        (
+            NATIVE,
+            ["__lll_lock_wait", "void at::native::resize<float>", "fetch", "<module>"],
+        ),
+        (FAULT, ["step", "<module>"]),
+        (
+            GDB,
+            [
+                "pthread_cond_wait",
+                "std::condition_variable::wait",
+                "__kmp_suspend_64",
+                "__getitem__",
+            ],
+        ),
+        (PY_BT, ["barrier", "<module>"]),
+        (PYSTACK, ["take_gil", "main", "<module>"]),
+        (
+            SAMPLE,
+            ["-[_MTLCommandBuffer waitUntilCompleted]", "at::mps::MPSStream::synchronize", "start"],
+        ),
+        (LLDB, ["__psynch_cvwait", "_pthread_cond_wait"]),
+    ],
+    ids=["py-spy", "native", "faulthandler", "gdb", "py-bt", "pystack", "sample", "lldb"],
+)
+def test_every_format_gives_the_main_threads_frames(text, names):
+    """Innermost first, locals and source lines left out, arguments cut from native names."""
+    assert innermost(text) == names
+
+
+def test_a_dump_says_whose_it_is():
+    """Process, version, threads and who holds the interpreter lock."""
+    dump = read_text(PY_SPY).dumps[0]
+    assert (dump.pid, dump.python, dump.command) == (812, "3.10.12", "python -u train.py --lr 1e-4")
+    assert [thread.owns_gil for thread in dump.threads] == [True, False]
+    assert dump.threads[1].name == "QueueFeederThread"
+
+
+def test_a_dump_between_log_lines_leaves_the_log():
+    """What is no dump stays a line of the log, a look-alike head included."""
+    reading = read_text("Process 3: loading\nstep 1 loss 2\n" + PY_SPY + "\nstep 2 loss 1\n")
+    assert reading.log == ("Process 3: loading", "step 1 loss 2", "step 2 loss 1")
+    assert len(reading.dumps) == 1
+
+
+def test_ranks_that_print_into_one_stream_are_told_apart():
+    """Tracebacks of two ranks, line by line in turns, with the launcher's prefixes."""
+    first = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "ValueError: one"]
+    second = ["Traceback (most recent call last):", '  File "b.py", line 2, in g', "KeyError: 'x'"]
+    lines = [
+        line
+        for one, two in zip(first, second, strict=True)
+        for line in (f"[rank0]: {one}", f"[rank1]: {two}")
+    ]
+    raised = read_text("\n".join(lines)).raised
+    assert [(r.rank, r.type, r.frames[0].name) for r in raised] == [
+        (0, "ValueError", "f"),
+        (1, "KeyError", "g"),
+    ]
+
+
+def test_an_interrupt_is_no_error():
+    """Ctrl-C shows where the process was."""
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyboardInterrupt\n'
+    assert read_text(text).raised[0].interrupted
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rank0.pid12.txt", ("rank", 0, None, 12)),
+        ("worker1.pid13.txt", ("worker", None, 1, 13)),
+        ("rank0-worker1.pid13.txt", ("worker", 0, 1, 13)),
+        ("launcher.pid9.txt", ("launcher", None, None, 9)),
+        ("case/rank_12/py-spy-881.txt", ("rank", 12, None, 881)),
+        ("rank3.log", ("rank", 3, None, None)),
+        ("logs/none_0/attempt_0/2/stderr.log", ("rank", 2, None, None)),
+        ("log.txt", (None, None, None, None)),
+        ("rank1-other.pid7.txt", ("other", 1, None, 7)),
+        ("compile_worker0.pid7.txt", ("other", None, None, 7)),
+    ],
+)
+def test_a_file_name_tells_the_role(name, expected):
+    """As our own bundles name their files, and as others do."""
+    who = who_by_name(name)
+    assert (who.role, who.rank, who.worker, who.pid) == expected
+
+
+def test_process_lists_are_read():
+    """`ps`, /proc status and a dead child without a header."""
+    text = (
+        "USER   PID %CPU %MEM STAT START COMMAND\n"
+        "me     411  0.0  1.1 Ds   10:00 python train.py\n"
+        "me     412 99.0  1.1 R+   10:00 python train.py\n"
+        "\nName:\tpython\nState:\tD (disk sleep)\nPid:\t500\nPPid:\t1\n"
+        "700 411 [python] <defunct>\n"
+    )
+    rows = merged(read_processes(text.split("\n")))
+    assert {pid: row.state for pid, row in rows.items()} == {411: "D", 412: "R", 500: "D", 700: "Z"}
+    assert rows[412].cpu_share == 0.99
+    assert rows[700].ppid == 411
+
+
+@pytest.mark.parametrize(
+    ("raw", "rank", "clock", "text"),
+    [
+        ("[rank3]: ValueError: no", 3, None, "ValueError: no"),
+        ("[default1]:[2024-05-01 10:00:02,120] INFO x", 1, "date", "INFO x"),
+        ("7: E0501 10:00:02.120 812 nccl.cpp:12] timed out", 7, "date", "timed out"),
+        ("[1,4]<stderr>:oops", 4, None, "oops"),
+        ("(Trainer pid=92, ip=10.0.0.1) hello", None, None, "hello"),
+        ("[  812.123456] NVRM: Xid", None, "boot", "NVRM: Xid"),
+        ("May  1 10:00:02 node kernel: x", None, "date", "node kernel: x"),
+        ("plain 3: text", None, None, "plain 3: text"),
+    ],
+)
+def test_prefixes_come_off_a_line(raw, rank, clock, text):
+    """Launchers, clusters and loggers write in front of what matters."""
+    line = read_line(raw)
+    assert (line.rank, line.clock, line.text) == (rank, clock, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "progress"),
+    [
+        (" 12%|#2  | 120/1000 [00:10<01:00, 12it/s]", 120.0),
+        ("{'loss': 0.51, 'epoch': 0.2}", 0.51),
+        ("global_step=1,200 lr 1e-4", 1200.0),
+        ("Epoch: [3][40/900] Time 0.1", 40.0),
+        ("loading 3 files", None),
+        ("Traceback (most recent call last):", None),
+    ],
+)
+def test_lines_of_progress_are_recognised(text, progress):
+    """Bars, trainers and hand-written loops."""
+    found = progress_of(text)
+    assert (found[1] if found else None) == progress
+
+
+def test_a_counter_that_stands_still_does_not_advance():
+    """Only a higher number than ever before is progress; a bar's start at 0 is not."""
+    bars = ["0/9 [00:00<?, ?it/s]", "1/9 [00:01<00:08]", "1/9 [00:20<02:08]", "2/9 [00:21<01:08]"]
+    assert [at for at, _ in advances([read_line(bar) for bar in bars])] == [1, 3]

@@ -1,0 +1,51 @@
+"""`wtrain diagnose`: the cause behind a dump or a log that somebody brings along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from watchdog_train.cli.json_output import print_json
+from watchdog_train.cli.options import json_option
+from watchdog_train.core.diagnose import diagnose as diagnose_evidence
+from watchdog_train.evidence.text.bring import evidence_from
+from watchdog_train.remedies.catalogue import remedy_words
+from watchdog_train.report.diagnosis_text import diagnosis_text
+from watchdog_train.rules import load_rules
+
+SCHEMA_VERSION = 1
+
+
+@click.command("diagnose")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option(
+    "--rules",
+    "rules_dirs",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="A folder with rule files of your own; may be given several times.",
+)
+@json_option
+def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: bool) -> None:
+    """Say what is behind stack dumps and logs: stall folders, py-spy, faulthandler, gdb, logs.
+
+    All PATHs together are one job; - is what you paste. The role of a process is read from the
+    name of its file: rank0.pid12.txt, rank0-worker1.pid13.txt, launcher.pid9.txt, rank3.log.
+    """
+    evidence, notes = evidence_from(paths)
+    diagnosis, _ = diagnose_evidence(evidence, load_rules(rules_dirs))
+    for note in notes:
+        click.echo(f"wtrain: {note}", err=True)
+    if as_json:
+        print_json({"schema_version": SCHEMA_VERSION, **_fields(diagnosis)})
+        return
+    click.echo(diagnosis_text(diagnosis, evidence, remedy_words()))
+
+
+def _fields(value: object) -> dict[str, object]:
+    import msgspec
+
+    fields: dict[str, object] = msgspec.to_builtins(value)
+    return fields

@@ -1,0 +1,180 @@
+"""One line of somebody's output: who printed it, when, and what is left without both. Pure.
+
+Launchers put the rank in front of each line, clusters the time, loggers their level. What a rule
+looks for stands behind all that. Bounded work on untrusted text; nothing here raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+from watchdog_train.core.model import Value
+
+LINE_CAP = 2000
+"""Characters of a line that anything looks at."""
+_PREFIXES_CAP = 6
+
+Clock = Literal["date", "clock", "boot"]
+_DAY_S = 86400.0
+_MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+        start=1,
+    )
+}
+
+_RANK_PREFIX = re.compile(
+    r"""\s{0,8}(?:
+        \[(?:rank|default|trainer|worker_group_rank)[ _]?(?P<torchrun>\d{1,6})\]:?
+      | \[\d{1,4},(?P<mpi>\d{1,6})\](?:<std(?:out|err)>)?:
+      | \[?rank[ _]?(?P<word>\d{1,6})\]?\s?[:|>]
+      | (?P<srun>\d{1,4}):(?=\s)
+      | \((?P<ray>\w{1,60})(?:\(rank=\d+\))?\ pid=(?P<pid>\d{1,9})(?:,\ ip=[\d.]{1,40})?\)
+      | [\w.-]{1,60}-(?P<pod>\d{1,4}):(?=\s)
+      | [\w.-]{1,60}\s{1,4}\|(?=\s)
+      | \[\d{1,9}\](?=\s\[rank)
+    )[ ]?""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_TIME_PREFIX = re.compile(
+    r"""\s{0,8}[\[(]?(?:
+        (?P<year>\d{4})[-/](?P<month>\d{2})[-/](?P<day>\d{2})[T ,_]{1,2}
+      | [IWEF](?P<gmonth>\d{1,2})(?P<gday>\d{2})\s
+      | (?P<smonth>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}
+        \s{1,2}(?P<sday>\d{1,2})\s
+      | (?=\d{2}:\d{2}:\d{2})
+      )(?P<hour>\d{2}):(?P<minute>\d{2}):(?P<second>\d{2})(?P<part>[.,]\d{1,9})?
+      (?:Z|[+-]\d{2}:?\d{2})?[\])]?[ ,:|-]{0,4}""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_BOOT_PREFIX = re.compile(r"\s{0,8}\[\s{0,12}(?P<boot>\d{1,9}\.\d{3,9})\]\s?")
+_GLOG_REST = re.compile(r"(?:\d{1,9}\s)?[\w./-]{1,120}:\d{1,6}\]\s?")
+_RANK_INSIDE = re.compile(
+    r"\[?\b(?:global[ _])?rank[ :=_]{0,2}\[?(?P<rank>\d{1,6})\b", re.IGNORECASE
+)
+
+
+class LogLine(Value, frozen=True, kw_only=True):
+    """A line of output taken apart."""
+
+    text: str
+    """Without prefixes of launchers and clocks."""
+    rank: int | None = None
+    """From the launcher's prefix alone."""
+    pid: int | None = None
+    clock: Clock | None = None
+    at: float | None = None
+    """Seconds on that clock; the year is ignored, logs of one job do not need it."""
+
+
+@lru_cache(maxsize=16384)
+def read_line(raw: str) -> LogLine:
+    """Takes the prefixes off, as many as there are, in any order."""
+    text = raw[:LINE_CAP].rstrip()
+    rank: int | None = None
+    pid: int | None = None
+    clock: Clock | None = None
+    at: float | None = None
+    for _ in range(_PREFIXES_CAP):
+        match = _RANK_PREFIX.match(text)
+        if match:
+            found = match["torchrun"] or match["mpi"] or match["word"] or match["srun"]
+            rank = int(found) if found is not None and rank is None else rank
+            pid = int(match["pid"]) if match["pid"] else pid
+            text = text[match.end() :]
+            continue
+        match = _TIME_PREFIX.match(text)
+        if match:
+            clock, at = _time(match) if at is None else (clock, at)
+            text = text[match.end() :]
+            if match["gmonth"]:
+                rest = _GLOG_REST.match(text)
+                text = text[rest.end() :] if rest else text
+            continue
+        match = _BOOT_PREFIX.match(text)
+        if match:
+            clock, at = ("boot", float(match["boot"])) if at is None else (clock, at)
+            text = text[match.end() :]
+            continue
+        break
+    return LogLine(text=text, rank=rank, pid=pid, clock=clock, at=at)
+
+
+def _time(match: re.Match[str]) -> tuple[Clock, float]:
+    part = float("0." + match["part"][1:]) if match["part"] else 0.0
+    seconds = (
+        int(match["hour"]) * 3600.0 + int(match["minute"]) * 60.0 + int(match["second"]) + part
+    )
+    if match["month"] or match["gmonth"]:
+        month, day = int(match["month"] or match["gmonth"]), int(match["day"] or match["gday"])
+    elif match["smonth"]:
+        month, day = _MONTHS[match["smonth"].lower()], int(match["sday"])
+    else:
+        return "clock", seconds
+    return "date", (month * 31 + day) * _DAY_S + seconds
+
+
+def rank_of(line: LogLine) -> int | None:
+    """The rank that a line is about: of its prefix, else the first one that it names."""
+    if line.rank is not None:
+        return line.rank
+    match = _RANK_INSIDE.search(line.text[:300])
+    return int(match["rank"]) if match else None
+
+
+_PROGRESS = re.compile(
+    r"""(?:
+        (?P<bar>\d{1,12})/(?P<total>\d{1,12})\s\[\d[\d:]*<        # tqdm
+      | '(?:loss|epoch|train_loss)':\s*['"]?(?P<trainer>[\d.]{1,24})   # transformers
+      | \b(?:global[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
+        \s*[:=#|]?\s*\[?\s*(?P<step>\d[\d,]{0,14})
+      | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+\]
+      | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b).{0,40}\bloss
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def progress_of(text: str) -> tuple[str, float] | None:
+    """What a line of progress counts, and how far it is: ("bar:total", 120.0); None for others."""
+    match = _PROGRESS.search(text[:LINE_CAP])
+    if match is None:
+        return None
+    kind = match.lastgroup or "step"
+    if kind == "total":
+        kind = "bar"
+    try:
+        value = float(match[kind].replace(",", "").rstrip("."))
+    except ValueError:
+        return None
+    if kind == "bar":
+        name = text[: match.start()].partition("%")[0][:24].strip(" 0123456789")
+        kind = f"bar:{match['total']}:{name}"
+    return kind, value
+
+
+def advances(lines: Sequence[LogLine]) -> list[tuple[int, float]]:
+    """Positions at which some counter was higher than ever before, with its value."""
+    best: dict[tuple[str, int | None], float] = {}
+    found = []
+    for at, line in enumerate(lines):
+        progress = progress_of(line.text)
+        if progress is None:
+            continue
+        key = (progress[0], line.rank)
+        if key[0] == "trainer":  # a loss goes up and down: that it is printed is the progress
+            found.append((at, progress[1]))
+        elif key not in best:
+            best[key] = progress[1]
+            if progress[1] > 0:
+                found.append((at, progress[1]))
+        elif progress[1] > best[key]:
+            best[key] = progress[1]
+            found.append((at, progress[1]))
+        elif progress[1] < best[key] / 2:  # a new epoch counts from the start
+            best[key] = progress[1]
+    return found

@@ -1,0 +1,339 @@
+"""Text of any kind -> stacks, raised exceptions, kernel frames and log lines. Pure, linear, total.
+
+A file may hold several dumps, of several processes, between lines of a log, and several ranks may
+print into one stream: each stream is read by a reader of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from watchdog_train.core.log_lines import read_line
+from watchdog_train.core.model import Value
+from watchdog_train.core.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack
+from watchdog_train.evidence.text import formats
+from watchdog_train.evidence.text.formats import Head, ProcessHead, Tool
+
+LINES_CAP = 200_000
+_LINE_CAP = 4000
+_PYTHON_VERSION = re.compile(r"\s*Python v?(?P<version>\d+\.\d+[\w.+-]*)(?: \(.*\))?\s*\Z")
+_SKIPPED = re.compile(
+    r"\s*(?:\.\.\.|\(no frames\)|<no Python frame>|(?:Arguments|Locals):|[~^]{1,400}|"
+    r"\(frame information optimized out\)|\[Previous line repeated \d+ more times?\]|"
+    r"#\d+ .*|\(gdb\).*|--Type <.*|stacks by .{0,40}|command: .*|no stack: .*)\s*\Z"
+)
+_INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
+
+
+class Dump(Value, frozen=True, kw_only=True):
+    """The stacks of one process at one moment."""
+
+    tool: Tool
+    threads: tuple[ThreadStack, ...]
+    pid: int | None = None
+    rank: int | None = None
+    """From the launcher's prefix of its lines."""
+    command: str | None = None
+    state: str | None = None
+    cpu_share: float | None = None
+    python: str | None = None
+
+
+class Raised(Value, frozen=True, kw_only=True):
+    """A Python traceback."""
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+    rank: int | None = None
+    owner: str | None = None
+    """The thread or process that it names, if it does."""
+    at_line: int = 0
+
+    @property
+    def interrupted(self) -> bool:
+        """Ended from outside: then it shows where the process was, not what went wrong."""
+        return self.type.rpartition(".")[2] in _INTERRUPTS
+
+
+class Reading(Value, frozen=True, kw_only=True):
+    """All that one text holds."""
+
+    dumps: tuple[Dump, ...] = ()
+    raised: tuple[Raised, ...] = ()
+    kernel: tuple[str, ...] = ()
+    """Frames of kernel stacks."""
+    log: tuple[str, ...] = ()
+    """Every line that is no part of a dump, tracebacks included."""
+
+
+def read_text(text: str) -> Reading:
+    """Everything that is recognised in the text; what is not is a log line. Never raises."""
+    streams: dict[tuple[int | None, int | None], _Stream] = {}
+    log: list[str] = []
+    kernel: list[str] = []
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:LINES_CAP]
+    for raw in lines:
+        line = raw[:_LINE_CAP].rstrip()
+        found = read_line(line)
+        key = (found.rank, found.pid)
+        body = line if key == (None, None) and found.at is None else _body(line, found.text)
+        stream = streams.get(key)
+        if stream is None:
+            stream = streams[key] = _Stream(found.rank)
+        taken = stream.feed(body, len(log))
+        frame = None if taken else formats.kernel_frame(body)
+        if frame is not None and len(kernel) < FRAMES_CAP:
+            kernel.append(frame)
+        log += stream.returned()
+        if not taken and line.strip():
+            log.append(line)
+    for stream in streams.values():
+        stream.close()
+        log += stream.returned()
+    return Reading(
+        dumps=tuple(dump for stream in streams.values() for dump in stream.dumps),
+        raised=tuple(
+            sorted((r for s in streams.values() for r in s.raised), key=lambda r: r.at_line)
+        ),
+        kernel=tuple(kernel),
+        log=tuple(log),
+    )
+
+
+def _body(line: str, stripped: str) -> str:
+    """The text behind the prefixes with its own indentation, which tells frames from lines."""
+    at = line.find(stripped) if stripped else -1
+    return line[at:] if at >= 0 else line
+
+
+class _Stream:
+    """One printer's lines, in order."""
+
+    def __init__(self, rank: int | None) -> None:
+        self.rank = rank
+        self.dumps: list[Dump] = []
+        self.raised: list[Raised] = []
+        self._returned: list[str] = []
+        self._pending: tuple[ProcessHead, str] | None = None
+        self._process: ProcessHead | None = None
+        self._python: str | None = None
+        self._head: Head | None = None
+        self._frames: list[Frame] = []
+        self._gdb_text = ""
+        self._threads: list[tuple[Head, tuple[Frame, ...]]] = []
+        self._traceback: list[Frame] | None = None
+        self._owner: str | None = None
+
+    def returned(self) -> list[str]:
+        """Lines that looked like a head and were none."""
+        lines, self._returned = self._returned, []
+        return lines
+
+    def feed(self, line: str, log_position: int) -> bool:
+        """Whether the line belongs to a dump (and not to the log)."""
+        if self._traceback is not None:
+            self._in_traceback(line, log_position)
+            if self._traceback is not None:
+                return False
+        if formats.starts_traceback(line):
+            self._end_dump()
+            self._traceback = []
+            return False
+        head = formats.thread_head(line)
+        if head is not None and (head.tool != "wtrain" or self._our_dump()):
+            self._start_thread(head)
+            return True
+        if self._head is not None and self._in_thread(line):
+            return True
+        return self._between(line)
+
+    def close(self) -> None:
+        """The text is at its end."""
+        self._flush_gdb()
+        self._end_dump()
+        if self._traceback:
+            self._end_traceback("", "", 0)
+        self._drop_pending()
+
+    def _our_dump(self) -> bool:
+        process = self._pending[0] if self._pending else self._process
+        return process is not None and (process.state is not None or process.command is None)
+
+    def _between(self, line: str) -> bool:
+        """A line outside of any thread."""
+        process = formats.process_head(line)
+        if process is not None:
+            self._end_dump()
+            self._drop_pending()
+            self._pending = (process, line)
+            return True
+        if self._pending is not None or self._threads:
+            version = _PYTHON_VERSION.match(line)
+            if version:
+                self._python = version["version"]
+                return True
+            if not line.strip() or _SKIPPED.match(line):
+                return True
+        self._drop_pending()
+        if self._threads and line.strip():
+            self._end_dump()
+        owner = formats.traceback_owner(line)
+        if owner:
+            self._owner = owner["thread"] or owner["process"] or "ignored"
+        return False
+
+    def _drop_pending(self) -> None:
+        if self._pending is not None:
+            self._returned.append(self._pending[1])
+            self._pending = None
+
+    def _start_thread(self, head: Head) -> None:
+        self._flush_gdb()
+        self._end_thread()
+        tool = self._threads[-1][0].tool if self._threads else head.tool
+        if self._pending is not None or tool != head.tool:
+            self._end_dump()
+        if self._pending is not None:
+            self._process, self._pending = self._pending[0], None
+        self._head, self._frames = head, []
+
+    def _in_thread(self, line: str) -> bool:
+        head = self._head
+        if head is None:
+            return False
+        if head.tool == "gdb":
+            return self._in_gdb(line)
+        frame = formats.frame(line, head.tool)
+        if frame is not None:
+            if len(self._frames) < FRAMES_CAP:
+                self._frames.append(frame)
+            return True
+        if line.strip() and (line[0] in " \t" or _SKIPPED.match(line)):
+            return True  # locals, source text, gaps
+        self._end_thread()
+        return not line.strip()
+
+    def _in_gdb(self, line: str) -> bool:
+        """A debugger wraps long frames: an indented line belongs to the frame before it."""
+        text = line.lstrip()
+        if text.startswith("#") and text[1:2].isdigit():
+            self._flush_gdb()
+            self._gdb_text = line
+            return True
+        if text.startswith('File "'):
+            self._flush_gdb()
+            self._gdb_text = line
+            self._flush_gdb()
+            return True
+        if line[:1] in (" ", "\t") and text:
+            if self._gdb_text and len(self._gdb_text) < _LINE_CAP:
+                self._gdb_text += " " + text
+            return True
+        self._flush_gdb()
+        if _SKIPPED.match(line) and text:
+            return True
+        self._end_thread()
+        return not text
+
+    def _flush_gdb(self) -> None:
+        if self._gdb_text and self._head is not None:
+            frame = formats.frame(self._gdb_text[:_LINE_CAP], "gdb")
+            if frame is not None and len(self._frames) < FRAMES_CAP:
+                self._frames.append(frame)
+        self._gdb_text = ""
+
+    def _end_thread(self) -> None:
+        head, frames = self._head, self._frames
+        self._head, self._frames = None, []
+        if head is None or len(self._threads) >= THREADS_CAP:
+            return
+        if head.outermost_first:
+            frames = frames[::-1]
+        self._threads.append((head, tuple(frames)))
+
+    def _end_dump(self) -> None:
+        self._flush_gdb()
+        self._end_thread()
+        if self._threads:
+            tool = self._threads[0][0].tool
+            process = self._process
+            self.dumps.append(
+                Dump(
+                    tool=tool,
+                    threads=with_main(self._threads, process.pid if process else None),
+                    pid=process.pid if process else None,
+                    rank=self.rank,
+                    command=process.command if process else None,
+                    state=process.state if process else None,
+                    cpu_share=process.cpu_share if process else None,
+                    python=self._python,
+                )
+            )
+            self._threads, self._process, self._python = [], None, None
+
+    def _in_traceback(self, line: str, log_position: int) -> None:
+        frames = self._traceback
+        if frames is None:
+            return
+        frame = formats.frame(line, "traceback") if 'File "' in line else None
+        if frame is not None:
+            frames.append(frame)
+            return
+        if not line.strip() or line[0] in " \t" or _SKIPPED.match(line):
+            return
+        found = formats.raised(line)
+        self._end_traceback(*(found or ("", line)), log_position)
+
+    def _end_traceback(self, kind: str, message: str, log_position: int) -> None:
+        frames, self._traceback = self._traceback or [], None
+        if len(frames) > FRAMES_CAP:
+            frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
+        if frames and len(self.raised) < THREADS_CAP:
+            self.raised.append(
+                Raised(
+                    type=kind,
+                    message=message[:500],
+                    frames=tuple(reversed(frames)),
+                    rank=self.rank,
+                    owner=self._owner,
+                    at_line=log_position,
+                )
+            )
+        self._owner = None
+
+
+def with_main(
+    threads: Iterable[tuple[Head, tuple[Frame, ...]]], pid: int | None
+) -> tuple[ThreadStack, ...]:
+    """The threads with the main one marked, by its name, its id, or what is at its bottom."""
+    listed = list(threads)
+    main = _main_position(listed, pid)
+    return tuple(
+        ThreadStack(
+            frames=frames,
+            name=head.name,
+            os_id=head.os_id,
+            main=at == main,
+            active=head.active,
+            owns_gil=head.owns_gil,
+        )
+        for at, (head, frames) in enumerate(listed)
+    )
+
+
+def _main_position(threads: list[tuple[Head, tuple[Frame, ...]]], pid: int | None) -> int | None:
+    for at, (head, _) in enumerate(threads):
+        if head.main or (head.name or "").strip("\"'") == "MainThread":
+            return at
+    for at, (head, _) in enumerate(threads):
+        if pid is not None and head.os_id == pid:
+            return at
+    for at, (_, frames) in enumerate(threads):
+        if frames and frames[-1].name in ("<module>", "_start", "__libc_start_main", "main"):
+            return at
+    if threads and threads[0][0].tool == "fault handler":
+        return len(threads) - 1  # it prints the oldest thread last
+    return 0 if len(threads) == 1 else None

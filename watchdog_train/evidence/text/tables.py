@@ -1,0 +1,154 @@
+"""Process lists in text: `ps`, `top`, `/proc/PID/status`, and what people write by hand. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from watchdog_train.core.model import Value
+from watchdog_train.core.stacks import printable
+
+ROWS_CAP = 2000
+_COLUMNS = {"PID": "pid", "LWP": "", "SPID": "", "TID": "", "PPID": "ppid", "STAT": "state",
+            "S": "state", "STATE": "state", "%CPU": "cpu", "WCHAN": "wchan", "COMMAND": "command",
+            "CMD": "command", "ARGS": "command", "COMM": "command"}  # fmt: skip
+_STATUS_FIELD = re.compile(
+    r"\s*(?P<key>Name|State|Pid|PPid|wchan|WCHAN|Wchan|syscall|VmRSS|cpu|CPU)\s*[:=]\s*(?P<value>\S.*)"
+)
+_STATE_LETTER = re.compile(r"(?P<letter>[RSDTtZXI])(?:[<NLsl+]{0,5})?(?:\s|\(|\Z)")
+_DEFUNCT = re.compile(r"\[?(?P<name>[\w.-]{1,60})\]? <defunct>")
+_SENTENCE = re.compile(
+    r"\b(?:pid|process|PID)[ =:#]{1,3}(?P<pid>\d{1,10})\b.{0,60}?"
+    r"\b(?:state|State|STAT|status)\b[ =:]{1,3}(?P<state>[RSDTtZ])\b"
+)
+
+
+class Row(Value, frozen=True, kw_only=True):
+    """What a list says about one process."""
+
+    pid: int | None = None
+    ppid: int | None = None
+    state: str | None = None
+    cpu_share: float | None = None
+    wchan: str | None = None
+    command: str | None = None
+
+
+def read_processes(lines: Iterable[str]) -> tuple[Row, ...]:
+    """Every process that a list in these lines describes; never raises."""
+    rows: list[Row] = []
+    columns: list[str] | None = None
+    status: dict[str, str] = {}
+    for line in lines:
+        if len(rows) >= ROWS_CAP:
+            break
+        header = _header(line)
+        if header is not None:
+            columns = header
+            continue
+        if columns is not None:
+            row = _row(columns, line)
+            if row is not None:
+                rows.append(row)
+                continue
+            if line.strip():
+                columns = None
+        field = _STATUS_FIELD.match(line)
+        if field:
+            key = field["key"].lower()
+            if key in status and key in ("name", "pid"):
+                rows += _from_status(status)
+                status = {}
+            status.setdefault(key, field["value"].strip())
+            continue
+        found = _SENTENCE.search(line[:400])
+        if found:
+            rows.append(Row(pid=int(found["pid"]), state=found["state"].upper()))
+        elif "<defunct>" in line:
+            rows += _defunct(line)
+    return tuple([*rows, *_from_status(status)][:ROWS_CAP])
+
+
+def _header(line: str) -> list[str] | None:
+    words = line.split()
+    if "PID" not in words or len(words) < 3 or len(words) > 24:
+        return None
+    upper = [word for word in words if word.isupper() or word[:1] == "%"]
+    if len(upper) < len(words) - 1 or not {"STAT", "S", "CMD", "COMMAND", "STATE"} & set(words):
+        return None
+    return [_COLUMNS.get(word, "") for word in words]
+
+
+def _row(columns: Sequence[str], line: str) -> Row | None:
+    words = line.split(maxsplit=len(columns) - 1)
+    if len(words) < min(len(columns), 3) or "pid" not in columns:
+        return None
+    values = dict(zip(columns, words, strict=False))
+    if not values["pid"].isdigit():
+        return None
+    command = values.get("command", "")
+    state = values.get("state", "")
+    if "<defunct>" in command:
+        state = "Z"
+    letter = _STATE_LETTER.match(state)
+    cpu = values.get("cpu", "")
+    wchan = values.get("wchan")
+    return Row(
+        pid=int(values["pid"]),
+        ppid=int(values["ppid"]) if values.get("ppid", "").isdigit() else None,
+        state=letter["letter"] if letter else None,
+        cpu_share=float(cpu) / 100 if re.fullmatch(r"\d{1,5}(?:\.\d+)?", cpu) else None,
+        wchan=wchan if wchan not in (None, "-", "0") else None,
+        command=printable(command, 1000) or None,
+    )
+
+
+def _from_status(status: dict[str, str]) -> list[Row]:
+    if not status.keys() & {"state", "wchan"}:
+        return []
+    letter = _STATE_LETTER.match(status.get("state", ""))
+    pid, ppid = status.get("pid", ""), status.get("ppid", "")
+    wchan = status.get("wchan", "").split(" ")[0]
+    if letter is None and not re.fullmatch(r"[a-z_]\w{3,60}", wchan):
+        return []
+    return [
+        Row(
+            pid=int(pid) if pid.isdigit() else None,
+            ppid=int(ppid) if ppid.isdigit() else None,
+            state=letter["letter"] if letter else None,
+            wchan=wchan if len(wchan) > 1 else None,
+            command=printable(status.get("name", "")) or None,
+        )
+    ]
+
+
+def _defunct(line: str) -> list[Row]:
+    match = _DEFUNCT.search(line[:400])
+    if match is None:
+        return []
+    numbers = [int(word) for word in line[: match.start()].split() if word.isdigit()]
+    pid = numbers[0] if numbers else None
+    ppid = numbers[1] if len(numbers) > 1 else None
+    return [Row(pid=pid, ppid=ppid, state="Z", command=printable(match["name"]))]
+
+
+def merged(rows: Iterable[Row]) -> dict[int, Row]:
+    """One row a pid, later lists filling in what earlier ones left open."""
+    found: dict[int, Row] = {}
+    for row in rows:
+        if row.pid is None:
+            continue
+        known = found.get(row.pid)
+        found[row.pid] = row if known is None else _fill(known, row)
+    return found
+
+
+def _fill(known: Row, more: Row) -> Row:
+    missing = {
+        name: getattr(more, name)
+        for name in ("ppid", "state", "cpu_share", "wchan", "command")
+        if getattr(known, name) is None
+    }
+    return msgspec.structs.replace(known, **missing)
