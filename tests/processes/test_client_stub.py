@@ -419,7 +419,9 @@ def test_notes_and_slots_can_be_read_back(training: Training) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         note = wait_until(lambda: read_note(training.slot_dir, process.pid), 5, "a note")
-        assert "milestone: warm" in note.notes
+        (warm,) = note.milestones
+        assert (warm.name, warm.begin, warm.mark) == ("warm", warm.end, True)
+        assert note.changes == 1
         assert note.role == "rank"
     finally:
         process.communicate("\n", timeout=20)

@@ -3,7 +3,7 @@
 Every function does nothing outside a supervised run, and none can raise for a reason of ours.
 """
 
-from watchdog_train.client import control, notes, phases, slot
+from watchdog_train.client import control, first, milestones, notes, phases, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _now_ns = slot.now_ns
@@ -26,7 +26,7 @@ def beat(step=None, total_steps=None):
         words[_BEATS] += 1
         words[_LAST] = _now_ns()
         if words[_PHASE] in _BEFORE_TRAINING:
-            phases.set_phase(L.PHASE_TRAIN)
+            first.over()
         if step is not None:
             words[L.W_FRAMEWORK_STEP] = int(step) + 1
         if total_steps is not None:
@@ -73,10 +73,8 @@ def mark(name):
     """Tell that a milestone is reached; it counts as a sign of life."""
     try:
         if slot.supervised:
-            slot.words[L.W_MILESTONE] += 1
             slot.words[_BEATS] += 1
-            slot.words[_LAST] = _now_ns()
-            notes.note("milestone: " + str(name)[:200])
+            milestones.reached(name, mark=True)
     except Exception:
         pass
 

@@ -7,19 +7,9 @@ wrapped, for that one call, so type, spec, source and resources of the loader st
 import os
 import sys
 
-from watchdog_train.client import notes, slot, witness  # noqa: F401 - the witnesses wait for the slot
+from watchdog_train.client import libraries, milestones, notes, slot, witness  # noqa: F401 - waits
+from watchdog_train.client.libraries import HOOKS
 
-# module -> (hook, distribution's top module, oldest version, first version beyond)
-HOOKS = {
-    "torch": ("torch", "torch", (2, 0), (3, 0)),
-    "torch.distributed.distributed_c10d": ("distributed", "torch", (2, 0), (3, 0)),
-    "torch._dynamo": ("dynamo", "torch", (2, 0), (3, 0)),
-    "safetensors.torch": ("safetensors", "safetensors", (0, 3), (1, 0)),
-    "transformers.trainer": ("transformers", "transformers", (4, 40), (6, 0)),
-    "datasets.arrow_dataset": ("datasets", "datasets", (2, 0), (6, 0)),
-    # Not tqdm.std: while that is imported tqdm does not yet know its own version.
-    "tqdm": ("tqdm", "tqdm", (4, 40), (5, 0)),
-}
 PACKAGE = "watchdog_train"
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -72,35 +62,18 @@ def own_spec():
 def run_hook(name, module):
     """Arm one hook, once."""
     _pending.discard(name)
-    hook, distribution, oldest, beyond = HOOKS[name]
+    hook, library = HOOKS[name][:2]
     try:
-        version = getattr(sys.modules.get(distribution), "__version__", None)
-        numbers = version_numbers(version)
-        if numbers is None or not oldest <= numbers < beyond:
-            notes.hook(hook, "skipped: version " + str(version) + " is outside the tested range")
+        version = libraries.version_of(library)
+        if not libraries.is_covered(name, version):
+            notes.hook(hook, libraries.not_covered(name, version))
             return
         full = "watchdog_train.client.hooks." + hook
         __import__(full)
         sys.modules[full].arm(module)
-        notes.hook(hook, "armed")
+        notes.hook(hook, libraries.armed(name, version))
     except Exception as error:
         notes.hook(hook, "failed: " + type(error).__name__ + ": " + str(error)[:200])
-    notes.flush()
-
-
-def version_numbers(version):
-    """The leading numbers of a version, None when there are none."""
-    numbers = []
-    for part in str(version).split("+")[0].split(".")[:3]:
-        digits = ""
-        for character in part:
-            if not character.isdigit():
-                break
-            digits += character
-        if not digits:
-            break
-        numbers.append(int(digits))
-    return tuple(numbers) or None
 
 
 def _ask_others(own, name, path, target):
@@ -126,9 +99,15 @@ def _prepare(name, spec):
                 del loader.exec_module
             except Exception:
                 pass
-            original(module)
-            if name in _pending:
-                run_hook(name, module)
+            place = None if name in libraries.QUICK else milestones.begin("import " + name)
+            failed = True
+            try:
+                original(module)
+                failed = False
+            finally:
+                if not failed and name in _pending:
+                    run_hook(name, module)
+                milestones.end(place, failed)
 
         loader.exec_module = exec_module
     except Exception as error:

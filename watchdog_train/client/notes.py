@@ -1,15 +1,15 @@
 """Text for the supervisor: a small JSON side file, replaced at most once a second.
 
-It must never raise, and must not import json before somebody else has: that costs every Python
-start of the tree.
+It must never raise, and must not import json: that costs every Python start of the tree, and the
+pulse thread, which writes here, too, could meet an import of the training in the middle.
 """
 
+import _thread
 import os
-import sys
 import time
 
+from watchdog_train.client import encode, slot
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import slot
 
 _MOST_NOTES = 40
 _MOST_DIRECTORIES = 32
@@ -22,7 +22,10 @@ _output_dirs: list = []
 _notes: list = []
 _dirty = False
 _written_at = -10.0
-_busy = False
+_writing = _thread.allocate_lock()
+
+# More of the file: name -> a function that gives the value.
+parts: dict = {}
 
 
 def note(text):
@@ -32,7 +35,7 @@ def note(text):
         if text not in _notes:
             _notes.append(text)
             del _notes[:-_MOST_NOTES]
-            _touch()
+            touch()
     except Exception:
         pass
 
@@ -40,10 +43,12 @@ def note(text):
 def hook(name, status):
     """Whether a hook is armed, and why not."""
     try:
-        _hooks[name] = str(status)[:_LONGEST]
+        # A hook may wait for several modules: what went wrong with one is not made good by another.
+        if status != "armed" or name not in _hooks:
+            _hooks[name] = str(status)[:_LONGEST]
         if status.startswith("failed"):
             slot.words[L.W_HOOKS_FAILED] += 1
-        _touch()
+        touch()
     except Exception:
         pass
 
@@ -61,7 +66,7 @@ def setting(identifier, bit, took, why):
         answer = {"took": bool(took), "why": str(why)[:_LONGEST]}
         if answer != before:
             _settings[identifier] = answer
-            _touch()
+            touch()
         if took and 0 <= bit < 64:
             slot.words[L.W_SETTINGS_TAKEN] |= 1 << bit
     except Exception:
@@ -80,64 +85,64 @@ def output_dir(path):
         if path not in _output_dirs:
             _output_dirs.append(path)
             del _output_dirs[:-_MOST_DIRECTORIES]
-            _touch()
+            touch()
     except Exception:
         pass
 
 
-def flush(now=False, may_import=True):
+def touch():
+    """There is something new to write."""
+    global _dirty
+    _dirty = True
+    flush()
+
+
+def flush(now=False):
     """Write the side file when there is something new.
 
     Args:
         now: do not wait for the second to be over.
-        may_import: json may be imported for it (never from the pulse thread, which could meet an
-            import of the training in the middle).
     """
-    global _dirty, _written_at, _busy
+    global _dirty, _written_at
     try:
-        if not _dirty or _busy or not slot.supervised or not slot.has_slot:
+        if not _dirty or not slot.supervised or not slot.has_slot:
             return
         clock = time.monotonic()
         if not now and clock - _written_at < 1.0:
             return
-        if not may_import and "json" not in sys.modules:
+        if not _writing.acquire(False):
             return
-        _busy = True
         try:
             _written_at = clock
             _dirty = False
             _write()
         finally:
-            _busy = False
+            _writing.release()
     except Exception:
         _dirty = True
 
 
-def _touch():
-    global _dirty
-    _dirty = True
-    if "json" in sys.modules:
-        flush()
-
-
 def _write():
-    import json
-
     words = slot.words
     pid = os.getpid()
     content = {
         "pid": pid,
+        "start": words[L.W_START],
+        "attempt": words[L.W_ATTEMPT],
         "role": L.ROLES[words[L.W_ROLE]],
         "hooks": dict(_hooks),
         "settings": dict(_settings),
         "output_dirs": list(_output_dirs),
         "can_save": bool(words[L.W_CAN_BE_ASKED] & 1),
+        "changes": words[L.W_MILESTONE],
         "notes": list(_notes),
     }
-    data = json.dumps(content).encode("ascii")
+    for name, part in parts.items():
+        content[name] = part()
+    data = encode.encode(content).encode("ascii")
     if len(data) > _MOST_BYTES:
         content["notes"] = ["notes were dropped: too long"]
-        data = json.dumps(content).encode("ascii")
+        data = encode.encode(content).encode("ascii")
     path = os.path.join(slot.slot_dir, str(pid) + L.NOTE_SUFFIX)
     temporary = path + ".tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -151,9 +156,11 @@ def _write():
 
 
 def _after_fork():
-    global _dirty, _busy, _written_at
+    global _dirty, _writing, _written_at
     # Hooks and settings hold in the child, too, and its own file has to say so.
-    _dirty, _busy, _written_at = True, False, -10.0
+    _dirty, _written_at = True, -10.0
+    # The thread that held it is the parent's.
+    _writing = _thread.allocate_lock()
     del _notes[:]
 
 

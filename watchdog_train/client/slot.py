@@ -40,10 +40,13 @@ allow_ptracer = True
 generation = 0
 # The thread whose phase is the phase of the process: the one that takes the steps.
 owner = 0
+# Whether that thread has trained, or is only the one that began.
+owner_trains = False
 has_slot = False
 worker_id = None
 on_open: list = []
 on_fork_child: list = []
+on_close: list = []
 
 _opening = False
 _forked = False
@@ -132,8 +135,9 @@ def become_rank(rank, local_rank, world):
 
 def take_ownership():
     """The calling thread is the one that trains."""
-    global owner
+    global owner, owner_trains
     owner = _thread_id()
+    owner_trains = True
 
 
 def close():
@@ -146,6 +150,8 @@ def close():
                 # What an exception has ended is no finished training.
                 words[L.W_PHASE] = L.PHASE_UNKNOWN if failed else L.PHASE_FINISHING
                 words[L.W_PHASE_ENTRIES] += 1
+            for call in on_close:
+                call()
     except Exception:
         pass
 
@@ -230,12 +236,12 @@ def hear_of_the_end():
 
 def after_fork_in_child():
     """Drop what belongs to the parent; nothing is made until this process has something to say."""
-    global words, generation, _forked, has_slot, owner, worker_id, _opening
+    global words, generation, _forked, has_slot, owner, owner_trains, worker_id, _opening
     try:
         generation += 1
         _forked, _opening, has_slot, worker_id = True, False, False, None
         _last_words.path = None
-        owner = _thread_id()
+        owner, owner_trains = _thread_id(), False
         if supervised:
             words = _Lazy()
         for call in on_fork_child:

@@ -144,7 +144,7 @@ def _pulse(wake, gone, words, generation):
                 request = control.dump_due()
                 if request:
                     answer_dump(request)
-                notes.flush(may_import=False)
+                notes.flush()
             except Exception:
                 pass
     finally:

@@ -181,6 +181,30 @@ class RankStatus(Value, frozen=True, kw_only=True):
     workers: tuple[int, ...]
 
 
+class Milestone(Value, frozen=True, kw_only=True):
+    """A named place on the way of one process, as it tells it itself; times are monotonic."""
+
+    name: str
+    begin: float
+    end: float | None = None
+    """None: it is inside."""
+    times: int = 1
+    """How often it came there; begin and end are of the last time."""
+    failed: bool = False
+    """An exception left it."""
+    mark: bool = False
+    """The user's own, by mark()."""
+
+
+class RankPlaces(Value, frozen=True, kw_only=True):
+    """The milestones of one judged process, by their begin."""
+
+    rank: int
+    local_rank: int | None
+    pid: int
+    milestones: tuple[Milestone, ...]
+
+
 class RunProgress(Value, frozen=True, kw_only=True):
     """What a person wants to read first. None is unknown."""
 

@@ -17,7 +17,7 @@ from typing import Literal, cast
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.model import SaveRecord, SlotReading
+from watchdog_train.core.model import Milestone, SaveRecord, SlotReading
 
 NOTE_BYTES = 64 << 10
 SAVES_BYTES = 32 << 20
@@ -44,16 +44,31 @@ class SettingAnswer(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class ScriptOption(msgspec.Struct, frozen=True, kw_only=True):
+    """An option of the script that looks like resume, checkpoint or output."""
+
+    name: str
+    kind: str
+    takes_value: bool = True
+    default: str | int | bool | None = None
+
+
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """The side file of one process."""
 
     pid: int
+    start: int = 0
+    attempt: int = 0
     role: str = "unknown"
     hooks: dict[str, str] = {}
     settings: dict[str, SettingAnswer] = {}
     output_dirs: tuple[str, ...] = ()
     can_save: bool = False
     notes: tuple[str, ...] = ()
+    changes: int = 0
+    """The slot's milestone word when this was written."""
+    milestones: tuple[Milestone, ...] = ()
+    options: tuple[ScriptOption, ...] = ()
 
 
 _note_decoder = msgspec.json.Decoder(Note)

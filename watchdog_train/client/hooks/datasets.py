@@ -1,23 +1,25 @@
-"""Preparing data with datasets is phase load; the setting num-proc-none is applied here."""
+"""Loading and preparing data with datasets is phase load; num-proc-none is applied here."""
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import phases, settings
+from watchdog_train.client import milestones, phases, settings
 
 
 def arm(module):
-    """Hook into a datasets.arrow_dataset that has just been imported."""
+    """Hook into datasets.arrow_dataset or datasets.load."""
+    if module.__name__ == "datasets.load":
+        for name in ("load_dataset", "load_from_disk"):
+            original = getattr(module, name)
+            setattr(module, name, milestones.around("load dataset", original, L.PHASE_LOAD))
+        return
     for name in ("map", "filter"):
         original = getattr(module.Dataset, name)
-        setattr(module.Dataset, name, _prepared(original))
+        place = milestones.around(name + " dataset", _prepared(original), L.PHASE_LOAD)
+        setattr(module.Dataset, name, place)
 
 
 def _prepared(original):
     def wrapper(*args, **kwargs):
-        token = phases.enter(L.PHASE_LOAD)
-        try:
-            args, kwargs = settings.without_processes(original, args, kwargs)
-            return original(*args, **kwargs)
-        finally:
-            phases.leave(token)
+        args, kwargs = settings.without_processes(original, args, kwargs)
+        return original(*args, **kwargs)
 
     return phases.like(wrapper, original)

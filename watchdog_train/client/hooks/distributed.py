@@ -6,7 +6,7 @@ It must not change what the call gives or raises.
 
 import sys
 
-from watchdog_train.client import phases, roles, slot
+from watchdog_train.client import milestones, phases, roles, slot
 
 _NAME = "init_process_group"
 
@@ -43,4 +43,4 @@ def _joining(module, original):
             pass
         return result
 
-    return phases.like(init_process_group, original)
+    return milestones.around(_NAME, phases.like(init_process_group, original))

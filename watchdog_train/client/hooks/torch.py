@@ -5,14 +5,23 @@ It must change no result and add no graph break; every wrapper keeps the name it
 
 import sys
 
-from watchdog_train.client import bars, phases, saves, settings, slot, witness
+from watchdog_train.client import (
+    bars,
+    first,
+    milestones,
+    phases,
+    saves,
+    settings,
+    slot,
+    witness,
+)
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client.hooks import dynamo
 
 _BEFORE_TRAINING = frozenset(
     (L.PHASE_UNKNOWN, L.PHASE_STARTUP, L.PHASE_FIRST_STEP, L.PHASE_IDLE, L.PHASE_FINISHING)
 )
-_BEFORE_FIRST_STEP = frozenset((L.PHASE_UNKNOWN, L.PHASE_STARTUP))
+_BEFORE_FIRST_STEP = frozenset((L.PHASE_UNKNOWN, L.PHASE_STARTUP, L.PHASE_FIRST_STEP))
 _now_ns = slot.now_ns
 _STEPS = L.W_OPTIMIZER_STEPS
 _BATCHES = L.W_BATCHES
@@ -49,8 +58,7 @@ def _steps(torch):
             words[_STEPS] += 1
             words[_LAST] = _now_ns()
             if words[_PHASE] in _BEFORE_TRAINING:
-                slot.take_ownership()
-                phases.set_phase(L.PHASE_TRAIN)
+                first.step_done()
         except Exception:
             pass
 
@@ -62,8 +70,12 @@ def _backward(torch):
     original = torch.autograd.backward
 
     def backward(*args, **kwargs):
-        _before_first_step()
-        result = original(*args, **kwargs)
+        place = _before_first_step(first.BACKWARD)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            if place is not None:
+                first.left(place)
         try:
             words = slot.words
             words[_BACKWARDS] += 1
@@ -80,8 +92,12 @@ def _batches(torch):
     original = iterator.__next__
 
     def __next__(self):
-        _before_first_step()
-        batch = original(self)
+        place = _before_first_step(first.BATCH)
+        try:
+            batch = original(self)
+        finally:
+            if place is not None:
+                first.left(place)
         try:
             words = slot.words
             words[_BATCHES] += 1
@@ -100,7 +116,23 @@ def _batches(torch):
     iterator.__init__ = dynamo.remember(phases.like(__init__, make))
 
 
+def _before_first_step(name):
+    try:
+        if slot.words[_PHASE] in _BEFORE_FIRST_STEP:
+            return first.entered(name)
+    except Exception:
+        pass
+    return None
+
+
+dynamo.remember(_before_first_step)
+
+
 def _workers(torch):
+    loader = sys.modules["torch.utils.data.dataloader"]
+    milestones.around_method(
+        loader._MultiProcessingDataLoaderIter, "__init__", "start DataLoader workers"
+    )
     module = sys.modules["torch.utils.data._utils.worker"]
     original = module._worker_loop
     code = original.__code__
@@ -130,12 +162,3 @@ def _saves(torch):
     for module in (torch, serialization):
         module.save = save  # type: ignore[union-attr]
         module.load = load  # type: ignore[union-attr]
-
-
-def _before_first_step():
-    try:
-        if slot.words[_PHASE] in _BEFORE_FIRST_STEP:
-            slot.take_ownership()
-            phases.set_phase(L.PHASE_FIRST_STEP)
-    except Exception:
-        pass

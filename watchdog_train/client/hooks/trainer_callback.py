@@ -6,10 +6,18 @@ It must not raise into the Trainer, and is pickled as the plain base class that 
 import struct
 import time
 
-from watchdog_train.client import control, notes, phases, slot
+from watchdog_train.client import control, first, milestones, notes, phases, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _last_log = [0.0, 0]
+# Open between the call of train() and the callback's first word.
+_preparing: list = []
+
+
+def preparing():
+    """train() has been called."""
+    del _preparing[:]
+    _preparing.append(milestones.begin("prepare training"))
 
 
 def make(base):
@@ -46,12 +54,12 @@ def _guarded(act, *arguments):
 
 def _train_begins(args, state):
     words = slot.words
-    slot.take_ownership()
+    milestones.end(_preparing.pop() if _preparing else None)
+    first.training_begins()
     words[L.W_TOTAL_STEPS] = max(0, int(state.max_steps))
     _last_log[:] = [time.monotonic(), int(state.global_step)]
     if control.can_be_asked():
         words[L.W_CAN_BE_ASKED] |= 3
-    phases.set_phase(L.PHASE_FIRST_STEP)
 
 
 def _step_ends(state, wishes):
@@ -60,7 +68,7 @@ def _step_ends(state, wishes):
     words[L.W_FRAMEWORK_STEP] = step + 1
     words[L.W_LAST_BEAT_NS] = slot.now_ns()
     if words[L.W_PHASE] == L.PHASE_FIRST_STEP:
-        phases.set_phase(L.PHASE_TRAIN)
+        first.step_done()
     if control.save_due(step):
         wishes.should_save = True
     if control.stop_due(step):
@@ -74,6 +82,7 @@ def _logged(args, state, logs):
     logs = logs or {}
     step, now = int(state.global_step), time.monotonic()
     if "loss" in logs:
+        first.loss_seen()
         words[L.W_LOSS] = _bits(float(logs["loss"]))
         seconds, steps = now - _last_log[0], step - _last_log[1]
         if seconds > 0 and steps > 0:
@@ -87,6 +96,7 @@ def _train_ends():
     # From here on nobody reads the requests.
     slot.words[L.W_CAN_BE_ASKED] = 0
     phases.set_phase(L.PHASE_FINISHING)
+    milestones.reached("training finished")
 
 
 def _bits(value):

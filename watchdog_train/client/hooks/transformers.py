@@ -8,7 +8,7 @@ import inspect
 import os
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes, phases, resume, saves, slot
+from watchdog_train.client import milestones, notes, phases, resume, saves, slot
 from watchdog_train.client.hooks import trainer_callback
 
 
@@ -45,7 +45,7 @@ def _init(original, callback):
         except Exception as error:
             notes.note("a Trainer is not watched: " + type(error).__name__)
 
-    return phases.like(__init__, original)
+    return milestones.around("build Trainer", phases.like(__init__, original))
 
 
 def _save_checkpoint(original):
@@ -95,6 +95,7 @@ def _begin(trainer, original, args, kwargs):
         if not slot.supervised:
             return args, kwargs
         slot.words[L.W_TRAIN_ORDINAL] += 1
+        trainer_callback.preparing()
         bound = inspect.signature(original).bind(trainer, *args, **kwargs)
         arguments = bound.arguments
         if arguments.get("trial") is not None:

@@ -30,7 +30,17 @@ class _Finder(object):
     """Waits for the first watched import, then gives its place to the client's finder."""
 
     watched = frozenset(
-        ("torch", "transformers", "safetensors", "datasets", "tqdm", "watchdog_train")
+        (
+            "torch",
+            "transformers",
+            "accelerate",
+            "datasets",
+            "huggingface_hub",
+            "safetensors",
+            "tqdm",
+            "wandb",
+            "watchdog_train",
+        )
     )
 
     def find_spec(self, name, path=None, target=None):

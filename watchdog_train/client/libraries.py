@@ -1,0 +1,93 @@
+"""Which module each hook waits for, and the versions of its library that it is armed for.
+
+Data, and how a version is read: it must import nothing of the libraries.
+"""
+
+import sys
+
+# module -> hook, library, first version it is armed for, first version beyond, versions its tests
+# were run with. The upper end is a next major version: what a hook wraps has changed with those.
+HOOKS = {
+    "torch": ("torch", "torch", (2, 1), (3, 0), ("2.13.0",)),
+    "torch.distributed.distributed_c10d": (("distributed", "torch", (2, 1), (3, 0), ("2.13.0",))),
+    "torch._dynamo": ("dynamo", "torch", (2, 1), (3, 0), ("2.13.0",)),
+    "torch.nn.parallel.distributed": ("parallel", "torch", (2, 1), (3, 0), ("2.13.0",)),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": (
+        ("parallel", "torch", (2, 1), (3, 0), ("2.13.0",))
+    ),
+    "torch.distributed.fsdp._fully_shard._fully_shard": (
+        ("parallel", "torch", (2, 1), (3, 0), ("2.13.0",))
+    ),
+    "torch.utils.tensorboard.writer": ("tensorboard", "torch", (2, 1), (3, 0), ("2.13.0",)),
+    "safetensors.torch": ("safetensors", "safetensors", (0, 4), (1, 0), ("0.4.5", "0.8.0")),
+    "transformers.trainer": (
+        ("transformers", "transformers", (4, 46), (6, 0), ("4.46.3", "5.23.0"))
+    ),
+    "transformers.modeling_utils": (
+        ("pretrained", "transformers", (4, 46), (6, 0), ("4.46.3", "5.23.0"))
+    ),
+    "transformers.tokenization_utils_base": (
+        ("pretrained", "transformers", (4, 46), (6, 0), ("4.46.3", "5.23.0"))
+    ),
+    "accelerate.accelerator": ("accelerate", "accelerate", (1, 1), (2, 0), ("1.1.1", "1.15.0")),
+    "datasets.arrow_dataset": ("datasets", "datasets", (2, 21), (6, 0), ("2.21.0", "5.2.0")),
+    "datasets.load": ("datasets", "datasets", (2, 21), (6, 0), ("2.21.0", "5.2.0")),
+    "huggingface_hub.file_download": (
+        ("hub", "huggingface_hub", (0, 26), (3, 0), ("0.26.5", "2.4.0"))
+    ),
+    "huggingface_hub._snapshot_download": (
+        ("hub", "huggingface_hub", (0, 26), (3, 0), ("0.26.5", "2.4.0"))
+    ),
+    "wandb": ("wandb", "wandb", (0, 18), (1, 0), ("0.18.7", "0.31.0")),
+    # Not tqdm.std: while that is imported tqdm does not yet know its own version.
+    "tqdm": ("tqdm", "tqdm", (4, 60), (5, 0), ("4.66.6", "4.70.1")),
+    "argparse": ("argparse", "python", (3, 8), (3, 15), ("3.11.7",)),
+}
+# Their import is too short to be a place where a training may hang.
+QUICK = ("argparse", "safetensors.torch", "tqdm")
+
+
+def version_of(library):
+    """The version of an imported library as it tells it itself, None when it does not."""
+    if library == "python":
+        return sys.version.split(" ")[0]
+    return getattr(sys.modules.get(library), "__version__", None)
+
+
+def is_covered(name, version):
+    """Whether the hook that waits for a module is armed for this version of its library."""
+    numbers = version_numbers(version)
+    return numbers is not None and HOOKS[name][2] <= numbers < HOOKS[name][3]
+
+
+def armed(name, version):
+    """What to say of a hook that has been armed."""
+    if version_numbers(version) in [version_numbers(one) for one in HOOKS[name][4]]:
+        return "armed"
+    return "armed; not tested with " + str(version)
+
+
+def not_covered(name, version):
+    """What to say of a hook that is not armed."""
+    _, library, oldest, beyond, _ = HOOKS[name]
+    wanted = _text(oldest) + " to below " + _text(beyond)
+    return "skipped: " + library + " " + str(version) + " is outside " + wanted
+
+
+def version_numbers(version):
+    """The leading numbers of a version, None when there are none."""
+    numbers = []
+    for part in str(version).split("+")[0].split(".")[:3]:
+        digits = ""
+        for character in part:
+            if not character.isdigit():
+                break
+            digits += character
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers) or None
+
+
+def _text(numbers):
+    return ".".join([str(number) for number in numbers])

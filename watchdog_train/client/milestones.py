@@ -1,0 +1,142 @@
+"""Named places on the way to the first step, so that a hang before it has a name.
+
+It must never raise, and keeps a bounded list: a place that is entered again takes its old entry.
+Times are of time.monotonic(), which on one machine is the same clock for every process.
+"""
+
+import _thread
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import notes, phases, slot
+
+MOST = 48
+MOST_MARKS = 16
+_LONGEST_NAME = 80
+_NAME, _BEGIN, _END, _TIMES, _FAILED, _MARK = range(6)
+
+# [name, begin, end or None, how often it was entered, whether an exception left it, whether it is
+# the user's], newest last
+_entries: list = []
+
+
+def begin(name):
+    """A place is entered; the token for end(), None when there is nothing to end."""
+    try:
+        if not slot.supervised or not _may_speak():
+            return None
+        entry = _add(name, mark=False)
+        if entry is None:
+            return None
+        _changed()
+        return (entry, slot.generation)
+    except Exception:
+        return None
+
+
+def end(token, failed=False):
+    """It is left, by an exception if `failed`."""
+    try:
+        # A process forked in between has entries of its own.
+        if token is not None and token[1] == slot.generation and token[0][_END] is None:
+            token[0][_END] = slot.now_ns() / 1e9
+            token[0][_FAILED] = bool(failed)
+            _changed()
+    except Exception:
+        pass
+
+
+def reached(name, mark=False):
+    """A place without extent: a training that has finished, or a mark of the user."""
+    try:
+        if slot.supervised and (mark or _may_speak()):
+            entry = _add(name, mark)
+            if entry is not None:
+                entry[_END] = entry[_BEGIN]
+                _changed()
+    except Exception:
+        pass
+
+
+def around(name, original, phase=None):
+    """`original` as a place, in a phase if one is given; its exceptions pass through unchanged."""
+
+    def wrapper(*args, **kwargs):
+        place = begin(name)
+        token = None if phase is None else phases.enter(phase)
+        failed = True
+        try:
+            result = original(*args, **kwargs)
+            failed = False
+            return result
+        finally:
+            phases.leave(token)
+            end(place, failed)
+
+    return phases.like(wrapper, original)
+
+
+def around_method(owner, attribute, name, phase=None):
+    """Replace a method of a class by itself as a place; a class method stays one."""
+    original = owner.__dict__[attribute]
+    if isinstance(original, classmethod):
+        setattr(owner, attribute, classmethod(around(name, original.__func__, phase)))
+    else:
+        setattr(owner, attribute, around(name, original, phase))
+
+
+def listed():
+    """The entries as the side file has them."""
+    return [
+        {"name": name, "begin": begun, "end": ended, "times": times, "failed": failed, "mark": mark}
+        for name, begun, ended, times, failed, mark in list(_entries)
+    ]
+
+
+def _may_speak():
+    """Until a thread has trained any may name a place; then only that one, as with phases."""
+    return not slot.owner_trains or _thread.get_ident() == slot.owner
+
+
+def _add(name, mark):
+    """A new entry in the place of the last one of this name; None inside a place of this name."""
+    name = str(name)[:_LONGEST_NAME]
+    times = 1
+    for entry in _entries:
+        if entry[_NAME] == name:
+            if entry[_END] is None:
+                return None
+            times = entry[_TIMES] + 1
+            _entries.remove(entry)
+            break
+    entry = [name, slot.now_ns() / 1e9, None, times, False, mark]
+    _entries.append(entry)
+    # A script that marks every step must not push the way to the first one out of the list.
+    _forget([one for one in _entries if one[_MARK]], MOST_MARKS)
+    _forget([one for one in _entries if one[_END] is not None], MOST)
+    return entry
+
+
+def _forget(entries, most):
+    for entry in entries[: max(0, len(entries) - most)]:
+        _entries.remove(entry)
+
+
+def _changed():
+    words = slot.words
+    words[L.W_MILESTONE] += 1
+    words[L.W_LAST_BEAT_NS] = slot.now_ns()
+    notes.touch()
+
+
+def _closing():
+    begin("exit")
+    notes.flush(now=True)
+
+
+def _after_fork():
+    del _entries[:]
+
+
+notes.parts["milestones"] = listed
+slot.on_close.append(_closing)
+slot.on_fork_child.append(_after_fork)
