@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import wait_until
-from watchdog_train.supervisor.display import QUEUE_BYTES, Display
+from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.outlet import QUEUE_BYTES
 
 
 class Reader:

@@ -36,6 +36,7 @@ FLAG_OF_KEY = {
     "recovery.without_remedies": "--without",
     "recovery.allow": "--allow",
     "recovery.duplicates": "--duplicates",
+    "output.quiet": "--quiet",
 }
 """Settings that have a flag of `wtrain run`."""
 

@@ -219,9 +219,20 @@ class Output(Section, frozen=True, kw_only=True):
     log_cap_bytes: Annotated[
         int, Meta(ge=65536, description="of each captured stream; the newest are kept")
     ] = 64 * 1024 * 1024
-    progress_every_s: Annotated[
-        float, _positive("time between progress events in the log, and plain progress lines / 10")
-    ] = 30.0
+    progress_every_s: Annotated[float, _positive("time between progress events in the log")] = 30.0
+    status_line: Annotated[
+        bool,
+        Meta(
+            description="one line of progress at the bottom of a terminal, while training is silent"
+        ),
+    ] = True
+    progress_line_s: Annotated[
+        float | None,
+        Meta(description="time between plain lines of progress without a terminal; null: none"),
+    ] = 300.0
+    quiet: Annotated[
+        bool, Meta(description="say nothing as long as all goes well: no opening, no progress")
+    ] = False
     trace_cap_bytes: Annotated[
         int,
         Meta(ge=0, description="of trace.jsonl, for `wtrain replay`; the newest are kept; 0: none"),

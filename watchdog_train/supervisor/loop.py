@@ -18,6 +18,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper, resize
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
+from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
 
 REQUESTS_EVERY_S = 0.5
@@ -32,6 +33,7 @@ class Supervisor:
         self.state = state
         self._observer = Observer(context)
         self._performer = Performer(context, self._observer)
+        self._telling = Telling(context.policy.output, context.display)
         self._requests_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -53,6 +55,10 @@ class Supervisor:
             self._open(event.pid)
         if isinstance(event, e.Noticed) and event.kind == "keeper" and context.keeper is not None:
             self._drain(context.keeper)
+        if isinstance(event, e.FirstStep) and (
+            context.policy.output.quiet or not context.display.is_between_lines
+        ):
+            return  # in the middle of a progress bar, which says so itself
         for line in narrate(stamped, self.state):
             context.display.say(line)
 
@@ -73,10 +79,11 @@ class Supervisor:
     def _open(self, pid: int) -> None:
         context = self._context
         files = context.directory.path.parent / "latest"
-        for line in opening_lines(
-            state=self.state, policy=context.policy, watching_pid=pid, files=str(files)
-        ):
-            context.display.say(line)
+        if not context.policy.output.quiet:
+            for line in opening_lines(
+                state=self.state, policy=context.policy, watching_pid=pid, files=str(files)
+            ):
+                context.display.say(line)
         if self.on_launched is not None:
             self.on_launched()
 
@@ -88,6 +95,7 @@ class Supervisor:
             observation = self._observer.observe(self.state)
             action = decide(observation, self.state, self._context.policy, self._context.remedies)
             if isinstance(action, Wait):
+                self._telling.tell(self.state, observation)
                 self._pause(action.until)
                 continue
             self._context.display.pump()  # what was written before an event is shown before it
@@ -125,6 +133,7 @@ class Supervisor:
         context = self._context
         match number.name:
             case "SIGINT":
+                context.display.key_pressed()
                 self._observer.requests.append(Request(kind="interrupt", by="Ctrl-C"))
             case "SIGTERM":
                 self._observer.requests.append(Request(kind="stop", by="SIGTERM"))
@@ -133,11 +142,20 @@ class Supervisor:
             case "SIGHUP":
                 context.display.leave_terminal()
             case "SIGWINCH":
-                if context.keeper is not None:
-                    now = terminal_now(foreground=True)
-                    resize(context.keeper, now.rows, now.columns)
+                self._follow_size()
+            case "SIGTSTP":
+                context.display.leave_for_now()
+                context.signals.stop_here()
+                self._follow_size()  # a job in the background hears of no change
             case "SIGUSR1" | "SIGUSR2":
                 self._forward(number)
+
+    def _follow_size(self) -> None:
+        context = self._context
+        context.display.resized()
+        if context.keeper is not None:
+            now = terminal_now(foreground=True)
+            resize(context.keeper, now.rows, now.columns)
 
     def _forward(self, number: signals.Signals) -> None:
         """A scheduler's warning: to a root that handles it, else a save-request."""

@@ -205,8 +205,11 @@ class RunSession:
         """The report of a finished run, and its summary."""
         state = self.supervisor.state
         lines = script_lines(framework(state))
-        for line in closing_lines(state, lines, report=self._report(lines)):
-            self.context.display.say(line)
+        report = self._report(lines)
+        well = state.outcome == "succeeded" and not state.stalls and not state.warning
+        if not (well and self.context.policy.output.quiet):
+            for line in closing_lines(state, lines, report=report):
+                self.context.display.say(line)
         self.context.display.drain(time.monotonic() + WORDS_WITHIN_S)
 
     def _report(self, script_lines: Mapping[str, str]) -> str | None:

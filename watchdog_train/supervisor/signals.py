@@ -2,7 +2,8 @@
 
 First SIGINT, SIGTERM: a request to stop; a second one of either: now. SIGHUP: go on without the
 terminal. SIGQUIT: evidence now. SIGUSR1, SIGUSR2: forwarded to the root when it handles them,
-else answered by a save-request. SIGTSTP keeps its default: we stop, training goes on.
+else answered by a save-request. SIGTSTP: once the terminal is left tidy, we stop; training goes
+on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import deque
 from types import FrameType
 from typing import Any
 
-_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTSTP")
 
 
 class SignalQueue:
@@ -54,6 +55,14 @@ class SignalQueue:
         while self._pending:
             taken.append(self._pending.popleft())
         return taken
+
+    def stop_here(self) -> None:
+        """Ctrl-Z: stop as a job does, and come back when the shell says so."""
+        if sys.platform == "win32" or self._previous.get(signal.SIGTSTP) is signal.SIG_IGN:
+            return
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._queue)
 
     def restore(self) -> None:
         """Give the signals back."""

@@ -1,0 +1,120 @@
+"""Plain lines of progress without a terminal, and what the line of a terminal says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.detect import Verdict
+from watchdog_train.core.model import RunProgress
+from watchdog_train.core.policy import Output
+from watchdog_train.core.state import State
+from watchdog_train.report.status_line import status_line
+from watchdog_train.supervisor.telling import Telling
+
+
+class Pipe:
+    """A display without a terminal, or with one."""
+
+    def __init__(self, *, status_line: bool = False) -> None:
+        self.has_status_line = status_line
+        self.is_between_lines = True
+        self.said: list[str] = []
+        self.shown: list[str | None] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def show_status(self, text: str | None) -> None:
+        self.shown.append(text)
+
+
+def seen(at: float, step: int | None, **changes: Any) -> Observation:
+    """A poll with this step of a thousand, two a second."""
+    member = b.rank(
+        words=step or 0, step=step, total_steps=1000, phase=changes.pop("phase", "train")
+    )
+    return b.observation(b.sample(at, member), steps_s=2.0, **changes)
+
+
+def told(display: Pipe, polls: list[tuple[float, int | None]], **policy: Any) -> list[str]:
+    telling = Telling(Output(**policy), display)  # type: ignore[arg-type]
+    for at, step in polls:
+        telling.tell(b.running(), seen(at, step))
+    return display.said
+
+
+def test_a_line_every_five_minutes() -> None:
+    """The first after five minutes, with what is known then."""
+    polls: list[tuple[float, int | None]] = [(float(at), at) for at in range(1, 902)]
+    lines = told(Pipe(), polls)
+    assert len(lines) == 3
+    assert lines[0] == "wtrain: step 301 of 1,000 (30 %), 2 steps/s, about 6 min left"
+
+
+@pytest.mark.parametrize("policy", [{"progress_line_s": None}, {"quiet": True}])
+def test_no_lines_where_none_are_wanted(policy: dict[str, Any]) -> None:
+    assert told(Pipe(), [(0.0, 1), (1000.0, 2)], **policy) == []
+
+
+def test_nothing_is_said_of_a_silence() -> None:
+    """The same step as five minutes before: the detector has words for that."""
+    assert len(told(Pipe(), [(0.0, 1), (301.0, 7), (602.0, 7), (903.0, 7)])) == 1
+    assert told(Pipe(), [(0.0, None), (301.0, None)]) == []
+
+
+def test_a_line_waits_for_the_end_of_a_line() -> None:
+    """Half a minute at most: a progress bar in a file never ends its line."""
+    display = Pipe()
+    display.is_between_lines = False
+    assert told(display, [(0.0, 1), (301.0, 7), (329.0, 8)]) == []
+    assert len(told(display, [(0.0, 1), (301.0, 7), (331.0, 8)])) == 1
+
+
+def test_a_terminal_gets_the_line_and_no_lines() -> None:
+    display = Pipe(status_line=True)
+    assert told(display, [(0.0, 1), (301.0, 7)]) == []
+    assert display.shown[-1] == "wtrain: step 7 of 1,000 (0 %), 2 steps/s, about 8 min left"
+    display = Pipe(status_line=True)
+    assert told(display, [(0.0, 1), (301.0, 7)], quiet=True) == []
+    assert display.shown == []
+    assert len(told(display, [(0.0, 1), (301.0, 7)], status_line=False)) == 1
+
+
+def line(state: State, observation: Observation) -> str | None:
+    return status_line(state, observation, RunProgress())
+
+
+def test_before_the_first_step() -> None:
+    """Which phase, and for how long."""
+    assert line(b.running(), seen(12.0, None, phase="load")) == (
+        "wtrain: no step yet, phase load, 12 s"
+    )
+    assert line(b.running(), b.observation(b.sample(12.0))) == "wtrain: no step yet, 12 s"
+
+
+def test_what_is_not_progress() -> None:
+    """A suspicion, a stop under way, a pause between attempts; nothing while somebody types."""
+    doubt = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=30.0, why="silent")
+    silent = seen(40.0, 7, verdict=Verdict(kind="suspect", age_s=31.0))
+    assert line(b.running(doubt), silent) == "wtrain: no progress for 31 s, looking into it"
+    asked = (
+        e.StopRequested(by="Ctrl-C", mode="soft", exit_code=130),
+        e.StopAsked(sequence=1, can_be_asked=True, why="asked"),
+    )
+    assert line(b.running(*asked), seen(14.0, 7)) == (
+        "wtrain: waiting for the training to end, 14 s; Ctrl-C kills"
+    )
+    typing = seen(40.0, 7, verdict=Verdict(kind="input", age_s=31.0))
+    assert line(b.running(), typing) is None
+    pause = (
+        b.exited(code=1),
+        e.TreeGone(),
+        e.BackingOff(delay_s=9.0, until_mono=20.0, why="early"),
+    )
+    assert line(b.running(*pause), seen(14.0, 7)) == "wtrain: the next attempt starts in 6.0 s"
+    assert line(b.running(b.exited()), seen(14.0, 7)) is None
