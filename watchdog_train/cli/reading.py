@@ -27,7 +27,7 @@ from watchdog_train.store.run_paths import RunDirectory
 
 if TYPE_CHECKING:
     from watchdog_train.core.events import AnyEvent
-    from watchdog_train.core.model import Member, SlotReading
+    from watchdog_train.core.model import Member, RankPlaces, Sample, SlotReading
     from watchdog_train.system.protocol import ProcessSystem
 
 CONFIG_BYTES = 1 << 20
@@ -173,8 +173,17 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
         live,
         ranks=progress.ranks,
         progress=progress.progress,
+        places=_places(sample, state),
         can_save=any(slot.can_save for _, slot in measured),
     )
+
+
+def _places(sample: Sample, state: State) -> tuple[RankPlaces, ...] | None:
+    from watchdog_train.store.side_files import SideFiles
+
+    files = SideFiles(Path(state.slot_dir) if state.slot_dir is not None else None)
+    files.look(sample)
+    return files.places() or None
 
 
 def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ...]:

@@ -14,9 +14,15 @@ LOG_LINES = 5
 
 @click.command(short_help="Say how a run is doing.")
 @run_argument
+@click.option(
+    "--milestones",
+    "milestones",
+    is_flag=True,
+    help="Show the way of every rank to its first step, and where it is now.",
+)
 @json_option
 @runs_dir_option
-def status(run_ref: str | None, as_json: bool, runs_dir: Path | None) -> None:
+def status(run_ref: str | None, milestones: bool, as_json: bool, runs_dir: Path | None) -> None:
     """Say how RUN is doing; without RUN the newest one here.
 
     Exit code: 0 it runs under a supervisor, 3 it has ended, 4 its supervisor is dead or
@@ -26,7 +32,7 @@ def status(run_ref: str | None, as_json: bool, runs_dir: Path | None) -> None:
     from watchdog_train.store.resolve import resolve
 
     reading = read_run(resolve(run_ref, runs_dir))
-    live = look(reading, log_lines=0 if as_json else LOG_LINES)
+    live = look(reading, log_lines=0 if as_json or milestones else LOG_LINES)
     if as_json:
         from watchdog_train.cli.json_output import print_json
         from watchdog_train.report.status_json import status_object
@@ -34,6 +40,12 @@ def status(run_ref: str | None, as_json: bool, runs_dir: Path | None) -> None:
         for problem in reading.problems:
             click.echo(f"wtrain: {problem}", err=True)
         print_json(status_object(reading.state, live))
+    elif milestones:
+        from watchdog_train.cli.screen import paint_for_stdout
+        from watchdog_train.report.milestones_text import milestones_text
+
+        paint = paint_for_stdout()
+        click.echo(milestones_text(reading.state, live, paint=paint), color=paint.enabled)
     else:
         from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
         from watchdog_train.report.status_text import status_text

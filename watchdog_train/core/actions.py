@@ -13,6 +13,7 @@ from watchdog_train.core.model import (
     MemberSample,
     Plan,
     ProcessId,
+    RankPlaces,
     Sample,
     Survey,
     Value,
@@ -45,6 +46,15 @@ class SettingReport(Value, frozen=True, kw_only=True):
     why: str
 
 
+class HookReport(Value, frozen=True, kw_only=True):
+    """A hook that a training process could not arm."""
+
+    hook: str
+    pid: int
+    status: Literal["skipped", "failed"]
+    why: str
+
+
 class SaveReport(Value, frozen=True, kw_only=True):
     """A finished save that a hook recorded."""
 
@@ -71,6 +81,9 @@ class Observation(Value, frozen=True, kw_only=True):
     evidence: EvidenceResult | None = None
     survey: Survey | None = None
     settings: tuple[SettingReport, ...] = ()
+    places: tuple[RankPlaces, ...] = ()
+    """Milestones of the judged processes."""
+    hooks: tuple[HookReport, ...] = ()
     last_save: SaveReport | None = None
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""

@@ -35,6 +35,7 @@ from watchdog_train.core.answers import (
 from watchdog_train.core.between import between_attempts
 from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.news import news, progress_event
+from watchdog_train.core.places import milestones_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.core.suspect import next_stall_id, watch
@@ -156,7 +157,7 @@ def _record_exit(
         # Its own end counts, also a bad one: only what we have ended may pass as finished.
         why = "the training ended by itself before anything was killed"
         events.append(e.StallRecovered(stall_id=stall.id, why=why))
-    return Record(events=(*events, exited))
+    return Record(events=(*events, *milestones_event(observation, state), exited))
 
 
 def _pursue_kill(

@@ -22,6 +22,7 @@ from watchdog_train.core.model import (
     Phase,
     Plan,
     ProcessId,
+    RankPlaces,
     RankStatus,
     RunProgress,
 )
@@ -119,6 +120,22 @@ class Progress(Event, frozen=True, kw_only=True):
     progress: RunProgress
     ranks: tuple[RankStatus, ...]
     members: tuple[Member, ...]
+
+
+class Milestones(Event, frozen=True, kw_only=True):
+    """Where the ranks are on their way: at the first step, at a stall and at the end."""
+
+    ranks: tuple[RankPlaces, ...]
+    """At most 32; times are of the monotonic clock, as `mono`."""
+
+
+class HookNotArmed(Event, frozen=True, kw_only=True):
+    """The client does not watch a library: wrong version, or the hook failed. Weaker signals do."""
+
+    hook: str
+    status: Literal["skipped", "failed"]
+    pid: int
+    why: str
 
 
 class Suspected(Event, frozen=True, kw_only=True):
@@ -349,6 +366,8 @@ AnyEvent = (
     | FirstStep
     | PhaseChanged
     | Progress
+    | Milestones
+    | HookNotArmed
     | Suspected
     | Looked
     | SuspicionEnded

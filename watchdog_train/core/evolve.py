@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.model import ProcessId, RunProgress
+from watchdog_train.core.model import HookStatus, ProcessId, RunProgress
 from watchdog_train.core.state import LASTING, AttemptRecord, Kill, StallRecord, State, StopRequest
 
 _replace = msgspec.structs.replace
@@ -60,6 +60,11 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 members=event.members,
             )
             return _step_reached(state, event.progress.step)
+        case e.Milestones():
+            return _replace(state, places=event.ranks, places_mono=event.mono)
+        case e.HookNotArmed():
+            hook = HookStatus(hook=event.hook, status=event.status, why=event.why)
+            return _replace(state, hooks=(*state.hooks, hook))
         case e.PhaseChanged():
             return _replace(state, phase_mono=event.mono)
         case e.Suspected():
@@ -192,6 +197,8 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         restarts_since_progress=state.restarts_since_progress + again,
         members=(),
         ranks=(),
+        places=(),
+        hooks=(),
         progress=RunProgress(),
         suspicion=None,
         look=None,

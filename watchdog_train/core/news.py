@@ -6,6 +6,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.kill import live
 from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
+from watchdog_train.core.places import hook_events, milestones_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
@@ -37,6 +38,8 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
                 rank=member.member.rank or 0, pid=member.member.pid, step=step, after_s=after_s
             )
         )
+        found += milestones_event(observation, state)
+    found += hook_events(observation, state)
     found += _phases(ranks, state, now)
     said = {report.remedy: report for report in reversed(observation.settings)}
     found += [

@@ -7,11 +7,13 @@ from watchdog_train.core.model import (
     Basis,
     BundleWhy,
     Diagnosis,
+    HookStatus,
     Member,
     Outcome,
     Phase,
     Plan,
     ProcessId,
+    RankPlaces,
     RankStatus,
     RunProgress,
     Value,
@@ -139,6 +141,11 @@ class State(Value, frozen=True, kw_only=True):
     members: tuple[Member, ...] = ()
     ranks: tuple[RankStatus, ...] = ()
     progress: RunProgress = RunProgress()
+    places: tuple[RankPlaces, ...] = ()
+    """Milestones as recorded last."""
+    places_mono: float = 0.0
+    hooks: tuple[HookStatus, ...] = ()
+    """Hooks that are not armed in the present attempt."""
     progress_mono: float = 0.0
     """When progress was recorded last."""
     phase_mono: float = 0.0

@@ -11,6 +11,7 @@ from watchdog_train.core.detect import Verdict
 from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.model import Basis
 from watchdog_train.core.news import progress_event
+from watchdog_train.core.places import milestones_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import LASTING, State
 
@@ -148,4 +149,5 @@ def _declare(observation: Observation, state: State, basis: Basis, why: str) -> 
         age_s=round(verdict.age_s, 1),
         why=why,
     )
-    return Record(events=(progress_event(observation.sample, state, observation.now), declared))
+    progress = progress_event(observation.sample, state, observation.now)
+    return Record(events=(progress, *milestones_event(observation, state), declared))

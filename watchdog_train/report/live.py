@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from watchdog_train.core.model import RankStatus, RunProgress, Value
+from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress, Value
 
 
 class NewestCheckpoint(Value, frozen=True, kw_only=True):
@@ -35,6 +35,8 @@ class Live(Value, frozen=True, kw_only=True):
     ranks: tuple[RankStatus, ...] | None = None
     """From the heartbeat slots; None: no slot could be read, so the log's are the newest."""
     progress: RunProgress | None = None
+    places: tuple[RankPlaces, ...] | None = None
+    """Milestones as the ranks have written them down; None: none could be read."""
     can_save: bool | None = None
     states: dict[int, str | None] = msgspec.field(default_factory=dict)
     """Of the recorded members that live, by pid."""

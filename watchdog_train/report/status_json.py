@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.model import RankStatus, RunProgress
+from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress
 from watchdog_train.core.state import State
 from watchdog_train.report.live import Live, NewestCheckpoint
+from watchdog_train.report.places_text import places_object
 
 SCHEMA_VERSION = 1
 SHORT_KEYS = (
@@ -58,6 +59,10 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(checkpoint, live),
         "remedies": list(settings_now(state)),
+        "milestones": places_object(*places_now(state, live)),
+        "hooks": [
+            {"hook": hook.hook, "status": hook.status, "why": hook.why} for hook in state.hooks
+        ],
         "can_be_asked_to_save": state.can_be_asked_to_save if can_save is None else can_save,
         "started_at": state.started_at,
         "updated_at": live.at if measured and live is not None else state.updated_at,
@@ -81,6 +86,16 @@ def progress_now(state: State, live: Live | None) -> RunProgress:
 def ranks_now(state: State, live: Live | None) -> tuple[RankStatus, ...]:
     """The newest word about each rank: measured, else the newest of the log."""
     return live.ranks if live is not None and live.ranks is not None else state.ranks
+
+
+def places_now(
+    state: State, live: Live | None
+) -> tuple[tuple[RankPlaces, ...], float, float | None]:
+    """The newest milestones: measured, else of the log; when they were so; and the launch."""
+    origin = state.attempt.launching_mono if state.attempt is not None else None
+    if live is not None and live.places is not None and live.mono is not None:
+        return live.places, live.mono, origin
+    return state.places, state.places_mono, origin
 
 
 def settings_now(state: State) -> tuple[str, ...]:

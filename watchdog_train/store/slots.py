@@ -23,6 +23,9 @@ NOTE_BYTES = 64 << 10
 SAVES_BYTES = 32 << 20
 SAVES_FILES = 1024
 PROBLEMS = 32
+MILESTONES = 128
+MILESTONE_NAME = 80
+LONGEST_UPTIME_S = 1e9
 
 _WORDS = struct.Struct(f"={layout.SLOT_WORDS}Q")
 _SIDE_SUFFIXES = (layout.SLOT_SUFFIX, layout.NOTE_SUFFIX, layout.DUMP_SUFFIX)
@@ -100,7 +103,19 @@ def read_note(slot_dir: Path, pid: int) -> Note | None:
         note = _note_decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    return note if note.pid == pid else None
+    if note.pid != pid:
+        return None
+    return msgspec.structs.replace(note, milestones=_milestones(note.milestones))
+
+
+def _milestones(said: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
+    """Those that can be: names of a bounded length, times of a clock that began at a boot."""
+    return tuple(
+        msgspec.structs.replace(one, name=one.name[:MILESTONE_NAME])
+        for one in said[:MILESTONES]
+        if 0.0 <= one.begin < LONGEST_UPTIME_S
+        and (one.end is None or one.begin <= one.end < LONGEST_UPTIME_S)
+    )
 
 
 def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:

@@ -17,14 +17,14 @@ from watchdog_train.core.actions import (
     Observation,
     Request,
     SaveReport,
-    SettingReport,
 )
 from watchdog_train.core.detect import Verdict, verdict
 from watchdog_train.core.model import Member, MemberSample, Sample
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.core.trace import TraceWriter
 from watchdog_train.store.last_words import LastWords
-from watchdog_train.store.slots import read_note, read_saves, read_slots
+from watchdog_train.store.side_files import SideFiles
+from watchdog_train.store.slots import read_saves, read_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
@@ -58,6 +58,7 @@ class Observer:
         self._ending = Ending(context)
         self._bundles = 0
         self._last_words = LastWords(context.slot_dir)
+        self._side_files = SideFiles(context.slot_dir)
         self._judged: tuple[MemberSample, ...] = ()
         self._final: tuple[MemberSample, ...] = ()
         self._trace: TraceWriter | None = None
@@ -107,7 +108,9 @@ class Observer:
             look=tasks.look,
             evidence=tasks.evidence,
             survey=tasks.survey,
-            settings=self._settings(attempt),
+            settings=self._side_files.settings(self._sample, attempt),
+            places=self._side_files.places(),
+            hooks=self._side_files.hooks(),
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
             resumed_step=self._resumed_step(),
@@ -130,6 +133,7 @@ class Observer:
         self._next_look = 0.0
         self._judged = self._final = ()
         self._last_words.forget()
+        self._side_files.forget()
 
     def _read_keeper_files(self, attempt: AttemptRecord, now: float) -> None:
         directory = self._context.directory.attempt(attempt.attempt)
@@ -148,6 +152,7 @@ class Observer:
         The processes may have left the sample by now: their slots are heard all the same.
         """
         said = self._last_words.read()
+        self._side_files.look_once_more()
         self._final = tuple(
             msgspec.structs.replace(member, slot=said.get(member.member.pid, member.slot))
             for member in self._judged
@@ -190,6 +195,7 @@ class Observer:
             suspended_s=context.system.suspended_s(),
             late_s=late_s,
         )
+        self._side_files.look(self._sample)
         judged = tuple(member for member, _ in tracks.judged(self._sample))
         if judged:
             self._judged = judged
@@ -256,31 +262,6 @@ class Observer:
             ppid = keeper.pid if keeper is not None else 0
             self._tree.seed((Member(pid=root.pid, start=root.start, role="other", ppid=ppid),))
         return self._tree
-
-    def _settings(self, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:
-        """What training processes said about settings of the plan that nobody spoke of before."""
-        slot_dir = self._context.slot_dir
-        if attempt is None or slot_dir is None or not attempt.launched:
-            return ()
-        wanted = {str(setting.get("id")) for setting in attempt.plan.in_process}
-        wanted -= set(attempt.reported)
-        if not wanted:
-            return ()
-        reports = []
-        for member, slot in tracks.judged(self._sample):
-            if not slot.settings_taken and not slot.progress:
-                continue
-            note = read_note(slot_dir, member.member.pid)
-            if note is None:
-                continue
-            reports += [
-                SettingReport(
-                    remedy=remedy, pid=member.member.pid, took=said.took, why=said.why[:500]
-                )
-                for remedy, said in note.settings.items()
-                if remedy in wanted
-            ]
-        return tuple(reports)
 
     def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
         if attempt is None or state.save_requested <= state.save_proven:

@@ -1,0 +1,113 @@
+"""Milestones in words: who is inside which, who has passed it, and the way of each rank. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from watchdog_train.core.model import Milestone, RankPlaces
+from watchdog_train.core.places import Standing, open_milestones, standings
+from watchdog_train.report.words import clean, count, duration, pad, ranks_text
+
+MOST_SENTENCES = 4
+NAME_COLUMNS = 34
+SHORTEST_S = 0.05
+"""What took less is shown without a time."""
+
+
+def place_sentences(places: Sequence[RankPlaces], now: float) -> tuple[str, ...]:
+    """`rank 1 is inside wandb.init for 312 s; rank 0 passed it after 2 s`, the longest first.
+
+    Args:
+        places: the milestones of each rank.
+        now: the monotonic clock at the moment they were read.
+    """
+    return tuple(_sentence(standing) for standing in standings(places, now)[:MOST_SENTENCES])
+
+
+def _sentence(standing: Standing) -> str:
+    verb = "is" if len(standing.inside) == 1 else "are"
+    within = f" (in {clean(standing.within, 80)})" if standing.within else ""
+    parts = [
+        f"{ranks_text(standing.inside)} {verb} inside {clean(standing.name, 80)}{within} "
+        f"for {duration(standing.inside_s)}"
+    ]
+    if standing.passed and standing.passed_s is not None:
+        least, most = (duration(seconds) for seconds in standing.passed_s)
+        after = least if least == most else f"{least} to {most}"
+        parts.append(f"{ranks_text(standing.passed)} passed it after {after}")
+    if standing.not_reached:
+        verb = "has" if len(standing.not_reached) == 1 else "have"
+        parts.append(f"{ranks_text(standing.not_reached)} {verb} not reached it")
+    return "; ".join(parts)
+
+
+def place_lines(places: Sequence[RankPlaces], now: float, origin: float) -> tuple[str, ...]:
+    """The way of every rank, one milestone a line.
+
+    Args:
+        places: the milestones of each rank.
+        now: the monotonic clock at the moment they were read.
+        origin: the same clock when the attempt was launched.
+    """
+    lines: list[str] = []
+    for each in places:
+        local = "" if each.local_rank is None else f", local rank {each.local_rank}"
+        lines += ["", f"rank {each.rank}{local}, pid {each.pid}"]
+        depth = 0
+        for one in each.milestones:
+            depth = sum(
+                other.begin < one.begin and (other.end is None or other.end > one.begin)
+                for other in each.milestones
+            )
+            lines.append(_line(one, min(depth, 4), now, origin))
+    return tuple(lines[1:])
+
+
+def _line(one: Milestone, depth: int, now: float, origin: float) -> str:
+    at = duration(max(0.0, one.begin - origin))
+    name = pad("  " * depth + clean(one.name, 80), NAME_COLUMNS)
+    return f"{at:>12}  {name}  {_extent(one, now)}".rstrip()
+
+
+def _extent(one: Milestone, now: float) -> str:
+    if one.end is None:
+        text = f"inside for {duration(now - one.begin)}"
+    elif one.end - one.begin < SHORTEST_S:
+        text = "mark" if one.mark else ""
+    else:
+        text = f"took {duration(one.end - one.begin)}"
+    if one.failed:
+        text = f"{text} and failed" if text else "failed"
+    if one.times > 1:
+        text = f"{text}, {count(one.times, 'time')}".removeprefix(", ")
+    return text
+
+
+def places_object(
+    places: Sequence[RankPlaces], now: float, origin: float | None
+) -> list[dict[str, Any]]:
+    """As `status --json` has it; seconds, `at_s` since the launch of the attempt."""
+    return [
+        {
+            "rank": each.rank,
+            "local_rank": each.local_rank,
+            "pid": each.pid,
+            "inside": [one.name for one in open_milestones(each)],
+            "milestones": [_object(one, now, origin) for one in each.milestones],
+        }
+        for each in places
+    ]
+
+
+def _object(one: Milestone, now: float, origin: float | None) -> dict[str, Any]:
+    done = one.end is not None
+    return {
+        "name": one.name,
+        "at_s": None if origin is None else round(max(0.0, one.begin - origin), 3),
+        "took_s": round(one.end - one.begin, 3) if one.end is not None else None,
+        "inside_s": None if done else round(max(0.0, now - one.begin), 3),
+        "times": one.times,
+        "failed": one.failed,
+        "mark": one.mark,
+    }

@@ -1,0 +1,108 @@
+"""What the judged processes say in words: settings, milestones, hooks. Untrusted, read sparingly.
+
+A side file is read again only when the slot's milestone word has moved on since it was written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from watchdog_train.core import track as tracks
+from watchdog_train.core.actions import HookReport, SettingReport
+from watchdog_train.core.model import MemberSample, RankPlaces, Sample
+from watchdog_train.core.state import AttemptRecord
+from watchdog_train.store.slots import Note, read_note
+
+WHY_CAP = 500
+MOST_HOOKS = 32
+
+
+class SideFiles:
+    """Of one attempt at a time."""
+
+    def __init__(self, slot_dir: Path | None) -> None:
+        self._slot_dir = slot_dir
+        self._known: dict[int, tuple[MemberSample, Note]] = {}
+
+    def forget(self) -> None:
+        """Another attempt begins."""
+        self._known.clear()
+
+    def look(self, sample: Sample) -> None:
+        """Read what has changed since the last look."""
+        for member, slot in tracks.judged(sample):
+            known = self._known.get(member.member.pid)
+            if known is None or known[1].changes < slot.milestone:
+                self._read(member)
+
+    def look_once_more(self) -> None:
+        """The training has ended: what was written since the last look."""
+        for member, _ in list(self._known.values()):
+            self._read(member)
+
+    def _read(self, member: MemberSample) -> None:
+        slot = member.slot
+        if self._slot_dir is None or slot is None:
+            return
+        note = read_note(self._slot_dir, slot.pid)
+        # An earlier process of the same number may have left one.
+        if note is not None and note.attempt == slot.attempt and note.start == slot.start:
+            self._known[slot.pid] = (member, note)
+
+    def places(self) -> tuple[RankPlaces, ...]:
+        """The milestones of every process that was judged in this attempt."""
+        found = [
+            RankPlaces(
+                rank=member.member.rank or 0,
+                local_rank=member.member.local_rank,
+                pid=member.member.pid,
+                milestones=note.milestones,
+            )
+            for member, note in self._known.values()
+            if note.milestones
+        ]
+        return tuple(sorted(found, key=lambda each: (each.rank, each.pid)))
+
+    def hooks(self) -> tuple[HookReport, ...]:
+        """The hooks that some process could not arm."""
+        found: list[HookReport] = []
+        for member, note in self._known.values():
+            for hook, said in note.hooks.items():
+                status = _status(said)
+                if status is not None and len(found) < MOST_HOOKS:
+                    why = said.partition(": ")[2][:WHY_CAP] or said[:WHY_CAP]
+                    found.append(
+                        HookReport(hook=hook[:60], pid=member.member.pid, status=status, why=why)
+                    )
+        return tuple(found)
+
+    def settings(self, sample: Sample, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:
+        """What training processes said about settings of the plan that nobody spoke of before."""
+        if attempt is None or self._slot_dir is None or not attempt.launched:
+            return ()
+        wanted = {str(setting.get("id")) for setting in attempt.plan.in_process}
+        wanted -= set(attempt.reported)
+        if not wanted:
+            return ()
+        reports = []
+        for member, slot in tracks.judged(sample):
+            if not slot.settings_taken and not slot.progress:
+                continue
+            note = read_note(self._slot_dir, member.member.pid)
+            if note is None:
+                continue
+            reports += [
+                SettingReport(
+                    remedy=remedy, pid=member.member.pid, took=said.took, why=said.why[:WHY_CAP]
+                )
+                for remedy, said in note.settings.items()
+                if remedy in wanted
+            ]
+        return tuple(reports)
+
+
+def _status(said: str) -> Literal["skipped", "failed"] | None:
+    if said.startswith("skipped"):
+        return "skipped"
+    return "failed" if said.startswith("failed") else None
