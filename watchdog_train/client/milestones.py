@@ -112,7 +112,7 @@ def _add(name, mark):
     _entries.append(entry)
     # A script that marks every step must not push the way to the first one out of the list.
     _forget([one for one in _entries if one[_MARK]], MOST_MARKS)
-    _forget([one for one in _entries if one[_END] is not None], MOST)
+    _forget([one for one in _entries if one[_END] is not None], MOST - 1)
     return entry
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.model import HookStatus, ProcessId, RunProgress
+from watchdog_train.core.model import ProcessId, RunProgress
 from watchdog_train.core.state import LASTING, AttemptRecord, Kill, StallRecord, State, StopRequest
 
 _replace = msgspec.structs.replace
@@ -63,8 +63,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.Milestones():
             return _replace(state, places=event.ranks, places_mono=event.mono)
         case e.HookNotArmed():
-            hook = HookStatus(hook=event.hook, status=event.status, why=event.why)
-            return _replace(state, hooks=(*state.hooks, hook))
+            return _replace(state, hooks=(*state.hooks, event))
         case e.PhaseChanged():
             return _replace(state, phase_mono=event.mono)
         case e.Suspected():
@@ -235,6 +234,8 @@ def _stall_declared(state: State, event: e.StallDeclared) -> State:
         ranks=event.ranks,
         age_s=event.age_s,
         words=event.why,
+        places=state.places,
+        places_mono=event.mono,
     )
     state = _attempt(state, stall_id=event.stall_id)
     return _replace(

@@ -10,6 +10,7 @@ from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
     ExitStatus,
+    Milestone,
     Patience,
     Role,
     Value,
@@ -56,6 +57,10 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     how: How | None = None
     """Which tool gave the stacks; None: there are none."""
     why_not: str | None = None
+    milestones: tuple[Milestone, ...] = ()
+    """Where it says that it is on its way, in its own words."""
+    milestones_at: float | None = None
+    """The monotonic clock when they were read."""
     changed: bool | None = None
     """Whether a second look at the stacks differed; True proves life, False proves nothing."""
 

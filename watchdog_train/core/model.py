@@ -205,15 +205,6 @@ class RankPlaces(Value, frozen=True, kw_only=True):
     milestones: tuple[Milestone, ...]
 
 
-class HookStatus(Value, frozen=True, kw_only=True):
-    """A hook of the client that is not armed in some process."""
-
-    hook: str
-    status: Literal["skipped", "failed"]
-    """Skipped: its library has a version that the hook is not made for."""
-    why: str
-
-
 class RunProgress(Value, frozen=True, kw_only=True):
     """What a person wants to read first. None is unknown."""
 

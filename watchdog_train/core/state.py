@@ -2,12 +2,11 @@
 
 from typing import Literal
 
-from watchdog_train.core.events import KillSequence, KillStage, Looked
+from watchdog_train.core.events import HookNotArmed, KillSequence, KillStage, Looked
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
     Diagnosis,
-    HookStatus,
     Member,
     Outcome,
     Phase,
@@ -43,6 +42,9 @@ class StallRecord(Value, frozen=True, kw_only=True):
     age_s: float | None = None
     words: str = ""
     """The verdict's why, verbatim."""
+    places: tuple[RankPlaces, ...] = ()
+    """Milestones when it was declared."""
+    places_mono: float = 0.0
     dir: str | None = None
     collecting: bool = False
     collected: bool = False
@@ -144,7 +146,7 @@ class State(Value, frozen=True, kw_only=True):
     places: tuple[RankPlaces, ...] = ()
     """Milestones as recorded last."""
     places_mono: float = 0.0
-    hooks: tuple[HookStatus, ...] = ()
+    hooks: tuple[HookNotArmed, ...] = ()
     """Hooks that are not armed in the present attempt."""
     progress_mono: float = 0.0
     """When progress was recorded last."""

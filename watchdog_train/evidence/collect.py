@@ -90,7 +90,7 @@ class _Collection:
     def run(self) -> None:
         """Everything that touches processes."""
         for target in self.targets:
-            target.read_facts()
+            target.read_facts(self.request.slot_dir)
         if self.request.mode == "look":
             self.dump(self._eligible(), nonblocking=True)
         pause = self.started + _APART_S - time.monotonic()

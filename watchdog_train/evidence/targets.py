@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import msgspec
 
 from watchdog_train.core.facts import How, ProcessEvidence
-from watchdog_train.core.model import CapturedProcess, Member, ProcessId
+from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId
 from watchdog_train.core.stacks import (
     WAITS,
     ThreadStack,
@@ -19,6 +20,7 @@ from watchdog_train.core.stacks import (
     printable,
 )
 from watchdog_train.evidence import proc, redact
+from watchdog_train.evidence.milestones import read_milestones
 
 _ARGUMENTS_CAP, _ARGUMENT_CAP = 100, 300
 ORDER = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
@@ -47,6 +49,8 @@ class Target:
         self.files: dict[str, Any] = {}
         self.kernel_stack: str | None = None
         self.waits_for_input: bool | None = None
+        self.milestones: tuple[Milestone, ...] = ()
+        self.milestones_at: float | None = None
         self.notes: list[str] = []
         self._judge_first()
 
@@ -91,8 +95,10 @@ class Target:
             self.second = again
             self.waits_for_input = proc.waits_for_input(self.pid, again)
 
-    def read_facts(self) -> None:
-        """Everything of /proc that needs no second look."""
+    def read_facts(self, slot_dir: str | None = None) -> None:
+        """Everything that needs no second look: of /proc, and its own words."""
+        self.milestones = read_milestones(slot_dir, self.identity)
+        self.milestones_at = time.monotonic() if self.milestones else None
         if self.first is None or self.first.state in ("Z", "X"):
             return
         self.python = proc.is_python(self.pid)
@@ -171,6 +177,8 @@ class Target:
             threads=self.threads,
             how=self.how,
             why_not=self.why_not,
+            milestones=self.milestones,
+            milestones_at=self.milestones_at,
             changed=self.changed,
         )
 

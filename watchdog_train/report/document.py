@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
-from watchdog_train.core.model import Value
+from watchdog_train.core.model import RankPlaces, Value
 from watchdog_train.core.state import AttemptRecord, StallRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.facts import (
@@ -18,6 +18,7 @@ from watchdog_train.report.facts import (
     step_words,
 )
 from watchdog_train.report.history import AttemptHistory, History
+from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.words import clean, clock_time, duration
 
 SIGSTOP = 19
@@ -53,6 +54,7 @@ def report_document(
         _about(state, zone),
         _attempts(history, zone),
         *[_stall(stall, state, zone) for stall in state.stalls],
+        _way(state),
         _checkpoints(history),
         _settings(history),
         _notables(history, zone),
@@ -169,6 +171,8 @@ def _stall(stall: StallRecord, state: State, zone: tzinfo | None) -> Section:
             ("evidence" if i == 0 else "", clean(line, 400))
             for i, line in enumerate(diagnosis.evidence[:8])
         ]
+    told_places = place_sentences(stall.places, stall.places_mono)
+    rows += [("inside" if i == 0 else "", text) for i, text in enumerate(told_places)]
     if stall.recovered:
         rows.append(("outcome", "it was over by itself before anything was killed"))
     elif stall.reported_only:
@@ -184,6 +188,24 @@ def _stall(stall: StallRecord, state: State, zone: tzinfo | None) -> Section:
         paragraphs=tuple(told),
         rows=tuple(row for row in rows if row[1]),
     )
+
+
+def _way(state: State) -> Section | None:
+    """Where the time went before the first step of the newest attempt."""
+    attempt = state.attempt
+    if attempt is None or not state.places:
+        return None
+    slowest = max(state.places, key=_newest)
+    lines = place_lines((slowest,), state.places_mono, attempt.launching_mono)
+    told = place_sentences(state.places, state.places_mono)
+    others = len(state.places) - 1
+    more = f" (and {words.count(others, 'other rank')})" if others else ""
+    title = f"The way of attempt {attempt.attempt}"
+    return Section(title=title, paragraphs=(*told, f"Of {lines[0]}{more}:"), code=lines[1:])
+
+
+def _newest(places: RankPlaces) -> float:
+    return max((one.begin for one in places.milestones), default=0.0)
 
 
 def _checkpoints(history: History) -> Section | None:

@@ -9,6 +9,7 @@ from watchdog_train.core.diagnose import culprit_process, groups
 from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.core.stacks import Frame, Group, is_idle_helper, is_idle_worker, trimmed
+from watchdog_train.report.places_text import process_sentences
 
 _EVIDENCE_LINES = 8
 _GROUP_LINES = 8
@@ -31,6 +32,9 @@ def summary(
     if diagnosis is not None:
         lines += [f"- {text}" for text in diagnosis.evidence[:_EVIDENCE_LINES]]
     lines += [f"- {text}" for text in _captured(verdict)]
+    on_the_way = process_sentences(evidence)
+    if on_the_way:
+        lines += ["", "## On the way", "", *[f"- {text}" for text in on_the_way]]
     if verdict.done:
         follows = [f"- {text.removeprefix('then ')}" for text in verdict.done]
         lines += ["", "## What follows", "", *follows]

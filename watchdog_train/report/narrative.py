@@ -266,6 +266,9 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             # Polling sees a later step than the first one, also right after a resume.
             seen = f"first look after {duration(event.after_s)}"
             return (f"training is at step {words.number(event.step)} ({seen})",)
+        case e.HookNotArmed():
+            what = f"the hook of {clean(event.hook, 60)} is not armed"
+            return (f"notice: {what}: {clean(event.why)}; weaker signals are used instead",)
         case e.RemedyTaken():
             word = "in effect" if event.took else "NOT in effect"
             return (f"setting {clean(event.remedy, 60)} is {word}: {clean(event.why)}",)

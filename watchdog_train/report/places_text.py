@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from watchdog_train.core.facts import Evidence
 from watchdog_train.core.model import Milestone, RankPlaces
 from watchdog_train.core.places import Standing, open_milestones, standings
 from watchdog_train.report.words import clean, count, duration, pad, ranks_text
@@ -25,13 +26,24 @@ def place_sentences(places: Sequence[RankPlaces], now: float) -> tuple[str, ...]
     return tuple(_sentence(standing) for standing in standings(places, now)[:MOST_SENTENCES])
 
 
+def process_sentences(evidence: Evidence) -> tuple[str, ...]:
+    """The same of the processes of a bundle, as they were when it was collected."""
+    told = [process for process in evidence.processes if process.milestones]
+    places = [
+        RankPlaces(
+            rank=process.rank or 0, local_rank=None, pid=process.pid, milestones=process.milestones
+        )
+        for process in told
+        if process.role == "rank" or len(told) == 1
+    ]
+    return place_sentences(places, max([p.milestones_at or 0.0 for p in told], default=0.0))
+
+
 def _sentence(standing: Standing) -> str:
     verb = "is" if len(standing.inside) == 1 else "are"
     within = f" (in {clean(standing.within, 80)})" if standing.within else ""
-    parts = [
-        f"{ranks_text(standing.inside)} {verb} inside {clean(standing.name, 80)}{within} "
-        f"for {duration(standing.inside_s)}"
-    ]
+    who, where = ranks_text(standing.inside), f"{clean(standing.name, 80)}{within}"
+    parts = [f"{who} {verb} inside {where} for {duration(standing.inside_s)}"]
     if standing.passed and standing.passed_s is not None:
         least, most = (duration(seconds) for seconds in standing.passed_s)
         after = least if least == most else f"{least} to {most}"

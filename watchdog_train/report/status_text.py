@@ -11,6 +11,7 @@ from watchdog_train.core.state import StallRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.facts import culprit_words, run_again, stall_words
 from watchdog_train.report.live import Live
+from watchdog_train.report.places_text import place_sentences
 from watchdog_train.report.process_tree import process_tree
 from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
 from watchdog_train.report.summary import progress_line
@@ -21,6 +22,8 @@ MAX_RANKS = 8
 MAX_PROCESSES = 10
 MIN_PROCESSES = 3
 MAX_LOG_LINES = 5
+MAX_PLACES = 2
+MAX_HOOKS = 4
 MAX_ROW_LINES = 3
 SCREEN_LINES = 23
 """One less than a small terminal has, for the prompt."""
@@ -49,6 +52,7 @@ def status_text(
         ("Attempt", _attempt_line(state, live)),
         ("Progress", _progress_line(state, live)),
         *_rank_rows(state, live, paint),
+        *_place_rows(state, live, paint),
         ("Checkpoint", _checkpoint_line(state, live)),
         ("Settings", _settings_line(state)),
         *_stall_rows(state, live, paint, zone),
@@ -245,6 +249,19 @@ def _rank_line(rank: RankStatus, live: Live, paint: Paint) -> str:
     if rank.state in ("T", "t", "D", "Z"):
         parts.append(paint(words.state_word(rank.state), "warn"))
     return "  ".join(parts)
+
+
+def _place_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
+    """Which milestone somebody is inside of, and what is not watched by its hook."""
+    rows = []
+    if not state.finished and live.places is not None and live.mono is not None:
+        told = place_sentences(live.places, live.mono)
+        rows = [("Inside" if i == 0 else "", text) for i, text in enumerate(told[:MAX_PLACES])]
+    hooks = [f"{clean(hook.hook, 60)} ({clean(hook.why, 200)})" for hook in state.hooks[:MAX_HOOKS]]
+    if hooks:
+        text = f"not armed: {words.listed(hooks)}; weaker signals are used instead"
+        rows.append(("Hooks", paint(text, "warn")))
+    return rows
 
 
 def _checkpoint_line(state: State, live: Live) -> str:

@@ -11,8 +11,9 @@ from typing import Literal
 from watchdog_train.core import track as tracks
 from watchdog_train.core.actions import HookReport, SettingReport
 from watchdog_train.core.model import MemberSample, RankPlaces, Sample
+from watchdog_train.core.notes import Note
 from watchdog_train.core.state import AttemptRecord
-from watchdog_train.store.slots import Note, read_note
+from watchdog_train.store.slots import read_note
 
 WHY_CAP = 500
 MOST_HOOKS = 32

@@ -17,15 +17,12 @@ from typing import Literal, cast
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.model import Milestone, SaveRecord, SlotReading
+from watchdog_train.core.model import SaveRecord, SlotReading
+from watchdog_train.core.notes import NOTE_BYTES, Note, decode_note
 
-NOTE_BYTES = 64 << 10
 SAVES_BYTES = 32 << 20
 SAVES_FILES = 1024
 PROBLEMS = 32
-MILESTONES = 128
-MILESTONE_NAME = 80
-LONGEST_UPTIME_S = 1e9
 
 _WORDS = struct.Struct(f"={layout.SLOT_WORDS}Q")
 _SIDE_SUFFIXES = (layout.SLOT_SUFFIX, layout.NOTE_SUFFIX, layout.DUMP_SUFFIX)
@@ -40,41 +37,6 @@ class SlotScan(msgspec.Struct, frozen=True, kw_only=True):
     """Slots that could not be read, and why; at most 32."""
 
 
-class SettingAnswer(msgspec.Struct, frozen=True):
-    """Whether a setting of the plan is in effect in one process."""
-
-    took: bool
-    why: str = ""
-
-
-class ScriptOption(msgspec.Struct, frozen=True, kw_only=True):
-    """An option of the script that looks like resume, checkpoint or output."""
-
-    name: str
-    kind: str
-    takes_value: bool = True
-    default: str | int | bool | None = None
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """The side file of one process."""
-
-    pid: int
-    start: int = 0
-    attempt: int = 0
-    role: str = "unknown"
-    hooks: dict[str, str] = {}
-    settings: dict[str, SettingAnswer] = {}
-    output_dirs: tuple[str, ...] = ()
-    can_save: bool = False
-    notes: tuple[str, ...] = ()
-    changes: int = 0
-    """The slot's milestone word when this was written."""
-    milestones: tuple[Milestone, ...] = ()
-    options: tuple[ScriptOption, ...] = ()
-
-
-_note_decoder = msgspec.json.Decoder(Note)
 _save_decoder = msgspec.json.Decoder(SaveRecord)
 
 
@@ -97,25 +59,7 @@ def read_slots(slot_dir: Path) -> SlotScan:
 def read_note(slot_dir: Path, pid: int) -> Note | None:
     """The side file of a process, None when there is none that can be understood."""
     data = _read(slot_dir / f"{pid}{layout.NOTE_SUFFIX}", NOTE_BYTES + 1)
-    if data is None or len(data) > NOTE_BYTES:
-        return None
-    try:
-        note = _note_decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    if note.pid != pid:
-        return None
-    return msgspec.structs.replace(note, milestones=_milestones(note.milestones))
-
-
-def _milestones(said: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
-    """Those that can be: names of a bounded length, times of a clock that began at a boot."""
-    return tuple(
-        msgspec.structs.replace(one, name=one.name[:MILESTONE_NAME])
-        for one in said[:MILESTONES]
-        if 0.0 <= one.begin < LONGEST_UPTIME_S
-        and (one.end is None or one.begin <= one.end < LONGEST_UPTIME_S)
-    )
+    return decode_note(data, pid) if data is not None else None
 
 
 def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:

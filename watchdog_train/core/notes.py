@@ -1,0 +1,75 @@
+"""The side file of a training process, decoded and bounded: what it says in words. Pure.
+
+It is written by the training and therefore untrusted: what does not fit is left out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core.model import Milestone
+
+NOTE_BYTES = 64 << 10
+MILESTONES = 128
+MILESTONE_NAME = 80
+LONGEST_UPTIME_S = 1e9
+
+
+class SettingAnswer(msgspec.Struct, frozen=True):
+    """Whether a setting of the plan is in effect in one process."""
+
+    took: bool
+    why: str = ""
+
+
+class ScriptOption(msgspec.Struct, frozen=True, kw_only=True):
+    """An option of the script that looks like resume, checkpoint or output."""
+
+    name: str
+    kind: str
+    takes_value: bool = True
+    default: str | int | bool | None = None
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """The side file of one process."""
+
+    pid: int
+    start: int = 0
+    attempt: int = 0
+    role: str = "unknown"
+    hooks: dict[str, str] = {}
+    settings: dict[str, SettingAnswer] = {}
+    output_dirs: tuple[str, ...] = ()
+    can_save: bool = False
+    notes: tuple[str, ...] = ()
+    changes: int = 0
+    """The slot's milestone word when this was written."""
+    milestones: tuple[Milestone, ...] = ()
+    options: tuple[ScriptOption, ...] = ()
+
+
+_decoder = msgspec.json.Decoder(Note)
+
+
+def decode_note(data: bytes, pid: int) -> Note | None:
+    """The side file of this process; None when it cannot be understood or is another's."""
+    if len(data) > NOTE_BYTES:
+        return None
+    try:
+        note = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    if note.pid != pid:
+        return None
+    return msgspec.structs.replace(note, milestones=_bounded(note.milestones))
+
+
+def _bounded(said: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
+    """Those that can be: names of a bounded length, times of a clock that began at a boot."""
+    return tuple(
+        msgspec.structs.replace(one, name=one.name[:MILESTONE_NAME])
+        for one in said[:MILESTONES]
+        if 0.0 <= one.begin < LONGEST_UPTIME_S
+        and (one.end is None or one.begin <= one.end < LONGEST_UPTIME_S)
+    )
