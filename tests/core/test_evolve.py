@@ -178,3 +178,27 @@ def test_a_replay_is_a_fold() -> None:
     history: list[Any] = [b.RUN_STARTED, e.PlanMade(plan=b.plan()), again(1), b.stall(), TERM]
     read = [e.decode(e.encode(event)) for event in history]
     assert replay(read) == replay(history)
+
+
+def test_a_reopened_run_forgets_how_it_ended() -> None:
+    """Outcome, stop and limits begin anew; attempts, bundles and the best step stay."""
+    reopened = e.Reopened(
+        pid=9,
+        start=9,
+        boot_id="b",
+        slot_dir="/dev/shm/new",
+        with_remedies=("omp-1",),
+        allow=(),
+        why="wtrain restart",
+    )
+    finished = e.RunFinished(outcome="gave_up", exit_code=76, warning=None, why="spent")
+    given_up = e.GivenUp(why="spent", exit_code=76, outcome="gave_up")
+    before = b.running(b.exited(3), e.TreeGone(), given_up, finished)
+    assert before.finished
+    state = evolve(before, at(900.0, reopened))
+    assert not state.finished
+    assert (state.outcome, state.exit_code, state.given_up, state.stop) == (None, None, None, None)
+    assert state.just_reopened
+    assert state.attempts[-1].tree_gone
+    assert len(state.attempts) == len(before.attempts)
+    assert state.slot_dir == "/dev/shm/new"

@@ -34,6 +34,7 @@ COMMANDS: dict[str, CommandRow] = {
     "run": CommandRow("Run", "run:run", "Start a training and watch over it."),
     "stop": CommandRow("Run", "stop:stop", "Stop a run: save if it can be asked to, then end it."),
     "save": CommandRow("Run", "save:save", "Ask a run to save a checkpoint now."),
+    "restart": CommandRow("Run", "restart:restart", "Let a run that has ended go on."),
     "adopt": CommandRow("Run", "adopt:adopt", "Watch over a training whose supervisor died."),
     "ps": CommandRow("Look", "ps:ps", "List the runs of this machine."),
     "status": CommandRow("Look", "status:status", "Say how a run is doing."),

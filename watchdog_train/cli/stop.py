@@ -29,10 +29,19 @@ def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
 
     Without RUN there must be just one live run. A training that can be asked saves first.
     """
-    from watchdog_train.cli.reading import look, read_run, refuse_unreadable
     from watchdog_train.store.resolve import resolve_live
 
-    run = resolve_live(run_ref, runs_dir)
+    stop_run(resolve_live(run_ref, runs_dir), now=now)
+
+
+def stop_run(run: RunDirectory, *, now: bool) -> None:
+    """End a run and wait for it; says so when it has ended already.
+
+    Raises:
+        WtrainError: it belongs to another machine, or does not end in time.
+    """
+    from watchdog_train.cli.reading import look, read_run, refuse_unreadable
+
     reading = read_run(run)
     refuse_unreadable(reading)
     if reading.state.finished:

@@ -25,7 +25,7 @@ def between_attempts(
             return Record(events=(finish(state),))
         plan = state.next_plan or ladder.first_plan(state.argv, policy, remedies)
         return Launch(plan=plan) if state.next_plan else Record(events=(e.PlanMade(plan=plan),))
-    observing = policy.recovery.observe and attempt.ended
+    observing = policy.recovery.observe and attempt.ended and not state.just_reopened
     if not (attempt.tree_gone or state.survivors or observing):
         return None
     if attempt.tree_gone and not attempt.ended:
@@ -48,6 +48,8 @@ def _is_over(state: State, policy: Policy) -> bool:
     attempt = state.attempt
     if attempt is None or state.stop is not None or state.given_up is not None:
         return True
+    if state.just_reopened:
+        return False
     if state.survivors or attempt.how_known == "not-started" or policy.recovery.observe:
         return True
     stall = state.last_stall if attempt.stall_id is not None else None

@@ -337,6 +337,18 @@ class Adopted(Event, frozen=True, kw_only=True):
     why: str
 
 
+class Reopened(Event, frozen=True, kw_only=True):
+    """A finished run goes on at the user's wish, with a fresh restart budget."""
+
+    pid: int
+    start: int
+    boot_id: str | None
+    slot_dir: str | None
+    with_remedies: tuple[str, ...]
+    allow: tuple[str, ...]
+    why: str
+
+
 class SupervisorLeft(Event, frozen=True, kw_only=True):
     """The supervisor ended on purpose with training alive (a bug of ours, or asked to)."""
 
@@ -395,6 +407,7 @@ AnyEvent = (
     | RemedyTaken
     | ResumeVerified
     | Adopted
+    | Reopened
     | SupervisorLeft
     | LogBehind
     | RunFinished
@@ -411,6 +424,7 @@ LIFECYCLE = (
     AttemptExited,
     PlanMade,
     Adopted,
+    Reopened,
     RunFinished,
 )
 """Types that are on disk (fsync) before the loop goes on."""

@@ -10,6 +10,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId, RunProgress
 from watchdog_train.core.state import LASTING, AttemptRecord, Kill, StallRecord, State, StopRequest
+from watchdog_train.core.takeover import adopted, reopened
 
 _replace = msgspec.structs.replace
 
@@ -133,7 +134,9 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.ResumeVerified():
             return _attempt(state, resume_ok=event.ok)
         case e.Adopted():
-            return _adopted(state, event)
+            return adopted(state, event)
+        case e.Reopened():
+            return reopened(state, event)
         case e.RunFinished():
             return _replace(
                 state,
@@ -308,27 +311,6 @@ def _signalled(state: State, event: e.Signalled) -> State:
     if state.kill is None or state.kill.signal != event.signal or target in state.kill.targets:
         return state
     return _replace(state, kill=_replace(state.kill, targets=(*state.kill.targets, target)))
-
-
-def _adopted(state: State, event: e.Adopted) -> State:
-    kill = state.kill
-    if kill is not None:
-        # What the last supervisor meant to signal and did not gets its full time.
-        kill = _replace(kill, stage_mono=event.mono)
-    rebooted = state.boot_id != event.boot_id
-    me = ProcessId(event.pid, event.start)
-    state = _replace(state, supervisor=me, boot_id=event.boot_id, kill=kill)
-    if not rebooted:
-        return state
-    # The monotonic clock began anew: a moment of the old one may lie days ahead.
-    state = _attempt(state, launching_mono=event.mono, ended_mono=event.mono)
-    return _replace(
-        state,
-        backoff_until=None,
-        suspicion_mono=event.mono,
-        progress_mono=event.mono,
-        phase_mono=event.mono,
-    )
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:

@@ -77,7 +77,7 @@ def gather(
         choice=choice,
         effect=tuple(effect.values()),
         spoiled=spoiled,
-        idle=_idle_attempts(state.attempts, choice.chosen),
+        idle=_idle_attempts(state.attempts[state.reopened_after :], choice.chosen),
     )
 
 

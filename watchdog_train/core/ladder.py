@@ -74,12 +74,14 @@ def next_step(
         return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0, why=plan.why)
     case = gather(state, attempt, survey, policy, catalogue)
     end = _not_due(case)
-    if end is not None:
+    if end is not None and not state.just_reopened:
         return end
     offers: list[str] = []
     added = _named(case, catalogue, offers)
     if added is None:
         added = _unnamed(case, catalogue)
+    if added is None and state.just_reopened:
+        added = ()  # asked for by a person, who knows what has changed since
     if added is None:
         return _give_up(case, offers)
     return _restart(case, added, catalogue, survey, offers)

@@ -138,6 +138,8 @@ class State(Value, frozen=True, kw_only=True):
     """Restarts in all."""
     restarts_since_progress: int = 0
     """Restarts since the last newer step or checkpoint; this is what --max-restarts limits."""
+    reopened_after: int = 0
+    """Attempts made before the user let the finished run go on: they use up no limit."""
     best_step: int | None = None
     best_checkpoint_step: int | None = None
     members: tuple[Member, ...] = ()
@@ -187,6 +189,11 @@ class State(Value, frozen=True, kw_only=True):
     @property
     def finished(self) -> bool:
         return self.state == "finished"
+
+    @property
+    def just_reopened(self) -> bool:
+        """The user let a finished run go on, and no attempt was made since."""
+        return 0 < self.reopened_after == len(self.attempts)
 
     @property
     def attempt(self) -> AttemptRecord | None:

@@ -101,10 +101,15 @@ def counted_roles(counts: Mapping[str, int]) -> str:
 
 
 def run_again(state: State) -> str:
-    """The line that starts this training again with the settings found so far."""
+    """The line for next time: a run that did not succeed goes on, another begins anew.
+
+    A new run gets the settings that were found so far.
+    """
     attempt = state.attempt
     if attempt is None:
         return f"wtrain run -- {words.command_text(state.argv)}"
+    if state.finished and state.outcome != "succeeded":
+        return f"wtrain restart {words.command_text([state.run_id])}"
     settings = "".join(f"--with {clean(use.id, 60)} " for use in attempt.plan.remedies)
     return f"wtrain run {settings}-- {words.command_text(attempt.plan.argv)}"
 

@@ -105,6 +105,8 @@ def _notable(event: e.AnyEvent) -> str | None:
             return event.why
         case e.Adopted():
             return f"adopted by pid {event.pid} in place of pid {event.previous_pid}: {event.why}"
+        case e.Reopened():
+            return f"the finished run was let go on: {event.why}"
         case e.SupervisorLeft():
             return f"the supervisor left, training went on: {event.why}"
         case e.LogBehind():

@@ -64,7 +64,12 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
         ):
             return _ending(event, state)
         case (
-            e.OrphansFound() | e.ProcessKilled() | e.Adopted() | e.SupervisorLeft() | e.LogBehind()
+            e.OrphansFound()
+            | e.ProcessKilled()
+            | e.Adopted()
+            | e.Reopened()
+            | e.SupervisorLeft()
+            | e.LogBehind()
         ):
             return _household(event)
         case _:
@@ -211,7 +216,12 @@ def _signalling(event: e.Signalling, state: State) -> tuple[str, ...]:
 
 
 def _household(
-    event: e.OrphansFound | e.ProcessKilled | e.Adopted | e.SupervisorLeft | e.LogBehind,
+    event: e.OrphansFound
+    | e.ProcessKilled
+    | e.Adopted
+    | e.Reopened
+    | e.SupervisorLeft
+    | e.LogBehind,
 ) -> tuple[str, ...]:
     match event:
         case e.OrphansFound():
@@ -232,6 +242,8 @@ def _household(
                     f"{clean(event.why)}"
                 ),
             )
+        case e.Reopened():
+            return (f"the run goes on: {clean(event.why)}",)
         case e.SupervisorLeft():
             return (f"the supervisor leaves, training goes on: {clean(event.why)}",)
         case e.LogBehind():

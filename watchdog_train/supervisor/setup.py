@@ -76,8 +76,10 @@ class RunSession:
         cwd: str,
         foreground: bool = True,
         state: State | None = None,
+        reopen: bool = False,
     ) -> None:
         self.directory = directory
+        self._new_slots = state is None or not state.run_id or reopen
         self.system = current()
         self._lock = RunLock(directory.lock, this_supervisor(self.system))
         self._lock.acquire()
@@ -139,7 +141,7 @@ class RunSession:
 
     def _slot_dir(self, state: State | None) -> Path | None:
         """The directory for heartbeat slots, made private; None where there is no place for it."""
-        if state is not None and state.run_id:
+        if state is not None and not self._new_slots:
             known = Path(state.slot_dir) if state.slot_dir is not None else None
             return known if known is not None and known.is_dir() else None
         chosen = self.system.slot_directory(self.directory.run_id)
@@ -148,7 +150,8 @@ class RunSession:
         if chosen is None:
             return None
         try:
-            chosen.mkdir(mode=0o700, parents=True)
+            # A run that goes on after its end has left its text file, and maybe its own folder.
+            chosen.mkdir(mode=0o700, parents=True, exist_ok=self.directory.slot_dir() == chosen)
             self.directory.slot_dir_file.write_text(f"{chosen}\n", encoding="utf-8")
         except OSError:
             return None

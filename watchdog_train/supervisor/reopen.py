@@ -1,0 +1,160 @@
+"""Let a finished run go on: from its newest whole checkpoint, with what the user adds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from watchdog_train.config import dump_policy, load_policy
+from watchdog_train.core import events as e
+from watchdog_train.core.evolve import replay
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.errors import WtrainError
+from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.duplicates import handle_duplicates, training_key
+from watchdog_train.supervisor.setup import RunSession, this_supervisor
+from watchdog_train.supervisor.terminal import terminal_now
+from watchdog_train.system import current
+from watchdog_train.system.protocol import ProcessSystem
+
+
+def reopen_run(
+    directory: RunDirectory,
+    remedies: Mapping[str, Remedy],
+    *,
+    with_remedies: tuple[str, ...],
+    allow: tuple[str, ...],
+    foreground: bool,
+    on_launched: Callable[[RunSession], None] | None = None,
+) -> RunSession:
+    """Make one more attempt of a finished run, and supervise it like any other.
+
+    Args:
+        directory: the run.
+        remedies: the catalogue.
+        with_remedies: ids to apply from now on, beside those of the run's settings.
+        allow: ids or kinds that are allowed from now on.
+        foreground: whether somebody looks.
+        on_launched: called once when the attempt runs.
+
+    Raises:
+        WtrainError: it has not ended, it succeeded, its place is gone, or something of it lives.
+    """
+    state = replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
+    system = current()
+    _refuse(state, system)
+    policy = _policy(directory, with_remedies, allow)
+    handle_duplicates(training_key(state.argv, state.cwd, os.environ), policy.recovery.duplicates)
+    display = Display()
+    session = RunSession(
+        directory,
+        policy,
+        remedies,
+        terminal=terminal_now(foreground=foreground),
+        display=display,
+        foreground=foreground,
+        environment=os.environ,
+        cwd=state.cwd,
+        state=state,
+        reopen=True,
+    )
+    me = this_supervisor(system)
+    context = session.context
+    session.supervisor.record(
+        e.Reopened(
+            pid=me.pid,
+            start=me.start,
+            boot_id=me.boot_id,
+            slot_dir=str(context.slot_dir) if context.slot_dir else None,
+            with_remedies=with_remedies,
+            allow=allow,
+            why=_why(state, with_remedies, allow),
+        )
+    )
+    session.register()
+    session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
+    session.run()
+    return session
+
+
+def _refuse(state: State, system: ProcessSystem) -> None:
+    if not state.run_id or not state.attempts:
+        raise WtrainError(
+            "this run has made no attempt that it could go on from",
+            context=state.run_id,
+            hint="start it again with: wtrain run -- COMMAND",
+            reference="run-empty",
+        )
+    if not state.finished:
+        raise WtrainError(
+            "the run has not ended",
+            context=state.run_id,
+            hint=f"wtrain stop {state.run_id}, or wtrain adopt {state.run_id} if nobody watches it",
+            reference="run-not-finished",
+        )
+    if state.outcome == "succeeded":
+        raise WtrainError(
+            "the run has succeeded: there is nothing left to go on with",
+            context=state.run_id,
+            hint="train again with: wtrain run -- COMMAND",
+            reference="run-succeeded",
+        )
+    if not os.path.isdir(state.cwd):
+        raise WtrainError(
+            "the directory it was started in is gone",
+            context=state.cwd,
+            hint="start it from its new place with: wtrain run -- COMMAND",
+            reference="run-place-gone",
+        )
+    living = [member.pid for member in state.members if system.is_alive(member.identity)]
+    if living:
+        raise WtrainError(
+            f"processes of it live still: {', '.join(map(str, living[:8]))}",
+            context=state.run_id,
+            hint="wtrain clean shows them, wtrain clean --yes ends them",
+            reference="run-alive",
+        )
+
+
+def _policy(
+    directory: RunDirectory, with_remedies: tuple[str, ...], allow: tuple[str, ...]
+) -> Policy:
+    """The run's settings and what was added; written back, for they are in effect from now on."""
+    policy = load_policy(directory.config, None, {})
+    recovery = policy.recovery
+    merged = msgspec.structs.replace(
+        recovery,
+        with_remedies=tuple(dict.fromkeys((*recovery.with_remedies, *with_remedies))),
+        without_remedies=tuple(
+            name for name in recovery.without_remedies if name not in with_remedies
+        ),
+        allow=tuple(dict.fromkeys((*recovery.allow, *allow))),
+        # A run that was only observed is restarted by a person who wants more than a report.
+        observe=False,
+    )
+    policy = msgspec.structs.replace(policy, recovery=merged)
+    try:
+        directory.config.write_text(dump_policy(policy), encoding="utf-8")
+    except OSError as error:
+        raise WtrainError(
+            f"the run's settings cannot be written: {error.strerror}",
+            context=str(directory.config),
+            hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
+            reference="run-directory-unwritable",
+        ) from error
+    return policy
+
+
+def _why(state: State, with_remedies: tuple[str, ...], allow: tuple[str, ...]) -> str:
+    parts = [f"wtrain restart, after it had ended ({state.outcome}: {state.why})"]
+    if with_remedies:
+        parts.append(f"with {', '.join(with_remedies)}")
+    if allow:
+        parts.append(f"allowed: {', '.join(allow)}")
+    return "; ".join(parts)
