@@ -85,17 +85,27 @@ class Training:
 
     def _others_gone(self) -> bool:
         """Reap what was given to us; whether nobody is left."""
-        left = 0
         if sys.platform == "win32":
             return False
+        while True:
+            left, reaped = self._reap()
+            # Who has died may have had a child since the list was made: it is ours now.
+            if left or not reaped:
+                return not left
+
+    def _reap(self) -> tuple[int, int]:
+        """How many children live on, and how many have been reaped."""
+        if sys.platform == "win32":
+            return 0, 0
+        left = reaped = 0
         me = os.getpid()
         for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
             state, parent, _ = stat_of(pid) or ("", 0, 0)
             if parent == me:
-                left += 1
-                if state == "Z" and pid != self.pid:
-                    left -= os.waitpid(pid, os.WNOHANG)[0] == pid
-        return not left
+                gone = state == "Z" and pid != self.pid and os.waitpid(pid, os.WNOHANG)[0] == pid
+                reaped += gone
+                left += not gone
+        return left, reaped
 
 
 def prepare() -> None:
