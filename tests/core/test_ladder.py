@@ -527,7 +527,7 @@ def test_lightning_resumes_by_hook_only_what_a_hook_has_written(ordinal, via):
 
 def test_the_first_plan_is_the_command_as_it_is():
     """Nothing is changed that nobody asked for."""
-    plan = first_plan(ARGV, policy(), CATALOGUE)
+    plan = first_plan(State(argv=ARGV), policy(), CATALOGUE)
     assert (plan.attempt, plan.argv, plan.env, plan.in_process) == (1, ARGV, {}, ())
     assert (plan.checkpoint, plan.resume_via, plan.remedies) == (None, "none", ())
 
@@ -537,7 +537,7 @@ def test_the_first_plan_has_what_was_asked_for():
     recovery = policy(
         with_remedies=("omp-1", "wandb-offline", "spawn", "gone"), without_remedies=("spawn",)
     )
-    plan = first_plan(ARGV, recovery, CATALOGUE)
+    plan = first_plan(State(argv=ARGV), recovery, CATALOGUE)
     assert [use.id for use in plan.remedies] == ["omp-1", "wandb-offline"]
     assert plan.env["OMP_NUM_THREADS"] == "1"
     assert plan.env["WANDB_MODE"] == "offline"

@@ -113,6 +113,17 @@ DUMP_SUFFIX = ".dump.txt"
 # Ranks of one machine agree here on the step at which a request is acted on (see agree.py).
 AGREE_PREFIX = "agree-"
 
+# Programs and modules that start ranks instead of being one.
+LAUNCHER_SCRIPTS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
+LAUNCHER_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.runner",
+    "deepspeed.launcher.launch",
+)
+
 # Environment of a supervised training.
 ENV_RUN_ID = "WTRAIN_RUN_ID"
 ENV_TOKEN = "WTRAIN_TOKEN"  # noqa: S105 - the name of a variable
@@ -125,4 +136,6 @@ ENV_SETTINGS = "WTRAIN_SETTINGS"  # JSON list of {"id", ...} applied in process,
 # JSON {"via","format","path","step","output_dir","ordinal","recorded"}
 ENV_RESUME_HOOK = "WTRAIN_RESUME_HOOK"
 ENV_ATTEMPT_DIR = "WTRAIN_ATTEMPT_DIR"  # where the client appends saves.<pid>.jsonl
+# JSON list by local rank: {stream: where that rank may write}; only a launcher uses it.
+ENV_RANK_STREAMS = "WTRAIN_RANK_STREAMS"
 ENV_NO_PTRACER = "WTRAIN_NO_PTRACER"  # 1: do not allow any process of this user to attach

@@ -9,16 +9,6 @@ import sys
 
 from watchdog_train.client import layout as L  # noqa: N812
 
-_LAUNCHER_SCRIPTS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
-_LAUNCHER_MODULES = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "accelerate.commands.launch",
-    "accelerate.commands.accelerate_cli",
-    "deepspeed.launcher.runner",
-    "deepspeed.launcher.launch",
-)
-
 
 def own_role(forked, worker_id):
     """(role, rank, local rank, world size), None where it is not known."""
@@ -69,12 +59,12 @@ def is_launcher(argv):
             return False
         # Options may be joined: python -um torch.distributed.run.
         if option.endswith("m"):
-            return bool(rest) and rest[0] in _LAUNCHER_MODULES
+            return bool(rest) and rest[0] in L.LAUNCHER_MODULES
     if not rest:
         return False
     name = os.path.basename(rest[0])
     name = name[:-4] if name.endswith(".exe") else name
-    return name in _LAUNCHER_SCRIPTS
+    return name in L.LAUNCHER_SCRIPTS
 
 
 def command_line():

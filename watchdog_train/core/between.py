@@ -23,7 +23,7 @@ def between_attempts(
     if attempt is None:
         if state.stop is not None:
             return Record(events=(finish(state),))
-        plan = state.next_plan or ladder.first_plan(state.argv, policy, remedies)
+        plan = state.next_plan or ladder.first_plan(state, policy, remedies)
         return Launch(plan=plan) if state.next_plan else Record(events=(e.PlanMade(plan=plan),))
     observing = policy.recovery.observe and attempt.ended and not state.just_reopened
     if not (attempt.tree_gone or state.survivors or observing):

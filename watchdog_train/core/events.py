@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from watchdog_train.core.launchers import Launcher
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
@@ -60,6 +61,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     run_dir: str
     slot_dir: str | None
     wtrain_version: str
+    launcher: Launcher | None = None
+    """What starts the ranks, where the command tells."""
 
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):

@@ -176,6 +176,7 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         boot_id=event.boot_id,
         host=event.host,
         argv=event.argv,
+        launcher=event.launcher,
         supervisor=ProcessId(event.pid, event.start),
         started_at=event.t,
     )

@@ -52,7 +52,7 @@ class Stop(Value, frozen=True, kw_only=True):
     outcome: Outcome
 
 
-def first_plan(argv: Sequence[str], policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
+def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
     """The first attempt: the command as it is, with the remedies the user asked for."""
     uses = asked_for(policy, catalogue)
     lacking = [name for name in policy.recovery.with_remedies if name not in catalogue]
@@ -61,7 +61,7 @@ def first_plan(argv: Sequence[str], policy: Policy, catalogue: Mapping[str, Reme
         why += ", with " + ", ".join(use.id for use in uses)
     if lacking:
         why += "; not available here: " + ", ".join(lacking)
-    return plans.build(1, why, uses, catalogue, argv=argv)
+    return plans.build(state, 1, why, uses, catalogue, argv=state.argv)
 
 
 def next_step(
@@ -70,7 +70,7 @@ def next_step(
     """What follows an attempt that has ended with nothing of it alive."""
     attempt = state.attempt
     if attempt is None:
-        plan = first_plan(state.argv, policy, catalogue)
+        plan = first_plan(state, policy, catalogue)
         return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0, why=plan.why)
     case = gather(state, attempt, survey, policy, catalogue)
     end = _not_due(case)
@@ -199,6 +199,7 @@ def _restart(
     offered = _offered(offers)
     why = f"{_what_happened(case)}; {_what_next(case, added, catalogue)}{offered}. {resume.words}"
     plan = plans.build(
+        case.state,
         case.attempt.attempt + 1,
         why,
         uses,

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from watchdog_train.core import launchers
 from watchdog_train.core.model import (
     CheckpointFinding,
     CheckpointRef,
@@ -75,6 +76,7 @@ class Resume(Value, frozen=True, kw_only=True):
 
 
 def build(
+    state: State,
     attempt: int,
     why: str,
     uses: Sequence[RemedyUse],
@@ -86,7 +88,12 @@ def build(
 ) -> Plan:
     """A plan in which the settings are spelled out, so that a person can repeat it."""
     specs = [catalogue[use.id] for use in uses if use.id in catalogue]
-    env: dict[str, str] = {}
+    env = launchers.environment(
+        state.launcher,
+        run_id=state.run_id,
+        attempt=attempt,
+        attempt_dir=f"{state.run_dir}/attempts/{attempt:04d}",
+    )
     for spec in specs:
         env.update(spec.env)
     reference = None

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from watchdog_train.core.events import HookNotArmed, KillSequence, KillStage, Looked
+from watchdog_train.core.launchers import Launcher
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
@@ -123,6 +124,8 @@ class State(Value, frozen=True, kw_only=True):
     boot_id: str | None = None
     host: str = ""
     argv: tuple[str, ...] = ()
+    launcher: Launcher | None = None
+    """What starts the ranks, None where the command does not tell."""
     supervisor: ProcessId | None = None
     started_at: float | None = None
     """Unix seconds."""

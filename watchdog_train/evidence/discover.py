@@ -7,14 +7,11 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from watchdog_train.core.command_line import starts_ranks
 from watchdog_train.core.model import Member, ProcessRow, Role
 from watchdog_train.system.protocol import ProcessSystem
 
 MEMBERS_CAP = 4096
-_LAUNCHER = re.compile(
-    r"(?:\A|/)(?:torchrun|accelerate|deepspeed|horovodrun|mpirun|srun)\Z|"
-    r"\Atorch\.distributed\.(?:run|launch)\Z|\Aaccelerate\.commands"
-)
 _SPAWNED = re.compile(r"multiprocess(?:ing)?\.(?:spawn|forkserver)|--multiprocessing-fork")
 _TRACKER = re.compile(r"multiprocess(?:ing)?\.resource_tracker|compile_worker")
 _PYTHON = re.compile(r"python|pypy|pt_main_thread", re.IGNORECASE)
@@ -70,7 +67,7 @@ def _role(
     if parent is not None and inside:
         same = command == (system.command_line(parent.pid) or ())
         return ("worker" if same or _SPAWNED.search(text) else "other"), parent.rank
-    if any(_LAUNCHER.search(word) for word in command[:6]):
+    if starts_ranks(command):
         return "launcher", None
     rank = (system.environment(row.pid, ("RANK",)) or {}).get("RANK", "")
     return "rank", int(rank) if rank.isdigit() and len(rank) < 8 else None

@@ -21,8 +21,6 @@ PER_ATTEMPT_NAMES = tuple(
     if name.startswith("ENV_") and name != "ENV_NO_PTRACER"
 )
 
-TORCHRUN = ("torchrun", "torch.distributed.run")
-
 
 def training_environment(
     base_env: Mapping[str, str],
@@ -66,10 +64,6 @@ def training_environment(
         )
     # setproctitle overwrites the environment that /proc shows, and with it the token.
     env.setdefault("SPT_NOENV", "1")
-    if any(os.path.basename(word) in TORCHRUN for word in plan.argv[:4]):
-        # With its shared store torchrun's own restarts meet dead workers' addresses: 17 of 29
-        # came back, all 14 with this variable.
-        env.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     if sys.platform == "win32":
         # An emoji printed into a cp1252 pipe raises UnicodeEncodeError.
         env.setdefault("PYTHONIOENCODING", "utf-8")

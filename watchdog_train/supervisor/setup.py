@@ -37,6 +37,7 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
+from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
@@ -184,6 +185,7 @@ class RunSession:
                 run_dir=str(self.directory.path),
                 slot_dir=str(self.context.slot_dir) if self.context.slot_dir else None,
                 wtrain_version=watchdog_train.__version__,
+                launcher=launcher_of(argv, self.context.environment, self.context.cwd),
             )
         )
         self.register()

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from watchdog_train.client import layout
+from watchdog_train.core.command_line import starts_ranks
 from watchdog_train.core.model import (
     Member,
     MemberSample,
@@ -27,7 +28,6 @@ _HELPERS = {
     "torch_shm_manager": "torch_shm_manager",
     "multiprocessing.forkserver": "forkserver",
 }
-_LAUNCHERS = ("torch.distributed.run", "torchrun", "accelerate.commands.launch")
 
 
 class TreeLook(Value, frozen=True, kw_only=True):
@@ -139,11 +139,10 @@ class ProcessTree:
         return member
 
     def _describe(self, row: ProcessRow) -> tuple[Role, str]:
-        command = " ".join(self._system.command_line(row.pid) or ())[:4096]
+        words = self._system.command_line(row.pid) or ()
+        command = " ".join(words)[:4096]
         name = next((short for long, short in _HELPERS.items() if long in command), row.name)
-        if name == row.name and any(launcher in command for launcher in _LAUNCHERS):
-            return "launcher", name
-        return "other", name
+        return "launcher" if name == row.name and starts_ranks(words) else "other", name
 
     def _add_by_token(self) -> None:
         names = (layout.ENV_TOKEN, layout.ENV_SCOPE)

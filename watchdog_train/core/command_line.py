@@ -1,0 +1,257 @@
+"""Which launcher a command line starts, and with which options. Pure: words in, values out.
+
+Launchers are those that end in torch.distributed.run. Options are told apart as torchrun 2.13 and
+accelerate 1.15 do it (torch/distributed/run.py, accelerate/commands/launch.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from watchdog_train.client import layout
+from watchdog_train.core.model import Value
+
+Family = Literal["torchrun", "accelerate"]
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+_OPERATORS = frozenset("();<>|&")
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?\Z")
+_SHELL_DEPTH = 2
+_MOST_WORDS = 10_000
+
+
+class _Options:
+    """How a launcher's options are written."""
+
+    def __init__(
+        self, *, flags: str, values: str, shorts: Mapping[str, str], abbreviated: bool
+    ) -> None:
+        self.flags = frozenset(flags.split())
+        self.shorts = shorts
+        self.names = self.flags | frozenset(values.split())
+        self.abbreviated = abbreviated
+
+    def full(self, name: str) -> str:
+        """The whole name of an option; itself where it is none that is known."""
+        name = name.replace("_", "-")
+        if name in self.names or not self.abbreviated:
+            return name
+        longer = [known for known in self.names if known.startswith(name)]
+        return longer[0] if len(longer) == 1 else name
+
+
+_OPTIONS: dict[Family, _Options] = {
+    "torchrun": _Options(
+        flags="standalone module no-python run-path virtual-local-rank use-env help",
+        values="nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts "
+        "monitor-interval start-method event-log-handler role log-dir redirects tee "
+        "local-ranks-filter duplicate-stdout-filters duplicate-stderr-filters node-rank "
+        "master-addr master-port local-addr logs-specs numa-binding signals-to-handle "
+        "shutdown-timeout",
+        shorts={"m": "module", "r": "redirects", "t": "tee", "h": "help"},
+        abbreviated=True,
+    ),
+    "accelerate": _Options(
+        flags="help quiet cpu multi-gpu tpu enable-cpu-affinity dynamo-use-fullgraph "
+        "dynamo-use-dynamic dynamo-use-regional-compilation use-deepspeed use-fsdp "
+        "use-parallelism-config use-megatron-lm same-network module no-python tpu-cluster "
+        "no-tpu-cluster tpu-use-sudo downcast-bf16 fp8-use-autocast-during-eval debug",
+        values="",
+        shorts={"h": "help", "q": "quiet", "t": "tee", "m": "module"},
+        abbreviated=False,
+    ),
+}
+
+
+class Found(Value, frozen=True, kw_only=True):
+    """A launcher in a command, with its options as they were written."""
+
+    family: Family
+    options: dict[str, str]
+    """By full name with hyphens; a flag has an empty value."""
+    variables: dict[str, str]
+    """Set in the command itself: `env PET_NNODES=2 torchrun`."""
+
+
+def find(argv: Sequence[str]) -> Found | None:
+    """The launcher that a command starts, also behind `uv run`, `env` or `bash -c`.
+
+    Of several in one shell command the options of all count: what one of them has said is said.
+    """
+    found = _launchers(tuple(argv[:_MOST_WORDS]), _SHELL_DEPTH)
+    if not found:
+        return None
+    options: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    for launcher in reversed(found):
+        options |= launcher.options
+        variables |= launcher.variables
+    return Found(family=found[0].family, options=options, variables=variables)
+
+
+def starts_ranks(command: Sequence[str]) -> bool:
+    """Whether a process with this command line is itself a launcher, and no shell around one."""
+    if not command:
+        return False
+    name = _program(command[0])
+    if _PYTHON.match(name):
+        run = _run_by_python(command, 1)
+        name = "" if run is None else run.name
+    return name in layout.LAUNCHER_SCRIPTS or name in layout.LAUNCHER_MODULES
+
+
+def option_names(family: Family) -> frozenset[str]:
+    """The long options of a launcher, as far as they have to be known; with hyphens."""
+    return _OPTIONS[family].names
+
+
+def _launchers(words: tuple[str, ...], depth: int) -> list[Found]:
+    script = _shell_script(words) if depth else None
+    if script is not None:
+        found: list[Found] = []
+        exported: dict[str, str] = {}
+        for command in _commands(script):
+            for one in _launchers(command, depth - 1):
+                variables = {**exported, **one.variables}
+                found.append(Found(family=one.family, options=one.options, variables=variables))
+            if command[0] == "export" or len(command) == 1:
+                exported |= _assignments(command)
+        return found
+    place = _position(words)
+    if place is None:
+        return []
+    family, begin = place
+    options = _read(words[begin:], family)
+    return [Found(family=family, options=options, variables=_assignments(words[:begin]))]
+
+
+def _assignments(words: Sequence[str]) -> dict[str, str]:
+    found = filter(None, map(_ASSIGNMENT.fullmatch, words))
+    return {match[1]: match[2] for match in found}
+
+
+def _shell_script(words: Sequence[str]) -> str | None:
+    """What `bash -c SCRIPT` runs, wherever in a command the shell comes."""
+    shell = next((at for at, word in enumerate(words) if _program(word) in _SHELLS), None)
+    if shell is None:
+        return None
+    position = shell + 1
+    while position + 1 < len(words) and words[position][:1] in ("-", "+"):
+        word = words[position]
+        if not word.startswith("--") and word.endswith("c"):
+            return words[position + 1]
+        position += 2 if word in ("-o", "+o", "-O", "+O") else 1
+    return None
+
+
+class _Run(Value, frozen=True):
+    """What a Python runs: the name of a module or of a script's file, and where its words begin."""
+
+    name: str
+    begin: int
+
+
+def _run_by_python(words: Sequence[str], begin: int) -> _Run | None:
+    """None for `-c`, an interactive Python, and a command that ends before it says."""
+    position = begin
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if not word.startswith("-"):
+            path = word.replace("\\", "/")
+            for module in ("torch.distributed.run", "torch.distributed.launch"):
+                if path.endswith(f"/{module.replace('.', '/')}.py"):
+                    return _Run(name=module, begin=position)
+            return _Run(name=_program(word), begin=position)
+        if word.startswith("--"):
+            continue
+        if word in ("-X", "-W"):
+            position += 1
+        elif word[:2] in ("-X", "-W"):
+            continue
+        elif word.endswith("c"):
+            return None
+        elif word.endswith("m"):  # options may be joined: python -um torch.distributed.run
+            name = words[position] if position < len(words) else ""
+            return _Run(name=name, begin=position + 1)
+    return None
+
+
+def _position(words: Sequence[str]) -> tuple[Family, int] | None:
+    """The family of the launcher in a command, and where its own arguments begin."""
+    for position, word in enumerate(words):
+        run: _Run | None = _Run(name=_program(word), begin=position + 1)
+        if _PYTHON.match(_program(word)):
+            run = _run_by_python(words, position + 1)
+            return None if run is None else _family(run, words)
+        if word in ("-m", "--module"):  # of uv run
+            run = (
+                _Run(name=words[position + 1], begin=position + 2)
+                if words[position + 1 :]
+                else None
+            )
+        if run is not None and (found := _family(run, words)) is not None:
+            return found
+        if word.endswith((".py", ".pyw")):
+            return None  # what follows are the arguments of a script
+    return None
+
+
+def _family(run: _Run, words: Sequence[str]) -> tuple[Family, int] | None:
+    if run.name in ("torchrun", "torch.distributed.run", "torch.distributed.launch"):
+        return "torchrun", run.begin
+    if run.name in ("accelerate-launch", "accelerate.commands.launch"):
+        return "accelerate", run.begin
+    if run.name in ("accelerate", "accelerate.commands.accelerate_cli"):
+        is_launch = tuple(words[run.begin : run.begin + 1]) == ("launch",)
+        return ("accelerate", run.begin + 1) if is_launch else None
+    return None
+
+
+def _commands(script: str) -> Iterator[tuple[str, ...]]:
+    """The simple commands of a shell script; none where its quotes do not close."""
+    lexer = shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    command: list[str] = []
+    try:
+        words = [word for _, word in zip(range(_MOST_WORDS), lexer, strict=False)]
+    except ValueError:
+        return
+    for word in (*words, ";"):
+        if _OPERATORS.issuperset(word):
+            if command:
+                yield tuple(command)
+            command = []
+        else:
+            command.append(word)
+
+
+def _read(words: Sequence[str], family: Family) -> dict[str, str]:
+    """The launcher's own options: those before the script."""
+    known = _OPTIONS[family]
+    found: dict[str, str] = {}
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            name = known.full(name[2:])
+        else:
+            name = known.shorts.get(word[1], word[1])
+            value = word[2:].removeprefix("=")
+            equals = value
+        if name in known.flags:
+            value = ""
+        elif not equals:
+            value = rest.pop(0) if rest else ""
+        found[name] = value
+    return found
+
+
+def _program(word: str) -> str:
+    return word.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
