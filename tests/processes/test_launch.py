@@ -24,7 +24,6 @@ from watchdog_train.supervisor.launch import (
     drain_without_keeper,
     read_exit,
     read_keeper,
-    resize,
     start_keeper,
     stream_files,
     training_environment,
@@ -81,7 +80,9 @@ def launch(tmp_path: Path, attempt: Path, table: ChildTable) -> Iterator[Launch]
     """Launches a command under a keeper; ends it, and waits for the keeper, with the test."""
     made: list[LaunchedKeeper] = []
 
-    def start(*argv: str, terminal: Terminal = NO_TERMINAL, **changes: Any) -> LaunchedKeeper:
+    def start(
+        *argv: str, terminal: Terminal = NO_TERMINAL, rank_streams: int = 0, **changes: Any
+    ) -> LaunchedKeeper:
         context = LaunchContext(
             run_id="run-1",
             token="t0",
@@ -91,6 +92,7 @@ def launch(tmp_path: Path, attempt: Path, table: ChildTable) -> Iterator[Launch]
             slot_dir=None,
             log_cap_bytes=1024 * 1024,
             ignore_hup=False,
+            rank_streams=rank_streams,
             environment=dict(os.environ),
         )
         launched = start_keeper(context, plan_of(*argv, **changes), attempt, terminal, table)
@@ -200,7 +202,7 @@ def test_window_change_reaches_the_training(launch: Launch, attempt: Path, tmp_p
     os.mkfifo(tmp_path / "gate")
     program = "import os; open('gate').read(); print(tuple(os.get_terminal_size(1)))"
     launched = launch(PYTHON, "-c", program, terminal=ON_TERMINAL)
-    resize(launched, 30, 77)
+    launched.ends.resize(30, 77)
     (tmp_path / "gate").write_text("")
     assert output(attempt) == "(77, 30)\n"
 
@@ -247,7 +249,7 @@ def test_status_is_heard_in_pieces(launch: Launch) -> None:
     os.set_blocking(heard, False)
     launched = launch("true")
     os.close(launched.wake_fd)
-    launched.wake_fd = heard
+    launched.ends.wake_read = heard
     os.write(told, b"\n\nexit x\n" + b"z" * 5000 + b"\nexit 3")
     launched.clear_wake()
     assert launched.exit is None
@@ -280,6 +282,33 @@ def test_dead_keeper_does_not_block_the_training(
     wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
     assert len(log.read_text().splitlines()) == 20002
     wait_until(lambda: not is_alive(record.pid or 0), 10, "the training has ended")
+
+
+@processes
+def test_dead_keeper_does_not_block_a_rank(
+    launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
+) -> None:
+    """A rank with a stream of its own is heard on, also after its launcher has ended."""
+    os.mkfifo(tmp_path / "gate")
+    program = (
+        "import json, os, subprocess\n"
+        "place = json.loads(os.environ['WTRAIN_RANK_STREAMS'])[1]['output']\n"
+        "rank = 'echo before; read _ <gate; seq 30000; echo end'\n"
+        "subprocess.Popen(['sh', '-c', rank], stdout=open(place, 'w'))\n"
+        "os.close(1)\nos.close(2)\nopen('gate').read()\n"
+    )
+    launched = launch(PYTHON, "-c", program, rank_streams=2)
+    record = wait_until(lambda: read_keeper(attempt), 10, "it runs")
+    log, own = attempt / "output.log", attempt / "ranks/1/output.log"
+    wait_until(lambda: own.exists() and own.read_text() == "before\n", 10, "the rank has written")
+    os.kill(launched.child.pid, signal.SIGKILL)
+    wait_until(table.poll, 10, "the keeper is dead")
+    drain_without_keeper(launched, attempt, table, log_cap_bytes=1024 * 1024)
+    (tmp_path / "gate").write_text("\n\n")
+    wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
+    wait_until(lambda: own.read_text() == log.read_text(), 10, "in both files")
+    assert len(own.read_text().splitlines()) == 30002
+    wait_until(lambda: not is_alive(record.pid or 0), 10, "the launcher has ended")
 
 
 @processes

@@ -232,6 +232,47 @@ def test_logs_of_one_rank(tmp_path: Path) -> None:
     assert "logs-rank-unknown" in run_wtrain("logs", "--rank", "5", cwd=tmp_path).check(78).stderr
 
 
+def write_rank(run: Path, attempt: int, rank: int, text: bytes, name: str = "output.log") -> None:
+    """What a rank has written by itself, and orders that say that ranks could."""
+    folder = run / f"attempts/{attempt:04d}"
+    (folder / f"ranks/{rank}").mkdir(parents=True, exist_ok=True)
+    (folder / f"ranks/{rank}/{name}").write_bytes(text)
+    (folder / "launch.json").write_text('{"ranks": {"streams": [{}]}}')
+
+
+def test_logs_of_a_rank_with_files_of_its_own(tmp_path: Path) -> None:
+    """They are read where they are, whatever lines look like; marked lines elsewhere."""
+    run = make_run(tmp_path, "stall_resumed")
+    write_output(run, 1, output=b"[rank1]: marked\n")
+    write_output(run, 2, output=b"of all\n[rank1]: not its own\nplain\nlast\n")
+    write_rank(run, 2, 1, b"plain\n", "output.log.1")
+    write_rank(run, 2, 1, b"last\n")
+    write_rank(run, 2, 0, b"of all\n[rank1]: not its own\n")
+
+    def shown(*options: str) -> str:
+        return run_wtrain("logs", "--rank", "1", *options, cwd=tmp_path).check(0).stdout
+
+    assert shown() == "[rank1]: marked\nplain\nlast\n"
+    assert shown("--attempt", "2") == "plain\nlast\n"
+    assert shown("-n", "1") == "last\n"
+    assert shown("--previous") == "[rank1]: marked\n"
+    assert shown("-f") == "plain\nlast\n"
+
+
+def test_logs_of_a_silent_rank(tmp_path: Path) -> None:
+    """A rank that has written nothing is no mistake, one that there is not is."""
+    launcher = {"family": "torchrun", "nodes": 1, "processes": 3}
+    run = make_run(tmp_path, "stall_resumed", launcher=launcher)
+    write_output(run, 1, output=b"zero\n")
+    write_rank(run, 1, 0, b"zero\n")
+    silent = run_wtrain("logs", "--rank", "2", cwd=tmp_path).check(0)
+    assert silent.stdout == ""
+    assert "rank 2 has written nothing" in silent.stderr
+    refused = run_wtrain("logs", "--rank", "3", cwd=tmp_path).check(78).stderr
+    assert "there is no rank 3" in refused
+    assert "0, 1, 2" in refused
+
+
 def test_logs_follow_to_the_end_of_the_run(tmp_path: Path) -> None:
     """-f shows what is written, through a renamed file and a new attempt, and ends with the run."""
     run = make_run(tmp_path, "supervisor_died", **here())

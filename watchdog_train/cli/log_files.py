@@ -36,6 +36,8 @@ class LogStream:
 
     name: StreamName
     path: Path
+    of_rank: bool = False
+    """Of one rank alone."""
 
     @property
     def to_stderr(self) -> bool:
@@ -48,6 +50,19 @@ def streams_of(attempt_dir: Path) -> tuple[LogStream, ...]:
     names: tuple[StreamName, ...] = ("output", "stdout", "stderr")
     streams = (LogStream(name, attempt_dir / f"{name}.log") for name in names)
     return tuple(stream for stream in streams if any(_parts(stream.path)))
+
+
+def rank_streams_of(attempt_dir: Path, rank: int) -> tuple[LogStream, ...]:
+    """What a rank has written by itself, where its launcher told the ranks' outputs apart."""
+    streams = streams_of(attempt_dir / "ranks" / str(rank))
+    return tuple(LogStream(stream.name, stream.path, of_rank=True) for stream in streams)
+
+
+def has_rank_files(attempt_dir: Path) -> bool:
+    """Whether any rank has written by itself."""
+    with contextlib.suppress(OSError), os.scandir(attempt_dir / "ranks") as entries:
+        return next(entries, None) is not None
+    return False
 
 
 def attempts_in(run: RunDirectory) -> tuple[int, ...]:

@@ -17,6 +17,8 @@ from watchdog_train.cli.log_files import (
     Follower,
     LogStream,
     attempts_in,
+    has_rank_files,
+    rank_streams_of,
     safe_for_terminal,
     streams_of,
     tail,
@@ -27,6 +29,7 @@ from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.records import gives_ranks_streams
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
@@ -39,7 +42,7 @@ LAST_EVENT_BYTES = 64 << 10
 @run_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on showing it until the run ends.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
-@click.option("--rank", type=click.IntRange(min=0), help="Only lines that a launcher marked so.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only what this rank has written.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Only this attempt, 1 is the first.")
 @click.option("--previous", is_flag=True, help="Only the attempt before the newest.")
 @runs_dir_option
@@ -74,13 +77,8 @@ def logs(
             _show(run, chosen, out, lines)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    if rank is not None and not out.matched and not follow:
-        raise WtrainError(
-            f"no line of this output is marked as one of rank {rank}",
-            context=str(run.path),
-            hint="ranks share one output here; torchrun --tee 3 marks each line",
-            reference="logs-rank-unknown",
-        )
+    if rank is not None and not out.moved and not follow:
+        _explain_nothing(run, chosen, rank)
 
 
 def _chosen(run: RunDirectory, attempt: int | None, *, previous: bool) -> tuple[int, ...]:
@@ -105,19 +103,59 @@ def _chosen(run: RunDirectory, attempt: int | None, *, previous: bool) -> tuple[
     return (attempt,)
 
 
+def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int) -> None:
+    """A rank that is silent is no mistake; one that is not there is."""
+    apart = any(gives_ranks_streams(run.attempt(number)) for number in chosen)
+    known = _ranks_of(run)
+    if rank in known and apart:
+        return click.echo(f"wtrain: rank {rank} has written nothing", err=True)
+    if known and rank not in known:
+        raise WtrainError(
+            f"there is no rank {rank} in this run",
+            context=run.run_id,
+            hint=f"ranks: {', '.join(map(str, sorted(known)[:20]))}",
+            reference="logs-rank-unknown",
+        )
+    raise WtrainError(
+        f"no line of this output is marked as one of rank {rank}",
+        context=str(run.path),
+        hint="here ranks share one output; torchrun in the command itself lets wtrain tell them "
+        "apart, and torchrun --tee 3 marks each line",
+        reference="logs-rank-unknown",
+    )
+
+
+def _ranks_of(run: RunDirectory) -> set[int]:
+    """Ranks that the run is known to have had, none where the log does not tell."""
+    from watchdog_train.core.events import Progress, RunStarted
+    from watchdog_train.store.log_reading import read_events
+
+    ranks: set[int] = set()
+    for event in read_events(run.events, strict=False, spill_dir=run.spill_dir).events:
+        if isinstance(event, RunStarted) and event.launcher is not None:
+            ranks.update(range(event.launcher.processes or 0))
+        elif isinstance(event, Progress):
+            ranks.update(rank.rank for rank in event.ranks)
+    return ranks
+
+
 class _Out:
     """Bytes to stdout or stderr, made safe for a terminal, lines of one rank only if asked."""
 
     def __init__(self, rank: int | None) -> None:
-        self.matched = False
+        self.rank = rank
+        self.moved = False
         self._rest: dict[bool, bytes] = {}
         # What torchrun --tee, torch's excepthook and the usual loggers put before a line.
         mark = rb"\[(?:default|rank|Rank |rank: ?)?%d\]" % rank if rank is not None else None
         self._mark = re.compile(rb"\s{0,8}" + mark) if mark is not None else None
 
-    def write(self, data: bytes, *, to_stderr: bool) -> None:
-        if self._mark is not None:
+    def write(self, data: bytes, source: LogStream) -> None:
+        """Show it, or what of it is the rank's."""
+        to_stderr = source.to_stderr
+        if self._mark is not None and not source.of_rank:
             data = self._of_rank(data, to_stderr=to_stderr)
+        self.moved = self.moved or bool(data)
         stream: BinaryIO = sys.stderr.buffer if to_stderr else sys.stdout.buffer
         stream.write(safe_for_terminal(data) if stream.isatty() else data)
         stream.flush()
@@ -127,25 +165,42 @@ class _Out:
         *lines, rest = (self._rest.get(to_stderr, b"") + data).split(b"\n")
         self._rest[to_stderr] = rest[-(1 << 20) :]
         kept = [line + b"\n" for line in lines if self._mark.match(line)]
-        self.matched = self.matched or bool(kept)
         return b"".join(kept)
+
+
+def _sources(run: RunDirectory, number: int, rank: int | None) -> tuple[LogStream, ...]:
+    """The files that hold what is asked for: a rank's own, else those of all."""
+    folder = run.attempt(number)
+    if rank is None:
+        return streams_of(folder)
+    own = rank_streams_of(folder, rank)
+    # Where ranks have files, one without has written nothing: what others say of it is not its.
+    return own or (() if has_rank_files(folder) else streams_of(folder))
 
 
 def _show(run: RunDirectory, chosen: Iterable[int], out: _Out, lines: int | None) -> None:
     if lines is None:
         for number in chosen:
-            for stream in streams_of(run.attempt(number)):
+            for stream in _sources(run, number, out.rank):
                 for block in whole(stream.path):
-                    out.write(block, to_stderr=stream.to_stderr)
+                    out.write(block, stream)
         return
     found: list[tuple[LogStream, bytes]] = []
     for number in reversed(tuple(chosen)):
         left = lines - sum(data.count(b"\n") for _, data in found)
         if left <= 0:
             break
-        found += [(stream, tail(stream.path, left)) for stream in streams_of(run.attempt(number))]
+        sources = _sources(run, number, out.rank)
+        found += [(stream, tail(stream.path, left)) for stream in sources]
     for stream, data in reversed(found):
-        out.write(data, to_stderr=stream.to_stderr)
+        out.write(data, stream)
+
+
+def _followed(run: RunDirectory, number: int, rank: int | None) -> tuple[LogStream, ...]:
+    """As _sources(), but never first the one file and then the other, which has it again."""
+    if rank is not None and gives_ranks_streams(run.attempt(number)):
+        return rank_streams_of(run.attempt(number), rank)
+    return streams_of(run.attempt(number))
 
 
 def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
@@ -164,7 +219,7 @@ def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
             for follower in followers.values():
                 follower.close()
             attempt, followers = newest, {}
-        for stream in streams_of(run.attempt(attempt)) if attempt else ():
+        for stream in _followed(run, attempt, out.rank) if attempt else ():
             if stream.name not in followers:
                 followers[stream.name] = Follower(stream, lines=lines if first else None)
         first = first and not followers
@@ -181,7 +236,7 @@ def _pump(followers: dict[str, Follower], out: _Out) -> bool:
     for follower in followers.values():
         data = follower.read()
         if data:
-            out.write(data, to_stderr=follower.stream.to_stderr)
+            out.write(data, follower.stream)
             moved = True
     return moved
 

@@ -10,6 +10,9 @@ import sys
 HOOKS = {
     "torch": ("torch", "torch", (2, 1), (3, 0), ("2.13.0",)),
     "torch.distributed.distributed_c10d": (("distributed", "torch", (2, 1), (3, 0), ("2.13.0",))),
+    "torch.distributed.elastic.multiprocessing.api": (
+        ("torchrun", "torch", (2, 1), (3, 0), ("2.13.0",))
+    ),
     "torch._dynamo": ("dynamo", "torch", (2, 1), (3, 0), ("2.13.0",)),
     "torch.nn.parallel.distributed": ("parallel", "torch", (2, 1), (3, 0), ("2.13.0",)),
     "torch.distributed.fsdp.fully_sharded_data_parallel": (

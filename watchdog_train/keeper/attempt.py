@@ -6,8 +6,9 @@ import json
 import os
 import time
 
+from watchdog_train.keeper.ranks import RankStreams
 from watchdog_train.keeper.records import Record
-from watchdog_train.keeper.streams import open_streams, start_pump
+from watchdog_train.keeper.streams import Stream, open_streams, start_pump
 from watchdog_train.keeper.training import Training, prepare, stat_of
 from watchdog_train.keeper.wake import Wake
 
@@ -31,8 +32,13 @@ def main(path: str) -> int:
 
 def drain(orders: dict[str, Any]) -> int:
     """The keeper before us has died: the training writes on, somebody must drain it."""
-    for stream in start_pump(orders, orders["fds"], Wake(None)):
-        stream.reader.join()
+    streams = start_pump(orders, orders["fds"], Wake(None))
+    ranks = RankStreams(orders.get("ranks"))
+    ranks.start(streams)
+    for stream in streams.values():
+        stream.wait_read()
+    ranks.wait()
+    for stream in streams.values():
         stream.writer.join(orders["linger_s"])
     return 0
 
@@ -44,8 +50,11 @@ def keep(orders: dict[str, Any]) -> int:
     amended = Record("exit.json", "exit.json.tmp2")
     wake_fd = orders["wake_fd"]
     reads, child_fds = open_streams(orders)
-    for fd in {*reads.values(), *child_fds.values(), 0 if wake_fd is None else wake_fd}:
+    ranks = RankStreams(orders.get("ranks"))
+    wake_fds = () if wake_fd is None else (wake_fd,)
+    for fd in {*reads.values(), *child_fds.values(), *ranks.fds, *wake_fds}:
         os.set_inheritable(fd, False)
+    ranks.announce()
     wake = Wake(wake_fd)
     me = os.getpid()
     about = {"keeper_pid": me, "keeper_start": _start_of(me, orders), "pid": None, "start": None}
@@ -58,7 +67,9 @@ def keep(orders: dict[str, Any]) -> int:
         amended.discard()
         wake.ring()
         return 1
-    streams = start_pump(orders, reads, wake)
+    pump = start_pump(orders, reads, wake)
+    ranks.start(pump)
+    streams = tuple(pump.values())
     # A writer that we keep open would hide the end of the stream, a reader the end of a pipeline.
     for fd in {*child_fds.values(), *orders["inherited_fds"]} - {0, 1, 2}:
         os.close(fd)
@@ -68,9 +79,7 @@ def keep(orders: dict[str, Any]) -> int:
     wake.ring()
 
     code = training.wait()
-    settled_by = time.monotonic() + SETTLE_S
-    while not all(stream.settled() for stream in streams) and time.monotonic() < settled_by:
-        time.sleep(SETTLE_STEP_S)
+    _settle(ranks, streams)
     how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
     outcome = {**who, **how, "ended_at": time.time()}
     dropped_bytes = sum(stream.dropped_bytes for stream in streams)
@@ -81,8 +90,9 @@ def keep(orders: dict[str, Any]) -> int:
 
     if not training.wait_for_others():
         for stream in streams:
-            stream.reader.join()
+            stream.wait_read()
     finish_by = time.monotonic() + orders["linger_s"]
+    ranks.finish(orders["linger_s"])
     for stream in streams:
         stream.writer.join(max(finish_by - time.monotonic(), 0.0))
     lost_bytes = sum(stream.lost_bytes() for stream in streams)
@@ -90,6 +100,14 @@ def keep(orders: dict[str, Any]) -> int:
         amended.fill({**outcome, "dropped_bytes": lost_bytes}, patience_s=0.0)
     amended.discard()
     return 0
+
+
+def _settle(ranks: RankStreams, streams: tuple[Stream, ...]) -> None:
+    settled_by = time.monotonic() + SETTLE_S
+    while time.monotonic() < settled_by:
+        if ranks.settled() and all(stream.settled() for stream in streams):
+            return
+        time.sleep(SETTLE_STEP_S)
 
 
 def _start_of(pid: int, orders: dict[str, Any]) -> int | None:

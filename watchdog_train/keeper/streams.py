@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 
+from watchdog_train.keeper.capped import CappedFile
 from watchdog_train.keeper.wake import Wake
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
@@ -27,12 +27,15 @@ STUCK_S = 1.0  # a disk that takes nothing for this long no longer slows the tra
 
 
 class Stream:
-    """One stream of the training: a reader that never waits for long, and a writer."""
+    """One stream of the training: a reader that never waits for long, and a writer.
 
-    def __init__(self, path: str, fd: int, cap_bytes: int, wake: Wake) -> None:
-        self.path = path
+    `fed` leaves the reading to somebody else.
+    """
+
+    def __init__(
+        self, path: str, fd: int, cap_bytes: int, wake: Wake, *, fed: bool = False
+    ) -> None:
         self.fd = fd
-        self.half_bytes = max(cap_bytes // 2, 1)
         self.wake = wake
         self.changed = threading.Condition()
         self.blocks: deque[bytes] = deque()
@@ -40,13 +43,12 @@ class Stream:
         self.dropped_bytes = 0
         self.stuck = False
         self.ended = False
-        self.file = -1
-        self.file_bytes = 0
-        with suppress(OSError):  # at once: who shows the file still has it when its folder is gone
-            self._open()
-        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.file = CappedFile(path, cap_bytes)
+        self.file.open()
+        self.reader = None if fed else threading.Thread(target=self._read, daemon=True)
         self.writer = threading.Thread(target=self._write, daemon=True)
-        self.reader.start()
+        if self.reader is not None:
+            self.reader.start()
         self.writer.start()
 
     def settled(self) -> bool:
@@ -61,28 +63,35 @@ class Stream:
         with self.changed:
             return self.dropped_bytes + self.held_bytes
 
+    def take(self, block: bytes) -> None:
+        """Output for the file. A fast training is slowed by a pipe that fills, as without us."""
+        with self.changed:
+            # A stuck or full disk must not stop it.
+            while self.held_bytes + len(block) > BUFFER_BYTES and not self.stuck:
+                self.stuck = not self.changed.wait(STUCK_S)
+            self.blocks.append(block)
+            self.held_bytes += len(block)
+            while self.held_bytes > BUFFER_BYTES and self.blocks:
+                oldest = self.blocks.popleft()
+                self.held_bytes -= len(oldest)
+                self.dropped_bytes += len(oldest)
+            self.changed.notify()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify()
+
+    def wait_read(self) -> None:
+        """Until the last writer is gone; at once where somebody else reads."""
+        if self.reader is not None:
+            self.reader.join()
+
     def _read(self) -> None:
-        while True:
-            try:
-                block = os.read(self.fd, BLOCK_BYTES)
-            except OSError:  # EIO: the last writer of a pseudo-terminal is gone
-                block = b""
-            with self.changed:
-                if not block:
-                    self.ended = True
-                    self.changed.notify()
-                    return
-                # A fast training is slowed by a pipe that fills, as it would be without us; a
-                # stuck or full disk must not stop it.
-                while self.held_bytes + len(block) > BUFFER_BYTES and not self.stuck:
-                    self.stuck = not self.changed.wait(STUCK_S)
-                self.blocks.append(block)
-                self.held_bytes += len(block)
-                while self.held_bytes > BUFFER_BYTES and self.blocks:
-                    oldest = self.blocks.popleft()
-                    self.held_bytes -= len(oldest)
-                    self.dropped_bytes += len(oldest)
-                self.changed.notify()
+        while block := read_block(self.fd):
+            self.take(block)
+        self.end()
 
     def _write(self) -> None:
         while True:
@@ -97,7 +106,7 @@ class Stream:
                     blocks.append(self.blocks.popleft())
                     size += len(blocks[-1])
             data = b"".join(blocks)
-            written = self._append(data)
+            written = self.file.append(data)
             with self.changed:
                 self.held_bytes -= max(written, 0)
                 if written < len(data):
@@ -111,31 +120,13 @@ class Stream:
             elif not busy:
                 time.sleep(GATHER_S)
 
-    def _append(self, data: bytes) -> int:
-        """How many bytes the file took; -1 when it refused."""
-        try:
-            if self.file >= 0 and self.file_bytes + len(data) > self.half_bytes:
-                self._close()
-                os.replace(self.path, self.path + ".1")
-            if self.file < 0:
-                self._open()
-            written = os.write(self.file, data[: self.half_bytes])
-        except OSError:
-            self._close()
-            return -1
-        self.file_bytes += written
-        return written
 
-    def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        self.file = os.open(self.path, flags, 0o600)
-        self.file_bytes = os.fstat(self.file).st_size
-
-    def _close(self) -> None:
-        file, self.file = self.file, -1
-        if file >= 0:
-            with suppress(OSError):
-                os.close(file)
+def read_block(fd: int) -> bytes:
+    """What is there, waiting for it; nothing at the end."""
+    try:
+        return os.read(fd, BLOCK_BYTES)
+    except OSError:  # EIO: the last writer of a pseudo-terminal is gone
+        return b""
 
 
 def open_streams(orders: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
@@ -150,9 +141,10 @@ def open_streams(orders: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]
     return reads, {**child_fds, "stderr": writes.get("stderr", both)}
 
 
-def start_pump(orders: dict[str, Any], reads: dict[str, int], wake: Wake) -> list[Stream]:
-    """Begin to drain every stream into its file."""
-    return [
-        Stream(path, reads[name], orders["cap_bytes"], wake)
+def start_pump(orders: dict[str, Any], reads: dict[str, int], wake: Wake) -> dict[str, Stream]:
+    """Begin to drain every stream into its file; RankStreams does the reading where it exists."""
+    fed = bool(orders.get("ranks"))
+    return {
+        name: Stream(path, reads[name], orders["cap_bytes"], wake, fed=fed)
         for name, path in orders["streams"].items()
-    ]
+    }

@@ -20,7 +20,8 @@ from watchdog_train.core.model import ExitStatus, Plan, Value
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, training_environment
 from watchdog_train.supervisor.records import KeeperRecord, read_exit, read_keeper, stream_files
-from watchdog_train.supervisor.terminal import Terminal, open_stream, set_window_size
+from watchdog_train.supervisor.streams import Ends
+from watchdog_train.supervisor.terminal import Terminal
 
 __all__ = [
     "INJECT_DIRECTORY",
@@ -31,7 +32,6 @@ __all__ = [
     "drain_without_keeper",
     "read_exit",
     "read_keeper",
-    "resize",
     "start_keeper",
     "stream_files",
     "training_environment",
@@ -56,6 +56,8 @@ class LaunchContext(Value, frozen=True, kw_only=True):
     log_cap_bytes: int
     ignore_hup: bool
     """nohup was meant."""
+    rank_streams: int = 0
+    """For so many ranks there are streams of their own, for a launcher that can use them."""
     environment: dict[str, str]
     """The user's, as it was when the run was started."""
 
@@ -63,18 +65,20 @@ class LaunchContext(Value, frozen=True, kw_only=True):
 class LaunchedKeeper:
     """A keeper and our own ends of what it works with."""
 
-    def __init__(
-        self, child: Child, streams: dict[str, Path], read_fds: dict[str, int], wake_fd: int
-    ) -> None:
+    def __init__(self, child: Child, ends: Ends, attempt_dir: Path) -> None:
         self.child = child
-        self.streams = streams
-        self.read_fds = read_fds
+        self.ends = ends
         """Kept open, so that the training can write on when its keeper has died."""
-        self.wake_fd = wake_fd
-        """Readable, and not blocking, when there is output or an exit; -1 where there is none."""
+        self.attempt_dir = attempt_dir
+        self.streams = {name: attempt_dir / file for name, file in ends.files.items()}
         self.exit: ExitStatus | None = None
         """As the keeper told it, for when the run directory takes no exit.json."""
         self._half_line = b""
+
+    @property
+    def wake_fd(self) -> int:
+        """Readable, and not blocking, when there is output or an exit; -1 where there is none."""
+        return self.ends.wake_read
 
     def clear_wake(self) -> None:
         """Take what the keeper has sent, so that the next wait waits."""
@@ -83,7 +87,7 @@ class LaunchedKeeper:
                 said = os.read(self.wake_fd, 4096)
                 if not said:  # the keeper is gone: for ever readable
                     os.close(self.wake_fd)
-                    self.wake_fd = -1
+                    self.ends.wake_read = -1
                 self._hear(said)
 
     def _hear(self, said: bytes) -> None:
@@ -95,8 +99,7 @@ class LaunchedKeeper:
 
     def close(self) -> None:
         """Let go of our ends; the keeper has its own."""
-        _close(*self.read_fds.values(), self.wake_fd)
-        self.read_fds, self.wake_fd = {}, -1
+        self.ends.close_reads()
 
 
 def start_keeper(
@@ -117,13 +120,13 @@ def start_keeper(
         slot_dir=run.slot_dir,
         plan=plan,
     )
-    ends = _Ends(terminal)
+    ends = Ends(terminal, run.rank_streams)
     inherited_fds = _inherited_fds()
     orders = {
         "argv": list(plan.argv),
         "cwd": str(run.cwd),
         "env": None,
-        **ends.orders(),
+        **ends.orders(run.log_cap_bytes),
         "inherited_fds": inherited_fds,
         "cap_bytes": run.log_cap_bytes,
         "ignore_hup": run.ignore_hup,
@@ -138,15 +141,14 @@ def start_keeper(
             children,
             env=env,
             stdin=0 if terminal.give_stdin else subprocess.DEVNULL,
-            pass_fds=(*ends.all_fds(), *inherited_fds),
+            pass_fds=(*ends.for_keeper(), *inherited_fds),
         )
     except BaseException:
-        _close(*ends.reads.values(), ends.wake_read)
+        ends.close_reads()
         raise
     finally:
-        _close(*ends.writes.values(), ends.wake_write)
-    paths = {name: attempt_dir / file for name, file in ends.files.items()}
-    return LaunchedKeeper(child, paths, ends.reads, ends.wake_read)
+        ends.close_writes()
+    return LaunchedKeeper(child, ends, attempt_dir)
 
 
 def drain_without_keeper(
@@ -159,9 +161,7 @@ def drain_without_keeper(
     """
     orders = {
         "argv": None,
-        "streams": {name: str(path.absolute()) for name, path in launched.streams.items()},
-        "fds": launched.read_fds,
-        "wake_fd": None,
+        **launched.ends.drain_orders(launched.attempt_dir, log_cap_bytes),
         "cap_bytes": log_cap_bytes,
         "linger_s": LINGER_S,
     }
@@ -171,59 +171,8 @@ def drain_without_keeper(
         children,
         env=dict(os.environ),
         stdin=subprocess.DEVNULL,
-        pass_fds=tuple(launched.read_fds.values()),
+        pass_fds=tuple(launched.ends.reads()),
     )
-
-
-def resize(launched: LaunchedKeeper, rows: int, columns: int) -> None:
-    """The user's window has another size now."""
-    for fd in launched.read_fds.values():
-        set_window_size(fd, rows, columns)
-
-
-class _Ends:
-    """The streams of a training before its keeper has them."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        names = ("output",) if terminal.same_stream else ("stdout", "stderr")
-        self.files = {name: f"{name}.log" for name in names}
-        self.reads: dict[str, int] = {}
-        self.writes: dict[str, int] = {}
-        self.wake_read = self.wake_write = -1
-        if sys.platform == "win32":  # the keeper makes pipes itself: handles do not travel as fds
-            return
-        on_terminal = {
-            "output": terminal.stdout_is_terminal,
-            "stdout": terminal.stdout_is_terminal,
-            "stderr": terminal.stderr_is_terminal,
-        }
-        for name in names:
-            ends = open_stream(terminal if on_terminal[name] else None)
-            self.reads[name], self.writes[name] = ends
-        self.wake_read, self.wake_write = os.pipe()
-        os.set_blocking(self.wake_read, False)
-
-    def all_fds(self) -> tuple[int, ...]:
-        """What the keeper needs of them."""
-        wake = () if self.wake_write < 0 else (self.wake_write,)
-        return (*self.reads.values(), *self.writes.values(), *wake)
-
-    def orders(self) -> dict[str, Any]:
-        """The part of launch.json that names them."""
-        if not self.reads:
-            return {"streams": self.files, "fds": None, "child_fds": None, "wake_fd": None}
-        output = self.writes.get("output", -1)
-        child_fds = {
-            "stdin": 0,
-            "stdout": self.writes.get("stdout", output),
-            "stderr": self.writes.get("stderr", output),
-        }
-        return {
-            "streams": self.files,
-            "fds": self.reads,
-            "child_fds": child_fds,
-            "wake_fd": self.wake_write,
-        }
 
 
 def _spawn_keeper(
@@ -258,9 +207,3 @@ def _inherited_fds() -> list[int]:
                 if int(name) > 2 and os.get_inheritable(int(name)):
                     found.append(int(name))
     return sorted(found)
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        if fd >= 0:
-            os.close(fd)

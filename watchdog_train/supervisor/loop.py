@@ -15,7 +15,7 @@ from watchdog_train.core.state import State
 from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper, resize
+from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.telling import Telling
@@ -155,7 +155,7 @@ class Supervisor:
         context.display.resized()
         if context.keeper is not None:
             now = terminal_now(foreground=True)
-            resize(context.keeper, now.rows, now.columns)
+            context.keeper.ends.resize(now.rows, now.columns)
 
     def _forward(self, number: signals.Signals) -> None:
         """A scheduler's warning: to a root that handles it, else a save-request."""

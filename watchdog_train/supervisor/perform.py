@@ -19,6 +19,7 @@ import msgspec
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detect import Verdict
+from watchdog_train.core.launchers import rank_streams
 from watchdog_train.core.model import BundleWhy, Member, Plan, ProcessId
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
@@ -55,7 +56,7 @@ class Performer:
                 for name in action.consumes:
                     self._context.tasks.discard(name)
             case a.Launch():
-                yield from self._launch(action.plan)
+                yield from self._launch(action.plan, state)
             case a.StartLook():
                 self._look(action, state, observation)
             case a.StartEvidence():
@@ -82,7 +83,7 @@ class Performer:
             case a.Wait():
                 return
 
-    def _launch(self, plan: Plan) -> Iterator[e.AnyEvent]:
+    def _launch(self, plan: Plan, state: State) -> Iterator[e.AnyEvent]:
         context = self._context
         token = os.urandom(16).hex()
         yield e.AttemptLaunching(token=token, plan=plan)
@@ -99,6 +100,7 @@ class Performer:
             slot_dir=context.slot_dir,
             log_cap_bytes=context.policy.output.log_cap_bytes,
             ignore_hup=context.ignore_hup,
+            rank_streams=rank_streams(state.launcher) if context.policy.output.rank_logs else 0,
             environment=context.environment,
         )
         try:

@@ -82,6 +82,11 @@ def stream_files(attempt_dir: Path) -> dict[str, Path]:
     }
 
 
+def gives_ranks_streams(attempt_dir: Path) -> bool:
+    """Whether the launcher of an attempt was offered a stream of its own for each rank."""
+    return bool((_read_record(attempt_dir / "launch.json") or {}).get("ranks"))
+
+
 def _identity(system: ProcessSystem, pid: int, start: int | None) -> ProcessId:
     if start is not None:
         return ProcessId(pid, start)

@@ -1,0 +1,161 @@
+"""Streams of single ranks: each goes into a file of its own, and into the stream of all.
+
+Nothing of a rank's output may wait for these files: they are copies, and say where they have gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import threading
+from collections import deque
+
+from watchdog_train.keeper.capped import CappedFile
+from watchdog_train.keeper.streams import Stream, read_block
+
+TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
+if TYPE_CHECKING:
+    from typing import Any
+
+BUFFER_BYTES = 8 * 1024 * 1024  # of copies that no file takes yet
+GAP = b"\n[wtrain: %d bytes of this rank are missing here; output.log has them]\n"
+
+
+class RankStreams:
+    """The streams of all ranks and those of all, read by one thread; another one writes the copies.
+
+    One reader, so that the order in which launcher and ranks write is kept as well as select()
+    tells it; what comes within the same moment may change places.
+    """
+
+    def __init__(self, orders: dict[str, Any] | None) -> None:
+        self.variable = orders["variable"] if orders else ""
+        self.cap_bytes = orders["cap_bytes"] if orders else 0
+        self.streams: list[dict[str, Any]] = orders["streams"] if orders else []
+        self.fds = [fd for rank in self.streams for one in rank.values() for fd in one["fds"]]
+        self.into: dict[int, Stream] = {}
+        self.copies: dict[int, Copy] = {}
+        self.changed = threading.Condition()
+        self.blocks: deque[tuple[Copy, bytes]] = deque()
+        self.held_bytes = 0
+        self.ended = False
+        self.moving = threading.Lock()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.writer = threading.Thread(target=self._write, daemon=True)
+
+    def announce(self) -> None:
+        """Tell the launcher by its environment where each of its ranks may write.
+
+        By way of our own open files: these names live exactly as long as somebody reads.
+        """
+        me = os.getpid()
+        places = [
+            {name: f"/proc/{me}/fd/{one['fds'][1]}" for name, one in rank.items()}
+            for rank in self.streams
+        ]
+        if places:
+            os.environ[self.variable] = json.dumps(places)
+
+    def start(self, streams: dict[str, Stream]) -> None:
+        """Begin to read."""
+        if not self.streams:
+            return
+        self.into = {stream.fd: stream for stream in streams.values()}
+        for rank in self.streams:
+            for name, one in rank.items():
+                fd = one["fds"][0]
+                self.into[fd] = streams[name]
+                self.copies[fd] = Copy(one["path"], self.cap_bytes)
+        self.reader.start()
+        self.writer.start()
+
+    def settled(self) -> bool:
+        """Whether everything that was written until now has been read."""
+        with self.moving:
+            return not self.into or not select.select([*self.into], [], [], 0)[0]
+
+    def wait(self) -> None:
+        """Until the last writer of every stream is gone."""
+        if self.streams:
+            self.reader.join()
+
+    def finish(self, patience_s: float) -> None:
+        """No rank is left: pass on the rest."""
+        if not self.streams:
+            return
+        for rank in self.streams:
+            for one in rank.values():
+                for fd in one["fds"][1:]:
+                    os.close(fd)
+        self.reader.join(patience_s)
+        self.writer.join(patience_s)
+
+    def _read(self) -> None:
+        fed = set(self.into.values())
+        while self.into:
+            for fd in select.select([*self.into], [], [])[0]:
+                with self.moving:
+                    block = read_block(fd)
+                    if not block:
+                        del self.into[fd]
+                        continue
+                    if fd in self.copies:
+                        self._copy(self.copies[fd], block)
+                    self.into[fd].take(block)
+        for stream in fed:
+            stream.end()
+        with self.changed:
+            self.ended = True
+            self.changed.notify()
+
+    def _copy(self, copy: Copy, block: bytes) -> None:
+        with self.changed:
+            self.blocks.append((copy, block))
+            self.held_bytes += len(block)
+            while self.held_bytes > BUFFER_BYTES:
+                late, oldest = self.blocks.popleft()
+                self.held_bytes -= len(oldest)
+                late.missing_bytes += len(oldest)
+            self.changed.notify()
+
+    def _write(self) -> None:
+        while True:
+            with self.changed:
+                while not self.blocks and not self.ended:
+                    self.changed.wait()
+                if not self.blocks:
+                    return
+                copy, block = self.blocks.popleft()
+                self.held_bytes -= len(block)
+                missing_bytes, copy.missing_bytes = copy.missing_bytes, 0
+            missed_bytes = copy.append(block, missing_bytes)
+            if missed_bytes:
+                with self.changed:
+                    copy.missing_bytes += missed_bytes
+
+
+class Copy:
+    """The file of one stream of one rank, made at its first word."""
+
+    def __init__(self, path: str, cap_bytes: int) -> None:
+        self.file = CappedFile(path, cap_bytes)
+        self.missing_bytes = 0  # of what comes next in this file; under the lock of all
+        self.folder_made = False
+
+    def append(self, block: bytes, missing_bytes: int) -> int:
+        """Write it, after a word on what is missing before it; how many bytes are missing now."""
+        if not self.folder_made:
+            try:
+                os.makedirs(os.path.dirname(self.file.path), 0o700, exist_ok=True)
+            except OSError:
+                return missing_bytes + len(block)
+            self.folder_made = True
+        if missing_bytes and self.file.append(GAP % missing_bytes) < 0:
+            return missing_bytes + len(block)
+        while block:
+            written = self.file.append(block)
+            if written < 0:
+                return len(block)
+            block = block[written:]
+        return 0

@@ -1,0 +1,150 @@
+"""The streams of a training: ends that it writes to, and ours, for the keeper and for after it.
+
+Under a launcher that starts ranks each of them may get streams of its own. What a person sees must
+stay the same: a rank's own stream is a pseudo-terminal where the stream of all is one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from watchdog_train.client import layout
+from watchdog_train.supervisor.terminal import Terminal, open_stream, set_window_size
+
+RANK_CAP_BYTES = 64 * 1024
+"""The least that is kept of a rank's own output."""
+
+
+class Ends:
+    """Both ends of every stream, before the keeper has them; afterwards ours."""
+
+    def __init__(self, terminal: Terminal, rank_streams: int = 0) -> None:
+        names = ("output",) if terminal.same_stream else ("stdout", "stderr")
+        self.files = {name: f"{name}.log" for name in names}
+        self.wake_read = self.wake_write = -1
+        self._reads: dict[str, int] = {}
+        self._writes: dict[str, int] = {}
+        self._ranks: list[dict[str, tuple[int, int]]] = []
+        """For each rank by stream: the end to read and the end to write."""
+        if sys.platform == "win32":  # the keeper makes pipes itself: handles do not travel as fds
+            return
+        on_terminal = {
+            "output": terminal.stdout_is_terminal,
+            "stdout": terminal.stdout_is_terminal,
+            "stderr": terminal.stderr_is_terminal,
+        }
+        terminals = {name: terminal if on_terminal[name] else None for name in names}
+        for name in names:
+            self._reads[name], self._writes[name] = open_stream(terminals[name])
+        self.wake_read, self.wake_write = os.pipe()
+        os.set_blocking(self.wake_read, False)
+        if sys.platform == "linux":  # a launcher reaches them by way of /proc
+            with suppress(OSError):  # no more files: the ranks share the stream of all
+                for _ in range(rank_streams):
+                    self._open_rank(terminals)
+
+    def _open_rank(self, terminals: dict[str, Terminal | None]) -> None:
+        made: dict[str, tuple[int, int]] = {}
+        try:
+            for name, terminal in terminals.items():
+                made[name] = open_stream(terminal)
+        finally:
+            same = [os.isatty(made[n][1]) == os.isatty(self._writes[n]) for n in made]
+            if len(made) == len(terminals) and all(same):
+                self._ranks.append(made)
+            else:  # no more pseudo-terminals: better none of its own than one that looks otherwise
+                _close(*(fd for ends in made.values() for fd in ends))
+
+    def for_keeper(self) -> tuple[int, ...]:
+        """What the keeper needs of them."""
+        wake = () if self.wake_write < 0 else (self.wake_write,)
+        ranks = (fd for rank in self._ranks for ends in rank.values() for fd in ends)
+        return (*self._reads.values(), *self._writes.values(), *ranks, *wake)
+
+    def orders(self, log_cap_bytes: int) -> dict[str, Any]:
+        """The part of launch.json that names them."""
+        if not self._reads:
+            return {"streams": self.files, "fds": None, "child_fds": None, "wake_fd": None}
+        output = self._writes.get("output", -1)
+        child_fds = {
+            "stdin": 0,
+            "stdout": self._writes.get("stdout", output),
+            "stderr": self._writes.get("stderr", output),
+        }
+        return {
+            "streams": self.files,
+            "fds": self._reads,
+            "child_fds": child_fds,
+            "wake_fd": self.wake_write,
+            "ranks": self._rank_orders(None, log_cap_bytes),
+        }
+
+    def drain_orders(self, attempt_dir: Path, log_cap_bytes: int) -> dict[str, Any]:
+        """The same for who takes the output when the keeper has died: our ends are what is left."""
+        folder = attempt_dir.absolute()
+        return {
+            "streams": {name: str(folder / file) for name, file in self.files.items()},
+            "fds": self._reads,
+            "wake_fd": None,
+            "ranks": self._rank_orders(folder, log_cap_bytes),
+        }
+
+    def reads(self) -> Iterator[int]:
+        """Ends that a training's output comes out of."""
+        yield from self._reads.values()
+        for rank in self._ranks:
+            for read, _ in rank.values():
+                yield read
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The user's window has another size now."""
+        for fd in self.reads():
+            set_window_size(fd, rows, columns)
+
+    def close_writes(self) -> None:
+        """The keeper has its own."""
+        ranks = (write for rank in self._ranks for _, write in rank.values())
+        _close(*self._writes.values(), *ranks, self.wake_write)
+        self._writes, self.wake_write = {}, -1
+        self._ranks = [{name: (read, -1) for name, (read, _) in r.items()} for r in self._ranks]
+
+    def close_reads(self) -> None:
+        """Nobody on our side reads any more."""
+        _close(*self.reads(), self.wake_read)
+        self._reads, self._ranks, self.wake_read = {}, [], -1
+
+    def _rank_orders(self, folder: Path | None, log_cap_bytes: int) -> dict[str, Any] | None:
+        if not self._ranks:
+            return None
+        streams = [
+            {
+                name: {
+                    "path": rank_file(number, name) if folder is None else
+                    str(folder / rank_file(number, name)),
+                    "fds": [fd for fd in ends if fd >= 0],
+                }
+                for name, ends in rank.items()
+            }
+            for number, rank in enumerate(self._ranks)
+        ]  # fmt: skip
+        return {
+            "variable": layout.ENV_RANK_STREAMS,
+            "cap_bytes": max(log_cap_bytes // len(self._ranks), RANK_CAP_BYTES),
+            "streams": streams,
+        }
+
+
+def rank_file(rank: int, stream: str) -> str:
+    """Where a rank's own output is kept, in the folder of its attempt."""
+    return f"ranks/{rank}/{stream}.log"
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)
