@@ -223,6 +223,22 @@ def exited(
     return msgspec.structs.replace(event, **changes)
 
 
+def rank_ended(rank: int = 1, **changes: Any) -> e.RankEnded:
+    """Rank 1 of two has failed."""
+    event = e.RankEnded(
+        rank=rank,
+        pid=ROOT + rank,
+        start=ROOT + rank + 1000,
+        world_size=2,
+        step=5,
+        phase="train",
+        code=1,
+        signal=None,
+        said=None,
+    )
+    return msgspec.structs.replace(event, **changes)
+
+
 def stop(mode: Any = "soft", code: int = 77) -> e.StopRequested:
     """A user's stop."""
     return e.StopRequested(by="wtrain stop", mode=mode, exit_code=code)

@@ -15,6 +15,7 @@ from watchdog_train.core.model import (
     CheckpointRef,
     Diagnosis,
     Plan,
+    RankEnd,
     RemedyUse,
     Survey,
 )
@@ -303,6 +304,24 @@ def test_when_it_ends(state, recovery, code, ending):
     assert isinstance(answer, Stop), answer
     assert (answer.exit_code, answer.outcome) == (code, ending)
     assert not answer.why.endswith(".")  # it goes on in the middle of a line
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "tried"),
+    [(1, None, []), (None, 9, []), (0, None, ["num-workers-0", "omp-1"])],
+)
+def test_a_rank_that_failed_is_tried_again_like_a_crash(code, signal, tried):
+    """Nothing says that loading or threads are to blame; one that left well is a hang."""
+    state = history("hang@25")
+    stall = msgspec.structs.replace(state.stalls[0], basis="rank-gone", ranks=(1,))
+    end = RankEnd(
+        pid=11, start=1, rank=1, world_size=2, step=25, phase="train", at=9.0, code=code,
+        signal=signal,
+    )  # fmt: skip
+    answer = step(msgspec.structs.replace(state, stalls=(stall,), rank_ends=(end,)))
+    assert remedies(answer) == tried
+    how = "was ended by SIGKILL" if code is None else f"ended with exit code {code}"
+    assert f"stood still at step 25: rank 1 (pid 11) {how} at step 25" in answer.why
 
 
 def test_a_hang_after_the_end_of_training_is_a_success():

@@ -13,14 +13,15 @@ from watchdog_train.core.actions import SettingReport
 from watchdog_train.core.model import CheckpointRef, MemberSample
 from watchdog_train.core.news import news
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.rank_gone import recorded
 from watchdog_train.core.state import State
 
 POLICY = Policy()
 
 
 def tell(state: State, *members: MemberSample, at: float = 1.0, **seen: Any) -> list[e.AnyEvent]:
-    keeper_alive = seen.pop("keeper_alive", True)
-    poll = b.sample(at, *members, keeper_alive=keeper_alive)
+    of_poll = {name: seen.pop(name) for name in ("keeper_alive", "ended") if name in seen}
+    poll = b.sample(at, *members, **of_poll)
     return list(news(b.observation(poll, **seen), state, POLICY))
 
 
@@ -70,6 +71,25 @@ def test_phases_are_sampled() -> None:
     assert tell(state, b.rank(words=2, phase="eval"), at=4.0) == []
     told = tell(state, b.rank(words=2, phase="eval"), at=6.0)
     assert names(told) == ["PhaseChanged", "Progress"]
+
+
+def test_a_rank_that_ends_before_the_others_is_said_once() -> None:
+    """Not at the end of all, and not while they are ended on purpose."""
+    first = tell(b.running(), b.rank(words=2), b.rank(11, 1, words=2))
+    state = fold(first)
+    ended = (recorded(b.rank_ended()),)
+    told = tell(state, b.rank(words=2), ended=ended)
+    assert names(told) == ["RankEnded", "Progress"]
+    known = fold(first, told)
+    assert [end.pid for end in known.rank_ends] == [11]
+    assert tell(known, b.rank(words=2), ended=ended) == []
+    assert tell(state, b.rank(words=2, state="Z"), ended=ended) == []
+    killing = b.running(b.stall(), signalling())
+    assert "RankEnded" not in names(tell(killing, b.rank(words=2), ended=ended))
+
+
+def signalling() -> e.Signalling:
+    return e.Signalling(sequence="hang", stage="kill", targets=(), signal=9, why="")
 
 
 def test_settings_are_reported_once() -> None:

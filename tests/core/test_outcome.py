@@ -54,6 +54,13 @@ ENDS: dict[str, tuple[tuple[e.AnyEvent, ...], str, int, str | None]] = {
         0,
         "its process hung and was ended",
     ),
+    "a rank that failed": (
+        (STEP, b.rank_ended(), b.exited(0)),
+        "succeeded",
+        0,
+        "rank 1 (pid 11) ended with exit code 1 at step 5, and the others went on",
+    ),
+    "a rank that was through": ((STEP, b.rank_ended(code=0), b.exited(0)), "succeeded", 0, None),
     "a stall that recovered": (
         (STEP, b.stall(), e.StallRecovered(stall_id="0001", why=""), b.exited(0)),
         "succeeded",

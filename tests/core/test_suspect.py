@@ -83,6 +83,11 @@ def test_a_look_that_failed_is_unknown() -> None:
         ("may-end", quiet(unsaved_s=1e6), 900.0),
         ("unknown", quiet(phase="eval", unsaved_s=300.0), 300.0),
         ("unknown", quiet("finishing", "finishing"), FINISHING_PATIENCE_S),
+        ("unknown", quiet("rank-gone"), 20.0),
+        ("proven", quiet("rank-gone", may_be_through=True), 0.0),
+        # From the last step on: what finishing may take, and the patience of a finish.
+        ("unknown", quiet("rank-gone", may_be_through=True, soft_s=12.0), 90.0 + 60.0 - 12.0),
+        ("may-end", quiet("rank-gone", may_be_through=True, unsaved_s=300.0), 300.0),
     ],
 )
 def test_patience_decides_when_it_is_a_stall(
@@ -94,7 +99,8 @@ def test_patience_decides_when_it_is_a_stall(
         assert ask(state, verdict, after_s - 0.1) is None
     declared = event(ask(state, verdict, after_s))
     assert isinstance(declared, e.StallDeclared)
-    assert declared.basis == ("proven" if patience == "proven" else verdict.basis)
+    proven = patience == "proven" and verdict.basis == "quiet"
+    assert declared.basis == ("proven" if proven else verdict.basis)
 
 
 def test_a_proof_after_the_end_is_still_the_end() -> None:

@@ -86,6 +86,16 @@ def check_event(
             stuck = any(process.state == "D" for process in attempt.alive)
             assert faulty or stuck, "a healthy training was declared stalled"
             assert attempt.script.ending != "input", "a prompt was declared a stall"
+            if event.basis == "rank-gone":
+                ranks = [process for process in attempt.processes if process.role == "rank"]
+                dead = {process.rank for process in ranks if not process.alive}
+                assert set(event.ranks) <= dead, "a rank that lives is said to be gone"
+                assert len(ranks) > 1, "waited for by nobody"
+        case e.RankEnded():
+            assert attempt is not None
+            ended = next(one for one in attempt.processes if one.pid == event.pid)
+            assert not ended.alive, "ended, and lives"
+            assert (event.code, event.signal) == (ended.code, ended.signal), "another end"
         case e.StallRecovered():
             assert attempt is not None
             assert not attempt.hung or not attempt.root.alive, "recovered, and still hung"

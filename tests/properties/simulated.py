@@ -20,6 +20,8 @@ from watchdog_train.core.model import (
 
 STOP, CONT, TERM, KILL = 19, 18, 15, 9
 DEAD = ("Z", "X")
+ALONE_S = 40.0
+"""What one rank may do in silence after the others are through."""
 
 
 @dataclass(kw_only=True)
@@ -27,7 +29,9 @@ class Script:
     """What one attempt will do, and how its processes take signals."""
 
     ending: str = "finish"
-    """finish, crash, killed, hang, hang-at-start, hang-at-end, input, not-started, no-keeper"""
+    """finish, crash, killed, hang, hang-at-start, hang-at-end, input, not-started, no-keeper;
+    rank-fails, rank-leaves: the last rank does, and the others wait for it; rank-early: it is
+    through, and the first one works on without a sign of life."""
     steps: int = 6
     ranks: int = 1
     workers: int = 0
@@ -93,6 +97,7 @@ class Attempt:
     stragglers_left: int = 0
     phase: Phase = "startup"
     immortal: int = 0
+    alone_at: float | None = None
 
     @property
     def root(self) -> Process:
@@ -101,6 +106,13 @@ class Attempt:
     @property
     def alive(self) -> list[Process]:
         return [process for process in self.processes if process.alive]
+
+    @property
+    def last_rank(self) -> Process | None:
+        """The last of several ranks, while it lives."""
+        ranks = [process for process in self.processes if process.role == "rank"]
+        last = ranks[-1] if len(ranks) > 1 else None
+        return last if last is not None and last.alive and not last.late else None
 
     @property
     def hung(self) -> bool:
@@ -151,6 +163,8 @@ class Machine:
 
     def _train(self, attempt: Attempt, seconds: float) -> None:
         script = attempt.script
+        if attempt.alone_at is not None and self.now < attempt.alone_at + ALONE_S:
+            return
         if any(process.state == "T" for process in attempt.alive):
             return
         if script.ending in ("not-started", "no-keeper"):
@@ -175,7 +189,16 @@ class Machine:
         half = script.steps // 2
         if script.ending in ("hang", "input") and attempt.steps >= half and not attempt.recovered:
             attempt.hung_at = self.now
+        last = attempt.last_rank
+        if script.ending in ("rank-fails", "rank-leaves") and last and attempt.steps >= half:
+            self._end(attempt, last, 3 if script.ending == "rank-fails" else 0, None)
+            attempt.hung_at = self.now
+            return
         if done <= script.steps:
+            return
+        if script.ending == "rank-early" and last and script.slot:
+            self._end(attempt, last, 0, None)
+            attempt.alone_at = self.now
             return
         attempt.phase = "finishing"
         if script.ending == "hang-at-end" and not attempt.recovered:
@@ -239,6 +262,7 @@ class Machine:
                 words=0 if process.late else attempt.steps,
                 phase=attempt.phase,
                 rank=process.rank,
+                world_size=attempt.script.ranks,
                 attempt=attempt.number,
                 can_stop=attempt.script.can_stop,
                 can_save=attempt.script.can_stop,

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.properties.simulated import CONT, KILL, Attempt, Process, Script
 from tests.properties.world import World, policy
 from watchdog_train.core import actions as a
+from watchdog_train.core import events as e
 
 ENDINGS = (
     "finish",
@@ -22,6 +23,9 @@ ENDINGS = (
     "hang",
     "hang-at-start",
     "hang-at-end",
+    "rank-fails",
+    "rank-leaves",
+    "rank-early",
     "input",
     "not-started",
     "no-keeper",
@@ -184,6 +188,30 @@ def test_every_ending_comes_home(ending: str, on_term: str) -> None:
             ending=ending, on_term=on_term, launcher=launcher, slot=slot, ranks=2, workers=1
         )
         bring_home(World(policy(**rules), [script] * 2))
+
+
+@pytest.mark.parametrize("launcher", [False, True])
+@pytest.mark.parametrize("ending", ["rank-fails", "rank-leaves"])
+def test_a_rank_that_is_gone_is_named(ending: str, launcher: bool) -> None:
+    """A failed rank without a look at the stacks, one that left after it; never as a mere hang."""
+    script = Script(ending=ending, ranks=3, launcher=launcher, steps=8)
+    world = World(policy(), [script])
+    bring_home(world)
+    declared = [event for event in world.log if isinstance(event, e.StallDeclared)]
+    assert [(event.basis, event.ranks) for event in declared] == [("rank-gone", (2,))]
+    looked = any(isinstance(event, e.Looked) for event in world.log)
+    assert looked is (ending == "rank-leaves")
+    assert world.state.outcome == "succeeded"
+
+
+@pytest.mark.parametrize("launcher", [False, True])
+def test_a_rank_that_is_through_first_kills_nobody(launcher: bool) -> None:
+    """Rank 0 merges what is complete, in silence, long over every budget."""
+    world = World(policy(), [Script(ending="rank-early", ranks=2, launcher=launcher)])
+    bring_home(world)
+    assert not [event for event in world.log if isinstance(event, e.StallDeclared)]
+    assert world.state.outcome == "succeeded"
+    assert len(world.state.attempts) == 1
 
 
 FAULTS = {

@@ -14,7 +14,7 @@ import msgspec
 
 from tests.core import builders as b
 from tests.properties.promises import check_event, check_launch, check_signal
-from tests.properties.simulated import Attempt, Machine, Script
+from tests.properties.simulated import Attempt, Machine, Process, Script
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core import track as tracks
@@ -26,6 +26,7 @@ from watchdog_train.core.model import (
     EvidenceResult,
     Patience,
     Plan,
+    ProcessId,
     Sample,
     Survey,
 )
@@ -39,6 +40,8 @@ from watchdog_train.core.policy import (
 )
 from watchdog_train.core.state import State
 from watchdog_train.remedies.catalogue import CATALOGUE
+from watchdog_train.store.last_words import LastWords
+from watchdog_train.supervisor.departures import Departures
 
 MOST_ACTIONS_AT_ONCE = 60
 
@@ -62,6 +65,8 @@ def policy(**recovery: Any) -> Policy:
             learnt_hard_floor_s=120.0,
             patience_floor_s=4.0,
             patience_cap_s=20.0,
+            rank_gone_s=3.0,
+            rank_gone_launcher_s=9.0,
         ),
         stopping=Stopping(
             grace_s=6.0,
@@ -74,6 +79,21 @@ def policy(**recovery: Any) -> Policy:
         ),
         recovery=Recovery(backoff_first_s=2.0, backoff_cap_s=16.0, **recovery),
     )
+
+
+@dataclass
+class Watch:
+    """What a descriptor of a process tells about its end."""
+
+    process: Process
+
+    def status(self) -> int | None:
+        if self.process.signal is not None:
+            return -self.process.signal
+        return self.process.code if not self.process.alive else None
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 @dataclass
@@ -124,6 +144,13 @@ class World(Machine):
             deaths=0,
         )
         self.followed = 0
+        self.departures = Departures(self, LastWords(None))  # type: ignore[arg-type]
+        self.departures.seed(self.state.rank_ends)
+
+    def watch_exit(self, who: ProcessId) -> Watch:
+        """The part of a system that Departures asks."""
+        everybody = [process for attempt in self.attempts for process in attempt.processes]
+        return Watch(next(process for process in everybody if process.identity == who))
 
     def adopt(self, *, rebooted: bool = False) -> None:
         """The supervisor dies at this line, another takes up the run: tasks and memory are lost."""
@@ -250,6 +277,7 @@ class World(Machine):
             keeper_alive=attempt.keeper.alive,
             suspended_s=self.suspended_s,
             late_s=self.late_s,
+            ended=self.departures.look(members, self.now),
         )
         self.late_s = 0.0
         self.track = tracks.advance(self.track, self.sample, self.policy.detection)
@@ -266,7 +294,10 @@ class World(Machine):
             case a.Launch():
                 yield from self._start(action.plan)
             case a.StartLook():
-                self._task("look", self.look_s, self._result("look", patience=self.patience))
+                # Stacks prove no deadlock of somebody who works.
+                lies = self.patience == "proven" and not self.attempts[-1].hung
+                patience = "unknown" if lies else self.patience
+                self._task("look", self.look_s, self._result("look", patience=patience))
             case a.StartEvidence():
                 yield e.EvidenceCollecting(
                     stall_id=action.stall_id, why=action.bundle_why, dir=f"/r/{action.stall_id}"

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from watchdog_train.core import rank_gone
 from watchdog_train.core.budgets import Budget, budget_for
 from watchdog_train.core.model import Basis, Phase, Sample, Value
 from watchdog_train.core.policy import Detection
@@ -31,6 +32,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     stepped: bool = False
     unsaved_s: float = 0.0
     """Work that a false alarm would throw away: since the last finished save."""
+    may_be_through: bool = False
+    """A rank has ended, maybe well: the others may be saving what is complete."""
     progress_at: float = 0.0
     why: str = ""
 
@@ -53,18 +56,29 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
     unfinished = tuple(rank for rank in track.ranks if rank.phase not in OVER)
     candidates = unfinished or track.ranks or (_whole_tree(track),)
     expected = {slot.pid: slot.expect_until_ns / 1e9 for _, slot in judged(sample)}
+    budgets = {rank.pid: _budget(track, rank, detection) for rank in candidates}
+    quiet = track.quiet_windows >= required_windows(sample, detection)
+    failed = rank_gone.waits_in_vain(
+        track,
+        sample,
+        detection,
+        budgets=budgets,
+        expecting=frozenset(pid for pid, until in expected.items() if until > sample.at),
+        quiet=quiet,
+    )
+    if failed is not None:
+        return _rank_gone(failed, candidates, track, sample)
     over = [
-        (rank, budget)
+        (rank, budgets[rank.pid])
         for rank in candidates
-        for budget in (_budget(track, rank, detection),)
-        if sample.at - rank.changed_at > budget.soft_s and expected.get(rank.pid, 0.0) <= sample.at
+        if sample.at - rank.changed_at > budgets[rank.pid].soft_s
+        and expected.get(rank.pid, 0.0) <= sample.at
     ]
     limited = _user_limit(candidates, track, sample, detection, expected)
     if limited is not None:
         return limited
     if not over:
         return alive
-    quiet = track.quiet_windows >= required_windows(sample, detection)
     worst, budget = max(over, key=lambda pair: sample.at - pair[0].changed_at)
     age_s = sample.at - worst.changed_at
     found = Verdict(
@@ -81,7 +95,7 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
         why=_quiet_words(worst, budget, age_s, has_slot=bool(track.ranks)),
     )
     if quiet:
-        return found
+        return _left_behind(found, track, sample)
     if age_s > budget.hard_s:
         why = (
             f"no progress for {age_s:.0f} s in phase {worst.phase} (limit {budget.hard_s:.0f} s), "
@@ -89,6 +103,44 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
         )
         return _replace(found, basis="hard-budget", why=why)
     return alive
+
+
+def _rank_gone(
+    gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: Track, sample: Sample
+) -> Verdict:
+    """A rank has failed and the others wait for it: nothing is gained by waiting longer."""
+    longest = min(gone.others, key=lambda rank: rank.changed_at)
+    verb = "has" if len(gone.others) == 1 else "have"
+    return Verdict(
+        kind="stall",
+        basis="rank-gone",
+        phase=longest.phase,
+        ranks=(gone.end.rank,),
+        pids=(gone.end.pid,),
+        age_s=gone.idle_s,
+        stepped=longest.stepped,
+        unsaved_s=sample.at - min(rank.saved_at for rank in candidates),
+        progress_at=track.progress_at,
+        why=(
+            f"{rank_gone.how_it_ended(gone.end)}; {rank_gone.names(gone.others)} {verb} stood "
+            f"still for {gone.idle_s:.0f} s since, and nothing has ended or restarted the others"
+        ),
+    )
+
+
+def _left_behind(found: Verdict, track: Track, sample: Sample) -> Verdict:
+    """The same silence, with the rank that has ended before it: maybe it is waited for."""
+    gone = rank_gone.left_behind(track, sample, found.pids)
+    if gone is None or found.basis == "finishing":
+        return found
+    early = rank_gone.left_early(gone, sample)
+    return _replace(
+        found,
+        basis="rank-gone",
+        ranks=(gone.end.rank,),
+        may_be_through=not early and not rank_gone.has_failed(gone.end),
+        why=f"{found.why}; {rank_gone.how_it_ended(gone.end)}, {gone.idle_s:.0f} s ago",
+    )
 
 
 def _basis(basis: Basis, phase: Phase) -> Basis:

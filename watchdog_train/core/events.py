@@ -141,6 +141,21 @@ class HookNotArmed(Event, frozen=True, kw_only=True):
     why: str
 
 
+class RankEnded(Event, frozen=True, kw_only=True):
+    """A rank process has ended while others of its job live; code and signal null: not known."""
+
+    rank: int
+    pid: int
+    start: int
+    world_size: int | None
+    step: int | None
+    phase: Phase
+    code: int | None
+    signal: int | None
+    said: Literal["quiet", "exception"] | None
+    """What its interpreter said at its end; null: nothing, as after SIGKILL or os._exit."""
+
+
 class Suspected(Event, frozen=True, kw_only=True):
     basis: Basis
     phase: Phase
@@ -383,6 +398,7 @@ AnyEvent = (
     | Progress
     | Milestones
     | HookNotArmed
+    | RankEnded
     | Suspected
     | Looked
     | SuspicionEnded

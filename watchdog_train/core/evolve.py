@@ -9,6 +9,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId, RunProgress
+from watchdog_train.core.rank_gone import recorded
 from watchdog_train.core.state import LASTING, AttemptRecord, Kill, StallRecord, State, StopRequest
 from watchdog_train.core.takeover import adopted, reopened
 
@@ -67,6 +68,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(state, hooks=(*state.hooks, event))
         case e.PhaseChanged():
             return _replace(state, phase_mono=event.mono)
+        case e.RankEnded():
+            return _replace(state, rank_ends=(*state.rank_ends, recorded(event)))
         case e.Suspected():
             return _replace(state, suspicion=event.basis, suspicion_mono=event.mono, look=None)
         case e.Looked():
@@ -202,6 +205,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         ranks=(),
         places=(),
         hooks=(),
+        rank_ends=(),
         progress=RunProgress(),
         suspicion=None,
         look=None,

@@ -100,7 +100,9 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
         frame = deciding_frame(thread.frames) if thread else None
         if frame is not None:
             parts.append(f"in {frame}")
-        if self.state:
+        if self.state == "X" and self.why_not:
+            parts.append(self.why_not)
+        elif self.state:
             parts.append(f"state {self.state}")
         if self.cpu_share is not None:
             parts.append(f"CPU {self.cpu_share:.0%}")

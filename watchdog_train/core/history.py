@@ -5,7 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from watchdog_train.core.model import CheckpointFinding, Diagnosis, Plan, RemedyUse, Survey, Value
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    Diagnosis,
+    Plan,
+    RankEnd,
+    RemedyUse,
+    Survey,
+    Value,
+)
 from watchdog_train.core.plans import Choice, RemedySpec, choose_checkpoint
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import AttemptRecord, StallRecord, State
@@ -41,6 +49,14 @@ class Case(Value, frozen=True, kw_only=True):
     def family(self) -> str | None:
         """The family that the diagnosis names, None for "I do not know"."""
         return self.diagnosis.family if self.diagnosis is not None else None
+
+    @property
+    def rank_end(self) -> RankEnd | None:
+        """The rank whose end has made the others stand still."""
+        if not self.stalled or self.stall is None or self.stall.basis != "rank-gone":
+            return None
+        ends = [end for end in self.state.rank_ends if end.rank in self.stall.ranks]
+        return ends[-1] if ends else None
 
 
 def asked_for(policy: Policy, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...]:

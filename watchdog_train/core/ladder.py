@@ -18,6 +18,7 @@ from watchdog_train.core.model import CheckpointFinding, Outcome, Plan, RemedyUs
 from watchdog_train.core.outcome import child_code, exit_words
 from watchdog_train.core.plans import RemedySpec
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.rank_gone import has_failed, how_it_ended
 from watchdog_train.core.state import State
 
 __all__ = ["RUNGS", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
@@ -166,9 +167,13 @@ def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse
     """Without a name for the cause: the next rung, or the same plan once more; None at the end."""
     again = () if within_limits(case) else None
     rung = _next_rung(case, catalogue)
-    if case.stalled and (case.family is None or same_again(case)):
+    end = case.rank_end
+    # A rank that failed is a crash that nobody reacted to: it gets what a crash gets.
+    hung = case.stalled and not (end is not None and has_failed(end))
+    if hung and (case.family is None or same_again(case)):
         return rung or again
-    if again is None and (case.stalled or case.attempt.signal in _NATIVE_CRASHES):
+    signal = end.signal if end is not None else case.attempt.signal
+    if again is None and (hung or signal in _NATIVE_CRASHES):
         return rung
     return again
 
@@ -229,6 +234,9 @@ def _what_happened(case: Case) -> str:
         family = f" ({case.family}, {case.diagnosis.confidence:.0%} sure)"
     if not case.stalled:
         return f"Attempt {attempt.attempt} ended {where}, {exit_words(attempt)}{family}"
+    if case.rank_end is not None:
+        end = how_it_ended(case.rank_end)
+        return f"Attempt {attempt.attempt} stood still {where}: {end}{family}"
     unknown = "" if family else ", and the evidence does not tell why"
     return f"Attempt {attempt.attempt} hung {where}{family}{unknown}"
 

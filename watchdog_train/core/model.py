@@ -143,6 +143,27 @@ class MemberSample(Value, frozen=True, kw_only=True):
     """Blocked reading a terminal or stdin; None where the system does not tell."""
 
 
+class RankEnd(Value, frozen=True, kw_only=True):
+    """A rank process that has ended while its attempt went on."""
+
+    pid: int
+    start: int
+    rank: int
+    world_size: int | None
+    step: int | None
+    """The last one that its slot told."""
+    phase: Phase
+    at: float
+    """Supervisor's monotonic clock, seconds, when it was seen first."""
+    code: int | None = None
+    signal: int | None = None
+    """As the kernel tells it; both None where it does not tell."""
+    said: Literal["quiet", "exception"] | None = None
+    """What its interpreter said at its end; None: nothing, as after SIGKILL or os._exit."""
+    unnoticed: bool = False
+    """A zombie: its parent has not asked for its exit status."""
+
+
 class Sample(Value, frozen=True, kw_only=True):
     """One poll of the whole tree."""
 
@@ -165,6 +186,8 @@ class Sample(Value, frozen=True, kw_only=True):
     """Total time the machine has slept since boot."""
     late_s: float = 0.0
     """How much later than planned this poll ran (a suspend, SIGSTOP or swap storm of ours)."""
+    ended: tuple[RankEnd, ...] = ()
+    """Ranks of this attempt that have ended, oldest first."""
 
 
 class RankStatus(Value, frozen=True, kw_only=True):

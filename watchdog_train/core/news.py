@@ -41,6 +41,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
         found += milestones_event(observation, state)
     found += hook_events(observation, state)
     found += _phases(ranks, state, now)
+    found += _rank_ends(sample, state)
     said = {report.remedy: report for report in reversed(observation.settings)}
     found += [
         e.RemedyTaken(remedy=report.remedy, pid=report.pid, took=report.took, why=report.why)
@@ -131,6 +132,29 @@ def _phases(
         e.PhaseChanged(rank=member.member.rank or 0, phase=slot.phase, previous=known[slot.pid])
         for member, slot in ranks
         if slot.pid in known and known[slot.pid] != slot.phase
+    ]
+
+
+def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
+    """Ranks that have ended while others of their job live; at the end of a job all of them do."""
+    known = {(end.pid, end.start) for end in state.rank_ends}
+    living = any(member.member.role == "rank" for member, _ in judged(sample))
+    if state.kill is not None or not living:
+        return []
+    return [
+        e.RankEnded(
+            rank=end.rank,
+            pid=end.pid,
+            start=end.start,
+            world_size=end.world_size,
+            step=end.step,
+            phase=end.phase,
+            code=end.code,
+            signal=end.signal,
+            said=end.said,
+        )
+        for end in sample.ended
+        if (end.pid, end.start) not in known
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchdog_train.core.events import RunFinished
+from watchdog_train.core.rank_gone import has_failed, how_it_ended
 from watchdog_train.core.state import AttemptRecord, State
 
 EXIT_RETRY_ELSEWHERE, EXIT_GAVE_UP, EXIT_REFUSED = 75, 76, 78
@@ -93,6 +94,11 @@ def _doubts(state: State, attempt: AttemptRecord) -> str | None:
         doubts.append("no training step was seen")
     elif total is not None and attempt.last_step < total:
         doubts.append(f"ended at step {attempt.last_step} of {total}")
+    doubts += [
+        f"{how_it_ended(end)}, and the others went on"
+        for end in state.rank_ends[:4]
+        if has_failed(end)
+    ]
     if attempt.resume_ok is False:
         doubts.append("the checkpoint was not loaded: training began again from its start")
     return "; ".join(doubts) or None

@@ -121,6 +121,16 @@ class Detection(Section, frozen=True, kw_only=True):
     stopped_timeout_s: Annotated[
         float | None, Meta(description="a job stopped (SIGSTOP) this long is a stall; null: never")
     ] = None
+    rank_gone_s: Annotated[
+        float,
+        _positive(
+            "a rank has failed and the others stand still, quietly: this long they may react"
+        ),
+    ] = 10.0
+    rank_gone_launcher_s: Annotated[
+        float,
+        _positive("the same where a launcher saw it: torchrun ends the others within 30 s"),
+    ] = 45.0
     late_poll_s: Annotated[
         float, _positive("a poll later than this means that we slept: that gap is no silence")
     ] = 5.0

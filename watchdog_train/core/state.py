@@ -13,6 +13,7 @@ from watchdog_train.core.model import (
     Phase,
     Plan,
     ProcessId,
+    RankEnd,
     RankPlaces,
     RankStatus,
     RunProgress,
@@ -147,6 +148,8 @@ class State(Value, frozen=True, kw_only=True):
     best_checkpoint_step: int | None = None
     members: tuple[Member, ...] = ()
     ranks: tuple[RankStatus, ...] = ()
+    rank_ends: tuple[RankEnd, ...] = ()
+    """Ranks of the present attempt that have ended before the others."""
     progress: RunProgress = RunProgress()
     places: tuple[RankPlaces, ...] = ()
     """Milestones as recorded last."""

@@ -91,7 +91,7 @@ def _quiet(
         return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=look.why),))
     words = f"{verdict.why}; {look.why}" if look.why else verdict.why
     if look.patience == "proven":
-        basis: Basis = "finishing" if verdict.basis == "finishing" else "proven"
+        basis: Basis = "proven" if verdict.basis == "quiet" else verdict.basis
         return _declare(observation, state, basis, words)
     waited_s = observation.now - state.suspicion_mono
     allowed_s = _patience_s(state, policy, verdict)
@@ -129,14 +129,19 @@ def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:
     look = state.look
     if verdict.basis == "finishing":
         return FINISHING_PATIENCE_S
+    through_s = 0.0
+    if verdict.may_be_through:
+        finishing_s = policy.detection.phases.finishing.soft_s
+        through_s = finishing_s + FINISHING_PATIENCE_S - verdict.soft_s
     startup_s = attempt.first_step_s if attempt is not None and attempt.first_step_s else 0.0
-    return patience_s(
+    usual_s = patience_s(
         steady=verdict.stepped and verdict.phase == "train",
         may_end=look is not None and look.patience in ("may-end", "healthy"),
         startup_s=startup_s,
         unsaved_s=verdict.unsaved_s,
         detection=policy.detection,
     )
+    return max(usual_s, through_s)
 
 
 def _declare(observation: Observation, state: State, basis: Basis, why: str) -> Record:

@@ -27,6 +27,8 @@ class RankTrack(Value, frozen=True, kw_only=True):
     """When a progress word last changed, by the supervisor's clock."""
     seen_at: float = 0.0
     """The poll before."""
+    born_at: float = 0.0
+    """When it was seen first; 0 when it was there at the very first poll."""
     phase: Phase
     phase_entries: int
     fresh_phase: bool
@@ -150,6 +152,7 @@ def _advance_ranks(track: Track, sample: Sample, *, stopped: bool, learn: bool) 
         before = known.get(member.member.pid)
         after = _advance_rank(before, member, slot, sample.at, learn=learn)
         if before is None:
+            after = _replace(after, born_at=sample.at if track.begun else 0.0)
             # A rank that is born is life, which the windows see; its first step is progress.
             progressed = progressed or (track.begun and any(slot.progress))
         elif after.words != before.words:

@@ -94,7 +94,11 @@ def _its_place(process: ProcessEvidence) -> str:
 
 
 def _deciding_but_missing(process: ProcessEvidence) -> bool:
-    return process.role in ("rank", "worker") and process.how is None and process.state != "Z"
+    return (
+        process.role in ("rank", "worker")
+        and process.how is None
+        and (process.state not in ("Z", "X"))
+    )
 
 
 def telling(evidence: Evidence) -> list[ProcessEvidence]:

@@ -17,7 +17,7 @@ import msgspec
 
 from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
 from watchdog_train.core.facts import BundleVerdict, Evidence, LockFact, ProcessEvidence
-from watchdog_train.core.model import EvidenceResult
+from watchdog_train.core.model import EvidenceResult, Member
 from watchdog_train.core.rules import Rules
 from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.errors import WtrainError
@@ -78,11 +78,18 @@ class _Collection:
         self.until = self.started + max(1.0, request.deadline_s - _CLOSING_S)
         self.staging = Path(request.staging_dir)
         self.staging.mkdir(mode=0o700, parents=True, exist_ok=True)
-        members = sorted(
-            request.members, key=lambda m: (ORDER[m.role], m.rank or 0, m.worker or 0, m.pid)
-        )
-        self.targets = [Target(member, time.monotonic()) for member in members]
-        self.by_pid = {target.pid: target for target in self.targets}
+        ends = {(end.pid, end.start): end for end in request.ended}
+        members = [m for m in request.members if (m.pid, m.start) not in ends]
+        members += [
+            Member(pid=end.pid, start=end.start, role="rank", rank=end.rank, name="python")
+            for end in request.ended
+        ]
+        members.sort(key=lambda m: (ORDER[m.role], m.rank or 0, m.worker or 0, m.pid))
+        self.targets = [
+            Target(member, time.monotonic(), ends.get((member.pid, member.start)))
+            for member in members
+        ]
+        self.by_pid = {target.pid: target for target in self.targets if target.end is None}
         self.problems: list[str] = []
         self.touched: set[int] = set()
         """Processes that a debugger has read."""

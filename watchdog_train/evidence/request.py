@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member
+from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
 
 RESULT_FILE = "result.json"
 RESULT_CAP_BYTES = 16 * 1024 * 1024
@@ -29,6 +29,8 @@ class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """On a local disk or tmpfs, private to this collection; the bundle grows here first, and
     stays here when `out_dir` cannot be written."""
     members: tuple[Member, ...] = ()
+    ended: tuple[RankEnd, ...] = ()
+    """Ranks that are not there any more."""
     verdict: dict[str, Any] = msgspec.field(default_factory=dict)
     """kind, basis, phase, ranks, beat_age_s, at, attempt, why: goes into verdict.json as it is."""
     slot_dir: str | None = None

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.facts import How, ProcessEvidence
-from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId
+from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
+from watchdog_train.core.rank_gone import ending
 from watchdog_train.core.stacks import (
     WAITS,
     ThreadStack,
@@ -34,8 +35,10 @@ _KEEP_VARIABLES = re.compile(
 class Target:
     """Filled in while the collection goes on."""
 
-    def __init__(self, member: Member, now: float) -> None:
+    def __init__(self, member: Member, now: float, end: RankEnd | None = None) -> None:
         self.member = member
+        self.end = end
+        """A rank that had ended before: it is listed, for the others wait for it."""
         self.first = proc.look(member.pid, now, threads=True)
         self.second: proc.ProcLook | None = None
         self.threads: tuple[ThreadStack, ...] = ()
@@ -56,7 +59,9 @@ class Target:
 
     def _judge_first(self) -> None:
         look = self.first
-        if look is None:
+        if self.end is not None:
+            self.first, self.why_not = None, f"it {ending(self.end)}"
+        elif look is None:
             self.why_not = "the process is gone"
         elif self.member.start and look.start != self.member.start:
             self.first, self.why_not = None, "the process is gone, its pid is another's now"
@@ -75,6 +80,13 @@ class Target:
     def last(self) -> proc.ProcLook | None:
         """The newest look."""
         return self.second or self.first
+
+    @property
+    def state(self) -> str | None:
+        """As /proc tells it; X for one that has ended."""
+        if self.end is not None:
+            return "X"
+        return self.last.state if self.last else None
 
     @property
     def identity(self) -> ProcessId:
@@ -164,7 +176,7 @@ class Target:
             worker=member.worker,
             name=member.name or (look.name if look else ""),
             command=self.command,
-            state=look.state if look else None,
+            state=self.state,
             wchan=look.wchan if look else None,
             waits=proc.waits_in_words(look) if look else None,
             sealed=self.sealed(),
@@ -184,14 +196,14 @@ class Target:
 
     def row(self) -> CapturedProcess:
         """As verdict.json lists it."""
-        look, member = self.last, self.member
+        member = self.member
         return CapturedProcess(
             pid=self.pid,
             start=self.identity.start,
             role=member.role,
             rank=member.rank,
             worker=member.worker,
-            state=look.state if look else None,
+            state=self.state,
             captured=self.how is not None,
             why_not=None if self.how is not None else self.why_not or "not reached",
         )

@@ -10,6 +10,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.evolve import evolve
 from watchdog_train.core.model import Value
+from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
 
 _replace = msgspec.structs.replace
@@ -103,6 +104,8 @@ def _notable(event: e.AnyEvent) -> str | None:
     match event:
         case e.Noticed():
             return event.why
+        case e.RankEnded():
+            return how_it_ended(recorded(event))
         case e.Adopted():
             return f"adopted by pid {event.pid} in place of pid {event.previous_pid}: {event.why}"
         case e.Reopened():

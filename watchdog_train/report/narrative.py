@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.model import Patience, Plan
+from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
 from watchdog_train.report import words
 from watchdog_train.report.facts import (
@@ -281,6 +282,8 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
         case e.HookNotArmed():
             what = f"the hook of {clean(event.hook, 60)} is not armed"
             return (f"notice: {what}: {clean(event.why)}; weaker signals are used instead",)
+        case e.RankEnded():
+            return (f"notice: {how_it_ended(recorded(event))}, and others of its job live on",)
         case e.RemedyTaken():
             word = "in effect" if event.took else "NOT in effect"
             return (f"setting {clean(event.remedy, 60)} is {word}: {clean(event.why)}",)

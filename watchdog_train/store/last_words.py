@@ -39,14 +39,19 @@ class LastWords:
 
     def read(self) -> dict[int, SlotReading]:
         """What the held slots say now, also those of the dead."""
-        found = {}
-        for pid, descriptor in self._open.items():
+        found = {pid: self.of(pid) for pid in self._open}
+        return {pid: said for pid, said in found.items() if said is not None}
+
+    def of(self, pid: int) -> SlotReading | None:
+        """What the held slot of one process says now; None where none is held."""
+        descriptor = self._open.get(pid)
+        if descriptor is not None:
             with suppress(OSError):
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 answer = decode(pid, os.read(descriptor, layout.SLOT_BYTES))
                 if isinstance(answer, SlotReading):
-                    found[pid] = answer
-        return found
+                    return answer
+        return None
 
     def forget(self) -> None:
         """Let all of them go: an attempt is over."""

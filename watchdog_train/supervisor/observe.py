@@ -26,6 +26,7 @@ from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.side_files import SideFiles
 from watchdog_train.store.slots import read_saves, read_slots
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.departures import Departures
 from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
 from watchdog_train.supervisor.tree import ProcessTree, TreeLook
@@ -59,6 +60,7 @@ class Observer:
         self._bundles = 0
         self._last_words = LastWords(context.slot_dir)
         self._side_files = SideFiles(context.slot_dir)
+        self._departures = Departures(context.system, self._last_words)
         self._judged: tuple[MemberSample, ...] = ()
         self._final: tuple[MemberSample, ...] = ()
         self._trace: TraceWriter | None = None
@@ -134,6 +136,7 @@ class Observer:
         self._judged = self._final = ()
         self._last_words.forget()
         self._side_files.forget()
+        self._departures.forget()
 
     def _read_keeper_files(self, attempt: AttemptRecord, now: float) -> None:
         directory = self._context.directory.attempt(attempt.attempt)
@@ -194,6 +197,7 @@ class Observer:
             keeper_alive=look.keeper_alive,
             suspended_s=context.system.suspended_s(),
             late_s=late_s,
+            ended=self._departures.look(look.members, now),
         )
         self._side_files.look(self._sample)
         judged = tuple(member for member, _ in tracks.judged(self._sample))
@@ -248,6 +252,7 @@ class Observer:
         if self._tree is None:
             self._tree = ProcessTree(context.system, token=attempt.token, scope=context.scope)
             self._tree.seed(state.members)
+            self._departures.seed(state.rank_ends)
         keeper = root = None
         if self._launch is not None:
             keeper, root = self._launch.keeper, self._launch.root

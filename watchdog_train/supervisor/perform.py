@@ -21,6 +21,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.detect import Verdict
 from watchdog_train.core.launchers import rank_streams
 from watchdog_train.core.model import BundleWhy, Member, Plan, ProcessId
+from watchdog_train.core.rank_gone import missing_ranks
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
 from watchdog_train.evidence.request import EvidenceRequest, write_private
@@ -29,6 +30,8 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 
+MOST_ENDED = 64
+"""Ranks that have ended and are listed in a bundle."""
 SURVEY_S = 60.0
 """Deadline of a survey; reading whole files gets half of it, so that an answer always comes."""
 AROUND_KILL_S = 10.0
@@ -178,6 +181,7 @@ class Performer:
             out_dir=str(out_dir),
             staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
             members=members,
+            ended=missing_ranks(observation.sample)[:MOST_ENDED],
             verdict=verdict,
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId, ProcessRow
-from watchdog_train.system import proc_files
+from watchdog_train.system import exit_watch, proc_files
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
-from watchdog_train.system.protocol import SignalResult
+from watchdog_train.system.protocol import ExitWatch, SignalResult
 from watchdog_train.system.sock_diag import TcpCounter
 
 if sys.platform != "linux":
@@ -143,6 +143,10 @@ class LinuxSystem:
         """By the mask of caught signals."""
         field = proc_files.status_field(pid, "SigCgt")
         return bool(int(field, 16) >> (signal_number - 1) & 1) if field else None
+
+    def watch_exit(self, who: ProcessId) -> ExitWatch | None:
+        """By a pidfd, which costs a descriptor."""
+        return exit_watch.watch(who)
 
     def tcp_bytes(self, pids: Iterable[int]) -> int | None:
         """One running count for one tree, which may lose and gain members."""

@@ -17,7 +17,7 @@ import psutil
 
 from watchdog_train.core.model import ProcessId, ProcessRow
 from watchdog_train.system.places import private_directory
-from watchdog_train.system.protocol import SignalResult
+from watchdog_train.system.protocol import ExitWatch, SignalResult
 
 FULL_LOOK_EVERY = 10
 REFUSED = (psutil.Error, OSError, NotImplementedError, SystemError)
@@ -113,6 +113,11 @@ class PortableSystem:
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
         """Unknown: no portable way to ask."""
         del pid, signal_number
+        return None
+
+    def watch_exit(self, who: ProcessId) -> ExitWatch | None:
+        """Unknown: psutil asks for the status of children only."""
+        del who
         return None
 
     def tcp_bytes(self, pids: Iterable[int]) -> int | None:

@@ -11,6 +11,16 @@ from watchdog_train.core.model import ProcessId, ProcessRow
 SignalResult = Literal["sent", "gone", "denied", "not-ours"]
 
 
+class ExitWatch(Protocol):
+    """The end of a process that is not our child, looked forward to while it lives."""
+
+    def status(self) -> int | None:
+        """Its exit code, -N for signal N; None while it lives, and where nothing tells."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
 class ProcessSystem(Protocol):
     """One implementation per platform; see system.current() for the choice."""
 
@@ -49,6 +59,9 @@ class ProcessSystem(Protocol):
 
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
         """Whether the process has installed a handler (SigCgt)."""
+
+    def watch_exit(self, who: ProcessId) -> ExitWatch | None:
+        """Hold on to this very process, to learn how it ends; None where that cannot be."""
 
     def tcp_bytes(self, pids: Iterable[int]) -> int | None:
         """Bytes acknowledged and received by the TCP sockets of these processes so far."""

@@ -1,0 +1,178 @@
+"""How ranks ended that are not our children: real processes, and slots as they left them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.core import builders as b
+from tests.support import children_of, wait_until
+from watchdog_train.client import layout
+from watchdog_train.core.model import MemberSample, ProcessId, RankEnd
+from watchdog_train.store.last_words import LastWords
+from watchdog_train.supervisor.departures import Departures
+from watchdog_train.system import current
+from watchdog_train.system.portable import PortableSystem
+
+pytestmark = pytest.mark.processes
+
+TELLS_OF_THE_REAPED = tuple(map(int, platform.release().split(".")[:2])) >= (6, 15)
+
+PARENT = """
+import os, signal, sys
+child = os.fork()
+if child == 0:
+    sys.stdin.readline()
+    os._exit(7) if sys.argv[1] == "exit" else os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "reaps":
+    os.waitpid(child, 0)
+signal.pause()
+"""
+
+
+class Job:
+    """A launcher and its one rank, which ends when it is told to."""
+
+    def __init__(self, how: str, parent: str) -> None:
+        self.launcher = subprocess.Popen(
+            [sys.executable, "-c", PARENT, how, parent], stdin=subprocess.PIPE
+        )
+        (self.pid,) = wait_until(lambda: children_of(self.launcher.pid), 20, "the rank")
+        found = current().identity(self.pid)
+        assert found is not None
+        self.identity: ProcessId = found
+
+    def end_rank(self) -> None:
+        assert self.launcher.stdin is not None
+        self.launcher.stdin.write(b"\n")
+        self.launcher.stdin.flush()
+        wait_until(lambda: not current().is_alive(self.identity), 20, "the rank has ended")
+
+    def rank(self) -> MemberSample:
+        """The rank as the tree sees it now: alive, or a zombie."""
+        sample = b.rank(self.pid, 1, words=25, world_size=2)
+        alive = current().is_alive(self.identity)
+        member = msgspec.structs.replace(sample.member, start=self.identity.start)
+        return msgspec.structs.replace(sample, member=member, state="S" if alive else "Z")
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    made: list[Job] = []
+    yield made
+    for job in made:
+        job.launcher.kill()
+        job.launcher.wait(10)
+        assert job.launcher.stdin is not None
+        job.launcher.stdin.close()
+
+
+def slot_file(directory: Path, job: Job) -> Path:
+    """A slot as a client writes it; returns its path."""
+    words = [0] * layout.SLOT_WORDS
+    words[layout.W_MAGIC], words[layout.W_PID] = layout.MAGIC, job.pid
+    words[layout.W_START] = job.identity.start
+    words[layout.W_ROLE], words[layout.W_RANK] = layout.ROLE_RANK, 2
+    words[layout.W_WORLD_SIZE], words[layout.W_OPTIMIZER_STEPS] = 2, 25
+    words[layout.W_PHASE] = layout.PHASE_TRAIN
+    path = directory / f"{job.pid}{layout.SLOT_SUFFIX}"
+    path.write_bytes(struct.pack("=64Q", *words).ljust(layout.SLOT_BYTES, b"\0"))
+    return path
+
+
+@pytest.mark.parametrize(("how", "code", "number"), [("exit", 7, None), ("kill", None, 9)])
+@pytest.mark.parametrize("parent", ["reaps", "sleeps"])
+def test_the_kernel_tells_others_how_it_ended(
+    jobs: list[Job], how: str, code: int | None, number: int | None, parent: str
+) -> None:
+    """By the zombie's line, or, once its parent has asked, by a descriptor opened before."""
+    job = Job(how, parent)
+    jobs.append(job)
+    departures = Departures(current(), LastWords(None))
+    assert departures.look((job.rank(),), 1.0) == ()
+    job.end_rank()
+    gone = parent == "reaps"
+    if gone:
+        wait_until(lambda: current().identity(job.pid) is None, 20, "it is reaped")
+    (end,) = departures.look(() if gone else (job.rank(),), 2.0)
+    if gone and not TELLS_OF_THE_REAPED:
+        code = number = None
+    assert (end.rank, end.world_size, end.step, end.phase) == (1, 2, 25, "train")
+    assert (end.code, end.signal, end.said, end.at) == (code, number, None, 2.0)
+    assert end.unnoticed is not gone
+    # Its parent asks at last, and nothing of what was known is lost.
+    (later,) = departures.look((), 3.0)
+    assert (later.code, later.signal, later.at, later.unnoticed) == (code, number, 2.0, False)
+    departures.forget()
+    assert departures.look((), 4.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [(0, None), (layout.EXIT_QUIET, "quiet"), (layout.EXIT_FAILED, "exception")],
+)
+def test_its_own_last_words_count(
+    jobs: list[Job], tmp_path: Path, word: int, said: str | None
+) -> None:
+    """What a rank wrote into its slot after the last look is heard, though the file is gone."""
+    job = Job("exit", "reaps")
+    jobs.append(job)
+    path = slot_file(tmp_path, job)
+    words = LastWords(tmp_path)
+    departures = Departures(PortableSystem(), words)
+    words.follow([job.pid])
+    departures.look((job.rank(),), 1.0)
+    with path.open("r+b") as file:
+        for position, value in ((layout.W_OPTIMIZER_STEPS, 27), (layout.W_EXIT, word)):
+            file.seek(8 * position)
+            file.write(struct.pack("=Q", value))
+    path.unlink()
+    job.end_rank()
+    (end,) = departures.look((), 2.0)
+    assert (end.said, end.step, end.code, end.signal) == (said, 27, None, None)
+    words.forget()
+
+
+def test_a_new_supervisor_knows_what_the_old_one_has_recorded() -> None:
+    """An end that was seen once stays one; whom nobody saw alive is no rank that ended."""
+    known = RankEnd(pid=11, start=1011, rank=1, world_size=2, step=5, phase="train", at=3.0, code=1)
+    departures = Departures(current(), LastWords(None))
+    departures.seed((known,))
+    assert departures.look((b.rank(12, 2, state="Z"),), 9.0) == (known,)
+
+
+def test_no_descriptor_is_left_open(jobs: list[Job]) -> None:
+    """Each rank costs one while it lives."""
+    job = Job("exit", "sleeps")
+    jobs.append(job)
+    before = len(os.listdir("/proc/self/fd"))
+    departures = Departures(current(), LastWords(None))
+    departures.look((job.rank(),), 1.0)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    job.end_rank()
+    departures.look((job.rank(),), 2.0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_another_process_of_that_pid_is_not_watched(jobs: list[Job]) -> None:
+    """A watch is of one very process."""
+    job = Job("exit", "sleeps")
+    jobs.append(job)
+    stranger = ProcessId(job.pid, job.identity.start + 1)
+    assert current().watch_exit(stranger) is None
+    watch = current().watch_exit(job.identity)
+    assert watch is not None
+    assert watch.status() is None
+    os.kill(job.pid, signal.SIGTERM)
+    wait_until(lambda: watch.status() == -signal.SIGTERM, 20, "its end is told")
+    watch.close()
+    watch.close()

@@ -1,0 +1,157 @@
+"""Two or more ranks that train together over gloo; in the first attempt one of them misbehaves.
+
+Started by torchrun or any launcher that sets RANK and WORLD_SIZE; with --spawn N by its own
+torch.multiprocessing.spawn. The first attempt is the one without --resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+CULPRIT = 1
+
+
+class Examples(torch.utils.data.Dataset):
+    """Eight numbers each; `slow` is the index whose loading never ends."""
+
+    def __init__(self, slow: int) -> None:
+        self.slow = slow
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == self.slow:
+            time.sleep(10_000)
+        return torch.full((8,), index / 1000)
+
+
+def sleep() -> None:
+    time.sleep(10_000)
+
+
+def receive() -> None:
+    """While the others are in all_reduce."""
+    dist.recv(torch.zeros(8), src=0)
+
+
+def hold_gil() -> None:
+    """Lock one pthread mutex twice, in C, without letting go of the interpreter."""
+    library = ctypes.PyDLL(None)
+    mutex = ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
+
+
+def fail() -> None:
+    raise RuntimeError("planted failure")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+FAULTS = {
+    "sleep": sleep,
+    "receive": receive,
+    "hold-gil": hold_gil,
+    "fail": fail,
+    "die": die,
+    "leave": None,  # the loop, as with an uneven shard: on to the last barrier
+    "exit": None,  # leave, and end well
+    "never-come": None,  # fail before the process group is there
+    "die-in-save": None,  # of rank 0, half of the file is written
+    "worker": None,  # one of its DataLoader workers does not come back
+    "none": None,
+}
+
+
+def save(model: torch.nn.Module, step: int, *, half: bool) -> None:
+    os.makedirs("checkpoints", exist_ok=True)
+    path = f"checkpoints/step-{step:06d}.pt"
+    torch.save({"model": model.state_dict(), "step": step}, path)
+    if half:
+        os.truncate(path, os.path.getsize(path) // 2)
+        die()
+
+
+def train(args: argparse.Namespace) -> None:
+    """One rank, from its start to its end."""
+    rank = int(os.environ.get("RANK", "-1")) if args.rank is None else args.rank
+    fault = "none" if args.resume else args.fault
+    mine = fault if rank == CULPRIT else "none"
+    if mine == "never-come":
+        fail()
+    if args.rank is None:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group(
+            "gloo", init_method=args.meet, rank=args.rank, world_size=args.spawn
+        )
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3)
+    first = 0
+    if args.resume:
+        saved = torch.load(args.resume)
+        model.load_state_dict(saved["model"])
+        first = saved["step"]
+    slow = 2 * (args.at - first) if mine == "worker" else -1
+    loader = torch.utils.data.DataLoader(Examples(slow), batch_size=2, num_workers=args.workers)
+    batches = iter(loader)
+    for step in range(first, args.steps):
+        if step == args.at:
+            if mine in ("leave", "exit"):
+                break
+            if FAULTS[mine] is not None:
+                FAULTS[mine]()
+        optimizer.zero_grad()
+        parallel(next(batches)).sum().backward()
+        optimizer.step()
+        time.sleep(args.step_s)
+        if rank == 0 and (step + 1) % 10 == 0:
+            save(model, step + 1, half=fault == "die-in-save" and step + 1 > args.at)
+    if mine == "exit":
+        sys.exit(0)
+    dist.barrier()
+    if rank == 0:
+        print(f"finished step={args.steps}", flush=True)
+    dist.destroy_process_group()
+
+
+def spawned(rank: int, args: argparse.Namespace) -> None:
+    args.rank = rank
+    train(args)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("fault", choices=FAULTS)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--at", type=int, default=25, help="step of the fault")
+    parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument("--workers", type=int, default=0, help="of each rank's DataLoader")
+    parser.add_argument("--spawn", type=int, default=0, help="ranks to start; 0: a launcher has")
+    parser.add_argument("--resume")
+    args = parser.parse_args()
+    args.rank = None
+    if args.spawn:
+        # A store in a file needs no port, and a new name for each attempt no cleaning up.
+        args.meet = f"file://{os.path.abspath(f'.meet-{os.getpid()}')}"
+        mp.spawn(spawned, args=(args,), nprocs=args.spawn)
+    else:
+        train(args)
+
+
+if __name__ == "__main__":
+    main()
