@@ -330,11 +330,12 @@ def test_what_a_training_writes_is_bounded(training: Training) -> None:
     path = training.slot_dir / f"7{layout.NOTE_SUFFIX}"
     good: dict[str, Any] = {"name": "x" * 500, "begin": 1.0, "end": 2.0}
     bad = [good | {"begin": -1.0}, good | {"end": 0.5}, good | {"begin": 1e300, "end": None}]
-    path.write_text(json.dumps({"pid": 7, "milestones": [good, *bad] + [good] * 500}))
+    short = good | {"name": "y"}
+    path.write_text(json.dumps({"pid": 7, "milestones": [good, *bad] + [short] * 500}))
     note = note_of(training, 7)
     assert note is not None
     assert len(note.milestones) < 128
-    assert {len(one.name) for one in note.milestones} == {80}
+    assert {len(one.name) for one in note.milestones} == {80, 1}
     path.write_text(json.dumps({"pid": 8}))
     assert note_of(training, 7) is None
     path.write_text('{"pid": 7, "milestones": [{"name": 5}]}')

@@ -1,0 +1,120 @@
+"""A hang before the first step names its place: in status, in the bundle and in the report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, last_line
+from tests.support import (
+    PROGRAMS,
+    CompletedRun,
+    program_command,
+    run_wtrain,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+SOON = """\
+detection:
+  poll_s: 0.25
+  window_s: 0.5
+  quiet_windows: 3
+  patience_floor_s: 3
+  patience_cap_s: 6
+  phases:
+    startup: {soft_s: 5, hard_s: 600}
+    first_step: {soft_s: 5, hard_s: 600}
+stopping: {hang_grace_s: 1}
+recovery: {backoff_first_s: 0.2}
+"""
+
+
+def bundle_of(run: CompletedRun) -> Path:
+    """The folder of the first bundle."""
+    return Path(run.of_type("evidence_collected")[0]["dir"])
+
+
+@pytest.mark.timeout(170)
+def test_inside_a_logger(tmp_path: Path) -> None:
+    """One process: the place is told while it hangs, kept with the evidence, and in the report."""
+    config = tmp_path / "soon.yaml"
+    config.write_text(SOON)
+    command = program_command("logger_hang.py")
+    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    running.wait_for("first_beat", 60)
+
+    def told() -> str | None:
+        text = run_wtrain("status", "--milestones", cwd=tmp_path).stdout
+        return text if "is inside wandb.init for" in text else None
+
+    text = wait_until(told, 20, "status names the place")
+    assert "arguments parsed" in text
+    assert "local rank" in text or "rank 0, pid" in text
+    answer = run_wtrain("status", "--json", cwd=tmp_path).json()
+    (rank,) = answer["milestones"]
+    assert rank["inside"] == ["wandb.init"]
+    run = running.result(140).check(0)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    stall = run.of_type("stall_declared")[0]
+    assert (stall["phase"], stall["attempt"]) == ("startup", 1)
+    assert "is inside wandb.init for" in (bundle_of(run) / "SUMMARY.md").read_text()
+    assert last_line(run.stdout).startswith("finished step=20 ")
+    events = run.of_type("milestones")
+    assert events[0]["seq"] < stall["seq"]
+    assert events[0]["ranks"][0]["milestones"][-1]["name"] == "wandb.init"
+    names = [one["name"] for one in events[-1]["ranks"][0]["milestones"]]
+    assert {"import torch", "wandb.init", "first step", "exit"} <= set(names), names
+    report = run_wtrain("report", cwd=tmp_path).check(0)
+    assert "rank 0 is inside wandb.init for" in report.stdout
+    after = run_wtrain("status", "--milestones", cwd=tmp_path)
+    assert "first step" in after.stdout, after.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(170)
+def test_one_of_two_ranks(tmp_path: Path) -> None:
+    """Under torchrun the sentence tells who is inside, and who has passed it."""
+    config = write_fast_config(tmp_path)
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    program = (str(PROGRAMS / "logger_hang.py"), "--hang-rank", "1")
+    running = start_wtrain("run", "--config", str(config), "--", *launch, *program, cwd=tmp_path)
+    running.wait_for("first_beat", 100)
+
+    def told() -> str | None:
+        text = run_wtrain("status", "--milestones", cwd=tmp_path).stdout
+        return text if "rank 0 is inside init_process_group for" in text else None
+
+    text = wait_until(told, 60, "status names both places", poll_s=0.5)
+    assert "rank 1 is inside wandb.init for" in text
+    assert "rank 0 passed it after" in text
+    assert "rank 1 has not reached it" in text
+    dumped = run_wtrain("dump", cwd=tmp_path).check(0)
+    assert "rank 1 is inside wandb.init for" in dumped.stdout
+    run_wtrain("stop", "--now", cwd=tmp_path).check(0)
+    run = running.result(30)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    assert "rank 1 is inside wandb.init for" in run_wtrain("report", cwd=tmp_path).stdout
+
+
+@pytest.mark.timeout(100)
+def test_a_library_that_is_too_new(tmp_path: Path) -> None:
+    """Its hook is not armed: status says so, in words and in JSON, and training goes on."""
+    run = run_wtrain(
+        "run", "--", *program_command("logger_hang.py", "--hang-rank=-1"), cwd=tmp_path,
+        env={"FAKE_WANDB_VERSION": "9.9"},
+    ).check(0)  # fmt: skip
+    event = run.only("hook_not_armed")
+    why = "wandb 9.9 is outside 0.18 to below 1.0"
+    assert (event["hook"], event["status"], event["why"]) == ("wandb", "skipped", why)
+    assert why in run.stderr
+    answer = run_wtrain("status", "--json", cwd=tmp_path).json()
+    assert answer["hooks"] == [{"hook": "wandb", "status": "skipped", "why": why}]
+    assert why in run_wtrain("status", cwd=tmp_path).stdout.replace("\n", " ").replace("  ", " ")
