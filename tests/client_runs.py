@@ -109,6 +109,11 @@ class Training:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
+    def all_notes(self) -> list[dict[str, Any]]:
+        """Every note file, of whatever process."""
+        paths = sorted(self.slot_dir.glob("*" + layout.NOTE_SUFFIX))
+        return [json.loads(path.read_text()) for path in paths]
+
     def saves(self) -> tuple[slots.SaveRecord, ...]:
         """What was recorded as saved."""
         return slots.read_saves(self.attempt_dir)

@@ -17,6 +17,7 @@ _SAVE, _STOP = 0, 1
 
 _page = None
 _agreement = None
+_together = False
 _mappings: list = []
 
 
@@ -60,6 +61,12 @@ def dump_due():
 def can_be_asked():
     """Whether all ranks are on this machine, so that they can agree on a step."""
     return _world_size() == 1 or _one_machine()
+
+
+def all_ranks_are_here():
+    """A framework says that all ranks are on this machine, which a launcher's variables may not."""
+    global _together
+    _together = True
 
 
 def _due(request_word, base_word, answer_word, kind, step):
@@ -147,7 +154,7 @@ def _world_size():
 
 def _one_machine():
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return local.isdigit() and int(local) == _world_size()
+    return _together or (local.isdigit() and int(local) == _world_size())
 
 
 def _after_fork():

@@ -33,8 +33,8 @@ def checkpoint_for(format_name, output_dir, ordinal, given):
     """The path to resume this very training from, None when it is another one.
 
     Args:
-        format_name: "hf".
-        output_dir: where this training writes to.
+        format_name: "hf" or "lightning".
+        output_dir: by which this training is known: where it writes to, or its home.
         ordinal: which training of this process it is, 1-based.
         given: what the user said about resuming.
     """
@@ -45,6 +45,7 @@ def checkpoint_for(format_name, output_dir, ordinal, given):
         if (wanted.get("ordinal") or 1) != ordinal:
             return None
         if not _same(wanted.get("output_dir") or os.path.dirname(wanted["path"]), output_dir):
+            notes.note("not resumed: the checkpoint is of a training in another directory")
             return None
         if given is not None and given is not False:
             notes.note("not resumed: the script says itself where to resume from")
@@ -79,7 +80,7 @@ def loaded(source):
     """
     try:
         wanted = order()
-        if not wanted or _used or wanted.get("format") == "hf":
+        if not wanted or _used or wanted.get("format") in ("hf", "lightning"):
             return
         if isinstance(source, (str, os.PathLike)):
             path = os.fspath(source)
@@ -87,6 +88,14 @@ def loaded(source):
                 injected()
     except Exception:
         pass
+
+
+def is_the_one(path):
+    """Whether this is the checkpoint that the attempt is to go on from."""
+    try:
+        return bool(path and order()) and _same(os.fspath(path), order()["path"])
+    except Exception:
+        return False
 
 
 def _same(one, other):

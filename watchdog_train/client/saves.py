@@ -39,6 +39,17 @@ def recorded(format_name, original, position, name):
     return phases.like(wrapper, original)
 
 
+def record_file(path, format_name, step, home):
+    """Record a file that has been saved as a whole."""
+    try:
+        path = os.path.abspath(os.fspath(path))
+        files = {os.path.basename(path): _stat(path)}
+        output_dir = os.path.dirname(path)
+        record(path, format_name, files, step=step, output_dir=output_dir, home=home)
+    except Exception as error:
+        notes.note("a save was not recorded: " + type(error).__name__)
+
+
 def begin():
     """A save begins."""
     token = phases.enter(L.PHASE_CHECKPOINT)
@@ -92,7 +103,7 @@ def record_directory(path, format_name, step, ordinal, output_dir):
         pass
 
 
-def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None):
+def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None, home=None):
     """Append one line about a finished save, in a single write."""
     try:
         if not slot.supervised or not slot.attempt_dir:
@@ -107,6 +118,7 @@ def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None
             "step": step,
             "ordinal": ordinal if ordinal is not None else slot.words[L.W_TRAIN_ORDINAL] or None,
             "output_dir": output_dir,
+            "home": home,
             "t": time.time(),
             "files": files,
         }

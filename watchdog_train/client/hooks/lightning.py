@@ -1,0 +1,182 @@
+"""Lightning's Trainer: progress, phases, saves, resuming, and requests at the end of a batch.
+
+It adds no callback: Lightning asks each one many times a batch, which costs more than all our
+hooks may. It must never override a value that the user has given, and must resume only the
+training that the checkpoint came from.
+"""
+
+import inspect
+import sys
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import milestones, notes, phases, resume, saves, slot
+from watchdog_train.client.hooks import lightning_saves, lightning_steps
+
+
+def arm(module):
+    """Hook into a lightning.pytorch or pytorch_lightning that has just been imported."""
+    name = module.__name__
+    problems = []
+    for part in (_trainer, _loops, _metrics, _files):
+        try:
+            part(name)
+        except Exception as error:
+            problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
+    lightning_steps.armed.add(name)
+    if problems:
+        raise RuntimeError("; ".join(problems))
+
+
+def _trainer(name):
+    trainer = sys.modules[name].Trainer
+    trainer.__init__ = _init(trainer.__init__)
+    trainer.fit = _fit(trainer.fit)
+    trainer.save_checkpoint = _save_checkpoint(trainer.save_checkpoint)
+
+
+def _loops(name):
+    loops = sys.modules[name + ".loops"]
+    milestones.around_method(sys.modules[name].Trainer, "_run_sanity_check", "sanity check")
+    loops._FitLoop.on_run_start = _run_start(loops._FitLoop.on_run_start)
+    for loop in (loops._EvaluationLoop, loops._PredictionLoop):
+        loop.run = phases.around(L.PHASE_EVAL, loop.run)
+
+
+def _metrics(name):
+    module = sys.modules[name + ".trainer.connectors.logger_connector.logger_connector"]
+    training = sys.modules[name + ".trainer.states"].RunningStage.TRAINING
+    connector = module._LoggerConnector
+    connector.on_batch_end = _batch_end(connector.on_batch_end, training)
+    convert = "convert_tensors_to_scalars"
+    setattr(module, convert, _logged(getattr(module, convert)))
+
+
+def _files(name):
+    fabric = "lightning_fabric" if name == "pytorch_lightning" else "lightning.fabric"
+    plugin = sys.modules[fabric + ".plugins.io.torch_io"].TorchCheckpointIO
+    plugin.save_checkpoint = _written(plugin.save_checkpoint)
+
+
+def _init(original):
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        try:
+            _another_one()
+            # Taken now: a ModelCheckpoint without a dirpath gets one of this very start later.
+            lightning_saves.remember_home(self)
+        except Exception as error:
+            notes.note("a Trainer is not watched: " + type(error).__name__)
+
+    return milestones.around("build Trainer", phases.like(__init__, original))
+
+
+def _fit(original):
+    def fit(self, *args, **kwargs):
+        args, kwargs = _begin(self, original, args, kwargs)
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            lightning_steps.nobody_listens()
+        lightning_steps.finished()
+        return result
+
+    return phases.like(fit, original)
+
+
+def _begin(trainer, original, args, kwargs):
+    """Count this training, and give it the checkpoint to go on from if it is the one."""
+    try:
+        if not slot.supervised:
+            return args, kwargs
+        _another_one()
+        lightning_steps.counted(trainer)
+        bound = inspect.signature(original).bind(trainer, *args, **kwargs)
+        given = bound.arguments.get("ckpt_path")
+        if given is None and trainer._checkpoint_connector._user_managed:
+            given = trainer.ckpt_path
+        home = lightning_saves.home_of(trainer)
+        path = resume.checkpoint_for("lightning", home, slot.words[L.W_TRAIN_ORDINAL], given)
+        if path is None:
+            return args, kwargs
+        bound.arguments["ckpt_path"] = path
+        _let_it_be_loaded(bound, path)
+        replaced = bound.args[1:], bound.kwargs
+        resume.injected()
+    except Exception as error:
+        notes.note("a training was not prepared: " + type(error).__name__)
+        return args, kwargs
+    return replaced
+
+
+def _let_it_be_loaded(bound, path):
+    """From 2.6 on fit() refuses checkpoints with hyperparameters of the user's own classes.
+
+    Only where the user has not decided, only for what this run's own training has written and
+    nobody has changed since, and only where the checkpoint could not be loaded otherwise.
+    """
+    if "weights_only" not in bound.signature.parameters:
+        return
+    if bound.arguments.get("weights_only") is not None or not resume.order().get("recorded"):
+        return
+    unsafe = sys.modules["torch"].serialization.get_unsafe_globals_in_checkpoint(path)
+    if unsafe:
+        bound.arguments["weights_only"] = False
+        notes.note("loaded with weights_only=False: the checkpoint holds " + str(unsafe)[:200])
+
+
+def _another_one():
+    """After a finished training another one is being prepared: no longer its end."""
+    if slot.words[L.W_PHASE] == L.PHASE_FINISHING:
+        phases.set_phase(L.PHASE_STARTUP)
+
+
+def _run_start(original):
+    def on_run_start(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        lightning_steps.guarded(lightning_steps.begins, self.trainer)
+        return result
+
+    return phases.like(on_run_start, original)
+
+
+def _batch_end(original, training):
+    def on_batch_end(self, *args, **kwargs):
+        try:
+            trainer = self.trainer
+            # Before the original: here ModelCheckpoint saves, and Lightning resumes from here.
+            if trainer.state.stage is training:
+                lightning_steps.batch_ends(trainer)
+        except Exception as error:
+            notes.note("the end of a batch was missed: " + type(error).__name__)
+        return original(self, *args, **kwargs)
+
+    return phases.like(on_batch_end, original)
+
+
+def _logged(original):
+    def convert_tensors_to_scalars(*args, **kwargs):
+        result = original(*args, **kwargs)
+        lightning_steps.guarded(lightning_steps.logged, result)
+        return result
+
+    return phases.like(convert_tensors_to_scalars, original)
+
+
+def _save_checkpoint(original):
+    def save_checkpoint(self, *args, **kwargs):
+        token = saves.begin_directory()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            saves.end_directory(token)
+
+    return phases.like(save_checkpoint, original)
+
+
+def _written(original):
+    def save_checkpoint(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        lightning_steps.guarded(lightning_saves.written, args, kwargs)
+        return result
+
+    return phases.like(save_checkpoint, original)

@@ -1,0 +1,216 @@
+"""What a Lightning training has come to: step, total, loss, samples; requests after a batch.
+
+It must not look into a tensor (that waits for the device), and must never throw into a fit.
+"""
+
+import math
+import struct
+
+from watchdog_train.client import control, first, milestones, notes, phases, resume, slot
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client.hooks import lightning_saves
+
+_LOOK_EVERY_NS = 1000000000
+_now_ns = slot.now_ns
+_STEP = L.W_FRAMEWORK_STEP
+_LAST = L.W_LAST_BEAT_NS
+_PHASE = L.W_PHASE
+
+# Packages whose Trainer is hooked: the explicit callback leaves those alone.
+armed: set = set()
+
+
+class _Fit:
+    """The training that runs, as far as every batch asks for it."""
+
+    __slots__ = (
+        "automatic", "batches", "looked_at", "looked_batch", "looked_entries", "step", "steps",
+    )  # fmt: skip
+
+    def __init__(self, trainer):
+        # The counters behind trainer.global_step, which is a chain of nine properties.
+        loop = trainer.fit_loop.epoch_loop
+        self.batches = loop.batch_progress.total
+        self.automatic = trainer.lightning_module.automatic_optimization
+        progress = loop.automatic_optimization.optim_progress.optimizer.step
+        if not self.automatic:
+            progress = loop.manual_optimization.optim_step_progress
+        self.steps = progress.total
+        self.step = self.steps.completed
+        self.looked_at = self.looked_batch = self.looked_entries = 0
+
+
+_fit = None  # type: _Fit | None
+# Open between the call of fit() and its first batch.
+_preparing: list = []
+
+
+def guarded(act, *arguments):
+    """Call it in a supervised run; what it throws becomes a note."""
+    try:
+        if slot.supervised:
+            act(*arguments)
+    except Exception as error:
+        notes.note("the hook of Lightning failed: " + type(error).__name__ + ": " + str(error))
+
+
+def counted(trainer):
+    """fit() has been called: one training more in this process."""
+    words = slot.words
+    words[L.W_TRAIN_ORDINAL] += 1
+    # Those of the fit before; this one's are known when it has loaded its checkpoint.
+    words[_STEP] = words[L.W_TOTAL_STEPS] = 0
+    _preparing[:] = [milestones.begin("prepare training")]
+    # Read by processes that ddp_spawn starts with a copy of this Trainer.
+    trainer._wtrain_ordinal = words[L.W_TRAIN_ORDINAL]
+
+
+def begins(trainer):
+    """The checkpoint is loaded, the data is there: the first batch comes next."""
+    global _fit
+    words = slot.words
+    milestones.end(_preparing.pop() if _preparing else None)
+    if not words[L.W_TRAIN_ORDINAL]:
+        words[L.W_TRAIN_ORDINAL] = getattr(trainer, "_wtrain_ordinal", 1)
+    lightning_saves.home_of(trainer)
+    for callback in trainer.checkpoint_callbacks:
+        if getattr(callback, "dirpath", None):
+            notes.output_dir(callback.dirpath)
+    words[L.W_TOTAL_STEPS] = total_steps(trainer)
+    if resume.is_the_one(trainer.ckpt_path):
+        words[L.W_RESUMED_STEP] = int(trainer.global_step) + 1
+    if trainer.num_nodes == 1:
+        control.all_ranks_are_here()
+    if control.can_be_asked():
+        words[L.W_CAN_BE_ASKED] |= 3
+    _fit = _Fit(trainer)
+    first.training_begins()
+
+
+def total_steps(trainer):
+    """The step at which the training ends, 0 where only the training will show it."""
+    limits = []
+    if trainer.max_steps >= 0:
+        limits.append(trainer.max_steps)
+    epochs, batches = trainer.max_epochs, trainer.num_training_batches
+    steady = not any(
+        type(callback).__name__ == "GradientAccumulationScheduler" for callback in trainer.callbacks
+    )
+    # By hand a batch may have any number of steps, and several optimizers count each.
+    countable = trainer.lightning_module.automatic_optimization and steady
+    if countable and epochs is not None and epochs >= 0 and batches != math.inf:
+        limits.append(epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+    return int(min(limits)) if limits else 0
+
+
+def batch_ends(trainer):
+    """A batch of the training is done."""
+    words = slot.words
+    fit = _fit
+    if fit is None:
+        return
+    step, now = fit.steps.completed, _now_ns()
+    words[_STEP] = step + 1
+    words[_LAST] = now
+    if words[_PHASE] == L.PHASE_FIRST_STEP and step != fit.step:
+        first.step_done()
+    if now - fit.looked_at > _LOOK_EVERY_NS:
+        _look(trainer, fit, words, now)
+    # Not between two steps: gradients that are being accumulated are in no checkpoint.
+    if step != fit.step or not fit.automatic:
+        fit.step = step
+        _requests(trainer, fit.batches.ready)
+
+
+def nobody_listens():
+    """The fit is over, one way or another: from here on nobody reads the requests."""
+    try:
+        slot.words[L.W_CAN_BE_ASKED] = 0
+    except Exception:
+        pass
+
+
+def finished():
+    """fit() has come to its end."""
+    try:
+        phases.set_phase(L.PHASE_FINISHING)
+        milestones.reached("training finished")
+    except Exception:
+        pass
+
+
+def logged(metrics):
+    """Metrics have been made numbers for a logger or the progress bar."""
+    loss = _loss_of(metrics)
+    if loss is not None:
+        first.loss_seen()
+        slot.words[L.W_LOSS] = _bits(loss)
+
+
+def _requests(trainer, batch):
+    # By batches, not by steps: a step that is skipped or not counted must not part the ranks.
+    if control.save_due(batch):
+        lightning_saves.save(trainer)
+    answered = slot.words[L.W_STOP_ANSWERED]
+    if control.stop_due(batch):
+        if slot.words[L.W_STOP_ANSWERED] != answered:
+            # Ctrl-C promises a save; a fit that comes after it only ends.
+            lightning_saves.save(trainer)
+        _stop_after_this_batch(trainer)
+
+
+def _stop_after_this_batch(trainer):
+    """Set should_stop when the batch is over: set earlier it starts a whole validation first."""
+    loop = trainer.fit_loop.epoch_loop
+    # The user's wish to stop is newer than the one for a least number of epochs.
+    trainer.fit_loop.min_epochs = loop.min_steps = None
+    original = loop.on_advance_end
+
+    def on_advance_end(*args, **kwargs):
+        del loop.on_advance_end
+        result = original(*args, **kwargs)
+        trainer.should_stop = True
+        return result
+
+    loop.on_advance_end = on_advance_end
+
+
+def _look(trainer, fit, words, now):
+    """Once a second: the loss of the progress bar, and the pace of the batches."""
+    logged(trainer._logger_connector._progress_bar_metrics)
+    batch, entries = fit.batches.ready, words[L.W_PHASE_ENTRIES]
+    size = _batch_size(trainer)
+    # A save or a validation in between is no part of the pace.
+    if size and fit.looked_at and entries == fit.looked_entries:
+        seconds = (now - fit.looked_at) / 1e9
+        samples = (batch - fit.looked_batch) * size * trainer.world_size
+        words[L.W_SAMPLES_PER_S] = _bits(samples / seconds)
+    fit.looked_at, fit.looked_batch, fit.looked_entries = now, batch, entries
+
+
+def _batch_size(trainer):
+    """Samples in a batch of one rank, None where the loader does not say."""
+    loader = trainer.train_dataloader
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def _loss_of(metrics):
+    """The training loss among logged numbers; names are the user's, the likeliest one counts."""
+    best = None
+    for name, value in metrics.items():
+        if type(value) not in (float, int) or not isinstance(name, str):
+            continue
+        words = name.lower()
+        if "loss" not in words or any(part in words for part in ("val", "test", "eval")):
+            continue
+        rank = (words not in ("loss", "loss_step"), "train" not in words, "epoch" in words, words)
+        if best is None or rank < best[0]:
+            best = (rank, value)
+    return None if best is None else float(best[1])
+
+
+def _bits(value):
+    return struct.unpack("=Q", struct.pack("=d", value))[0]

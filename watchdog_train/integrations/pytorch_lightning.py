@@ -1,0 +1,7 @@
+"""The callback of integrations.lightning for Lightning's other name, pytorch_lightning."""
+
+from pytorch_lightning import Callback
+
+from watchdog_train.client.hooks import lightning_callback
+
+WatchdogCallback = lightning_callback.make(Callback)
