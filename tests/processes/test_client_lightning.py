@@ -103,7 +103,8 @@ print(json.dumps([loss, digest(m), sorted(os.listdir("out")), names, sorted(kept
 )
 
 
-@pytest.mark.parametrize("name", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_a_fit_gives_the_same_bits_with_and_without_us(training: Training, name: str) -> None:
     """Loss, weights, files, callbacks, what is in a checkpoint and in the output are equal."""
     with_us = training.run(SAME, env=of(name))
@@ -128,7 +129,7 @@ class Look(pl.Callback):
 class Saved(Module):
     def on_save_checkpoint(self, checkpoint): seen["save"].append(words()[17])
 m = Saved()
-t = trainer(callbacks=[Look()], logger=pl.loggers.CSVLogger("logs"))
+t = trainer(callbacks=[Look()], logger=pl.loggers.CSVLogger("logs"), log_every_n_steps=1)
 t.fit(m, loader(), loader())
 after, loss = words(), float(t.callback_metrics["train_loss"])
 t.save_checkpoint("weights.ckpt", weights_only=True)
@@ -138,7 +139,7 @@ print(json.dumps([after, seen, words()[17], loss]))
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.slow)])
 def test_progress_phases_and_saves_are_seen(training: Training, name: str) -> None:
     """global_step, totals, loss and phases are in the slot; each save is recorded once."""
     words, seen, at_end, loss = training.json(SEEN, env=of(name))
@@ -291,6 +292,7 @@ def test_only_the_fit_it_came_from_is_resumed(training: Training, checkpoints: P
     assert any("resumed from" in note for note in training.note()["notes"])
 
 
+@pytest.mark.slow
 def test_another_home_is_not_resumed(training: Training, checkpoints: Path) -> None:
     """A fit of the right number that writes elsewhere is another training, and the note says so."""
     first, words = resumed(training, checkpoints, [("other", None, None, 2)])
@@ -299,6 +301,7 @@ def test_another_home_is_not_resumed(training: Training, checkpoints: Path) -> N
     assert any("another directory" in note for note in training.note()["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["argument", "attribute"])
 def test_a_value_of_the_users_is_never_overridden(
     training: Training, checkpoints: Path, how: str
@@ -312,6 +315,7 @@ def test_a_value_of_the_users_is_never_overridden(
     assert any("the script says itself" in note for note in training.note()["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [True, False])
 def test_hyperparameters_of_a_class(training: Training, checkpoints: Path, recorded: bool) -> None:
     """What this run has written itself is loaded whole; anything else is left to Lightning."""
@@ -412,6 +416,7 @@ print("ended", t.global_step)
 )
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_does_not_end_the_training(training: Training) -> None:
     """A full disk in a save that wtrain has asked for is noted; the fit goes on."""
     with training.control() as page:
@@ -443,6 +448,7 @@ for name in ("lightning.pytorch", "pytorch_lightning"):
 """
 
 
+@pytest.mark.slow
 def test_the_explicit_callback(training: Training) -> None:
     """It counts nothing twice beside the hook, does the same without it, and nothing outside."""
     env = plain_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
