@@ -142,6 +142,9 @@ detection:
   learnt_soft_floor_s: 3
   patience_floor_s: 3
   patience_cap_s: 6
+  early_silence_s: 6
+  quiet_eval_s: 6
+  remote_wait_s: 6
   phases:
     unknown: {soft_s: 6, hard_s: 600}
     startup: {soft_s: 15, hard_s: 600}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog_train.core.budgets import RING, budget_for, patience_s, robust_quantile
-from watchdog_train.core.model import Phase
+from watchdog_train.core.model import Patience, Phase
 from watchdog_train.core.policy import Detection
 
 DETECTION = Detection()
@@ -24,6 +24,7 @@ def soft_hard(
     [
         ((), (DEFAULT.train.soft_s, DEFAULT.train.hard_s)),
         ((1.0,) * 7, (DEFAULT.train.soft_s, DEFAULT.train.hard_s)),  # too few
+        ((60.0, 70.0), (350.0, DEFAULT.train.hard_s)),  # few, but they tell of slow steps
         ((0.1,) * 8, (12.0, 120.0)),  # the floors
         ((30.0,) * 8, (90.0, 900.0)),  # sleeps 30 s between steps
         ((1.0,) * 30 + (600.0,), (12.0, 120.0)),  # one outlier moves nothing
@@ -81,23 +82,30 @@ def test_robust_quantile(gaps: tuple[float, ...], expected: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steady", "may_end", "startup_s", "unsaved_s", "expected"),
+    ("phase", "steady", "stirs", "look", "cost_s", "expected"),
     [
-        (True, False, 500.0, 500.0, 20.0),  # regular steps that stopped
-        (True, True, 30.0, 60.0, 90.0),  # as long as a false alarm would cost
-        (False, False, 30.0, 60.0, 90.0),
-        (False, True, 1.0, 2.0, 20.0),  # the floor
-        (False, True, 600.0, 7200.0, 900.0),  # the cap
+        ("train", True, False, "unknown", 1000.0, 20.0),  # regular steps that stopped
+        ("train", True, False, "may-end", 90.0, 90.0),  # as long as a false alarm would cost
+        ("train", True, True, "unknown", 90.0, 90.0),  # it still writes
+        ("train", True, False, "healthy", 3.0, 20.0),  # the floor
+        ("train", True, False, "may-end", 7800.0, 900.0),  # the cap
+        ("first_step", False, False, "unknown", 7800.0, 20.0),  # nothing known waits quietly here
+        ("checkpoint", False, False, "unknown", 90.0, 90.0),
+        ("eval", False, False, "unknown", 90.0, 240.0),  # a judge elsewhere leaves no trace
+        ("eval", False, False, "unknown", 600.0, 600.0),
+        ("eval", False, True, "unknown", 90.0, 1800.0),  # or it does
+        ("eval", False, False, "may-end", 90.0, 1800.0),
     ],
 )
 def test_patience(
-    steady: bool, may_end: bool, startup_s: float, unsaved_s: float, expected: float
+    phase: Phase, steady: bool, stirs: bool, look: Patience, cost_s: float, expected: float
 ) -> None:
-    """A wait that may end is given what a false alarm would cost."""
+    """A wait that may end is given what a false alarm would cost; one that cannot, the floor."""
     assert expected == patience_s(
+        phase=phase,
         steady=steady,
-        may_end=may_end,
-        startup_s=startup_s,
-        unsaved_s=unsaved_s,
+        stirs=stirs,
+        look=look,
+        cost_s=cost_s,
         detection=DETECTION,
     )

@@ -57,7 +57,23 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
     "a long matmul in the main thread": (silent(cpu_s=busy), 800),
     "a long evaluation": (silent(b.rank(words=9, phase="eval"), cpu_s=busy), 3500),
     "a quiet evaluation within its budget": (silent(b.rank(words=9, phase="eval")), 85),
-    "a save in D state": (silent(b.rank(phase="checkpoint", state="D")), 1700),
+    "a save in D state": (silent(b.rank(phase="checkpoint", state="D")), 290),
+    "a save in D state that writes": (
+        silent(b.rank(phase="checkpoint", state="D"), io_bytes=lambda at: 220_000 * int(at)),
+        1700,
+    ),
+    "rank 0 evaluates alone, at work": (
+        lambda at: b.sample(at, b.rank(words=9, phase="eval"), b.rank(11, 1, words=9), cpu_s=at),
+        800,
+    ),
+    "rank 0 evaluates alone, quietly": (
+        silent(b.rank(words=9, phase="eval"), b.rank(11, 1, words=9)),
+        85,
+    ),
+    "a service and its last task": (
+        silent(b.rank(phase="idle"), b.member(11, slot=b.slot(11, words=9, phase="finished"))),
+        36_000,
+    ),
     "a save that writes": (
         silent(b.rank(phase="checkpoint"), io_bytes=lambda at: 220_000 * int(at)),
         1700,
@@ -70,7 +86,14 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
         silent(births=int, deaths=int),
         800,
     ),
-    "CPU time that the system does not tell": (silent(cpu_s=None), 800),
+    "CPU time and states that the system does not tell": (
+        silent(b.rank(words=3, state=None), cpu_s=None),
+        800,
+    ),
+    "CPU time that the system does not tell, seen running": (
+        silent(b.rank(words=3, state="R"), cpu_s=None),
+        800,
+    ),
     "a compiler": (silent(b.rank(phase="compile"), cpu_s=busy), 3500),
     "a service between two trainings": (silent(b.rank(words=9, phase="idle")), 3600),
     "silence that was announced": (silent(b.rank(words=3, expect_until_ns=10**15)), 600),
@@ -101,6 +124,33 @@ SUSPECT: dict[str, tuple[Poll, float, str, str]] = {
     "hangs at exit": (silent(b.rank(phase="finished")), 100, "finishing", "finished"),
     "polls a lock": (silent(cpu_s=lambda at: 0.013 * at), 60, "quiet", "train"),
     "no heartbeat and no output": (silent(b.member()), 620, "quiet", "unknown"),
+    "nothing is known but that nobody runs": (silent(cpu_s=None), 60, "quiet", "train"),
+    "held by the kernel": (
+        silent(b.rank(phase="checkpoint", state="D")),
+        310,
+        "uninterruptible",
+        "checkpoint",
+    ),
+    "all signals unknown, over the hard budget": (
+        silent(b.rank(words=3, state=None), cpu_s=None, io_bytes=None, tcp_bytes=None),
+        950,
+        "hard-budget",
+        "train",
+    ),
+    "a task of a service, before its first step": (
+        silent(b.rank(phase="idle"), b.member(11, slot=b.slot(11, phase="load"))),
+        60,
+        "quiet",
+        "load",
+    ),
+    "rank 0 hangs in an evaluation, the other waits": (
+        lambda at: b.sample(
+            at, b.rank(words=9, phase="eval" if at > 3 else "train"), b.rank(11, 1, words=9)
+        ),
+        100,
+        "quiet",
+        "eval",
+    ),
     "busy over the hard budget": (silent(cpu_s=busy), 950, "hard-budget", "train"),
     "announced silence that is over": (
         silent(b.rank(words=3, expect_until_ns=50 * 10**9)),
@@ -223,4 +273,4 @@ def test_unsaved_work_is_counted_from_the_last_save() -> None:
 
     found = judge(poll, 80)
     assert found.kind == "suspect"
-    assert found.unsaved_s == 40.0
+    assert found.unsaved_s == 20.0  # up to the last progress: silence is no work

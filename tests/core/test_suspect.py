@@ -22,7 +22,7 @@ ALIVE = Verdict(kind="alive")
 
 def quiet(basis: Basis = "quiet", phase: Phase = "train", **changes: Any) -> Verdict:
     found = Verdict(
-        kind="suspect", basis=basis, phase=phase, ranks=(0,), age_s=30.0, stepped=True, why="quiet"
+        kind="suspect", basis=basis, phase=phase, ranks=(0,), age_s=30.0, steady=True, why="quiet"
     )
     return msgspec.structs.replace(found, **changes)
 
@@ -81,7 +81,12 @@ def test_a_look_that_failed_is_unknown() -> None:
         ("may-end", quiet(unsaved_s=300.0), 300.0),
         ("healthy", quiet(unsaved_s=300.0), 300.0),
         ("may-end", quiet(unsaved_s=1e6), 900.0),
-        ("unknown", quiet(phase="eval", unsaved_s=300.0), 300.0),
+        ("unknown", quiet(stirs=True, unsaved_s=300.0), 300.0),
+        ("unknown", quiet(phase="eval", steady=False, unsaved_s=300.0), 300.0),
+        ("unknown", quiet(phase="eval", steady=False), 240.0),
+        ("may-end", quiet(phase="eval", steady=False), 1800.0),
+        ("unknown", quiet(phase="first_step", steady=False, unsaved_s=300.0), 20.0),
+        ("unknown", quiet("finishing", "finishing", stirs=True, unsaved_s=300.0), 300.0),
         ("unknown", quiet("finishing", "finishing"), FINISHING_PATIENCE_S),
         ("unknown", quiet("rank-gone"), 20.0),
         ("proven", quiet("rank-gone", may_be_through=True), 0.0),
@@ -101,6 +106,26 @@ def test_patience_decides_when_it_is_a_stall(
     assert isinstance(declared, e.StallDeclared)
     proven = patience == "proven" and verdict.basis == "quiet"
     assert declared.basis == ("proven" if proven else verdict.basis)
+
+
+def test_no_stall_before_the_least_silence_unless_it_is_proven() -> None:
+    """Before steps are learnt a long first step looks like a hang; a proof needs no time."""
+    early = quiet(phase="first_step", steady=False, least_s=150.0)
+    state = b.running(suspected(), looked())
+    assert ask(state, early, 1000.0) is None
+    late = msgspec.structs.replace(early, age_s=150.0)
+    assert isinstance(event(ask(state, late, 1000.0)), e.StallDeclared)
+    proven = b.running(suspected(), looked("proven"))
+    assert isinstance(event(ask(proven, early, 1.0)), e.StallDeclared)
+
+
+def test_what_the_kernel_holds_is_dumped_and_said_and_never_ended() -> None:
+    """No signal ends a process in D state, and a disk may come back."""
+    held = quiet("uninterruptible")
+    state = b.running(suspected("uninterruptible"))
+    assert isinstance(ask(state, held), StartEvidence)
+    state = b.running(suspected("uninterruptible"), noticed("uninterruptible"))
+    assert ask(state, held, 1e6) is None
 
 
 def test_a_proof_after_the_end_is_still_the_end() -> None:

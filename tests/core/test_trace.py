@@ -315,7 +315,8 @@ def test_a_hang_is_called_at_any_poll(poll_s: float) -> None:
 def test_a_stall_is_said_once_and_again_after_life() -> None:
     """Nothing is ended in a replay: one silence is one stall."""
     lines = stopping_at(100, 300)
-    lines += [line(301.0 + n, 101 + min(n, 50), cpu_s=200.0 + min(n, 50)) for n in range(200)]
+    # The silence of 201 s has ended by itself: twice as much is needed now.
+    lines += [line(301.0 + n, 101 + min(n, 50), cpu_s=200.0 + min(n, 50)) for n in range(460)]
     judged = replay(lines)
     assert [found.kind for found in judged.findings] == ["suspect", "stall"] * 2
 

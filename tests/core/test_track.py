@@ -9,7 +9,15 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core.model import Sample
 from watchdog_train.core.policy import Detection
-from watchdog_train.core.track import Track, advance, judged, lengthen, new_track
+from watchdog_train.core.track import (
+    SURVIVED_COUNTS_S,
+    Track,
+    advance,
+    judged,
+    lengthen,
+    new_track,
+    survived_s,
+)
 
 DETECTION = Detection()
 
@@ -42,7 +50,7 @@ def quiet_after(seconds: int = 8, **changes: Any) -> int:
         ({"cpu_s": lambda at: 0.013 * at}, 4),  # what hung trees were measured to use
         ({"cpu_s": lambda at: 1.0 * at}, 0),  # a long matmul
         ({"cpu_s": lambda at: 0.03 * at}, 0),
-        ({"cpu_s": lambda at: None}, 0),  # unknown is not quiet
+        ({"cpu_s": lambda at: None}, 4),  # unknown, but nobody was ever seen running
         ({"io_bytes": lambda at: 4_500 * at}, 4),  # a lock poller
         ({"io_bytes": lambda at: 220_000 * at}, 0),  # a slow save
         ({"io_bytes": lambda at: None}, 4),  # can only add life
@@ -59,6 +67,27 @@ def quiet_after(seconds: int = 8, **changes: Any) -> int:
 def test_quiet_windows(changes: dict[str, Any], windows: int) -> None:
     """Windows are quiet only where everything that could show life is known to show none."""
     assert quiet_after(**changes) == windows
+
+
+@pytest.mark.parametrize("state", ["R", None])
+def test_without_cpu_time_states_decide(state: str | None) -> None:
+    """A process seen running, or states that are not known either: not quiet."""
+    states = [state if at % 4 == 1 or state is None else "S" for at in range(17)]
+    polls = [b.sample(at / 2, b.rank(words=5, state=s), cpu_s=None) for at, s in enumerate(states)]
+    assert track(*polls).quiet_windows == 0
+
+
+def test_many_idle_processes_are_quiet_together() -> None:
+    """Each of 64 ranks wakes up now and then; the sum is more than two per cent of a core."""
+    ranks = [b.rank(100 + number, number, words=5) for number in range(64)]
+    polls = [b.sample(float(at), *ranks, cpu_s=0.05 * at) for at in range(9)]
+    assert track(*polls).quiet_windows == 4
+
+
+def test_a_total_that_shrinks_is_no_silence() -> None:
+    """A sum over the living falls when a worker ends."""
+    polls = [b.sample(float(at), b.rank(words=5), cpu_s=100.0 - at) for at in range(9)]
+    assert track(*polls).quiet_windows == 0
 
 
 def test_unknown_cpu_in_one_look_breaks_the_quiet() -> None:
@@ -105,6 +134,24 @@ def test_a_phase_seam_starts_the_budget_anew(seam: dict[str, Any]) -> None:
     """A phase that is entered has its own time from then on."""
     memory = track(b.sample(0.0, b.rank(words=3)), b.sample(40.0, b.rank(words=3, **seam)))
     assert memory.ranks[0].changed_at == 40.0
+
+
+def test_a_milestone_is_a_sign_of_life() -> None:
+    """What is reached on the way to the first step counts, though it is no progress."""
+    memory = track(b.sample(0.0, b.rank()), b.sample(40.0, b.rank(milestone=2)))
+    assert memory.ranks[0].changed_at == 40.0
+    assert memory.progress_at == 0.0
+
+
+def test_a_quiet_silence_that_ended_is_remembered_for_an_hour() -> None:
+    """What came once may come again; one outlier does not count for ever."""
+    polls = [b.sample(float(at), b.rank(words=5 + (at >= 40))) for at in range(50)]
+    memory = track(*polls)
+    assert survived_s(memory, "train", 50.0) == 40.0
+    assert survived_s(memory, "eval", 50.0) == 0.0
+    assert survived_s(memory, "train", 40.0 + SURVIVED_COUNTS_S + 1) == 0.0
+    busy = [b.sample(float(at), b.rank(words=5 + (at >= 40)), cpu_s=at) for at in range(50)]
+    assert survived_s(track(*busy), "train", 50.0) == 0.0
 
 
 def stepping(gap_s: float, count: int) -> list[Sample]:
@@ -173,19 +220,21 @@ def test_adoption_is_no_progress() -> None:
 
 
 def test_who_is_judged() -> None:
-    """Ranks, and others that took a step; launchers, workers and the dead are evidence only."""
+    """Ranks, and others that train; launchers, workers and the dead are evidence only."""
     poll = b.sample(
         0.0,
         b.rank(10),
         b.member(11, "launcher", slot=b.slot(11, words=1)),
         b.member(12, "worker", slot=b.slot(12, words=1)),
-        b.member(13, "other", slot=b.slot(13)),
-        b.member(14, "other", slot=b.slot(14, words=2)),
+        b.member(13, "other", slot=b.slot(13, phase="unknown")),
+        b.member(14, "other", slot=b.slot(14, phase="unknown", words=2)),
+        b.member(17, "other", slot=b.slot(17, phase="load")),
+        b.member(18, "other", slot=b.slot(18, phase="idle")),
         b.rank(15, state="Z"),
         b.member(16, "rank"),
         b.keeper(),
     )
-    assert [reading.pid for _, reading in judged(poll)] == [10, 14]
+    assert [reading.pid for _, reading in judged(poll)] == [10, 14, 17]
 
 
 def test_output_counts_as_life_without_heartbeats() -> None:

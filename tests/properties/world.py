@@ -67,6 +67,9 @@ def policy(**recovery: Any) -> Policy:
             patience_cap_s=20.0,
             rank_gone_s=3.0,
             rank_gone_launcher_s=9.0,
+            early_silence_s=12.0,
+            quiet_eval_s=20.0,
+            remote_wait_s=20.0,
         ),
         stopping=Stopping(
             grace_s=6.0,

@@ -18,6 +18,7 @@ from watchdog_train.core.actions import (
     TaskName,
     Wait,
 )
+from watchdog_train.core.detect import BUSY
 from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.model import BundleWhy, EvidenceResult
 from watchdog_train.core.policy import Policy
@@ -65,7 +66,7 @@ def drop_stale(
     if observation.evidence is not None and observation.evidence.stall_id not in wanted:
         stale.append("evidence")
     if observation.look is not None and (
-        state.suspicion in (None, "hard-budget") or state.look is not None
+        state.suspicion in (None, *BUSY) or state.look is not None
     ):
         stale.append("look")
     winding_up = attempt is not None and attempt.ended and not attempt.tree_gone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from watchdog_train.core.model import Phase, Value
+from watchdog_train.core.model import Patience, Phase, Value
 from watchdog_train.core.policy import Detection, PhaseBudget
 
 LEARNING_PHASES: tuple[Phase, ...] = ("train", "eval")
@@ -12,6 +12,11 @@ LEARN_QUICKLY = 8
 """Gaps that the first polls may count more than once; see track._learn."""
 RING = 128
 """Gaps remembered per phase: old ones are forgotten, so a run that gets slower is followed."""
+FEW_GAPS_FACTOR = 5.0
+"""Times the longest of too few gaps to learn from: the first steps are the least even ones."""
+COSTLY: tuple[Phase, ...] = ("unknown", "eval", "checkpoint")
+"""Phases in which a quiet wait is nothing unusual, though no step is known that it follows: a
+remote judge, an upload, a program that sends no heartbeat."""
 
 
 class Budget(Value, frozen=True, kw_only=True):
@@ -53,36 +58,56 @@ def budget_for(
         detection: the policy.
     """
     default: PhaseBudget = getattr(detection.phases, phase if phase != "finished" else "finishing")
-    if phase not in LEARNING_PHASES or len(gaps) < detection.learn_after:
-        return Budget(soft_s=default.soft_s * factor, hard_s=default.hard_s * factor, learnt=False)
-    typical_s = robust_quantile(gaps)
-    soft_s = max(detection.learnt_soft_floor_s, detection.learnt_factor * typical_s)
-    hard_s = max(detection.learnt_hard_floor_s, detection.learnt_hard_factor * typical_s)
-    if fresh_phase:
-        soft_s, hard_s = max(soft_s, default.soft_s), max(hard_s, default.hard_s)
-    return Budget(
-        soft_s=min(detection.learnt_cap_s, soft_s * factor),
-        hard_s=min(detection.learnt_cap_s, hard_s * factor),
-        learnt=True,
-    )
+    soft_s, hard_s = default.soft_s, default.hard_s
+    learnt = phase in LEARNING_PHASES and len(gaps) >= detection.learn_after
+    if learnt:
+        typical_s = robust_quantile(gaps)
+        learnt_soft_s = max(detection.learnt_soft_floor_s, detection.learnt_factor * typical_s)
+        learnt_hard_s = max(detection.learnt_hard_floor_s, detection.learnt_hard_factor * typical_s)
+        # Batches of an evaluation come fast; what follows them, a metric, does not.
+        longer_only = fresh_phase or phase == "eval"
+        soft_s = max(soft_s, learnt_soft_s) if longer_only else learnt_soft_s
+        hard_s = max(hard_s, learnt_hard_s) if longer_only else learnt_hard_s
+    elif gaps and phase == "train":
+        soft_s = max(soft_s, FEW_GAPS_FACTOR * max(gaps))
+        hard_s = max(hard_s, 2 * soft_s)
+    if phase in LEARNING_PHASES and gaps:
+        soft_s = min(detection.learnt_cap_s, soft_s * factor)
+        hard_s = min(detection.learnt_cap_s, hard_s * factor)
+    else:
+        soft_s, hard_s = soft_s * factor, hard_s * factor
+    return Budget(soft_s=soft_s, hard_s=hard_s, learnt=learnt)
 
 
 def patience_s(
     *,
+    phase: Phase,
     steady: bool,
-    may_end: bool,
-    startup_s: float,
-    unsaved_s: float,
+    stirs: bool,
+    look: Patience,
+    cost_s: float,
     detection: Detection,
 ) -> float:
     """How long a suspicion that the stacks do not prove is given before it is a stall.
 
     Waiting about as long as a false alarm would cost is never more than twice the best choice
-    in hindsight (the ski-rental bound). A run in its training steps that has gone quiet without
-    a wait that could end by itself gets the floor only; an evaluation may wait for a remote
-    judge and a load for a slow disk, so they never do.
+    in hindsight (the ski-rental bound). A job without the least sign of life, in a place where
+    nothing is known to wait quietly, gets the floor only.
+
+    Args:
+        phase: of the rank that is silent.
+        steady: all are in their training steps, whose length is known.
+        stirs: there are signs of life too weak to be work: output, a few bytes of a connection.
+        look: what the stacks say.
+        cost_s: of a false alarm: measured startup time and work since the last save.
+        detection: the policy.
     """
-    if steady and not may_end:
-        return detection.patience_floor_s
-    cost_s = detection.patience_factor * (startup_s + unsaved_s)
-    return min(detection.patience_cap_s, max(detection.patience_floor_s, cost_s))
+    may_end = look in ("may-end", "healthy")
+    floor_s = detection.patience_floor_s
+    flat = not may_end and not stirs
+    if flat and (steady or phase not in COSTLY):
+        return floor_s
+    allowed_s = min(detection.patience_cap_s, max(floor_s, detection.patience_factor * cost_s))
+    if phase == "eval":
+        return max(allowed_s, detection.quiet_eval_s if flat else detection.remote_wait_s)
+    return allowed_s

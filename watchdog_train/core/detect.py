@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
-
 import msgspec
 
 from watchdog_train.core import rank_gone
-from watchdog_train.core.budgets import Budget, budget_for
-from watchdog_train.core.model import Basis, Phase, Sample, Value
+from watchdog_train.core.activity import is_quiet, is_stuck, required_windows
+from watchdog_train.core.budgets import COSTLY, Budget, budget_for
+from watchdog_train.core.model import Basis, Phase, Sample
 from watchdog_train.core.policy import Detection
-from watchdog_train.core.track import RankTrack, Track, judged
+from watchdog_train.core.track import RankTrack, Track, judged, survived_s
+from watchdog_train.core.verdict import (
+    BUSY,
+    OVER,
+    Verdict,
+    busy_words,
+    quiet_words,
+    stuck_words,
+)
+
+__all__ = ["BUSY", "OVER", "Verdict", "required_windows", "verdict"]
 
 _replace = msgspec.structs.replace
 
-OVER: tuple[Phase, ...] = ("finishing", "finished")
-"""Phases in which the training itself is over."""
-
-
-class Verdict(Value, frozen=True, kw_only=True):
-    """The judgement of one moment."""
-
-    kind: Literal["alive", "suspect", "stall", "stopped", "input"]
-    basis: Basis = "quiet"
-    phase: Phase = "unknown"
-    ranks: tuple[int, ...] = ()
-    pids: tuple[int, ...] = ()
-    age_s: float = 0.0
-    soft_s: float = 0.0
-    stepped: bool = False
-    unsaved_s: float = 0.0
-    """Work that a false alarm would throw away: since the last finished save."""
-    may_be_through: bool = False
-    """A rank has ended, maybe well: the others may be saving what is complete."""
-    progress_at: float = 0.0
-    why: str = ""
-
-
-def required_windows(sample: Sample, detection: Detection) -> int:
-    """More windows where the system hides a signal that could have shown life."""
-    unknown = (sample.io_bytes is None) + (sample.tcp_bytes is None)
-    return detection.quiet_windows * (1 + unknown)
+RECENT_SHARE = 0.5
+"""Of a silence: a weak sign of life that is older than this share says nothing any more."""
+SURVIVED_FACTOR = 2.0
+"""A quiet silence that has ended by itself may come again, somewhat longer."""
+SAID_AFTER_S = 2.0
+"""Stopped, or waiting for input, for less than this is not worth a word."""
 
 
 def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
@@ -52,12 +39,16 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
     special = _stopped(track, sample, detection) or _waits_for_input(track, sample)
     if special is not None:
         return _replace(special, progress_at=track.progress_at)
-    # A rank that is through waits for the others: it is judged when all are through.
-    unfinished = tuple(rank for rank in track.ranks if rank.phase not in OVER)
-    candidates = unfinished or track.ranks or (_whole_tree(track),)
-    expected = {slot.pid: slot.expect_until_ns / 1e9 for _, slot in judged(sample)}
+    candidates = _candidates(track)
+    limited = _user_limit(candidates, track, sample, detection)
+    if limited is not None:
+        return limited
+    quiet = is_quiet(track.activity, sample, detection)
+    stuck = is_stuck(track.activity, sample, detection)
+    if not candidates or not (quiet or stuck or _silent(candidates, sample)):
+        return alive
     budgets = {rank.pid: _budget(track, rank, detection) for rank in candidates}
-    quiet = track.quiet_windows >= required_windows(sample, detection)
+    expected = _expected(sample)
     failed = rank_gone.waits_in_vain(
         track,
         sample,
@@ -67,47 +58,110 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
         quiet=quiet,
     )
     if failed is not None:
-        return _rank_gone(failed, candidates, track, sample)
+        return _rank_gone(failed, candidates, track)
     over = [
-        (rank, budgets[rank.pid])
+        rank
         for rank in candidates
         if sample.at - rank.changed_at > budgets[rank.pid].soft_s
         and expected.get(rank.pid, 0.0) <= sample.at
     ]
-    limited = _user_limit(candidates, track, sample, detection, expected)
-    if limited is not None:
-        return limited
     if not over:
         return alive
-    worst, budget = max(over, key=lambda pair: sample.at - pair[0].changed_at)
-    age_s = sample.at - worst.changed_at
-    found = Verdict(
-        kind="suspect",
-        basis=_basis("quiet", worst.phase),
-        phase=worst.phase,
-        ranks=tuple(sorted({rank.rank for rank, _ in over})),
-        pids=tuple(rank.pid for rank, _ in over),
-        age_s=age_s,
-        soft_s=budget.soft_s,
-        stepped=worst.stepped,
-        unsaved_s=sample.at - min(rank.saved_at for rank in candidates),
-        progress_at=track.progress_at,
-        why=_quiet_words(worst, budget, age_s, has_slot=bool(track.ranks)),
-    )
-    if quiet:
+    judging = tuple((rank, budgets[rank.pid]) for rank in candidates)
+    found = _suspect(track, sample, detection, judging, tuple(over))
+    if quiet and len(over) == len(candidates):
+        # A rank within its own budget may be the one that the others rightly wait for.
         return _left_behind(found, track, sample)
-    if age_s > budget.hard_s:
-        why = (
-            f"no progress for {age_s:.0f} s in phase {worst.phase} (limit {budget.hard_s:.0f} s), "
-            "but the job is busy"
-        )
-        return _replace(found, basis="hard-budget", why=why)
+    if found.age_s > found.hard_s:
+        return _replace(found, basis="hard-budget", why=busy_words(sample, found, quiet=quiet))
+    if stuck and len(over) == len(candidates) and found.age_s > detection.stuck_s:
+        return _replace(found, basis="uninterruptible", why=stuck_words(sample, found))
     return alive
 
 
-def _rank_gone(
-    gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: Track, sample: Sample
+def _candidates(track: Track) -> tuple[RankTrack, ...]:
+    """Who is judged: whoever is not through; a rank that is through waits for the others.
+
+    A service between two trainings is not judged at all.
+    """
+    if not track.ranks:
+        return (_whole_tree(track),)
+    unfinished = tuple(rank for rank in track.ranks if rank.phase not in (*OVER, "idle"))
+    if unfinished or any(rank.phase == "idle" for rank in track.ranks):
+        return unfinished
+    return track.ranks
+
+
+def _silent(candidates: tuple[RankTrack, ...], sample: Sample) -> bool:
+    """Whether anybody has been silent so long that a hard budget could be over.
+
+    Only to save time: most looks of most runs end here.
+    """
+    return any(sample.at - rank.changed_at > 1.0 for rank in candidates)
+
+
+def _expected(sample: Sample) -> dict[int, float]:
+    """Per process, until when its silence was announced."""
+    return {slot.pid: slot.expect_until_ns / 1e9 for _, slot in judged(sample)}
+
+
+def _suspect(
+    track: Track,
+    sample: Sample,
+    detection: Detection,
+    judging: tuple[tuple[RankTrack, Budget], ...],
+    over: tuple[RankTrack, ...],
 ) -> Verdict:
+    """The silence of a quiet job, as far as it is known without a look at the stacks."""
+    # Whoever is in a place where waiting is usual holds up the others, not the other way round.
+    worst, budget = max(
+        (pair for pair in judging if pair[0] in over),
+        key=lambda pair: (pair[0].phase in COSTLY, sample.at - pair[0].changed_at),
+    )
+    age_s = sample.at - worst.changed_at
+    learnt = all(rank.stepped and rank.phase == "train" and its.learnt for rank, its in judging)
+    early = not learnt and worst.phase not in OVER
+    survived = max(survived_s(track, rank.phase, sample.at) for rank, _ in judging)
+    newest = max(rank.changed_at for rank, _ in judging)
+    return Verdict(
+        kind="suspect",
+        basis=_basis("quiet", worst.phase),
+        phase=worst.phase,
+        ranks=tuple(sorted({rank.rank for rank in over})),
+        pids=tuple(rank.pid for rank in over),
+        age_s=age_s,
+        soft_s=budget.soft_s,
+        hard_s=budget.hard_s,
+        steady=learnt,
+        stirs=_stirs(track, newest, sample.at, phase=worst.phase),
+        least_s=max(detection.early_silence_s if early else 0.0, SURVIVED_FACTOR * survived),
+        unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
+        progress_at=track.progress_at,
+        why=quiet_words(worst, budget, age_s, has_slot=bool(track.ranks)),
+    )
+
+
+def _unsaved_s(ranks: tuple[RankTrack, ...]) -> float:
+    newest = max(rank.changed_at for rank in ranks)
+    return max(0.0, newest - min(rank.saved_at for rank in ranks))
+
+
+def _stirs(track: Track, newest: float, now: float, *, phase: Phase) -> bool:
+    """Output in the newer half of the silence; outside training a talk over the network, too.
+
+    In training the ranks' own keep-alives are such a talk. An evaluation that asks a remote judge
+    talks when the silence begins and when it ends.
+    """
+    if track.ranks and track.log_at > newest + RECENT_SHARE * (now - newest):
+        return True
+    talked_at = track.activity.talked_at
+    if phase == "train" or talked_at is None:
+        return False
+    since = newest if phase == "eval" else newest + RECENT_SHARE * (now - newest)
+    return talked_at >= since
+
+
+def _rank_gone(gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: Track) -> Verdict:
     """A rank has failed and the others wait for it: nothing is gained by waiting longer."""
     longest = min(gone.others, key=lambda rank: rank.changed_at)
     verb = "has" if len(gone.others) == 1 else "have"
@@ -118,8 +172,7 @@ def _rank_gone(
         ranks=(gone.end.rank,),
         pids=(gone.end.pid,),
         age_s=gone.idle_s,
-        stepped=longest.stepped,
-        unsaved_s=sample.at - min(rank.saved_at for rank in candidates),
+        unsaved_s=_unsaved_s(candidates),
         progress_at=track.progress_at,
         why=(
             f"{rank_gone.how_it_ended(gone.end)}; {rank_gone.names(gone.others)} {verb} stood "
@@ -160,33 +213,26 @@ def _budget(track: Track, rank: RankTrack, detection: Detection) -> Budget:
 
 def _whole_tree(track: Track) -> RankTrack:
     """The job as one suspect when no heartbeat reaches us: only its output shows progress."""
+    since = max(track.log_at, track.started_at)
     return RankTrack(
         pid=0,
         rank=0,
         words=(),
-        changed_at=max(track.log_at, track.started_at),
+        changed_at=since,
         phase="unknown",
         phase_entries=0,
         fresh_phase=True,
         stepped=False,
+        step_at=since,
         gaps={},
         saves_ended=0,
         saved_at=track.started_at,
     )
 
 
-def _quiet_words(rank: RankTrack, budget: Budget, age_s: float, *, has_slot: bool) -> str:
-    source = "learnt from this run" if budget.learnt else "default"
-    what = f"rank {rank.rank} made no progress" if has_slot else "no output and no heartbeat"
-    return (
-        f"{what} for {age_s:.0f} s in phase {rank.phase} (limit {budget.soft_s:.0f} s, {source}), "
-        "and the whole job is quiet: no CPU, no I/O, no process born or ended"
-    )
-
-
 def _stopped(track: Track, sample: Sample, detection: Detection) -> Verdict | None:
-    if track.stopped_since is None:
-        return None
+    if track.stopped_since is None or sample.at - track.stopped_since < SAID_AFTER_S:
+        return None  # a debugger that has a look holds it for milliseconds
     pids = tuple(m.member.pid for m in sample.members if m.state in ("T", "t"))
     age_s = sample.at - track.stopped_since
     limit_s = detection.stopped_timeout_s
@@ -209,7 +255,7 @@ def _waits_for_input(track: Track, sample: Sample) -> Verdict | None:
     if not waiting:
         return None
     last = max([rank.changed_at for rank in track.ranks] or [track.log_at])
-    if sample.at - last < 2.0:
+    if sample.at - last < SAID_AFTER_S:
         return None
     return Verdict(
         kind="input",
@@ -224,8 +270,10 @@ def _user_limit(
     track: Track,
     sample: Sample,
     detection: Detection,
-    expected: Mapping[int, float],
 ) -> Verdict | None:
+    if detection.stall_timeout_s is None and detection.startup_timeout_s is None:
+        return None
+    expected = _expected(sample)
     for rank in candidates:
         limit_s = detection.stall_timeout_s if rank.stepped else detection.startup_timeout_s
         since = rank.changed_at if rank.stepped else track.started_at
@@ -244,7 +292,6 @@ def _user_limit(
             pids=(rank.pid,) if rank.pid else (),
             age_s=age_s,
             soft_s=limit_s,
-            stepped=rank.stepped,
             progress_at=track.progress_at,
             why=f"rank {rank.rank}: {what} for {age_s:.0f} s, over your {option} {limit_s:.0f} s",
         )

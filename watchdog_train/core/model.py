@@ -27,6 +27,7 @@ Basis = Literal[
     "quiet",
     "proven",
     "hard-budget",
+    "uninterruptible",
     "user-limit",
     "rank-gone",
     "stopped",

@@ -90,6 +90,10 @@ class Detection(Section, frozen=True, kw_only=True):
         float,
         _non_negative("of one core, whole tree; hung jobs use up to 1.3 %, healthy ones 26 % up"),
     ] = 0.02
+    quiet_cpu_per_process: Annotated[
+        float,
+        _non_negative("the same for each process, where that is more: many idle ones add up"),
+    ] = 0.001
     quiet_io_bytes_s: Annotated[
         float, _non_negative("lock pollers make up to 4.5 kB/s, slow writers 220 kB/s")
     ] = 64_000.0
@@ -118,6 +122,23 @@ class Detection(Section, frozen=True, kw_only=True):
         float, _non_negative("and at least this long when the stacks do not prove a deadlock")
     ] = 20.0
     patience_cap_s: Annotated[float, _positive("and at most this long")] = 900.0
+    early_silence_s: Annotated[
+        float,
+        _non_negative(
+            "no stall before so much silence while steps are not learnt, unless stacks prove it: "
+            "a first step of a minute may leave no trace but time"
+        ),
+    ] = 150.0
+    quiet_eval_s: Annotated[
+        float, _non_negative("patience with a quiet evaluation that shows no sign of life at all")
+    ] = 240.0
+    remote_wait_s: Annotated[
+        float,
+        _non_negative("patience with an evaluation that waits for the network: a remote judge"),
+    ] = 1800.0
+    stuck_s: Annotated[
+        float, _positive("silence in state D (a disk, a driver) after which it is said, not ended")
+    ] = 300.0
     stopped_timeout_s: Annotated[
         float | None, Meta(description="a job stopped (SIGSTOP) this long is a stall; null: never")
     ] = None

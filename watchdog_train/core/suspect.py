@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
 from watchdog_train.core.budgets import patience_s
-from watchdog_train.core.detect import Verdict
+from watchdog_train.core.detect import BUSY, Verdict
 from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.model import Basis
 from watchdog_train.core.news import progress_event
@@ -50,25 +50,25 @@ def watch(
         case "suspect":
             if state.muted:
                 return None
-            if verdict.basis == "hard-budget":
+            if verdict.basis in BUSY:
                 return _busy(observation, state, verdict)
             return _quiet(observation, state, policy, verdict)
 
 
 def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | None:
-    """Over the hard limit but working: dumped and said once, never killed by itself."""
-    if state.suspicion != "hard-budget":
+    """Over the hard limit but working, or held by the kernel: dumped, said once, never killed."""
+    if state.suspicion != verdict.basis:
         # Also after a quiet moment: its patience must not go on counting while the job works.
         return Record(events=(_suspected(verdict),))
-    if "busy" in state.notices:
+    kind = BUSY[verdict.basis]
+    if kind in state.notices:
         return None
     if "evidence" in observation.running or any(stall.collecting for stall in state.stalls):
-        noticed = e.Noticed(kind="busy", pids=verdict.pids, why=verdict.why)
-        return Record(events=(noticed,))
+        return Record(events=(e.Noticed(kind=kind, pids=verdict.pids, why=verdict.why),))
     return StartEvidence(
         stall_id=next_stall_id(observation, state),
         bundle_why="manual",
-        kind="busy",
+        kind=kind,
         verdict=verdict,
     )
 
@@ -95,7 +95,7 @@ def _quiet(
         return _declare(observation, state, basis, words)
     waited_s = observation.now - state.suspicion_mono
     allowed_s = _patience_s(state, policy, verdict)
-    if waited_s < allowed_s:
+    if waited_s < allowed_s or verdict.age_s < verdict.least_s:
         return None
     return _declare(observation, state, verdict.basis, f"{words}; waited {waited_s:.0f} s more")
 
@@ -127,7 +127,7 @@ def _looked(observation: Observation) -> e.Looked:
 def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:
     attempt = state.attempt
     look = state.look
-    if verdict.basis == "finishing":
+    if verdict.basis == "finishing" and not verdict.stirs:
         return FINISHING_PATIENCE_S
     through_s = 0.0
     if verdict.may_be_through:
@@ -135,10 +135,11 @@ def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:
         through_s = finishing_s + FINISHING_PATIENCE_S - verdict.soft_s
     startup_s = attempt.first_step_s if attempt is not None and attempt.first_step_s else 0.0
     usual_s = patience_s(
-        steady=verdict.stepped and verdict.phase == "train",
-        may_end=look is not None and look.patience in ("may-end", "healthy"),
-        startup_s=startup_s,
-        unsaved_s=verdict.unsaved_s,
+        phase=verdict.phase,
+        steady=verdict.steady,
+        stirs=verdict.stirs,
+        look=look.patience if look is not None else "unknown",
+        cost_s=startup_s + verdict.unsaved_s,
         detection=policy.detection,
     )
     return max(usual_s, through_s)

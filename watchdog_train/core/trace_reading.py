@@ -326,7 +326,7 @@ class _Rank:
         self.step = 0
         self._beats = 0
         self._member = Member(pid=pid, start=1, role="rank", rank=number, local_rank=number)
-        self._sample = _process(self._member, None, _slot(pid, number))
+        self._sample = _process(self._member, None, blank_slot(pid, number))
 
     def at(self, said: RankLine, reader: TraceReader) -> MemberSample:
         """The process at one sample."""
@@ -379,7 +379,8 @@ def _nobody_known() -> MemberSample:
     return _process(Member(pid=STATE_PID, start=1, role="other"), None)
 
 
-def _slot(pid: int, rank: int) -> SlotReading:
+def blank_slot(pid: int, rank: int) -> SlotReading:
+    """The slot of a rank that has said nothing yet."""
     return SlotReading(
         pid=pid,
         start=1,

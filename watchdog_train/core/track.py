@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from watchdog_train.core import activity as activities
+from watchdog_train.core.activity import Activity
 from watchdog_train.core.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING
 from watchdog_train.core.model import MemberSample, Phase, Sample, SlotReading, Value
 from watchdog_train.core.policy import Detection
@@ -15,6 +17,10 @@ _replace = msgspec.structs.replace
 
 STEP_WORDS = (1, 2)
 """Positions of optimizer steps and framework step in SlotReading.progress."""
+BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
+"""A process that is no rank is judged once it is in another phase than these, or has progressed."""
+SURVIVED_COUNTS_S = 3600.0
+"""A long silence that ended by itself is expected again for so long, then forgotten."""
 
 
 class RankTrack(Value, frozen=True, kw_only=True):
@@ -23,8 +29,9 @@ class RankTrack(Value, frozen=True, kw_only=True):
     pid: int
     rank: int
     words: tuple[int, ...]
+    milestone: int = 0
     changed_at: float
-    """When a progress word last changed, by the supervisor's clock."""
+    """When a progress word last changed or a phase or milestone was reached, by our clock."""
     seen_at: float = 0.0
     """The poll before."""
     born_at: float = 0.0
@@ -32,24 +39,15 @@ class RankTrack(Value, frozen=True, kw_only=True):
     phase: Phase
     phase_entries: int
     fresh_phase: bool
+    """Nothing has progressed since the phase was entered."""
     stepped: bool
+    step_at: float = 0.0
+    """When a word that counts steps last changed, or the phase, or the rank was first seen."""
     gaps: dict[str, tuple[float, ...]]
+    """Per learning phase, the newest seconds between changes of the words."""
     saves_ended: int
     saved_at: float
     """When the last save ended, or the rank was first seen."""
-
-
-class Window(Value, frozen=True, kw_only=True):
-    """Totals at the start of the running quiet window."""
-
-    at: float
-    cpu_s: float | None
-    io_bytes: int | None
-    tcp_bytes: int | None
-    births: int
-    deaths: int
-    uninterruptible: bool
-    """Some member was in D state during the window."""
 
 
 class Track(Value, frozen=True, kw_only=True):
@@ -57,18 +55,27 @@ class Track(Value, frozen=True, kw_only=True):
 
     started_at: float
     ranks: tuple[RankTrack, ...] = ()
-    window: Window | None = None
-    quiet_windows: int = 0
+    activity: Activity = Activity()
     progress_at: float = 0.0
     """When any judged process was last seen to progress, 0 before; an adoption sees none."""
     log_bytes: int = 0
     log_at: float = 0.0
     stopped_since: float | None = None
     suspended_s: float | None = None
+    slept_at: float | None = None
+    """The newest poll before which the machine or we ourselves slept."""
+    slept_s: float = 0.0
+    survived: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    """Per phase, the longest quiet silence of late that ended by itself, and when it ended."""
     begun: bool = False
     """A poll has been folded in: whoever is seen for the first time from now on is news."""
     factors: dict[str, float] = msgspec.field(default_factory=dict)
     """Per phase: budgets are this much longer, after stalls that recovered by themselves."""
+
+    @property
+    def quiet_windows(self) -> int:
+        """In a row, up to now, all after the last progress."""
+        return self.activity.quiet_windows
 
 
 def new_track(now: float) -> Track:
@@ -83,10 +90,11 @@ def lengthen(track: Track, phase: Phase) -> Track:
 
 
 def judged(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
-    """Ranks, and other processes that have themselves taken a step or a batch.
+    """Ranks, and other processes that train themselves: a task of a service, a child of a daemon.
 
-    Launchers and DataLoader workers are evidence, never suspects: an agent beats once when it
-    imports torch and never again, which made every torchrun job a false alarm.
+    They do once they have taken a step or a batch, or are in a phase of a training. Launchers and
+    DataLoader workers are evidence, never suspects: an agent beats once when it imports torch and
+    never again, which made every torchrun job a false alarm.
     """
     return tuple(
         (member, member.slot)
@@ -95,119 +103,179 @@ def judged(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
         and member.state not in ("Z", "X")
         and (
             member.member.role == "rank"
-            or (member.member.role == "other" and any(member.slot.progress))
+            or (
+                member.member.role == "other"
+                and (
+                    any(member.slot.progress)
+                    or (member.slot.phase_entries and member.slot.phase not in BEFORE_ANY_PHASE)
+                )
+            )
         )
     )
 
 
 def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     """The memory after one more poll."""
-    forgiven = _was_asleep(track, sample, detection)
-    if forgiven:
-        track = _forgive(track, sample)
+    slept_s = _slept_s(track, sample, detection)
+    if slept_s:
+        track = _forgive(track, sample, slept_s)
     stopped = any(member.state in ("T", "t") for member in sample.members)
-    track = _advance_ranks(track, sample, stopped=stopped, learn=not forgiven)
-    if sample.log_bytes != track.log_bytes:
-        track = _replace(track, log_bytes=sample.log_bytes, log_at=sample.at)
-    since = (
-        (track.stopped_since if track.stopped_since is not None else sample.at) if stopped else None
-    )
-    track = _replace(track, stopped_since=since, suspended_s=sample.suspended_s, begun=True)
+    ranks, progressed = _advance_ranks(track, sample, stopped=stopped, learn=not slept_s)
+    activity, survived = track.activity, track.survived
+    if activity.quiet_windows and not slept_s and any(r.changed_at == sample.at for r in ranks):
+        survived = _survived(track, sample, detection)
+    if progressed:
+        activity = activities.restarted(activity)
+    log_at = track.log_at if sample.log_bytes == track.log_bytes else sample.at
+    since: float | None = None
     if stopped:
         # Whoever stopped it will let it go on: after that it gets a fresh start.
-        track = _replace(track, log_at=sample.at, quiet_windows=0, window=None)
-    return _advance_window(track, sample, detection)
+        since = track.stopped_since if track.stopped_since is not None else sample.at
+        log_at, activity = sample.at, activities.restarted(activity)
+    return Track(
+        started_at=track.started_at,
+        ranks=ranks,
+        activity=activities.advance(activity, sample, detection),
+        progress_at=sample.at if progressed else track.progress_at,
+        log_bytes=sample.log_bytes,
+        log_at=log_at,
+        stopped_since=since,
+        suspended_s=sample.suspended_s,
+        slept_at=track.slept_at,
+        slept_s=track.slept_s,
+        survived=survived,
+        begun=True,
+        factors=track.factors,
+    )
 
 
-def _was_asleep(track: Track, sample: Sample, detection: Detection) -> bool:
-    """Whether the machine or this process slept since the last poll.
+def survived_s(track: Track, phase: Phase, now: float) -> float:
+    """The longest quiet silence in a phase that ended by itself, while it is not too long ago."""
+    length_s, ended_at = track.survived.get(phase, (0.0, 0.0))
+    return length_s if now - ended_at <= max(SURVIVED_COUNTS_S, 50 * length_s) else 0.0
+
+
+def _survived(track: Track, sample: Sample, detection: Detection) -> dict[str, tuple[float, float]]:
+    """Remember the silence that ends here, if it was quiet and is the longest of late."""
+    if not track.ranks or not activities.is_quiet(track.activity, sample, detection):
+        return track.survived
+    newest = max(track.ranks, key=lambda rank: rank.changed_at)
+    silence_s = sample.at - newest.changed_at
+    if silence_s < survived_s(track, newest.phase, sample.at):
+        return track.survived
+    return {**track.survived, newest.phase: (silence_s, sample.at)}
+
+
+def _slept_s(track: Track, sample: Sample, detection: Detection) -> float:
+    """How long the machine or this process slept before this poll, 0 when neither did.
 
     CLOCK_MONOTONIC stops in suspend, so a suspend shows in suspended_s and a pause of our own
     process in late_s.
     """
-    slept_s = 0.0
+    suspended_s = 0.0
     if sample.suspended_s is not None and track.suspended_s is not None:
-        slept_s = sample.suspended_s - track.suspended_s
-    return slept_s > 1.0 or sample.late_s > detection.late_poll_s
+        suspended_s = sample.suspended_s - track.suspended_s
+    if suspended_s > 1.0:
+        return suspended_s
+    return sample.late_s if sample.late_s > detection.late_poll_s else 0.0
 
 
-def _forgive(track: Track, sample: Sample) -> Track:
+def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
     """After a sleep everybody gets a fresh start."""
     return _replace(
         track,
-        ranks=tuple(_replace(rank, changed_at=sample.at) for rank in track.ranks),
+        ranks=tuple(
+            _replace(rank, changed_at=sample.at, step_at=sample.at) for rank in track.ranks
+        ),
         started_at=min(sample.at, track.started_at + sample.late_s),
         log_at=sample.at,
         stopped_since=None,
-        quiet_windows=0,
-        window=None,
+        activity=activities.restarted(track.activity),
+        slept_at=sample.at,
+        slept_s=slept_s,
     )
 
 
-def _advance_ranks(track: Track, sample: Sample, *, stopped: bool, learn: bool) -> Track:
+def _advance_ranks(
+    track: Track, sample: Sample, *, stopped: bool, learn: bool
+) -> tuple[tuple[RankTrack, ...], bool]:
+    """The ranks after this poll, and whether any of them progressed."""
     known = {rank.pid: rank for rank in track.ranks}
     ranks = []
     progressed = False
     for member, slot in judged(sample):
         before = known.get(member.member.pid)
-        after = _advance_rank(before, member, slot, sample.at, learn=learn)
         if before is None:
-            after = _replace(after, born_at=sample.at if track.begun else 0.0)
+            after = _first_seen(member, slot, sample.at, born=track.begun)
             # A rank that is born is life, which the windows see; its first step is progress.
             progressed = progressed or (track.begun and any(slot.progress))
-        elif after.words != before.words:
-            progressed = True
-        ranks.append(_replace(after, changed_at=sample.at) if stopped else after)
-    track = _replace(track, ranks=tuple(ranks))
-    if progressed:
-        track = _replace(track, progress_at=sample.at, quiet_windows=0, window=None)
-    return track
+        else:
+            after = _advance_rank(before, slot, sample.at, learn=learn)
+            progressed = progressed or after.words != before.words
+        if stopped:
+            after = _replace(after, changed_at=sample.at, step_at=sample.at)
+        ranks.append(after)
+    return tuple(ranks), progressed
 
 
-def _advance_rank(
-    before: RankTrack | None, member: MemberSample, slot: SlotReading, now: float, *, learn: bool
-) -> RankTrack:
-    stepped = any(slot.progress[word] for word in STEP_WORDS)
-    if before is None:
-        return RankTrack(
-            pid=member.member.pid,
-            rank=member.member.rank or 0,
-            words=slot.progress,
-            changed_at=now,
-            seen_at=now,
-            phase=slot.phase,
-            phase_entries=slot.phase_entries,
-            fresh_phase=True,
-            stepped=stepped,
-            gaps={},
-            saves_ended=slot.saves_ended,
-            saved_at=now,
-        )
-    moved = slot.progress != before.words
-    seam = slot.phase != before.phase or slot.phase_entries != before.phase_entries
-    gaps = before.gaps
-    same_phase = slot.phase == before.phase
-    steps = max(new - old for new, old in zip(slot.progress, before.words, strict=True))
-    # The first gap of a phase holds start-up, and nobody knows how long the steps took that were
-    # made while we slept.
-    usual = same_phase and not before.fresh_phase
-    if learn and moved and slot.phase in LEARNING_PHASES:
-        first_s = now - before.changed_at if usual else None
-        ring = _learn(gaps.get(slot.phase, ()), first_s, now - before.seen_at, steps)
-        gaps = {**gaps, slot.phase: ring}
-    saved = slot.saves_ended != before.saves_ended
-    return _replace(
-        before,
+def _first_seen(member: MemberSample, slot: SlotReading, now: float, *, born: bool) -> RankTrack:
+    return RankTrack(
+        pid=member.member.pid,
+        rank=member.member.rank or 0,
         words=slot.progress,
-        changed_at=now if moved or seam else before.changed_at,
+        milestone=slot.milestone,
+        changed_at=now,
         seen_at=now,
+        born_at=now if born else 0.0,
+        phase=slot.phase,
+        phase_entries=slot.phase_entries,
+        fresh_phase=True,
+        stepped=_has_stepped(slot),
+        step_at=now,
+        gaps={},
+        saves_ended=slot.saves_ended,
+        saved_at=now,
+    )
+
+
+def _has_stepped(slot: SlotReading) -> bool:
+    return any(slot.progress[word] for word in STEP_WORDS)
+
+
+def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bool) -> RankTrack:
+    words = slot.progress
+    moved = words != before.words
+    same_phase = slot.phase == before.phase
+    seam = not same_phase or slot.phase_entries != before.phase_entries
+    gaps = before.gaps
+    stepping = seam
+    if moved:
+        stepping = stepping or any(words[word] != before.words[word] for word in STEP_WORDS)
+        if learn and slot.phase in LEARNING_PHASES:
+            # The first gap of a phase holds start-up, and nobody knows how long the steps took
+            # that were made while we slept.
+            usual = same_phase and not before.fresh_phase
+            first_s = now - before.changed_at if usual else None
+            steps = max(new - old for new, old in zip(words, before.words, strict=True))
+            ring = _learn(gaps.get(slot.phase, ()), first_s, now - before.seen_at, steps)
+            gaps = {**gaps, slot.phase: ring}
+    alive = moved or seam or slot.milestone != before.milestone
+    return RankTrack(
+        pid=before.pid,
+        rank=before.rank,
+        words=words,
+        milestone=slot.milestone,
+        changed_at=now if alive else before.changed_at,
+        seen_at=now,
+        born_at=before.born_at,
         phase=slot.phase,
         phase_entries=slot.phase_entries,
         fresh_phase=not same_phase or (before.fresh_phase and not moved),
-        stepped=stepped,
+        stepped=before.stepped or (moved and _has_stepped(slot)),
+        step_at=now if stepping else before.step_at,
         gaps=gaps,
         saves_ended=slot.saves_ended,
-        saved_at=now if saved else before.saved_at,
+        saved_at=now if slot.saves_ended != before.saves_ended else before.saved_at,
     )
 
 
@@ -223,55 +291,3 @@ def _learn(
     wanted = max(0, LEARN_QUICKLY - len(ring))
     quick = (poll_s,) * min(steps - 1, wanted)
     return (*ring, *(() if first_s is None else (first_s,)), *quick)[-RING:]
-
-
-def _advance_window(track: Track, sample: Sample, detection: Detection) -> Track:
-    uninterruptible = any(member.state == "D" for member in sample.members)
-    window = track.window
-    if window is None:
-        return _replace(track, window=_open_window(sample, uninterruptible=uninterruptible))
-    if sample.at - window.at < detection.window_s:
-        if uninterruptible and not window.uninterruptible:
-            return _replace(track, window=_replace(window, uninterruptible=True))
-        return track
-    quiet = not uninterruptible and _is_quiet(window, sample, detection)
-    return _replace(
-        track,
-        quiet_windows=track.quiet_windows + 1 if quiet else 0,
-        window=_open_window(sample, uninterruptible=uninterruptible),
-    )
-
-
-def _open_window(sample: Sample, *, uninterruptible: bool) -> Window:
-    return Window(
-        at=sample.at,
-        cpu_s=sample.cpu_s,
-        io_bytes=sample.io_bytes,
-        tcp_bytes=sample.tcp_bytes,
-        births=sample.births,
-        deaths=sample.deaths,
-        uninterruptible=uninterruptible,
-    )
-
-
-def _is_quiet(window: Window, sample: Sample, detection: Detection) -> bool:
-    """Whether nothing worth calling work happened since the window opened.
-
-    CPU time decides; where it is unknown nothing is quiet. I/O and TCP bytes can only add life:
-    a platform that does not tell them needs the CPU clause alone (and more windows, see
-    required_windows).
-    """
-    if window.uninterruptible or window.cpu_s is None or sample.cpu_s is None:
-        return False
-    seconds = sample.at - window.at
-    if sample.cpu_s - window.cpu_s > detection.quiet_cpu_fraction * seconds:
-        return False
-    if window.births != sample.births or window.deaths != sample.deaths:
-        return False
-    for before, after, limit in (
-        (window.io_bytes, sample.io_bytes, detection.quiet_io_bytes_s),
-        (window.tcp_bytes, sample.tcp_bytes, detection.quiet_tcp_bytes_s),
-    ):
-        if before is not None and after is not None and after - before > limit * seconds:
-            return False
-    return True

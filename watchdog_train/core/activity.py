@@ -1,0 +1,149 @@
+"""Quiet windows: whether a whole tree does anything that could be work. Pure.
+
+A signal that the system hides is never taken for silence; what is then needed instead is said in
+`required_windows`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core.model import MemberSample, Sample, Value
+from watchdog_train.core.policy import Detection
+
+_replace = msgspec.structs.replace
+
+STATES_FOR_CPU = 5
+"""Windows without a running process that weigh as much as one in which CPU time stood still: a
+process that uses a quarter of a core is seen running in every fourth look."""
+
+
+class Window(Value, frozen=True, kw_only=True):
+    """Totals at the start of the running window."""
+
+    at: float
+    cpu_s: float | None
+    io_bytes: int | None
+    tcp_bytes: int | None
+    births: int
+    deaths: int
+    uninterruptible: bool
+    """Some member was in D state during the window."""
+    running: bool
+    """Some member was in R state at a look, or in one that is not known."""
+
+
+class Activity(Value, frozen=True, kw_only=True):
+    """How long the tree has been quiet, in whole windows up to now."""
+
+    window: Window | None = None
+    quiet_windows: int = 0
+    """In a row, nothing in them that could be work."""
+    stuck_windows: int = 0
+    """In a row, nothing in them but processes in D state."""
+    tcp_bytes: int | None = None
+    talked_at: float | None = None
+    """When a byte of a TCP connection was last seen to move, below the threshold or above."""
+
+
+def restarted(activity: Activity) -> Activity:
+    """After progress, or a sleep: only what follows is counted."""
+    if activity.window is None and not activity.quiet_windows and not activity.stuck_windows:
+        return activity
+    return _replace(activity, window=None, quiet_windows=0, stuck_windows=0)
+
+
+def advance(activity: Activity, sample: Sample, detection: Detection) -> Activity:
+    """The memory after one more poll."""
+    if sample.tcp_bytes is not None and sample.tcp_bytes != activity.tcp_bytes:
+        talked = activity.tcp_bytes is not None and sample.tcp_bytes > activity.tcp_bytes
+        activity = _replace(
+            activity,
+            tcp_bytes=sample.tcp_bytes,
+            talked_at=sample.at if talked else activity.talked_at,
+        )
+    states = {member.state for member in sample.members}
+    window = activity.window
+    if window is None:
+        return _replace(activity, window=_open(sample, states))
+    uninterruptible = window.uninterruptible or "D" in states
+    running = window.running or _may_run(sample.members, states)
+    if sample.at - window.at < detection.window_s:
+        if (uninterruptible, running) != (window.uninterruptible, window.running):
+            window = _replace(window, uninterruptible=uninterruptible, running=running)
+            return _replace(activity, window=window)
+        return activity
+    still = _stands_still(window, sample, detection, running=running)
+    return Activity(
+        window=_open(sample, states),
+        quiet_windows=activity.quiet_windows + 1 if still and not uninterruptible else 0,
+        stuck_windows=activity.stuck_windows + 1 if still else 0,
+        tcp_bytes=activity.tcp_bytes,
+        talked_at=activity.talked_at,
+    )
+
+
+def required_windows(sample: Sample, detection: Detection) -> int:
+    """More windows where the system hides a signal that could have shown life."""
+    unknown = (sample.io_bytes is None) + (sample.tcp_bytes is None)
+    cpu = 1 if sample.cpu_s is not None else STATES_FOR_CPU
+    return detection.quiet_windows * (cpu + unknown)
+
+
+def is_quiet(activity: Activity, sample: Sample, detection: Detection) -> bool:
+    """Enough windows in a row without anything that could be work."""
+    return activity.quiet_windows >= required_windows(sample, detection)
+
+
+def is_stuck(activity: Activity, sample: Sample, detection: Detection) -> bool:
+    """Quiet but for processes in D state: they wait for a disk, a network file system, a driver."""
+    return activity.stuck_windows >= required_windows(sample, detection)
+
+
+def quiet_cpu_share(sample: Sample, detection: Detection) -> float:
+    """Of one core: what a tree of this size may use and still be called quiet."""
+    return max(detection.quiet_cpu_fraction, detection.quiet_cpu_per_process * len(sample.members))
+
+
+def _open(sample: Sample, states: set[str | None]) -> Window:
+    return Window(
+        at=sample.at,
+        cpu_s=sample.cpu_s,
+        io_bytes=sample.io_bytes,
+        tcp_bytes=sample.tcp_bytes,
+        births=sample.births,
+        deaths=sample.deaths,
+        uninterruptible="D" in states,
+        running=_may_run(sample.members, states),
+    )
+
+
+def _may_run(members: tuple[MemberSample, ...], states: set[str | None]) -> bool:
+    """Somebody was seen running, or nobody's state is known."""
+    return "R" in states or not members or states == {None}
+
+
+def _stands_still(window: Window, sample: Sample, detection: Detection, *, running: bool) -> bool:
+    """Whether nothing worth calling work happened since the window opened, D states aside.
+
+    CPU time decides; where it is unknown process states take its place. I/O and TCP bytes can only
+    add life. A total that shrinks was not counted right: no silence can be told from it.
+    """
+    seconds = sample.at - window.at
+    if window.cpu_s is None or sample.cpu_s is None:
+        # A total that was lost for one look could have shown work in it.
+        if running or window.cpu_s is not sample.cpu_s:
+            return False
+    else:
+        used_s = sample.cpu_s - window.cpu_s
+        if used_s < 0 or used_s > quiet_cpu_share(sample, detection) * seconds:
+            return False
+    if window.births != sample.births or window.deaths != sample.deaths:
+        return False
+    for before, after, limit in (
+        (window.io_bytes, sample.io_bytes, detection.quiet_io_bytes_s),
+        (window.tcp_bytes, sample.tcp_bytes, detection.quiet_tcp_bytes_s),
+    ):
+        if before is not None and after is not None and after - before > limit * seconds:
+            return False
+    return True

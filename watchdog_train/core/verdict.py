@@ -1,0 +1,74 @@
+"""The judgement of one moment as a value, and the words for each kind of silence. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from watchdog_train.core.budgets import Budget
+from watchdog_train.core.model import Basis, Phase, Sample, Value
+from watchdog_train.core.track import RankTrack
+
+OVER: tuple[Phase, ...] = ("finishing", "finished")
+"""Phases in which the training itself is over."""
+BUSY: dict[Basis, Literal["busy", "uninterruptible"]] = {
+    "hard-budget": "busy",
+    "uninterruptible": "uninterruptible",
+}
+"""Suspicions that are never a stall by themselves, and the word that is said about them."""
+
+
+class Verdict(Value, frozen=True, kw_only=True):
+    """The judgement of one moment."""
+
+    kind: Literal["alive", "suspect", "stall", "stopped", "input"]
+    basis: Basis = "quiet"
+    phase: Phase = "unknown"
+    ranks: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+    age_s: float = 0.0
+    soft_s: float = 0.0
+    hard_s: float = 0.0
+    steady: bool = False
+    """All are in their training steps, and the length of those is known."""
+    stirs: bool = False
+    """There are signs of life that are too weak to be work."""
+    least_s: float = 0.0
+    """No stall before so much silence, whatever patience says, unless the stacks prove it."""
+    unsaved_s: float = 0.0
+    """Work that a false alarm would throw away: from the last finished save to the last progress.
+    The silence itself is no work."""
+    may_be_through: bool = False
+    """A rank has ended, maybe well: the others may be saving what is complete."""
+    progress_at: float = 0.0
+    why: str = ""
+
+
+def quiet_words(rank: RankTrack, budget: Budget, age_s: float, *, has_slot: bool) -> str:
+    """Silent and quiet."""
+    source = "learnt from this run" if budget.learnt else "default"
+    what = f"rank {rank.rank} made no progress" if has_slot else "no output and no heartbeat"
+    return (
+        f"{what} for {age_s:.0f} s in phase {rank.phase} (limit {budget.soft_s:.0f} s, {source}), "
+        "and the whole job is quiet: no CPU, no I/O, no process born or ended"
+    )
+
+
+def busy_words(sample: Sample, found: Verdict, *, quiet: bool) -> str:
+    """Over the hard limit, but not quiet everywhere."""
+    why = f"no progress for {found.age_s:.0f} s in phase {found.phase} (limit {found.hard_s:.0f} s)"
+    if quiet:
+        return f"{why}, but another rank is within its own limit"
+    if sample.cpu_s is None:
+        return f"{why}, and nothing tells whether the job works: its CPU time is not known"
+    return f"{why}, but the job is busy"
+
+
+def stuck_words(sample: Sample, found: Verdict) -> str:
+    """Held by the kernel."""
+    pids = [str(m.member.pid) for m in sample.members if m.state == "D"]
+    return (
+        f"no progress for {found.age_s:.0f} s in phase {found.phase}, and the job waits in the "
+        "kernel (state D) for a disk, a network file system or a driver: pid "
+        + (", ".join(pids[:8]) or "unknown")
+        + "; no signal ends such a wait"
+    )
