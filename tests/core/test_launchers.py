@@ -6,6 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from watchdog_train.core.command_line import find, starts_ranks
 from watchdog_train.core.ladder import first_plan
 from watchdog_train.core.launchers import Launcher, describe, environment, rank_streams
 from watchdog_train.core.policy import Policy
+from watchdog_train.report.narrative import opening_lines
 from watchdog_train.supervisor.launcher import CONFIG_CAP_BYTES, launcher_of
 
 SHARE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -270,8 +272,6 @@ def test_streams_for_ranks(command: str, streams: int) -> None:
 
 def test_every_plan_has_a_rendezvous_of_its_own() -> None:
     """The plan says it, so a person can repeat the attempt; a remedy's variables come on top."""
-    import msgspec
-
     launcher = Launcher(family="torchrun", nodes=1, processes=2)
     state = fold((msgspec.structs.replace(RUN_STARTED, launcher=launcher),))
     first = first_plan(state, Policy(), {})
@@ -280,3 +280,23 @@ def test_every_plan_has_a_rendezvous_of_its_own() -> None:
     assert second.env["PET_RDZV_ID"] == "r-2"
     assert second.env["PET_LOG_DIR"] == "/r/attempts/0002/torchrun"
     assert plan().env == {}
+
+
+def test_the_opening_says_what_the_launchers_own_restarts_mean() -> None:
+    """They are kept, and come first; a shared store that the user wants is named with its price."""
+
+    def opening(command: str, env: dict[str, str]) -> str:
+        launcher = launcher_of(shlex.split(command), env, "/")
+        started = msgspec.structs.replace(RUN_STARTED, launcher=launcher)
+        state = fold((started,))
+        lines = opening_lines(state=state, policy=Policy(), watching_pid=1, files="x")
+        return "\n".join(line for line in lines if "restarts ranks" in line)
+
+    assert opening("torchrun t.py", {}) == ""
+    kept = opening("torchrun --max-restarts=3 t.py", {})
+    assert "torchrun restarts ranks that fail itself, 3 times in each attempt" in kept
+    assert SHARE not in kept
+    assert "2 times" in opening("accelerate launch --max_restarts 2 t.py", {})
+    assert f"{SHARE} is as you have set it" in opening(
+        "torchrun t.py", {SHARE: "0"} | {"PET_MAX_RESTARTS": "1"}
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_train.core.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.core.model import RunProgress
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
@@ -38,8 +39,24 @@ def opening_lines(
     return prefixed(
         f"{run}, files in {words.short_path(files, state.cwd)}",
         _on_a_hang(policy),
+        *_own_restarts(state.launcher),
         "wtrain status | Ctrl-C saves and stops, twice kills",
     )
+
+
+def _own_restarts(launcher: Launcher | None) -> tuple[str, ...]:
+    """What a launcher's own --max-restarts means: it is kept, and comes before ours."""
+    if launcher is None or not launcher.max_restarts:
+        return ()
+    times = words.count(launcher.max_restarts, "time")
+    line = (
+        f"{launcher.family} restarts ranks that fail itself, {times} in each attempt: they begin "
+        "as the attempt began, with no newer checkpoint from wtrain; a hang, and what it gives up "
+        "on, is wtrain's"
+    )
+    if "store" in launcher.settled:
+        line += f"; {SHARED_STORE_OFF} is as you have set it, without 1 many of these fail"
+    return (line,)
 
 
 def _on_a_hang(policy: Policy) -> str:

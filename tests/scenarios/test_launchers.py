@@ -1,0 +1,229 @@
+"""Programs under torchrun and accelerate, unmodified: caught, dumped, resumed, told apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import (
+    assert_asked_before_killed,
+    assert_evidence_came_first,
+    assert_log_is_sound,
+    assert_never_killed,
+    assert_tree_is_gone,
+    last_line,
+)
+from tests.support import (
+    PROGRAMS,
+    CompletedRun,
+    bin_path,
+    run_wtrain,
+    scenario_environment,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+TORCHRUN = str(bin_path("torchrun"))
+ACCELERATE = (
+    str(bin_path("accelerate")), "launch", "--num_machines=1", "--mixed_precision=no",
+    "--dynamo_backend=no",
+)  # fmt: skip
+LOOP = str(PROGRAMS / "accelerate_loop.py")
+RESUME = ("--resume-arg", "--resume {checkpoint}")
+
+
+def plans(run: CompletedRun) -> list[dict[str, str]]:
+    """The variables of each attempt's plan."""
+    return [event["plan"]["env"] for event in run.of_type("attempt_launching")]
+
+
+def hung_and_came_home(run: CompletedRun, roles: list[str]) -> None:
+    """The main path: one stall, a bundle of everybody, an orderly end, and the training's."""
+    assert run.returncode == 0, run.describe()
+    assert_log_is_sound(run)
+    assert_evidence_came_first(run)
+    assert_asked_before_killed(run)
+    assert_tree_is_gone(run)
+    seen = sorted(process["role"] for process in run.only("evidence_collected")["processes"])
+    assert seen == sorted(roles), run.describe()
+    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
+
+
+@pytest.mark.timeout(230)
+def test_accelerate_with_two_processes(tmp_path: Path) -> None:
+    """A hang of rank 1: both ranks and the launcher are dumped, save_state's directory is used."""
+    config = write_fast_config(tmp_path)
+    command = (*ACCELERATE, "--multi_gpu", "--num_processes=2", LOOP)
+    run = run_wtrain(
+        "run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path, timeout_s=210
+    )
+    hung_and_came_home(run, ["launcher", "rank", "rank"])
+    assert Path(run.only("checkpoint_chosen")["path"]).name == "step_10"
+    assert last_line(run.stdout) == "finished step=40 ranks=2"
+    assert all(env["PET_STANDALONE"] == "1" for env in plans(run))
+    shown = run_wtrain("logs", "--rank", "1", "--attempt", "2", cwd=tmp_path).check(0).stdout
+    assert shown == "rank 1 resumed at step 10\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(230)
+def test_accelerate_with_one_process(tmp_path: Path) -> None:
+    """Its launcher is not a rank, the script is; the DataLoader's worker is told from both."""
+    config = write_fast_config(tmp_path)
+    command = (*ACCELERATE, "--cpu", "--num_processes=1", LOOP, "--workers=1")
+    run = run_wtrain(
+        "run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path, timeout_s=210
+    )
+    hung_and_came_home(run, ["launcher", "rank", "worker"])
+    assert last_line(run.stdout) == "finished step=40 ranks=1"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_torchruns_own_restart(tmp_path: Path) -> None:
+    """It is the user's: a killed rank brings new ranks in the same attempt, and no alarm."""
+    script = tmp_path / "restarted.py"
+    script.write_text(
+        "import os, signal, time\nimport torch\nimport torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\nrank = dist.get_rank()\n"
+        "again = os.environ['TORCHELASTIC_RESTART_COUNT'] != '0'\n"
+        "print('round', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(40):\n"
+        "    if rank == 1 and step == 20 and not again: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    model(torch.ones(2, 4)).sum().backward()\n"
+        "    optimizer.step()\n    optimizer.zero_grad()\n    time.sleep(0.1)\n"
+        "dist.barrier()\ndist.destroy_process_group()\n"
+    )
+    config = write_fast_config(tmp_path)
+    launch = (TORCHRUN, "--nproc-per-node=2", "--max-restarts=2", str(script))
+    run = run_wtrain("run", "--config", str(config), "--", *launch, cwd=tmp_path, timeout_s=130)
+    assert run.returncode == 0, run.describe()
+    assert_never_killed(run)
+    assert "torchrun restarts ranks that fail itself, 2 times in each attempt" in run.stderr
+    shown = run_wtrain("logs", "--rank", "1", cwd=tmp_path).check(0).stdout
+    assert [line for line in shown.splitlines() if line.startswith("round")] == [
+        "round 0",
+        "round 1",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(100)
+def test_the_users_own_choices_stay(tmp_path: Path) -> None:
+    """Its port, its tee and its log directory are used; then lines are found by their marks."""
+    script = tmp_path / "say.py"
+    script.write_text("import os\nprint('port', os.environ['MASTER_PORT'], flush=True)\n")
+    port = "29577"
+    launch = (TORCHRUN, "--nproc-per-node=2", f"--master-port={port}", "--tee=3", "--log-dir=mine")
+    run = run_wtrain("run", "--", *launch, str(script), cwd=tmp_path, timeout_s=90).check(0)
+    assert sorted(run.stdout.splitlines()) == [f"[default{n}]:port {port}" for n in (0, 1)]
+    assert set(plans(run)[0]) == {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "PET_RDZV_ID"}
+    logs = {path.read_text() for path in (tmp_path / "mine").rglob("stdout.log")}
+    assert logs == {f"port {port}\n"}
+    assert not (run.run_dir / "attempts/0001/ranks").exists()
+    shown = run_wtrain("logs", "--rank", "1", cwd=tmp_path).check(0).stdout
+    assert shown == f"[default1]:port {port}\n"
+
+
+BARS = """\
+import os, sys, time
+rank = os.environ["RANK"]
+size = os.get_terminal_size(1)
+sys.stdout.write(f"{rank} {sys.stdout.isatty()} {sys.stderr.isatty()} {tuple(size)}\\n")
+for number in range(5):
+    sys.stdout.write(f"out {rank} {number}\\n")
+    sys.stderr.write(f"err {rank} {number}\\n")
+if rank == "0":
+    for percent in range(0, 101, 20):
+        sys.stderr.write(f"\\r{percent:3} %")
+        time.sleep(0.01)
+sys.stdout.write("half a ")
+sys.stdout.write(f"line {rank}\\n")
+"""
+"""Each write() is one of the process, as torchrun starts ranks with -u."""
+
+
+def on_a_terminal(command: list[str], cwd: Path) -> bytes:
+    """What a terminal of 91 columns gets to see of a command."""
+    master, slave = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 31, 91, 0, 0))
+    cwd.mkdir(exist_ok=True)
+    environment = {**scenario_environment(cwd), "TERM": "xterm"}
+    process = subprocess.Popen(
+        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave
+    )
+    os.close(slave)
+    seen = b""
+    try:
+        while block := os.read(master, 65536):
+            seen += block
+    except OSError:  # EIO: the last writer is gone
+        pass
+    os.close(master)
+    assert process.wait(30) == 0, seen
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks have streams of their own on Linux only")
+@pytest.mark.timeout(120)
+def test_a_terminal_shows_what_it_shows_without_us(tmp_path: Path) -> None:
+    """Terminal, size, bars, half lines and the order within a rank, although ranks are told apart.
+
+    With one rank the bytes are the same; with two, those of each rank.
+    """
+    script = tmp_path / "bars.py"
+    script.write_text(BARS)
+    for ranks in (1, 2):
+        command = [TORCHRUN, f"--nproc-per-node={ranks}", str(script)]
+        alone = on_a_terminal(command, tmp_path / "alone")
+        quiet = [str(bin_path("wtrain")), "run", "--quiet", "--", *command]
+        cwd = tmp_path / f"with-{ranks}"
+        ours = on_a_terminal(quiet, cwd)
+        lines = [line for line in ours.split(b"\n") if not line.startswith(b"wtrain: ")]
+        if ranks == 1:
+            assert b"\n".join(lines) == alone
+        own = [
+            (cwd / f"wtrain-runs/latest/attempts/0001/ranks/{rank}/output.log").read_bytes()
+            for rank in range(ranks)
+        ]
+        for rank, text in enumerate(own):
+            assert text.startswith(b"%d True True (91, 31)\n" % rank)
+            assert text.endswith(b"half a line %d\n" % rank)
+            written = [line for line in text.split(b"\n") if line[:4] in (b"out ", b"err ")]
+            assert len(written) == 10
+            for seen in (alone, ours):
+                positions = [seen.index(line) for line in written]
+                assert positions == sorted(positions), (rank, seen)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_uv_run_torchrun(tmp_path: Path) -> None:
+    """A wrapper before the launcher changes nothing of all this."""
+    config = write_fast_config(tmp_path)
+    launch = (str(bin_path("uv")), "run", "--no-project", "--offline", TORCHRUN, "--standalone")
+    program = str(PROGRAMS / "rank_sleeps.py")
+    run = run_wtrain(
+        "run", "--config", str(config), *RESUME, "--", *launch, "--nproc-per-node=2", program,
+        cwd=tmp_path, timeout_s=140,
+    )  # fmt: skip
+    seen = [process["role"] for process in run.only("evidence_collected")["processes"]]
+    assert sorted(role for role in seen if role != "other") == ["launcher", "rank", "rank"]
+    assert run.returncode == 0, run.describe()
+    assert_tree_is_gone(run)
+    launcher = json.loads((run.run_dir / "events.jsonl").read_bytes().splitlines()[0])["launcher"]
+    assert launcher["settled"] == ["rendezvous", "id"]
