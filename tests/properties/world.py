@@ -74,6 +74,7 @@ def policy(**recovery: Any) -> Policy:
         stopping=Stopping(
             grace_s=6.0,
             ask_s=8.0,
+            ask_most_s=20.0,
             hang_grace_s=2.0,
             helpers_s=2.0,
             keeper_s=2.0,
@@ -313,10 +314,16 @@ class World(Machine):
             case a.AskStop():
                 self.sequence += 1
                 yield e.StopAsked(
-                    sequence=self.sequence, can_be_asked=action.can_be_asked, why=action.why
+                    sequence=self.sequence,
+                    can_be_asked=action.can_be_asked,
+                    why=action.why,
+                    step=action.step,
+                    expects_save=action.expects_save,
                 )
                 attempt = self.attempts[-1]
                 if not attempt.hung and attempt.root.alive and attempt.root.state == "S":
+                    if action.expects_save:
+                        self.save = a.SaveReport(path="/out/1", step=1, t=1e9 + self.now)
                     self.finish_training(attempt, 0, None)
             case a.AskSave():
                 self.sequence += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone
 from tests.support import (
-    EXAMPLES,
+    PROGRAMS,
+    CompletedRun,
     RunningWtrain,
+    bin_path,
     program_command,
     run_wtrain,
     start_wtrain,
+    wait_until,
     write_fast_config,
 )
 
@@ -93,18 +97,103 @@ def test_stop_while_a_hang_is_handled(tmp_path: Path) -> None:
     assert len(run.of_type("attempt_launched")) == 1, run.describe()
 
 
+def start_loop(cwd: Path, *args: str, ask_s: float = 10.0) -> RunningWtrain:
+    """A loop that asks should_stop(), at a step; `ask_s`: how long its answer may take."""
+    config = write_fast_config(cwd)
+    config.write_text(config.read_text().replace("ask_s: 10", f"ask_s: {ask_s}"))
+    command = program_command("asks_to_stop.py", *args)
+    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=cwd)
+    running.wait_for("first_step", 60)
+    return running
+
+
+def signalled(run: CompletedRun) -> list[int]:
+    return [event["signal"] for event in run.of_type("signalled")]
+
+
+def test_a_loop_that_asks_ends_by_itself(tmp_path: Path) -> None:
+    """Ctrl-C: nobody is signalled, the loop saves its newest step and ends; exit 130."""
+    running = start_loop(tmp_path)
+    run_wtrain("save", cwd=tmp_path).check(78)
+    running.send(signal.SIGINT)
+    run = running.result(60).check(130)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    assert not signalled(run), run.describe()
+    asked = run.only("stop_asked")
+    assert not asked["expects_save"]
+    assert run.only("request_answered")["request"] == "stop"
+    step = int(re.search(r"stopped step=(\d+)", run.stdout)[1])  # type: ignore[index]
+    assert step >= asked["step"]
+    assert (tmp_path / f"checkpoints-0/step-{step:06d}.pt").exists()
+    assert run.only("attempt_exited")["code"] == 0
+    assert run.only("run_finished")["warning"] is None
+
+
+@pytest.mark.slow
+def test_an_evaluation_may_go_on_before_the_answer(tmp_path: Path) -> None:
+    """A request is read after a step: an evaluation longer than the limit costs no work."""
+    running = start_loop(tmp_path, "--eval-s", "14", ask_s=10.0)
+    (tmp_path / "evaluate").touch()
+    wait_until((tmp_path / "evaluating").exists, 30, "it evaluates")
+    running.send(signal.SIGINT)
+    run = running.result(60).check(130)
+    assert not signalled(run), run.describe()
+    assert "stopped step=" in run.stdout
+
+
+def test_a_loop_that_does_not_answer_is_ended(tmp_path: Path) -> None:
+    """It has had its time, and several steps: then SIGTERM, with the reason."""
+    running = start_loop(tmp_path, "--deaf", ask_s=1.0)
+    run_wtrain("stop", cwd=tmp_path).check(0)
+    run = running.result(60).check(77)
+    assert_tree_is_gone(run)
+    assert signalled(run)[0] == signal.SIGTERM
+    assert "it has not ended within" in run.of_type("signalling")[0]["why"]
+    assert not run.of_type("request_answered")
+
+
+def test_a_script_that_cannot_be_asked_is_called_so(tmp_path: Path) -> None:
+    """In the words of the run, and in those of a request to save."""
+    running = start_training(tmp_path)
+    refused = run_wtrain("save", cwd=tmp_path).check(78)
+    assert "cannot be asked to save" in refused.stderr
+    assert "cannot be asked to save" in run_wtrain("status", cwd=tmp_path).stdout
+    running.send(signal.SIGINT)
+    run = running.result(60).check(130)
+    assert "it cannot be asked to save first" in run.of_type("signalling")[0]["why"]
+    assert "cannot be asked to save" in run.stderr
+
+
+@pytest.mark.slow
+def test_a_save_under_way_is_not_interrupted(tmp_path: Path) -> None:
+    """A slow save of a script that cannot be asked: Ctrl-C waits for its end."""
+    config = write_fast_config(tmp_path)
+    config.write_text(config.read_text().replace("grace_s: 5", "grace_s: 60", 1))
+    command = program_command("big_save.py")
+    running = start_wtrain(
+        *("run", "--config", str(config), "--", *command), cwd=tmp_path, env={"LONG_S": "4"}
+    )
+    running.wait_for("progress", 60, lambda e: any(r["phase"] == "checkpoint" for r in e["ranks"]))
+    running.send(signal.SIGINT)
+    run = running.result(60).check(130)
+    (noticed,) = [event for event in run.of_type("noticed") if event["kind"] == "save"]
+    assert noticed["seq"] < run.of_type("signalling")[0]["seq"]
+    assert (tmp_path / "big.pt").stat().st_size > 4 * 200_000
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(170)
-def test_trainer_saves_before_it_stops(tmp_path: Path) -> None:
-    """A Hugging Face training that is asked to stop saves first, at a step of its own."""
+def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
+    """Two ranks that wait for each other at every step agree on the one to stop at."""
     config = write_fast_config(tmp_path)
-    command = program_command(str(EXAMPLES / "hf_trainer.py"), "--max_steps", "2000")
+    torchrun = [str(bin_path("torchrun")), "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, str(PROGRAMS / "asks_to_stop.py")]
     running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
-    running.wait_for("first_step", 90)
-    run_wtrain("stop", cwd=tmp_path).check(0)
-    run = running.result(90).check(77)
-    assert_tree_is_gone(run)
-    steps = [int(path.name.split("-")[1]) for path in tmp_path.glob("hf-output/checkpoint-*")]
-    assert steps, run.describe()
-    listed = run_wtrain("checkpoints", "hf-output", "--json", cwd=tmp_path).check(0).json()
-    assert Path(listed["newest_whole"]).name == f"checkpoint-{max(steps)}"
+    running.wait_for("first_step", 120)
+    running.send(signal.SIGINT)
+    run = running.result(90).check(130)
+    assert not signalled(run), run.describe()
+    steps = re.findall(r"stopped step=(\d+) rank=(\d)", run.stdout)
+    assert {rank for _, rank in steps} == {"0", "1"}, run.describe()
+    assert len({step for step, _ in steps}) == 1, steps

@@ -175,6 +175,7 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
         progress=progress.progress,
         places=_places(sample, state),
         can_save=any(slot.can_save for _, slot in measured),
+        can_stop=any(slot.can_stop for _, slot in measured),
     )
 
 

@@ -40,29 +40,28 @@ def save(run_ref: str | None, wait: bool, runs_dir: Path | None) -> None:
     reading = read_run(run)
     refuse_unreadable(reading)
     if reading.state.finished:
-        raise WtrainError(
-            f"the run has ended already: {reading.state.outcome}",
-            context=run.run_id,
-            reference="run-finished",
-        )
+        raise _ended(run, reading.state.outcome)
     live = look(reading)
     try:
         if live.supervisor_alive is not False:
-            _through_supervisor(run, wait=wait)
+            _through_supervisor(reading, live, wait=wait)
         else:
             _without_supervisor(reading, live, wait=wait)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _through_supervisor(run: RunDirectory, *, wait: bool) -> None:
+def _through_supervisor(reading: RunReading, live: Live, *, wait: bool) -> None:
     from watchdog_train.cli.watching import EventWatch
-    from watchdog_train.core.events import SaveProven, SaveRequested
+    from watchdog_train.core.events import RunFinished, SaveProven, SaveRequested
     from watchdog_train.store import requests
 
+    run = reading.run
     watch = EventWatch(run)
     requests.post(run, "save", "wtrain save")
-    asked = watch.wait(lambda event: isinstance(event, SaveRequested), ANSWER_S)
+    asked = watch.wait(lambda event: isinstance(event, SaveRequested | RunFinished), ANSWER_S)
+    if isinstance(asked, RunFinished):
+        raise _ended(run, asked.outcome)
     if not isinstance(asked, SaveRequested):
         raise WtrainError(
             f"the supervisor has not taken the request within {ANSWER_S:.0f} s",
@@ -72,15 +71,25 @@ def _through_supervisor(run: RunDirectory, *, wait: bool) -> None:
             exit_code=EXIT_RETRY_ELSEWHERE,
         )
     if not asked.can_be_asked:
-        raise _cannot_be_asked(run)
-    click.echo(f"wtrain: asked {run.run_id} to save", err=True)
+        raise _cannot_be_asked(reading, live)
+    click.echo(f"wtrain: asked {run.run_id} to save, which it does after a step", err=True)
     if not wait:
         return
     proven = watch.wait(
-        lambda event: isinstance(event, SaveProven) and event.sequence >= asked.sequence, SAVE_S
+        lambda event: (
+            isinstance(event, RunFinished)
+            or (
+                isinstance(event, SaveProven)
+                and event.request == "save"
+                and event.sequence >= asked.sequence
+            )
+        ),
+        SAVE_S,
     )
+    if isinstance(proven, RunFinished):
+        raise _ended(run, proven.outcome)
     if not isinstance(proven, SaveProven):
-        raise _not_seen(run)
+        raise _not_seen(run, taken=watch.state.save_answered >= asked.sequence)
     step = "" if proven.step is None else f" (step {proven.step:,})"
     click.echo(f"wtrain: saved and checked whole: {_shown(proven.path)}{step}", err=True)
 
@@ -89,7 +98,7 @@ def _without_supervisor(reading: RunReading, live: Live, *, wait: bool) -> None:
     """Raise the word of the control page ourselves, as the only one who holds the run."""
     run = reading.run
     if not live.here or not live.can_save:
-        raise _cannot_be_asked(run)
+        raise _cannot_be_asked(reading, live)
     asked_at = time.time()
     _raise_save_request(reading)
     click.echo(f"wtrain: asked {run.run_id} to save; its supervisor is dead", err=True)
@@ -109,7 +118,7 @@ def _raise_save_request(reading: RunReading) -> None:
 
     run, slot_dir = reading.run, reading.state.slot_dir
     if slot_dir is None:
-        raise _cannot_be_asked(run)
+        raise _not_seen(run, taken=False)
     system = current()
     me = system.identity(os.getpid()) or ProcessId(os.getpid(), 0)
     who = Holder(pid=me.pid, start=me.start, host=socket.gethostname(), boot_id=system.boot_id())
@@ -142,7 +151,7 @@ def _wait_for_record(reading: RunReading, asked_at: float) -> None:
             click.echo(f"wtrain: saved, as the training says, not checked: {path}", err=True)
             return
         time.sleep(POLL_S)
-    raise _not_seen(run)
+    raise _not_seen(run, taken=False)
 
 
 def _shown(path: str) -> str:
@@ -151,19 +160,42 @@ def _shown(path: str) -> str:
     return short_path(path, os.getcwd())
 
 
-def _cannot_be_asked(run: RunDirectory) -> WtrainError:
+def _cannot_be_asked(reading: RunReading, live: Live) -> WtrainError:
+    attempt = reading.state.attempt
+    if attempt is None or attempt.first_step_s is None:
+        hint = "no training step was seen yet: ask again when it trains"
+    elif live.can_stop:
+        hint = (
+            "its loop asks watchdog_train.should_stop(): "
+            f"wtrain stop {reading.run.run_id} lets it save and end"
+        )
+    else:
+        hint = (
+            "a Hugging Face Trainer listens by itself; a loop of your own may ask"
+            " watchdog_train.should_stop(), save and end"
+        )
     return WtrainError(
         "this training cannot be asked to save: nothing in it listens",
-        context=run.run_id,
-        hint="a Hugging Face Trainer listens by itself; a loop of your own may ask"
-        " watchdog_train.should_stop(), save and end",
+        context=reading.run.run_id,
+        hint=hint,
         reference="save-cannot-be-asked",
     )
 
 
-def _not_seen(run: RunDirectory) -> WtrainError:
+def _ended(run: RunDirectory, outcome: str | None) -> WtrainError:
     return WtrainError(
-        "training was asked to save, and no finished save has been seen since",
+        f"the run has ended already: {outcome}", context=run.run_id, reference="run-finished"
+    )
+
+
+def _not_seen(run: RunDirectory, *, taken: bool) -> WtrainError:
+    what = (
+        "the training has taken the request to save, and no finished save has been seen since"
+        if taken
+        else "training was asked to save, and no step has ended since that could take the request"
+    )
+    return WtrainError(
+        what,
         context=run.run_id,
         hint=f"wtrain status {run.run_id}",
         reference="save-not-seen",

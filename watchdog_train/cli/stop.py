@@ -108,7 +108,9 @@ def _limit_s(run: RunDirectory, mode: Literal["soft", "now"]) -> float:
         return UNKNOWN_LIMITS_S
     total_s = stopping.helpers_s + stopping.keeper_s + 2 * stopping.kill_s + MARGIN_S
     if mode == "soft":
-        total_s += stopping.ask_s + stopping.grace_s + stopping.hang_grace_s
+        total_s += (
+            max(stopping.ask_s, stopping.ask_most_s) + stopping.grace_s + stopping.hang_grace_s
+        )
     return total_s
 
 

@@ -95,7 +95,8 @@ def should_stop():
         if not slot.supervised:
             return False
         words = slot.words
-        words[L.W_CAN_BE_ASKED] |= 2
+        if not words[L.W_CAN_BE_ASKED] & 2 and control.can_be_asked():
+            words[L.W_CAN_BE_ASKED] |= 2
         return control.stop_due(max(words[L.W_OPTIMIZER_STEPS], words[L.W_FRAMEWORK_STEP]))
     except Exception:
         return False

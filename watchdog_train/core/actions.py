@@ -137,6 +137,10 @@ class Signal(Value, frozen=True, kw_only=True):
 class AskStop(Value, frozen=True, kw_only=True):
     can_be_asked: bool
     why: str
+    step: int | None
+    """The newest step at that moment."""
+    expects_save: bool
+    """It saves before it ends."""
 
 
 class AskSave(Value, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from watchdog_train.core.actions import (
     Observation,
     Record,
     StartEvidence,
-    StartSurvey,
     TaskName,
     Wait,
 )
@@ -26,31 +25,6 @@ from watchdog_train.core.state import StallRecord, State
 
 KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}
 """A bundle's reason in the words of its verdict."""
-SAVE_PROOF_S = 60.0
-"""A save that no survey has found whole by then is not looked at again."""
-
-
-def save_proof(
-    observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
-) -> Action | None:
-    """After a save-request: a whole checkpoint that a hook saw finished since is the proof."""
-    save = observation.last_save
-    attempt = state.attempt
-    if state.save_requested <= state.save_proven or save is None or save.t < state.save_wall:
-        return None
-    # After the end the survey belongs to the next plan: here it is only read.
-    running = attempt is not None and not attempt.ended
-    if observation.survey is None:
-        old = observation.wall - save.t > SAVE_PROOF_S
-        if old or not running or "survey" in observation.running:
-            return None
-        return StartSurvey(level="quick")
-    whole = {finding.path for finding in observation.survey.findings if finding.whole}
-    consumes: tuple[TaskName, ...] = ("survey",) if running else ()
-    if save.path not in whole:
-        return Record(events=(), consumes=consumes) if running else None
-    proven = e.SaveProven(sequence=state.save_requested, path=save.path, step=save.step)
-    return Record(events=(proven,), consumes=consumes)
 
 
 def drop_stale(
@@ -70,7 +44,7 @@ def drop_stale(
     ):
         stale.append("look")
     winding_up = attempt is not None and attempt.ended and not attempt.tree_gone
-    if observation.survey is not None and winding_up:
+    if observation.survey is not None and winding_up and state.stop is None:
         stale.append("survey")
     return Record(events=(), consumes=tuple(stale)) if stale else None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from watchdog_train.core import asking, kill, ladder
 from watchdog_train.core import events as e
-from watchdog_train.core import kill, ladder
 from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
 from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.outcome import finish
@@ -36,6 +36,8 @@ def between_attempts(
             left_s = observation.now - attempt.ended_mono
             if left_s < policy.stopping.outlive_s:
                 return Wait(until=observation.now + 0.5)
+        if asking.looks_for_proof(observation, state):
+            return Wait(until=observation.now + 0.05)
         return Record(events=(finish(state),))
     if state.next_plan is not None:
         if state.backoff_until is not None and observation.now < state.backoff_until:

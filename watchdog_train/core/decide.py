@@ -12,12 +12,10 @@ from typing import Literal
 
 import msgspec
 
+from watchdog_train.core import asking, kill
 from watchdog_train.core import events as e
-from watchdog_train.core import kill
 from watchdog_train.core.actions import (
     Action,
-    AskSave,
-    AskStop,
     CleanUp,
     Observation,
     Record,
@@ -29,7 +27,6 @@ from watchdog_train.core.answers import (
     collecting,
     drop_stale,
     present_stall,
-    save_proof,
     start_evidence,
 )
 from watchdog_train.core.between import between_attempts
@@ -75,8 +72,7 @@ def _answer_request(
             event = e.StopRequested(by=request.by, mode=mode, exit_code=code)
             return Record(events=(event,))
         case "save":
-            asked = any(m.slot is not None and m.slot.can_save for m in observation.sample.members)
-            return AskSave(can_be_asked=asked, by=request.by)
+            return asking.ask_save(observation, request.by)
         case "dump":
             if collecting(state) or not kill.live(observation.sample):
                 # The bundle under way answers it; of nobody there is nothing to dump.
@@ -166,7 +162,10 @@ def _pursue_kill(
     attempt = state.attempt
     if attempt is None or attempt.tree_gone or state.survivors:
         return None
-    return kill.pursue(state, observation.sample, observation.now, policy.stopping)
+    ask_until = asking.ask_until(observation, state, policy.stopping)
+    return kill.pursue(
+        state, observation.sample, observation.now, policy.stopping, ask_until=ask_until
+    )
 
 
 def _wind_up(
@@ -213,26 +212,6 @@ def _hurried(state: State) -> bool:
     return state.stop is not None and state.stop.mode == "now"
 
 
-def _stop(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
-) -> Action | None:
-    """A user's stop: ask where the script can be asked, else the root gets the word."""
-    attempt = state.attempt
-    if state.stop is None or state.kill is not None:
-        return None
-    if attempt is None or not attempt.launched or attempt.ended:
-        return None
-    stall = present_stall(state)
-    pending = stall is not None and not stall.collected
-    if state.stop.mode == "soft" and (pending or collecting(state)):
-        return None  # the dumps are on disk before the first signal
-    if state.stop.mode == "now":
-        return kill.begin("now", state, observation.sample, state.stop.by)
-    if any(m.slot is not None and m.slot.can_stop for m in observation.sample.members):
-        return AskStop(can_be_asked=True, why=f"{state.stop.by}: asked training to save and stop")
-    return kill.begin("stop", state, observation.sample, state.stop.by)
-
-
 def _pursue_stall(
     observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
@@ -261,10 +240,10 @@ RULES: tuple[Rule, ...] = (
     _record_news,
     _record_exit,
     bring_home,
-    save_proof,
+    asking.prove,
     drop_stale,
     _pursue_kill,
-    _stop,
+    asking.stop,
     _wind_up,
     between_attempts,
     _pursue_stall,

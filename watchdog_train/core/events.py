@@ -191,10 +191,26 @@ class StallRecovered(Event, frozen=True, kw_only=True):
     why: str
 
 
-class Noticed(Event, frozen=True, kw_only=True):
-    """Something a person should know that is no stall: stopped, waiting for input, busy."""
+NoticeKind = Literal[
+    "stopped",
+    "input",
+    "busy",
+    "uninterruptible",
+    "suspended",
+    "client",
+    "keeper",
+    "save",
+    "save-late",
+    "not-whole",
+]
 
-    kind: Literal["stopped", "input", "busy", "uninterruptible", "suspended", "client", "keeper"]
+
+class Noticed(Event, frozen=True, kw_only=True):
+    """Something a person should know that is no stall: stopped, waiting for input, busy, a save
+    that a stop waits for, that nobody makes, or that is not whole.
+    """
+
+    kind: NoticeKind
     pids: tuple[int, ...]
     why: str
 
@@ -238,9 +254,12 @@ class SaveRequested(Event, frozen=True, kw_only=True):
 
 
 class SaveProven(Event, frozen=True, kw_only=True):
+    """A checkpoint that was finished after the request has been found whole."""
+
     sequence: int
     path: str
     step: int | None
+    request: Literal["save", "stop"] = "save"
 
 
 class StopAsked(Event, frozen=True, kw_only=True):
@@ -249,6 +268,18 @@ class StopAsked(Event, frozen=True, kw_only=True):
     sequence: int
     can_be_asked: bool
     why: str
+    step: int | None = None
+    """The newest step at that moment."""
+    expects_save: bool = False
+    """It saves before it ends."""
+
+
+class RequestAnswered(Event, frozen=True, kw_only=True):
+    """A rank has taken a request from the control page, at the end of a step."""
+
+    request: Literal["save", "stop"]
+    sequence: int
+    step: int | None
 
 
 KillStage = Literal["ask", "root", "freeze", "terminate", "kill", "helpers", "launchers", "keeper"]
@@ -412,6 +443,7 @@ AnyEvent = (
     | SaveRequested
     | SaveProven
     | StopAsked
+    | RequestAnswered
     | Signalling
     | Signalled
     | SurvivedKill

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core import events as e
+from watchdog_train.core import evolve_ending as ending
 from watchdog_train.core.model import ProcessId, RunProgress
 from watchdog_train.core.rank_gone import recorded
-from watchdog_train.core.state import LASTING, AttemptRecord, Kill, StallRecord, State, StopRequest
+from watchdog_train.core.state import LASTING, AttemptRecord, StallRecord, State
 from watchdog_train.core.takeover import adopted, reopened
 
 _replace = msgspec.structs.replace
@@ -92,23 +93,13 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.EvidenceCollecting() | e.EvidenceCollected() | e.Diagnosed():
             return _evidence(state, event)
         case e.StopRequested():
-            return _stop_requested(state, event)
-        case e.SaveRequested():
-            return _replace(
-                state,
-                save_requested=event.sequence,
-                save_wall=event.t,
-                can_be_asked_to_save=event.can_be_asked,
-            )
-        case e.SaveProven():
-            return _replace(state, save_proven=event.sequence)
-        case e.StopAsked():
-            kill = Kill(sequence="stop", why=event.why, stage="ask", stage_mono=event.mono)
-            return _replace(state, state="stopping", kill=kill)
+            return ending.stop_requested(state, event)
+        case e.SaveRequested() | e.StopAsked() | e.RequestAnswered() | e.SaveProven():
+            return ending.asking(state, event)
         case e.Signalling():
-            return _signalling(state, event)
+            return ending.signalling(state, event)
         case e.Signalled():
-            return _signalled(state, event)
+            return ending.signalled(state, event)
         case e.SurvivedKill():
             return _replace(state, survivors=event.pids)
         case e.TreeGone():
@@ -281,41 +272,6 @@ def _evidence(
             )
         case e.Diagnosed():
             return _stall(state, event.stall_id, diagnosis=event.diagnosis)
-
-
-def _stop_requested(state: State, event: e.StopRequested) -> State:
-    if state.stop is not None and state.stop.mode == "now":
-        return state
-    # The first request names the exit code; a second one only shortens the way.
-    code = state.stop.exit_code if state.stop is not None else event.exit_code
-    stop = StopRequest(by=event.by, mode=event.mode, exit_code=code, mono=event.mono)
-    return _replace(state, stop=stop)
-
-
-def _signalling(state: State, event: e.Signalling) -> State:
-    before = state.kill
-    stage_mono: float = event.mono
-    targets: tuple[ProcessId, ...] = ()
-    if before is not None and (before.stage, before.signal) == (event.stage, event.signal):
-        # Newcomers of the same stage: its deadline stays, or a fork storm would move it for ever.
-        stage_mono, targets = before.stage_mono, before.targets
-    kill = Kill(
-        sequence=event.sequence,
-        why=event.why,
-        stage=event.stage,
-        stage_mono=stage_mono,
-        targets=targets,
-        signal=event.signal,
-    )
-    return _replace(state, state="stopping" if event.stage == "root" else "killing", kill=kill)
-
-
-def _signalled(state: State, event: e.Signalled) -> State:
-    """Only the deed counts: a supervisor may have died between its intent and the signal."""
-    target = ProcessId(event.pid, event.start)
-    if state.kill is None or state.kill.signal != event.signal or target in state.kill.targets:
-        return state
-    return _replace(state, kill=_replace(state.kill, targets=(*state.kill.targets, target)))
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:

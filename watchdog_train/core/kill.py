@@ -63,8 +63,23 @@ def begin(sequence: KillSequence, state: State, sample: Sample, why: str) -> Act
     return _enter(sequence, after=None, state=state, sample=sample, why=why)
 
 
-def pursue(state: State, sample: Sample, now: float, stopping: Stopping) -> Action | None:
-    """The next action of the sequence under way, None when there is none."""
+def pursue(
+    state: State,
+    sample: Sample,
+    now: float,
+    stopping: Stopping,
+    *,
+    ask_until: float | None = None,
+) -> Action | None:
+    """The next action of the sequence under way, None when there is none.
+
+    Args:
+        state: with the sequence.
+        sample: who lives.
+        now: monotonic seconds.
+        stopping: the time limits.
+        ask_until: until when a training that was asked to end may do so; None: ask_s.
+    """
     kill = state.kill
     if kill is None or kill.stage is None:
         return None
@@ -79,6 +94,8 @@ def pursue(state: State, sample: Sample, now: float, stopping: Stopping) -> Acti
         return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
     targets = _targets(kill.sequence, kill.stage, alive, state)
     deadline = kill.stage_mono + _limit_s(kill.stage, stopping)
+    if kill.stage == "ask" and ask_until is not None:
+        deadline = ask_until
     if targets and now < deadline:
         newcomers = tuple(target for target in targets if target not in kill.targets)
         if newcomers and kill.signal and kill.stage in CHASED:
@@ -98,7 +115,10 @@ def pursue(state: State, sample: Sample, now: float, stopping: Stopping) -> Acti
         states = ", ".join(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
         why = f"alive {now - kill.stage_mono:.0f} s after SIGKILL, so inside the kernel: {states}"
         return Record(events=(SurvivedKill(pids=pids, why=why),))
-    return _enter(kill.sequence, after=kill.stage, state=state, sample=sample, why=kill.why)
+    why = kill.why
+    if kill.stage == "ask":
+        why = f"{why}; it has not ended within {now - kill.stage_mono:.0f} s"
+    return _enter(kill.sequence, after=kill.stage, state=state, sample=sample, why=why)
 
 
 def _enter(

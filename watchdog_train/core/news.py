@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
+from watchdog_train.core.asking import answers
 from watchdog_train.core.kill import live
 from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
 from watchdog_train.core.places import hook_events, milestones_event
@@ -50,6 +51,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     ]
     found += _resume(observation, state, step)
     found += _keeper(observation, state)
+    found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
         found.append(progress_event(sample, state, now, observation.steps_s))
     return tuple(found)

@@ -16,7 +16,7 @@ def finish(state: State) -> RunFinished:
         return RunFinished(
             outcome="stopped",
             exit_code=state.stop.exit_code,
-            warning=_survivors(state),
+            warning="; ".join(filter(None, (_unsaved(state), _survivors(state)))) or None,
             why=f"stopped: {state.stop.by}",
         )
     if attempt is not None and attempt.code == 0 and attempt.stall_id is None:
@@ -78,6 +78,14 @@ def exit_words(attempt: AttemptRecord) -> str:
     if attempt.signal is not None:
         return f"killed by signal {attempt.signal}"
     return "ended, and nobody was left to see how"
+
+
+def _unsaved(state: State) -> str | None:
+    """A training that was asked to save and end: whether the save was seen."""
+    asked = state.stop_asked
+    if asked is None or not asked.expects_save or asked.saved is not None:
+        return None
+    return "it was asked to save first, and no whole checkpoint was seen since"
 
 
 def _survivors(state: State) -> str | None:

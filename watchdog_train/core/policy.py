@@ -176,6 +176,10 @@ class Stopping(Section, frozen=True, kw_only=True):
     ask_s: Annotated[
         float, _non_negative("time for a training that can be asked to save and stop by itself")
     ] = 120.0
+    ask_most_s: Annotated[
+        float,
+        _non_negative("the same while it cannot have answered yet: a long step, an evaluation"),
+    ] = 1800.0
     hang_grace_s: Annotated[
         float, _non_negative("after SIGTERM to the ranks of a hung job; they seldom act on it")
     ] = 5.0

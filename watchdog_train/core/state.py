@@ -25,7 +25,7 @@ RunState = Literal[
 ]
 
 
-LASTING = ("keeper",)
+LASTING = ("keeper", "save", "save-late", "not-whole")
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
 
@@ -113,6 +113,19 @@ class StopRequest(Value, frozen=True, kw_only=True):
     mono: float
 
 
+class StopAsk(Value, frozen=True, kw_only=True):
+    """The training was asked to save and end."""
+
+    sequence: int
+    wall: float
+    """Unix seconds of the request."""
+    step: int | None
+    expects_save: bool
+    answered_mono: float | None = None
+    saved: str | None = None
+    """The whole checkpoint that was finished since."""
+
+
 class State(Value, frozen=True, kw_only=True):
     """Everything that is known about a run from its events alone."""
 
@@ -178,7 +191,9 @@ class State(Value, frozen=True, kw_only=True):
     save_requested: int = 0
     save_wall: float = 0.0
     """Unix seconds of the newest save-request."""
+    save_answered: int = 0
     save_proven: int = 0
+    stop_asked: StopAsk | None = None
     can_be_asked_to_save: bool = False
     backoff_until: float | None = None
     given_up: str | None = None

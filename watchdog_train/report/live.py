@@ -38,6 +38,7 @@ class Live(Value, frozen=True, kw_only=True):
     places: tuple[RankPlaces, ...] | None = None
     """Milestones as the ranks have written them down; None: none could be read."""
     can_save: bool | None = None
+    can_stop: bool | None = None
     states: dict[int, str | None] = msgspec.field(default_factory=dict)
     """Of the recorded members that live, by pid."""
     checkpoint: NewestCheckpoint | None = None

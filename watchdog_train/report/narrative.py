@@ -58,6 +58,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.StopAsked()
             | e.SaveRequested()
             | e.SaveProven()
+            | e.RequestAnswered()
             | e.Signalling()
             | e.Signalled()
             | e.SurvivedKill()
@@ -161,6 +162,7 @@ def _ending(
     | e.StopAsked
     | e.SaveRequested
     | e.SaveProven
+    | e.RequestAnswered
     | e.Signalling
     | e.Signalled
     | e.SurvivedKill
@@ -177,6 +179,9 @@ def _ending(
             if event.can_be_asked:
                 return (f"save requested ({clean(event.by)}): asked training to save",)
             return (f"save requested ({clean(event.by)}): this script cannot be asked to save",)
+        case e.RequestAnswered():
+            what = "saves and ends" if event.request == "stop" else "saves"
+            return (f"the training has heard it and {what} ({step_words(event.step)})",)
         case e.SaveProven():
             where = words.short_path(event.path, state.cwd)
             return (f"saved: {where} ({step_words(event.step)}), checked whole",)

@@ -329,6 +329,11 @@ def _saving_line(state: State, live: Live) -> str:
     can_save = live.can_save if live.can_save is not None else state.can_be_asked_to_save
     if state.save_requested > state.save_proven:
         if can_save:
-            return "asked to save, no finished save seen since"
+            heard = state.save_answered >= state.save_requested
+            said = "the training has heard it" if heard else "not heard yet"
+            return f"asked to save, {said}, no finished save seen since"
         return "this script cannot be asked to save"
+    if live.can_save is False and progress_now(state, live).step is not None:
+        stops = "; wtrain stop asks its loop to end" if live.can_stop else ""
+        return f"this script cannot be asked to save{stops}"
     return ""

@@ -18,6 +18,7 @@ from watchdog_train.core.actions import (
     Request,
     SaveReport,
 )
+from watchdog_train.core.asking import awaits_proof
 from watchdog_train.core.detect import Verdict, verdict
 from watchdog_train.core.model import Member, MemberSample, Sample
 from watchdog_train.core.state import AttemptRecord, State
@@ -269,7 +270,7 @@ class Observer:
         return self._tree
 
     def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
-        if attempt is None or state.save_requested <= state.save_proven:
+        if attempt is None or not awaits_proof(state):
             return None
         saves = read_saves(self._context.directory.attempt(attempt.attempt), SAVES_CAP)
         if not saves:

@@ -72,7 +72,11 @@ class Performer:
                 control = self._context.control
                 sequence = control.request_stop() if control is not None else 0
                 yield e.StopAsked(
-                    sequence=sequence, can_be_asked=action.can_be_asked, why=action.why
+                    sequence=sequence,
+                    can_be_asked=action.can_be_asked,
+                    why=action.why,
+                    step=action.step,
+                    expects_save=action.expects_save,
                 )
             case a.AskSave():
                 control = self._context.control

@@ -26,6 +26,17 @@ def arm(_):
         return original(self, *args, **kwargs)
 
     bar.refresh = phases.like(refresh, original)
+    close = bar.close
+
+    def closing(self, *args, **kwargs):
+        # Its last count is drawn without a refresh.
+        try:
+            _tick(self)
+        except Exception:
+            pass
+        return close(self, *args, **kwargs)
+
+    bar.close = phases.like(closing, close)
 
 
 def _tick(bar):

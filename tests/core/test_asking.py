@@ -1,0 +1,247 @@
+"""Requests that the training answers: what is asked, how long that may take, and what proves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.core import builders as b
+from tests.core.test_decide import KNOWN
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import (
+    AskSave,
+    AskStop,
+    Record,
+    SaveReport,
+    Signal,
+    StartSurvey,
+    Wait,
+)
+from watchdog_train.core.decide import decide
+from watchdog_train.core.detect import Verdict
+from watchdog_train.core.evolve import evolve
+from watchdog_train.core.model import CheckpointFinding, MemberSample, Survey
+from watchdog_train.core.news import news
+from watchdog_train.core.outcome import finish
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+
+POLICY = Policy()
+STOPPED = b.stop()
+ASK = e.StopAsked(sequence=1, can_be_asked=True, why="asked", step=7, expects_save=True)
+SAVED = SaveReport(path="/out/9", step=9, t=1e9 + 1.0)
+SUSPECT = Verdict(kind="suspect", age_s=99.0)
+
+
+def listener(**changes: Any) -> MemberSample:
+    """A Trainer at step seven."""
+    return b.rank(**{"words": 7, "can_stop": True, "can_save": True, **changes})
+
+
+def run(*history: e.AnyEvent) -> State:
+    """An attempt whose firsts are known already."""
+    return b.running(*KNOWN, *history)
+
+
+def act(state: State, *members: MemberSample, at: float = 1.0, **seen: Any) -> Any:
+    verdict = seen.pop("verdict", None)
+    poll = b.sample(at, *(members or (listener(),)), empty_looks=2)
+    observation = b.observation(poll, verdict, **seen)
+    action = decide(observation, state, POLICY, {})
+    match action:
+        case Record(events=(e.Progress() as census,)):  # sampled, and no decision
+            state = evolve(state, msgspec.structs.replace(census, mono=at))
+            return decide(observation, state, POLICY, {})
+    return action
+
+
+def whole(*, whole: bool, path: str = "/out/9") -> Survey:
+    finding = CheckpointFinding(
+        path=path, format="hf", step=9, whole=whole, why="it ends early", how_checked="recorded"
+    )
+    return Survey(findings=(finding,), directories=("/out",))
+
+
+def names(action: Any) -> list[str]:
+    assert isinstance(action, Record), action
+    return [type(event).__name__ for event in action.events]
+
+
+# Asking to stop ------------------------------------------------------------------------------
+
+
+def test_a_trainer_is_asked_to_save_and_stop() -> None:
+    action = act(run(STOPPED))
+    assert isinstance(action, AskStop)
+    assert (action.step, action.expects_save) == (7, True)
+    assert action.why == "wtrain stop: asked training to save and stop"
+
+
+def test_a_loop_is_asked_to_stop() -> None:
+    """What should_stop() leads to nobody knows: a save is not promised."""
+    action = act(run(STOPPED), listener(can_save=False))
+    assert isinstance(action, AskStop)
+    assert not action.expects_save
+    assert "saving is up to it" in action.why
+
+
+@pytest.mark.parametrize(
+    ("member", "why"),
+    [
+        (b.rank(words=7), "wtrain stop; it cannot be asked to save first"),
+        (b.rank(), "wtrain stop; no step yet"),
+    ],
+)
+def test_who_cannot_be_asked_is_called_so(member: MemberSample, why: str) -> None:
+    action = act(run(STOPPED), member)
+    assert isinstance(action, Signal)
+    assert action.why == why
+
+
+def test_a_save_under_way_is_not_interrupted() -> None:
+    """It gets the grace period, said once; a second request, a silence, and the end of the grace
+    period end that."""
+    saving = b.rank(words=7, phase="checkpoint")
+    assert names(act(run(STOPPED), saving)) == ["Noticed"]
+    noticed = e.Noticed(kind="save", pids=(), why="a save is under way")
+    state = run(STOPPED, noticed)
+    assert isinstance(act(state, saving, at=59.0), Wait)
+    assert isinstance(act(state, saving, at=61.0), Signal)
+    assert isinstance(act(state, saving, at=5.0, verdict=SUSPECT), Signal)
+    assert isinstance(act(run(b.stop("now")), saving), Signal)
+
+
+# How long an answer may take -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("member", "verdict", "waits_s"),
+    [
+        pytest.param(listener(words=200), None, 120.0, id="steps-on-and-does-not-answer"),
+        pytest.param(listener(), None, 1800.0, id="in-a-long-step"),
+        pytest.param(listener(words=9), None, 1800.0, id="the-step-was-not-agreed-yet"),
+        pytest.param(listener(words=200, phase="eval"), None, 1800.0, id="evaluates"),
+        pytest.param(listener(words=200, phase="checkpoint"), None, 1800.0, id="saves"),
+        pytest.param(listener(phase="eval"), SUSPECT, 120.0, id="hangs"),
+    ],
+)
+def test_an_answer_has_its_time(
+    member: MemberSample, verdict: Verdict | None, waits_s: float
+) -> None:
+    """Two minutes for who could have answered, longer for who could not yet."""
+    state = run(STOPPED, ASK)
+    assert isinstance(act(state, member, at=waits_s - 1.0, verdict=verdict), Wait)
+    action = act(state, member, at=waits_s + 1.0, verdict=verdict)
+    assert isinstance(action, Signal)
+    assert action.stage == "root"
+    assert f"it has not ended within {waits_s + 1.0:.0f} s" in action.why
+
+
+def test_after_the_answer_the_time_begins_anew() -> None:
+    """It came in the last second, and the save is short: no signal then."""
+    answered = e.RequestAnswered(request="stop", sequence=1, step=8)
+    state = run(STOPPED, ASK)
+    state = msgspec.structs.replace(
+        run(STOPPED, ASK, answered),
+        stop_asked=msgspec.structs.replace(state.stop_asked, answered_mono=119.0),  # type: ignore[type-var]
+    )
+    done = listener(words=9, phase="finishing", can_stop=False, stop_answered=1)
+    assert isinstance(act(state, done, at=238.0), Wait)
+    assert isinstance(act(state, done, at=240.0), Signal)
+
+
+# Answers and proof ---------------------------------------------------------------------------
+
+
+def heard(state: State, member: MemberSample) -> list[str]:
+    poll = b.sample(1.0, member, keeper_alive=True)
+    told = news(b.observation(poll), state, POLICY)
+    return [event.request for event in told if isinstance(event, e.RequestAnswered)]
+
+
+def test_an_answer_is_told_once() -> None:
+    """Who has taken which request; nothing of requests before."""
+    asked = e.SaveRequested(by="wtrain save", sequence=4, can_be_asked=True)
+    answer = e.RequestAnswered(request="save", sequence=4, step=8)
+    assert heard(run(asked), listener(save_answered=3)) == []
+    assert heard(run(asked), listener(save_answered=4)) == ["save"]
+    assert heard(run(asked, answer), listener(save_answered=4)) == []
+    assert heard(run(STOPPED, ASK), listener(stop_answered=1)) == ["stop"]
+    assert heard(run(STOPPED, ASK), listener()) == []
+
+
+def test_a_stop_is_proven_like_a_save() -> None:
+    """One checkpoint proves both, when both were asked for."""
+    state = run(STOPPED, ASK)
+    assert isinstance(act(state, last_save=SAVED), StartSurvey)
+    action = act(state, last_save=SAVED, survey=whole(whole=True))
+    assert names(action) == ["SaveProven"]
+    assert action.events[0].request == "stop"
+    asked = e.SaveRequested(by="wtrain save", sequence=4, can_be_asked=True)
+    both = act(run(asked, STOPPED, ASK), last_save=SAVED, survey=whole(whole=True))
+    assert [(event.request, event.sequence) for event in both.events] == [("save", 4), ("stop", 1)]
+
+
+def test_an_older_save_proves_nothing() -> None:
+    old = msgspec.structs.replace(SAVED, t=1e9 - 1.0)
+    assert isinstance(act(run(STOPPED, ASK), last_save=old), Wait)
+
+
+GONE = (b.exited(0), e.TreeGone())
+
+
+def test_the_last_save_is_looked_at_after_the_end() -> None:
+    """A training that saves and ends at once is gone before the survey is: the run waits for it."""
+    state = run(STOPPED, ASK, *GONE)
+    assert isinstance(act(state, b.keeper(), last_save=SAVED), StartSurvey)
+    waiting = act(state, b.keeper(), last_save=SAVED, running=frozenset(("survey",)))
+    assert isinstance(waiting, Wait)
+    proven = act(state, b.keeper(), last_save=SAVED, survey=whole(whole=True))
+    assert names(proven) == ["SaveProven"]
+    assert proven.consumes == ("survey",)
+    end = act(run(STOPPED, ASK, *GONE, *proven.events), b.keeper(), last_save=SAVED)
+    assert names(end) == ["RunFinished"]
+    assert end.events[0].warning is None
+
+
+def test_a_last_save_that_is_not_whole_is_said() -> None:
+    """Once, and the run ends with a warning instead of a promise."""
+    state = run(STOPPED, ASK, *GONE)
+    told = act(state, b.keeper(), last_save=SAVED, survey=whole(whole=False))
+    assert names(told) == ["Noticed"]
+    assert "it ends early" in told.events[0].why
+    end = act(run(STOPPED, ASK, *GONE, *told.events), b.keeper(), last_save=SAVED)
+    assert names(end) == ["RunFinished"]
+    assert "no whole checkpoint was seen since" in (end.events[0].warning or "")
+
+
+def test_a_stop_without_a_save_is_said() -> None:
+    """Only where one was promised."""
+    assert "asked to save first" in (finish(run(STOPPED, ASK, *GONE)).warning or "")
+    loop = msgspec.structs.replace(ASK, expects_save=False)
+    assert finish(run(STOPPED, loop, *GONE)).warning is None
+
+
+def test_a_save_that_nobody_makes_is_said_once() -> None:
+    """After ten minutes, with what is known of it."""
+    asked = e.SaveRequested(by="wtrain save", sequence=1, can_be_asked=True)
+    assert isinstance(act(run(asked), at=599.0), Wait)
+    action = act(run(asked), at=601.0)
+    assert names(action) == ["Noticed"]
+    assert "no step has ended that could take it" in action.events[0].why
+    answer = e.RequestAnswered(request="save", sequence=1, step=8)
+    taken = act(run(asked, answer), at=601.0)
+    assert "the training has taken it" in taken.events[0].why
+    assert isinstance(act(run(asked, *action.events), at=700.0), Wait)
+    refused = e.SaveRequested(by="wtrain save", sequence=1, can_be_asked=False)
+    assert isinstance(act(run(refused), at=601.0), Wait)
+
+
+@pytest.mark.parametrize("can_save", [True, False])
+def test_a_request_to_save_says_whether_anybody_listens(can_save: bool) -> None:
+    from watchdog_train.core.actions import Request
+
+    action = act(run(), listener(can_save=can_save), request=Request(kind="save", by="wtrain save"))
+    assert action == AskSave(can_be_asked=can_save, by="wtrain save")

@@ -1,0 +1,85 @@
+"""How requests, their answers and signals change the state of a run. Part of evolve; pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.model import ProcessId
+from watchdog_train.core.state import Kill, State, StopAsk, StopRequest
+
+_replace = msgspec.structs.replace
+
+
+def stop_requested(state: State, event: e.StopRequested) -> State:
+    """Somebody wants the run to end."""
+    if state.stop is not None and state.stop.mode == "now":
+        return state
+    # The first request names the exit code; a second one only shortens the way.
+    code = state.stop.exit_code if state.stop is not None else event.exit_code
+    stop = StopRequest(by=event.by, mode=event.mode, exit_code=code, mono=event.mono)
+    return _replace(state, stop=stop)
+
+
+def asking(
+    state: State, event: e.SaveRequested | e.StopAsked | e.RequestAnswered | e.SaveProven
+) -> State:
+    """The training was asked for something, or has answered."""
+    asked = state.stop_asked
+    match event:
+        case e.SaveRequested():
+            return _replace(
+                state,
+                save_requested=event.sequence,
+                save_wall=event.t,
+                can_be_asked_to_save=event.can_be_asked,
+                notices=tuple(kind for kind in state.notices if kind != "save-late"),
+            )
+        case e.StopAsked():
+            kill = Kill(sequence="stop", why=event.why, stage="ask", stage_mono=event.mono)
+            asked = StopAsk(
+                sequence=event.sequence,
+                wall=event.t,
+                step=event.step,
+                expects_save=event.expects_save,
+            )
+            return _replace(state, state="stopping", kill=kill, stop_asked=asked)
+        case e.RequestAnswered(request="stop"):
+            if asked is not None:
+                asked = _replace(asked, answered_mono=event.mono)
+            return _replace(state, stop_asked=asked)
+        case e.RequestAnswered():
+            return _replace(state, save_answered=event.sequence)
+        case e.SaveProven(request="stop"):
+            if asked is not None:
+                asked = _replace(asked, saved=event.path)
+            return _replace(state, stop_asked=asked)
+        case e.SaveProven():
+            return _replace(state, save_proven=event.sequence)
+
+
+def signalling(state: State, event: e.Signalling) -> State:
+    """A stage of a kill sequence begins."""
+    before = state.kill
+    stage_mono: float = event.mono
+    targets: tuple[ProcessId, ...] = ()
+    if before is not None and (before.stage, before.signal) == (event.stage, event.signal):
+        # Newcomers of the same stage: its deadline stays, or a fork storm would move it for ever.
+        stage_mono, targets = before.stage_mono, before.targets
+    kill = Kill(
+        sequence=event.sequence,
+        why=event.why,
+        stage=event.stage,
+        stage_mono=stage_mono,
+        targets=targets,
+        signal=event.signal,
+    )
+    return _replace(state, state="stopping" if event.stage == "root" else "killing", kill=kill)
+
+
+def signalled(state: State, event: e.Signalled) -> State:
+    """Only the deed counts: a supervisor may have died between its intent and the signal."""
+    target = ProcessId(event.pid, event.start)
+    if state.kill is None or state.kill.signal != event.signal or target in state.kill.targets:
+        return state
+    return _replace(state, kill=_replace(state.kill, targets=(*state.kill.targets, target)))
