@@ -12,7 +12,7 @@ from watchdog_train.core.facts import Evidence, LogText, ProcessEvidence
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.stacks import Frame, ThreadStack
 from watchdog_train.errors import WtrainError
-from watchdog_train.rules import load_rules
+from watchdog_train.rules import load_rules, rule_problems
 
 CASES = sorted((Path(__file__).parents[1] / "golden" / "evidence").glob("*.json"))
 RULES = load_rules()
@@ -93,6 +93,11 @@ def test_no_evidence_at_all_is_not_known():
     """Nothing captured means: I do not know."""
     diagnosis, patience = diagnose(Evidence(why="stall"), RULES)
     assert (diagnosis.family, patience) == (None, "unknown")
+
+
+def test_our_own_rules_are_right():
+    """Their regular expressions and placeholders are not checked at every start."""
+    assert rule_problems() == []
 
 
 def test_every_problem_of_a_rule_file_is_named_with_its_line(tmp_path):

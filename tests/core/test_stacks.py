@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from watchdog_train.core.idle import group, is_idle_helper, is_idle_worker
 from watchdog_train.core.stacks import (
     Frame,
     ThreadStack,
     deciding_frame,
     find_chain,
     frame_matches,
-    group,
     is_forked,
-    is_idle_helper,
-    is_idle_worker,
     own_frames,
     printable,
     short_file,

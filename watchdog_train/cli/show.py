@@ -10,7 +10,7 @@ import click
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
 from watchdog_train.core.diagnose import groups
-from watchdog_train.core.stacks import Group
+from watchdog_train.core.idle import Group
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, read_bundle
 from watchdog_train.evidence.listing import bundle_folders

@@ -14,23 +14,18 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.facts import CollectiveFact
-from watchdog_train.core.log_lines import LogLine
+from watchdog_train.core.log_lines import LogLine, rank_of
 from watchdog_train.core.model import Value
 
 Relation = Literal["different-operation", "different-size", "behind", "same"]
-FIRST_SEQ = 5
-"""Up to this number no collective of a training step has completed."""
-
 _TIMEOUT = re.compile(
-    r"\[(?:[^\]]{0,120} )?Rank (?P<rank>\d{1,6})\].{0,200}?"
-    r"(?:collective operation timeout|timed? ?out).{0,40}?Work\w{0,10}\((?P<fields>[^)]{1,400})"
+    r"(?:operation timeout|timed? ?out).{0,40}?Work\w{0,10}\((?P<fields>[^)]{1,400})"
 )
 _SEQ = re.compile(r"SeqNum=(?P<value>\d{1,12})")
 _OP = re.compile(r"OpType=(?P<value>\w{1,40})")
 _NUMEL = re.compile(r"Numel(?P<side>In|Out)=(?P<value>\d{1,18})")
 _SHAPE = re.compile(r"TensorShape=\[(?P<value>[\d, ]{0,200})\]")
 _STATUS = re.compile(
-    r"\[(?:[^\]]{0,120} )?Rank (?P<rank>\d{1,6})\].{0,300}?"
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12})"
     r".{0,80}?last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})"
 )
@@ -55,38 +50,34 @@ class Comparison(Value, frozen=True, kw_only=True):
 
 def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact]:
     """Time-outs and states that the watchdogs printed, the first of each rank and group."""
-    found: dict[tuple[int, str], CollectiveFact] = {}
+    found: dict[int, CollectiveFact] = {}
     for line, own in lines:
         text = line.text
-        if "Rank " not in text or ("Work" not in text and "work: " not in text):
+        if "Work" not in text and "work: " not in text:
             continue
-        match = _TIMEOUT.search(text)
-        if match:
-            fact = _of_timeout(match, own, text)
-            found.setdefault((fact.rank, ""), fact)
+        # Inside a subgroup a rank has another number: the launcher's prefix is the global one.
+        rank = own if own is not None else rank_of(line)
+        timeout, status = _TIMEOUT.search(text), _STATUS.search(text)
+        if rank is None or (timeout is None and status is None):
             continue
-        match = _STATUS.search(text)
-        if match:
-            rank = own if own is not None else int(match["rank"])
-            known = found.get((rank, "")) or CollectiveFact(rank=rank)
-            if known.last_enqueued is None:
-                found[rank, ""] = msgspec.structs.replace(
-                    known,
-                    group=known.group or _group(text),
-                    last_enqueued=int(match["enqueued"]),
-                    last_completed=int(match["completed"]),
-                )
-    return list(found.values())
+        known = found.get(rank, CollectiveFact(rank=rank, group=_group(text)))
+        if timeout is not None and known.op is None and known.seq is None:
+            known = _with_timeout(known, timeout["fields"])
+        if status is not None and known.last_enqueued is None:
+            known = msgspec.structs.replace(
+                known,
+                last_enqueued=int(status["enqueued"]),
+                last_completed=int(status["completed"]),
+            )
+        found[rank] = known
+    return [msgspec.structs.replace(fact, group="") for fact in found.values()]
 
 
-def _of_timeout(match: re.Match[str], own: int | None, text: str) -> CollectiveFact:
-    fields = match["fields"]
+def _with_timeout(fact: CollectiveFact, fields: str) -> CollectiveFact:
     seq, op, shape = _SEQ.search(fields), _OP.search(fields), _SHAPE.search(fields)
     sizes = [f"{found['side'].lower()} {found['value']}" for found in _NUMEL.finditer(fields)]
-    return CollectiveFact(
-        # Inside a subgroup a rank has another number: the launcher's prefix is the global one.
-        rank=own if own is not None else int(match["rank"]),
-        group=_group(text),
+    return msgspec.structs.replace(
+        fact,
         seq=int(seq["value"]) if seq else None,
         op=op["value"].strip("_").upper() if op else None,
         size=", ".join(sizes) or (shape["value"] if shape else None),

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 
 from watchdog_train.core.facts import Evidence, ProcessEvidence
+from watchdog_train.core.idle import Group, busiest_thread, group, is_idle_worker
 from watchdog_train.core.log_search import MOVED_ON, before
-from watchdog_train.core.matching import Match, Scene, match_signature
+from watchdog_train.core.matching import Match, match_signature
 from watchdog_train.core.model import (
     Diagnosis,
     DiagnosisKind,
@@ -18,14 +19,8 @@ from watchdog_train.core.model import (
     Value,
 )
 from watchdog_train.core.rules import FamilyRule, Rules
-from watchdog_train.core.stacks import (
-    Group,
-    busiest_thread,
-    fingerprint,
-    group,
-    is_idle_worker,
-    place,
-)
+from watchdog_train.core.scene import Scene
+from watchdog_train.core.stacks import fingerprint, place
 from watchdog_train.core.wording import (
     LINE_SHOWN,
     culprit_of,
@@ -45,6 +40,8 @@ ENOUGH = 0.45
 """A family less likely than this is an alternative, not an answer."""
 CLOSE = 0.05
 """Families nearer than this to each other are not told apart by the evidence."""
+_NOT_TOLD_APART = 0.15
+"""Taken from a family that has another one close to it."""
 _BEATEN = 0.5
 _LATER = 0.75
 """What is left of a failure when another one came before it."""
@@ -66,11 +63,11 @@ def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
         return _unknown(scene, candidates), _patience_of_unknown(evidence)
     best = candidates[0]
     confidence = best.confidence
-    if len(candidates) > 1 and confidence - candidates[1].confidence < CLOSE:
-        confidence = max(ENOUGH, confidence - 0.15)
+    if len(candidates) > 1 and abs(confidence - candidates[1].confidence) < CLOSE:
+        confidence = max(ENOUGH, confidence - _NOT_TOLD_APART)
     signature = best.match.signature
     ranked = [RankedFamily(family=best.rule.family, confidence=round(confidence, 2))]
-    ranked += _ranked(candidates[1:])
+    ranked += _ranked(candidates[1:], confidence)
     diagnosis = Diagnosis(
         family=best.rule.family,
         kind=signature.kind or best.rule.kind,
@@ -121,7 +118,23 @@ def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
         )
         for one in found.values()
     ]
-    return sorted(scored, key=lambda c: (-c.confidence, -c.rule.precedence, c.rule.family))
+    return _ordered(scored)
+
+
+def _ordered(candidates: list[_Candidate]) -> list[_Candidate]:
+    """The most likely first; among those that are close, one that works before one that hangs."""
+    found = sorted(candidates, key=lambda c: (-c.confidence, -c.rule.precedence, c.rule.family))
+    if not found:
+        return found
+    close = [c for c in found if found[0].confidence - c.confidence < CLOSE]
+    works = next((c for c in close if _kind(c) == "slow" and _kind(found[0]) != "slow"), None)
+    if works is None:
+        return found
+    return [works, *(c for c in found if c is not works)]
+
+
+def _kind(candidate: _Candidate) -> DiagnosisKind:
+    return candidate.match.signature.kind or candidate.rule.kind
 
 
 def _own_confidence(match: Match) -> float:
@@ -151,9 +164,11 @@ def _share_of_later(one: _Candidate, others: list[_Candidate]) -> float:
     return share
 
 
-def _ranked(candidates: list[_Candidate]) -> list[RankedFamily]:
+def _ranked(candidates: list[_Candidate], most: float = 1.0) -> list[RankedFamily]:
     return [
-        RankedFamily(family=candidate.rule.family, confidence=round(candidate.confidence, 2))
+        RankedFamily(
+            family=candidate.rule.family, confidence=round(min(candidate.confidence, most), 2)
+        )
         for candidate in candidates[:2]
     ]
 

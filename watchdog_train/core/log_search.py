@@ -10,12 +10,27 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
 
 from watchdog_train.core.facts import LogText
-from watchdog_train.core.log_lines import LINE_CAP, LogLine, advances, rank_of, read_line
+from watchdog_train.core.log_lines import (
+    LINE_CAP,
+    LogLine,
+    advances,
+    progress_of,
+    rank_of,
+    read_line,
+)
 from watchdog_train.core.model import Value
 
 HITS_CAP = 200
+Movement = Literal["moving", "frozen", "unknown"]
+_END_LINES = 2
+_MOVES = 3
+"""So many rising values in a row: it moved until the end of the log."""
+_STANDS_STILL = 3
+"""So many equal values in a row: a bar that is redrawn and does not move."""
 MOVED_ON = 2
 """After so many steps of progress a line of a crash was a warning: one may be a buffer's."""
 
@@ -78,6 +93,28 @@ class LogIndex:
         counting = [log for log in self._logs if log.progress]
         return bool(counting) and all(log.progress[-1] >= len(log.lines) - 3 for log in counting)
 
+    def at_end(self, patterns: Sequence[str]) -> Iterator[Hit]:
+        """Lines that fit and with which a log ends."""
+        for hit in self.hits(patterns):
+            if hit.position >= len(self._logs[hit.log].lines) - _END_LINES:
+                yield hit
+
+    def last_steps_all(self, patterns: Sequence[str], count: int) -> Hit | None:
+        """The first of the last `count` lines of progress of a log, if all of them fit."""
+        fitting = {(hit.log, hit.position): hit for hit in self.hits(patterns)}
+        for log in self._logs:
+            last = log.printed[-count:]
+            if len(last) == count and all((log.number, at) in fitting for at in last):
+                return fitting[log.number, last[0]]
+        return None
+
+    def movement(self) -> Movement:
+        """Whether the counter that was printed last still grew at the end of its log."""
+        found = {log.movement() for log in self._logs}
+        if "moving" in found:
+            return "moving"
+        return "frozen" if "frozen" in found else "unknown"
+
     def last_steps(self) -> dict[int, float]:
         """The last step that each rank printed, where at least two ranks print steps."""
         found: dict[int, float] = {}
@@ -94,6 +131,8 @@ class LogIndex:
 
 
 class _Prepared:
+    """One log, taken apart."""
+
     def __init__(self, number: int, log: LogText) -> None:
         self.number = number
         self.rank = log.rank
@@ -105,6 +144,9 @@ class _Prepared:
         for line in self.lines:
             self._starts.append(at)
             at += len(line.text) + 1
+        counted = [(at, progress_of(line.text)) for at, line in enumerate(self.lines)]
+        self._counted = [(at, value) for at, value in counted if value is not None]
+        self.printed = [at for at, _ in self._counted]
         found = advances(self.lines)
         self.progress = [position for position, _ in found]
         self.last_steps = {
@@ -135,6 +177,22 @@ class _Prepared:
                 rank=self.rank if self.rank is not None else rank_of(line),
                 progress_after=self._after(position, line.rank),
             )
+
+    def movement(self) -> Movement:
+        """Of the counter that was printed last: same value again, later: it stands still."""
+        if not self._counted:
+            return "unknown"
+        label = self._counted[-1][1][0]
+        same = [(at, value) for at, (name, value) in self._counted if name == label]
+        values = [value for _, value in same]
+        if len(values) >= _STANDS_STILL and len(set(values[-_STANDS_STILL:])) == 1:
+            return "frozen"
+        if label == "trainer":
+            return "moving" if len(values) >= _MOVES else "unknown"
+        rising = values[-_MOVES:]
+        if len(rising) == _MOVES and all(a < b for a, b in pairwise(rising)):
+            return "moving"
+        return "unknown"
 
     def _after(self, position: int, rank: int | None) -> int:
         """Progress of the same printer: other ranks go on for a while when one has failed."""

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from watchdog_train.core.facts import ProcessEvidence
+from watchdog_train.core.idle import is_idle_helper
 from watchdog_train.core.model import Value
-from watchdog_train.core.stacks import Frame, ThreadStack, frame_matches, is_idle_helper, own_frames
+from watchdog_train.core.stacks import Frame, ThreadStack, frame_matches, own_frames
 
-Standing = Literal["alone", "different-operations", "different-places", "some-left", "same", "none"]
+Standing = Literal[
+    "alone", "different-operations", "partly-named", "different-places", "some-left", "same", "none"
+]
 
 COLLECTIVE = "collective"
 """Set of frames that name an operation."""
@@ -65,8 +68,10 @@ def standings(processes: Sequence[ProcessEvidence], frames: Frames) -> Standings
         standing = "alone"
     elif left or gone:
         standing = "some-left"
-    elif len(named) > 1 or (named and sum(named.values()) < len(waiting)):
+    elif len(named) > 1:
         standing = "different-operations"
+    elif named and sum(named.values()) < len(waiting):
+        standing = "partly-named"
     elif len({one.site for one in waiting if one.site}) > 1:
         standing = "different-places"
     else:

@@ -13,8 +13,10 @@ import msgspec
 from msgspec import Meta
 
 from watchdog_train.core.collectives import Relation
+from watchdog_train.core.log_search import Movement
 from watchdog_train.core.model import BundleWhy, DiagnosisKind, Patience, Role
 from watchdog_train.core.ranks import Standing
+from watchdog_train.core.stacks import EITHER
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 PLACEHOLDERS = frozenset(
@@ -54,6 +56,14 @@ class ProcessClause(Part, frozen=True, kw_only=True):
     """not-busy: flat or unknown."""
     sealed: bool | None = None
     forked: bool | None = None
+    """Its stack shows that it was forked."""
+    spawned: bool | None = None
+    """False: nothing shows that it was started by spawn, so on Linux it was most likely forked."""
+    ranks: tuple[int, ...] = ()
+    idle: bool | None = None
+    """Every thread waits as in a healthy run: an idle worker, a pool without work."""
+    helpers: bool = False
+    """Threads that idle in every healthy run count, too."""
     idle_worker: bool | None = None
     changed: bool | None = None
     captured: bool | None = None
@@ -81,6 +91,8 @@ class RanksClause(Part, frozen=True, kw_only=True):
     nothing_completed: bool | None = None
     silent: bool | None = None
     """Some rank of the job left neither a stack nor a record."""
+    unrecorded: int | None = None
+    """This rank recorded nothing, while others did."""
     steps_differ: bool | None = None
     """Ranks printed different last steps."""
 
@@ -92,6 +104,8 @@ class HostClause(Part, frozen=True, kw_only=True):
     shm_used_over: Share | None = None
     memory_available_under: Share | None = None
     swap_used_over: Share | None = None
+    load_over: float | None = None
+    """Load average per core."""
 
 
 class Signature(Part, frozen=True, kw_only=True):
@@ -109,6 +123,16 @@ class Signature(Part, frozen=True, kw_only=True):
     log_also: tuple[str, ...] = ()
     """One of these, in any line."""
     log_without: tuple[str, ...] = ()
+    log_then: tuple[str, ...] = ()
+    """One of these comes later than the line of `log`."""
+    log_last: Annotated[int, Meta(ge=0, le=50)] = 0
+    """The last so many lines of progress all fit `log`."""
+    log_at_end: bool = False
+    """The line is the last that the log has."""
+    progress: tuple[Movement, ...] = ()
+    """How the last counter of the log moves; a hung job's log also shows its last steps."""
+    dumped: bool | None = None
+    """There are stacks."""
     log_times: Annotated[int, Meta(ge=1, le=100)] = 1
     """So many lines must fit `log`."""
     steps_over: int | None = None
@@ -158,13 +182,17 @@ def with_sets(signature: Signature, sets: Mapping[str, str]) -> tuple[Signature,
     unknown: list[str] = []
 
     def resolved(patterns: tuple[str, ...]) -> tuple[str, ...]:
-        found = []
-        for pattern in patterns:
-            name = pattern[1:] if pattern.startswith("@") else None
-            if name is not None and name not in sets:
-                unknown.append(name)
-            found.append(pattern if name is None else sets.get(name, pattern))
-        return tuple(found)
+        return tuple(
+            EITHER.join(one(each.strip()) for each in pattern.split(EITHER.strip()))
+            for pattern in patterns
+        )
+
+    def one(pattern: str) -> str:
+        if not pattern.startswith("@"):
+            return pattern
+        if pattern[1:] not in sets:
+            unknown.append(pattern[1:])
+        return sets.get(pattern[1:], pattern)
 
     clauses = tuple(
         msgspec.structs.replace(
@@ -194,7 +222,7 @@ def signature_problems(signature: Signature) -> list[str]:
         for name in _PLACEHOLDER.findall(signature.explanation)
         if name not in PLACEHOLDERS
     ]
-    texts = [*signature.log, *signature.log_also, *signature.log_without]
+    texts = [*signature.log, *signature.log_also, *signature.log_without, *signature.log_then]
     for clause in signature.processes:
         texts += [text for text in (clause.source, clause.command) if text is not None]
         texts += clause.environment.values()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from watchdog_train.core.model import Role, Value
+from watchdog_train.core.model import Value
 
 FRAMES_CAP = 400
 """Frames kept of one thread: a runaway recursion has thousands, its ends tell the story."""
@@ -57,16 +57,6 @@ class ThreadStack(Value, frozen=True, kw_only=True):
     main: bool = False
     active: bool | None = None
     owns_gil: bool = False
-
-
-class Group(Value, frozen=True, kw_only=True):
-    """Processes whose deciding threads are at the same place."""
-
-    labels: tuple[str, ...]
-    pids: tuple[int, ...]
-    role: Role
-    frames: tuple[Frame, ...]
-    idle: bool
 
 
 def printable(text: str, cap: int = NAME_CAP) -> str:
@@ -186,47 +176,18 @@ WAITS = (
 )
 """Frames that only say "waits"; what it waits for is the caller's."""
 
-_HELPERS: tuple[tuple[str, ...], ...] = (
-    ("run (tqdm/_monitor.py)",),
-    ("_feed (multiprocessing/queues.py)", "wait (threading.py)"),
-    ("_pin_memory_loop", "select|poll|wait|_poll|get|do_one_step"),
-    ("_worker (concurrent/futures/thread.py)",),
-    ("run_forever|_run_once (asyncio/base_events.py)", "select (selectors.py)"),
-    ("_read_thread|_recv_msg (torch/_inductor/compile_worker/*)",),
-    ("_serve (multiprocessing/resource_sharer.py)", "accept|select|_accept"),
-    ("_handle_workers|_handle_tasks|_handle_results (multiprocessing/pool.py)",),
-    ("serve_forever (socketserver.py)", "select (selectors.py)"),
-    ("*heartbeat*|*_gc_loop|*garbage_collect*|*keep_alive*|*keepalive*", "wait|sleep|select|get"),
-    ("run|_run (tensorboard/*|torch/utils/tensorboard/*)",),
-    (
-        "_loop_check_status|check_*|_thread_body|_run_job|*_loop (wandb/*)",
-        "wait|get|select|acquire",
-    ),
-    ("* (watchdog_train/client/*)",),
-    ("* (*pydevd*|*debugpy*)",),
+_CHILD_START = "_bootstrap (*multiprocess*/process.py|billiard/process.py)"
+_FORK = (
+    "_launch (multiprocess*/popen_fork.py|billiard/popen_fork.py) || "
+    "os_fork*|posix_fork|__libc_fork|_Fork|fork|arch_fork"
 )
-
-
-def is_idle_helper(thread: ThreadStack) -> bool:
-    """Whether this thread waits like this in every healthy run; never true of a main thread."""
-    if thread.main:
-        return False
-    if not thread.frames:
-        return True
-    top = thread.frames[0]
-    for chain in _HELPERS:
-        if len(chain) == 1 and chain[0].startswith("_worker "):
-            if frame_matches(chain[0], top):
-                return True
-        elif find_chain(chain, thread.frames):
-            return True
-    return False
+_SPAWN = "spawn_main (*multiprocess*/spawn.py|billiard/spawn.py)"
 
 
 def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames of this process: a forked child still shows the parent's below its start."""
     for position, frame in enumerate(frames):
-        if frame_matches("_bootstrap (multiprocessing/process.py|multiprocess/process.py)", frame):
+        if frame_matches(_CHILD_START, frame):
             return tuple(frames[: position + 1])
     return tuple(frames)
 
@@ -234,9 +195,9 @@ def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 def is_forked(frames: Sequence[Frame]) -> bool | None:
     """Whether the process was started by fork; None when its stack does not tell."""
     for frame in frames:
-        if frame_matches("spawn_main (*multiprocess*/spawn.py)", frame):
+        if frame_matches(_SPAWN, frame):
             return False
-        if frame_matches("_launch (multiprocess*/popen_fork.py)", frame):
+        if frame_matches(_FORK, frame):
             return True
     return None
 
@@ -256,23 +217,6 @@ def deciding_frame(frames: Sequence[Frame]) -> Frame | None:
     return rest[0] if rest else None
 
 
-def busiest_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
-    """The main thread, else the first that is no idle helper."""
-    working = [thread for thread in threads if thread.frames and not is_idle_helper(thread)]
-    return next((thread for thread in working if thread.main), working[0] if working else None)
-
-
-def is_idle_worker(threads: Sequence[ThreadStack]) -> bool:
-    """Whether this is a loader worker that waits for its parent's next order."""
-    for thread in threads:
-        frames = [frame for frame in own_frames(thread.frames) if not frame.native]
-        for position, frame in enumerate(frames):
-            if frame_matches("_worker_loop (torch/utils/data/_utils/worker.py)", frame):
-                above = frames[:position]
-                return bool(above) and frame_matches("get (multiprocessing/queues.py)", above[-1])
-    return False
-
-
 def place(frames: Sequence[Frame], depth: int = 12) -> tuple[str, ...]:
     """A stack without what changes between two attempts: no pids, addresses or line numbers."""
     return tuple(
@@ -286,29 +230,3 @@ def fingerprint(family: str | None, places: Iterable[tuple[str, tuple[str, ...]]
     """The same for the same hang in two attempts: the family and the set of (role, place)."""
     text = "\n".join(sorted({f"{role}: {' < '.join(frames)}" for role, frames in places}))
     return hashlib.sha256(f"{family}\n{text}".encode()).hexdigest()[:16]
-
-
-def group(processes: Iterable[tuple[str, int, Role, Sequence[ThreadStack]]]) -> tuple[Group, ...]:
-    """Processes (label, pid, role, threads) at the same place together; the smallest group first.
-
-    Idle workers go last whatever their number: they wait for the others.
-    """
-    found: dict[tuple[Role, tuple[str, ...]], list[tuple[str, int, ThreadStack, bool]]] = {}
-    for label, pid, role, threads in processes:
-        thread = busiest_thread(threads)
-        if thread is None:
-            continue
-        entry = (label, pid, thread, role == "worker" and is_idle_worker(threads))
-        found.setdefault((role, place(thread.frames)), []).append(entry)
-    groups = [
-        Group(
-            labels=tuple(entry[0] for entry in entries),
-            pids=tuple(entry[1] for entry in entries),
-            role=role,
-            frames=own_frames(entries[0][2].frames),
-            idle=all(entry[3] for entry in entries),
-        )
-        for (role, _), entries in found.items()
-    ]
-    order: dict[Role, int] = {"rank": 0, "worker": 0, "other": 1, "launcher": 2, "keeper": 3}
-    return tuple(sorted(groups, key=lambda item: (item.idle, order[item.role], len(item.pids))))

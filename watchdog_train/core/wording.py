@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 
 from watchdog_train.core.facts import Evidence, ProcessEvidence
-from watchdog_train.core.matching import Bound, Match, Scene
+from watchdog_train.core.idle import busiest_thread, is_idle_worker
+from watchdog_train.core.matching import Bound, Match
 from watchdog_train.core.model import Culprit
-from watchdog_train.core.stacks import busiest_thread, deciding_frame, is_idle_worker
+from watchdog_train.core.scene import Scene
+from watchdog_train.core.stacks import deciding_frame
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 LINE_SHOWN = 300

@@ -9,17 +9,10 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.facts import How, ProcessEvidence
+from watchdog_train.core.idle import is_idle_helper, is_idle_worker
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
 from watchdog_train.core.rank_gone import ending
-from watchdog_train.core.stacks import (
-    WAITS,
-    ThreadStack,
-    frame_matches,
-    is_idle_helper,
-    is_idle_worker,
-    own_frames,
-    printable,
-)
+from watchdog_train.core.stacks import WAITS, ThreadStack, frame_matches, own_frames, printable
 from watchdog_train.evidence import proc, redact
 from watchdog_train.evidence.milestones import read_milestones
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from watchdog_train.core.diagnose import culprit_process, groups
 from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
+from watchdog_train.core.idle import Group, is_idle_helper, is_idle_worker
 from watchdog_train.core.model import Diagnosis
-from watchdog_train.core.stacks import Frame, Group, is_idle_helper, is_idle_worker, trimmed
+from watchdog_train.core.stacks import Frame, trimmed
 from watchdog_train.report.places_text import process_sentences
 
 _EVIDENCE_LINES = 8

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from watchdog_train.core.facts import How, ProcessEvidence
+from watchdog_train.core.idle import is_idle_helper
 from watchdog_train.core.model import Role, Value
-from watchdog_train.core.stacks import ThreadStack, is_idle_helper
+from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence.text import roles, tables
 from watchdog_train.evidence.text.reader import Dump, Raised, Reading
 from watchdog_train.evidence.text.roles import Who
@@ -118,8 +119,11 @@ class Assembly:
             return (role, who.rank, who.worker)
         return ("loose", role)
 
-    def processes(self) -> tuple[ProcessEvidence, ...]:
-        """Every process, ranks first; those without a pid are numbered below zero."""
+    def processes(self, environment: dict[str, str]) -> tuple[ProcessEvidence, ...]:
+        """Every process, ranks first; those without a pid are numbered below zero.
+
+        Variables that the text sets somewhere are taken to be everybody's.
+        """
         rows = tables.merged(self._rows)
         found = [*self._found.values(), *self._listed_only(rows)]
         order: dict[Role, int] = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
@@ -127,7 +131,9 @@ class Assembly:
         pids = [f.who.pid or -at for at, f in enumerate(found, start=1)]
         parents = _Parents(found, pids)
         return tuple(
-            _evidence(f, pid, parents.of(f, pid), rows.get(pid))
+            msgspec.structs.replace(
+                _evidence(f, pid, parents.of(f, pid), rows.get(pid)), environment=environment
+            )
             for f, pid in zip(found, pids, strict=True)
         )
 

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from watchdog_train.core.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
+from watchdog_train.core.log_lines import LINE_CAP
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.text import roles
 from watchdog_train.evidence.text.assembly import Assembly
+from watchdog_train.evidence.text.host_text import environment, host_facts
 from watchdog_train.evidence.text.json_text import read_json
 from watchdog_train.evidence.text.reader import Raised, Reading, read_text
 from watchdog_train.evidence.text.sources import Source
 
-LOG_LINES_CAP = 20_000
-"""Of one file: the first and the last of them; what is between repeats itself."""
+LOG_CHARS = 2 << 20
+"""Of all logs together: every rule searches them."""
+LOG_CHARS_LEAST = 32 << 10
+"""Of each log, however many there are."""
+SAME_LINES = 30
+"""Lines that differ in numbers alone: so many of the first and of the last are kept."""
+_SHAPE_CHARS = 120
+_NOT_LETTERS = re.compile(r"[^A-Za-z]+")
 _WORLD = re.compile(
     r"(?:WORLD_SIZE|world[_ ]size|num_processes|Num processes|nranks|nproc[_-]per[_-]node)"
     r"['\"]?\s{0,3}[=: ]\s{0,3}(?P<size>\d{1,6})\b"
@@ -37,6 +46,7 @@ def gather(sources: Sequence[Source]) -> Evidence:
     collectives: list[CollectiveFact] = []
     raised: list[Raised] = []
     end: ExitStatus | None = None
+    share = max(LOG_CHARS_LEAST, LOG_CHARS // max(1, len(sources)))
     for source in sources:
         who = roles.who_by_name(source.name)
         parsed = read_json(source.name, source.text, who)
@@ -49,16 +59,18 @@ def gather(sources: Sequence[Source]) -> Evidence:
         assembly.add_reading(reading, who)
         raised += [_with_rank(item, who.rank) for item in reading.raised]
         end = end or _exit(reading)
-        lines = _capped(reading.log)
+        lines = thinned(reading.log, share)
         if lines:
             logs.append(LogText(source=source.name, lines=lines, rank=who.rank))
     assembly.add_interrupted(raised)
-    processes = assembly.processes()
+    told = [line for log in logs for line in log.lines]
+    processes = assembly.processes(environment(told))
     return Evidence(
         why="crash" if _crashed(processes, raised, end) else "manual",
         processes=processes,
         logs=tuple(logs),
         exit=end,
+        host=host_facts(told),
         collectives=tuple(collectives),
         world_size=_world_size(logs),
     )
@@ -68,10 +80,36 @@ def _with_rank(item: Raised, rank: int | None) -> Raised:
     return item if item.rank is not None else msgspec.structs.replace(item, rank=rank)
 
 
-def _capped(lines: Sequence[str]) -> tuple[str, ...]:
-    if len(lines) > LOG_LINES_CAP:
-        lines = [*lines[: LOG_LINES_CAP // 2], *lines[-LOG_LINES_CAP // 2 :]]
-    return tuple(map(clean_line, lines))
+def thinned(lines: Sequence[str], chars: int) -> tuple[str, ...]:
+    """Of lines that differ in numbers alone the first and the last ones, within `chars`.
+
+    A log of a night is the same line of progress ten thousand times; to search all of them with
+    every rule would take minutes.
+    """
+    shapes = [_NOT_LETTERS.sub("", line[:_SHAPE_CHARS]) for line in lines]
+    total, seen = Counter(shapes), Counter[str]()
+    kept: list[str] = []
+    for line, shape in zip(lines, shapes, strict=True):
+        seen[shape] += 1
+        if seen[shape] <= SAME_LINES or seen[shape] > total[shape] - SAME_LINES:
+            kept.append(line[:LINE_CAP])
+    return tuple(map(clean_line, _ends(kept, chars)))
+
+
+def _ends(lines: list[str], chars: int) -> list[str]:
+    """The first and last lines that fit into so many characters: half at each end."""
+    if sum(map(len, lines)) <= chars:
+        return lines
+    head: list[str] = []
+    tail: list[str] = []
+    for found, source in ((head, iter(lines)), (tail, reversed(lines))):
+        left = chars // 2
+        for line in source:
+            left -= len(line)
+            if left < 0:
+                break
+            found.append(line)
+    return [*head, *reversed(tail)]
 
 
 def _crashed(

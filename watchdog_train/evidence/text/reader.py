@@ -76,7 +76,7 @@ def read_text(text: str) -> Reading:
     kernel: list[str] = []
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:LINES_CAP]
     for raw in lines:
-        line = raw[:_LINE_CAP].rstrip()
+        line = raw[:_LINE_CAP].rstrip().removeprefix("^C")
         found = read_line(line)
         key = (found.rank, found.pid)
         body = line if key == (None, None) and found.at is None else _body(line, found.text)

@@ -1,0 +1,69 @@
+"""Judges every case of tests/corpus: `python scripts/bench/diagnosis.py [PART]... [-v]`.
+
+Prints how often the first family is right, how often a wrong one was named with confidence (0.8
+or more), and how many healthy captures were called a hang or a crash. The rules and the cases
+were written by the same people: the numbers show regressions, not accuracy in the field.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.corpus.cases import FOLDER, UNKNOWN, Case, judged, read_cases, renderings
+from watchdog_train.core.diagnose import diagnose
+from watchdog_train.core.model import Diagnosis
+from watchdog_train.evidence.text.gather import gather
+from watchdog_train.rules import load_rules
+
+PARTS = ("tuning", "held_out", "captured")
+
+
+def main() -> int:
+    """Judges, prints; 1 when a confident answer is wrong or a healthy capture called sick."""
+    parts = [name for name in sys.argv[1:] if not name.startswith("-")] or [
+        part for part in PARTS if (FOLDER / part).is_dir()
+    ]
+    verbose = "-v" in sys.argv[1:]
+    rules = load_rules()
+    print(f"{platform.platform()}, Python {platform.python_version()}")
+    failed = False
+    for part in parts:
+        counts: Counter[str] = Counter()
+        families: set[str] = set()
+        started = time.monotonic()
+        for case in read_cases(part):
+            families |= {name for name in case.expect if name != UNKNOWN}
+            for how, rendered in renderings(case).items():
+                diagnosis, _ = diagnose(gather(rendered.sources), rules)
+                found = judged(case, diagnosis)
+                counts.update(found)
+                if verbose and "wrong" in found:
+                    print(f"  {case.name} ({how}): {shown(case, diagnosis)}")
+        seconds = time.monotonic() - started
+        total = counts["judged"]
+        print(
+            f"{part}: {counts['right']} of {total} right "
+            f"({counts['right'] / max(1, total):.1%}), {len(families)} families; "
+            f"confidently wrong {counts['sure and wrong']}; "
+            f"healthy called sick {counts['false verdict']} of {counts['healthy']}; "
+            f"culprit right {counts['culprit right']} of {counts['culprit asked']}; {seconds:.1f} s"
+        )
+        failed |= bool(counts["sure and wrong"] or counts["false verdict"])
+    return int(failed)
+
+
+def shown(case: Case, diagnosis: Diagnosis) -> str:
+    """One line about a wrong answer."""
+    ranked = ", ".join(f"{one.family} {one.confidence}" for one in diagnosis.ranked)
+    wanted = " | ".join(case.expect)
+    return f"{diagnosis.family} {diagnosis.confidence} instead of {wanted} [{ranked}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

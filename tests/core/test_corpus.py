@@ -1,0 +1,40 @@
+"""The corpus of evidence: what the rules must get right, and must not be sure of when wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.corpus.cases import FOLDER, judged, read_cases, renderings
+from watchdog_train.core.diagnose import diagnose
+from watchdog_train.evidence.text.gather import gather
+from watchdog_train.rules import load_rules
+
+RULES = load_rules()
+PARTS = [part for part in ("tuning", "held_out", "captured") if (FOLDER / part).is_dir()]
+LEAST_RIGHT = 0.9
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_corpus_is_judged_as_it_says(part):
+    """Most answers are right; none is wrong with confidence, no healthy capture is called sick."""
+    wrong, dangerous, total = [], [], 0
+    for case in read_cases(part):
+        for how, rendered in renderings(case).items():
+            diagnosis, _ = diagnose(gather(rendered.sources), RULES)
+            found = judged(case, diagnosis)
+            total += 1
+            words = f"{case.name} ({how}): {diagnosis.family} {diagnosis.confidence}"
+            if "wrong" in found:
+                wrong.append(words)
+            if {"sure and wrong", "false verdict"} & set(found):
+                dangerous.append(words)
+    assert not dangerous
+    assert len(wrong) <= (1 - LEAST_RIGHT) * total, wrong
+
+
+def test_every_family_is_in_the_corpus():
+    """A family without a case could break without anybody seeing it."""
+    cases = Counter(name for part in PARTS for case in read_cases(part) for name in case.expect)
+    assert {rule.family for rule in RULES.families} - set(cases) == set()
