@@ -50,6 +50,11 @@ class Script:
     recovers_after_s: float | None = None
     keeper_dies_at_s: float | None = None
     keeper_stays: bool = False
+    world: int = 1
+    """Ranks of the whole job, where other tasks have some."""
+    first_rank: int = 0
+    evaluates_s: float = 0.0
+    """Half-way the first rank evaluates alone this long, busily."""
 
 
 @dataclass(kw_only=True)
@@ -98,6 +103,9 @@ class Attempt:
     phase: Phase = "startup"
     immortal: int = 0
     alone_at: float | None = None
+    held: str | None = None
+    """"hang" or "eval": its ranks wait for one of another task that hangs, or evaluates."""
+    evaluated_s: float = 0.0
 
     @property
     def root(self) -> Process:
@@ -116,7 +124,12 @@ class Attempt:
 
     @property
     def hung(self) -> bool:
-        return self.hung_at is not None
+        return self.hung_at is not None or self.held == "hang"
+
+    @property
+    def evaluates(self) -> bool:
+        script = self.script
+        return self.steps >= script.steps // 2 and 0 < script.evaluates_s > self.evaluated_s
 
 
 class Machine:
@@ -169,6 +182,8 @@ class Machine:
             return
         if script.ending in ("not-started", "no-keeper"):
             return
+        if attempt.held is not None:
+            return
         if attempt.hung:
             after = script.recovers_after_s
             if after is None or self.now < (attempt.hung_at or 0.0) + after:
@@ -180,6 +195,11 @@ class Machine:
             return
         if script.ending == "hang-at-start" and not attempt.recovered:
             attempt.hung_at = self.now
+            return
+        if attempt.evaluates:
+            attempt.phase = "eval"
+            attempt.evaluated_s += seconds
+            attempt.healthy_s -= seconds
             return
         attempt.phase = "train"
         done = int(attempt.healthy_s - 2.0)
@@ -246,7 +266,7 @@ class Machine:
         if script.launcher:
             self._bear(attempt, "launcher", name="torchrun")
         for number_of in range(script.ranks):
-            self._bear(attempt, "rank", rank=number_of)
+            self._bear(attempt, "rank", rank=script.first_rank + number_of)
         for _ in range(script.workers):
             self._bear(attempt, "worker", rank=0)
         if script.helper:
@@ -266,6 +286,7 @@ class Machine:
                 attempt=attempt.number,
                 can_stop=attempt.script.can_stop,
                 can_save=attempt.script.can_stop,
+                world_size=attempt.script.world,
                 total_steps=attempt.script.steps,
             )
         who = Member(

@@ -191,6 +191,10 @@ class World(Machine):
         self.state = evolve(self.state, event)
         self.mirror = evolve(self.mirror, e.decode(e.encode(event)))
         assert self.mirror == self.state, "replay(log) == state"
+        self.check(event)
+
+    def check(self, event: e.AnyEvent) -> None:
+        """What the log says is true."""
         check_event(event, self.attempts, self.state, self.policy, self.log)
 
     # One turn of the loop ---------------------------------------------------------------------

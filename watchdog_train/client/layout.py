@@ -57,6 +57,7 @@ W_TRAIN_ORDINAL = 34  # which call of train() or fit() is running in this proces
 W_RESUMED_STEP = 35  # step a checkpoint was resumed at, + 1, once the hook has injected it
 W_BAR_OFFSET = 40  # a progress bar's count less optimizer steps, + 1; 0: no bar is the training's
 W_BAR_TOTAL = 41  # how far that bar goes
+W_LOCAL_WORLD = 44  # ranks that the launcher has started on this machine, where it says so
 
 ROLE_UNKNOWN, ROLE_LAUNCHER, ROLE_RANK, ROLE_WORKER, ROLE_OTHER = 0, 1, 2, 3, 4
 ROLES = ("unknown", "launcher", "rank", "worker", "other")

@@ -316,6 +316,7 @@ def _write_rank(view, rank, local_rank, world):
         view[L.W_LOCAL_RANK] = local_rank + 1
     if world is not None:
         view[L.W_WORLD_SIZE] = world
+        view[L.W_LOCAL_WORLD] = roles.number("LOCAL_WORLD_SIZE") or 0
 
 
 try:

@@ -18,6 +18,7 @@ from watchdog_train.core.model import (
     Survey,
     Value,
 )
+from watchdog_train.core.peers import JobView, Signs
 
 TaskName = Literal["look", "evidence", "survey"]
 
@@ -87,6 +88,10 @@ class Observation(Value, frozen=True, kw_only=True):
     last_save: SaveReport | None = None
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
+    signs: Signs = Signs()
+    """Of our own tree, for our peers."""
+    job: JobView | None = None
+    """None in a run that is no task of a job."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
     steps_s: float | None = None
@@ -148,6 +153,16 @@ class AskSave(Value, frozen=True, kw_only=True):
     by: str
 
 
+class TakeOver(Value, frozen=True, kw_only=True):
+    """Give the run of a peer whose supervisor is gone another supervisor."""
+
+    task: int
+    pid: int
+    run_id: str
+    run_dir: str
+    why: str
+
+
 class CleanUp(Value, frozen=True, kw_only=True):
     """The tree is gone: remove what it left in shared memory, and say so."""
 
@@ -163,4 +178,5 @@ Action = (
     | AskStop
     | AskSave
     | CleanUp
+    | TakeOver
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from watchdog_train.core import asking, kill, ladder
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
+from watchdog_train.core.confer import as_one_job
 from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.outcome import finish
 from watchdog_train.core.policy import Policy
@@ -31,7 +32,7 @@ def between_attempts(
     if attempt.tree_gone and not attempt.ended:
         gone = e.AttemptExited(code=None, signal=None, how_known="gone", step=attempt.last_step)
         return Record(events=(gone,))
-    if _is_over(state, policy):
+    if _is_over(as_one_job(observation, state), policy):
         if observing and kill.live(observation.sample):
             left_s = observation.now - attempt.ended_mono
             if left_s < policy.stopping.outlive_s:
@@ -70,7 +71,8 @@ def _plan_again(
         attempt = state.attempt
         crashed = attempt is not None and attempt.stall_id is None
         return StartSurvey(level="full" if crashed else "quick")
-    step = ladder.next_step(state, observation.survey, policy, remedies)
+    job = as_one_job(observation, state)
+    step = ladder.next_step(job, observation.survey, policy, remedies)
     if isinstance(step, ladder.Stop):
         given_up = e.GivenUp(why=step.why, exit_code=step.exit_code, outcome=step.outcome)
         return Record(events=(given_up,), consumes=("survey",))

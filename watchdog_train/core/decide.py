@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core import asking, kill
+from watchdog_train.core import asking, kill, together
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     Action,
@@ -30,6 +30,7 @@ from watchdog_train.core.answers import (
     start_evidence,
 )
 from watchdog_train.core.between import between_attempts
+from watchdog_train.core.confer import confer
 from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.news import news, progress_event
 from watchdog_train.core.places import milestones_event
@@ -219,7 +220,8 @@ def _pursue_stall(
     stall = present_stall(state)
     if attempt is None or stall is None or attempt.ended:
         return None
-    if observation.verdict.progress_at > stall.declared_mono:
+    followed = attempt.barrier or attempt.cause is not None
+    if observation.verdict.progress_at > stall.declared_mono and not followed:
         return Record(
             events=(
                 e.StallRecovered(
@@ -234,17 +236,34 @@ def _pursue_stall(
     return kill.begin("hang", state, observation.sample, stall.words)
 
 
+def _of_the_job(rule: Callable[..., Action | None]) -> Rule:
+    """A rule about the peers of a task: without a job there is nothing to ask it."""
+
+    def ask(
+        observation: Observation, state: State, policy: Policy, _remedies: Remedies
+    ) -> Action | None:
+        return None if state.job is None else rule(observation, state, policy)
+
+    return ask
+
+
 RULES: tuple[Rule, ...] = (
     _answer_request,
+    _of_the_job(together.follow_stop),
     _follow_launch,
     _record_news,
     _record_exit,
+    _of_the_job(together.couple),
+    _of_the_job(together.take_over),
     bring_home,
     asking.prove,
     drop_stale,
     _pursue_kill,
     asking.stop,
+    _of_the_job(together.follow_trouble),
+    _of_the_job(together.hold_fire),
     _wind_up,
+    _of_the_job(confer),
     between_attempts,
     _pursue_stall,
     watch,

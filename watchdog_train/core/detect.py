@@ -8,18 +8,21 @@ from watchdog_train.core import rank_gone
 from watchdog_train.core.activity import is_quiet, is_stuck, required_windows
 from watchdog_train.core.budgets import COSTLY, Budget, budget_for
 from watchdog_train.core.model import Basis, Phase, Sample
+from watchdog_train.core.peers import Signs
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.track import RankTrack, Track, judged, survived_s
 from watchdog_train.core.verdict import (
     BUSY,
     OVER,
     Verdict,
+    alone_words,
     busy_words,
+    elsewhere_words,
     quiet_words,
     stuck_words,
 )
 
-__all__ = ["BUSY", "OVER", "Verdict", "required_windows", "verdict"]
+__all__ = ["BUSY", "OVER", "Verdict", "required_windows", "signs", "verdict"]
 
 _replace = msgspec.structs.replace
 
@@ -31,8 +34,37 @@ SAID_AFTER_S = 2.0
 """Stopped, or waiting for input, for less than this is not worth a word."""
 
 
-def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
-    """What to think of the attempt at this moment."""
+def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
+    """What the peers of a job may know of this tree."""
+    steps = [slot.step for _, slot in judged(sample) if slot.step is not None]
+    expected = _expected(sample)
+    silent = all(
+        sample.at - rank.changed_at > _budget(track, rank, detection).soft_s
+        and expected.get(rank.pid, 0.0) <= sample.at
+        for rank in _candidates(track)
+    )
+    return Signs(
+        quiet=silent and is_quiet(track.activity, sample, detection),
+        progressed=track.world.progressed,
+        age_s=sample.at - track.progress_at if track.progress_at else None,
+        ranks=track.world.present,
+        world=track.world.size,
+        step=max(steps, default=None),
+        over=bool(track.ranks) and all(rank.phase in OVER for rank in track.ranks),
+    )
+
+
+def verdict(
+    track: Track, sample: Sample, detection: Detection, *, elsewhere_quiet: bool = True
+) -> Verdict:
+    """What to think of the attempt at this moment.
+
+    Args:
+        track: the memory, this poll included.
+        sample: this poll.
+        detection: the limits.
+        elsewhere_quiet: no rank of the same world works outside our tree, as far as is known.
+    """
     alive = Verdict(kind="alive", progress_at=track.progress_at)
     if not any(member.state not in ("Z", "X") for member in sample.members):
         return alive
@@ -71,7 +103,11 @@ def verdict(track: Track, sample: Sample, detection: Detection) -> Verdict:
     found = _suspect(track, sample, detection, judging, tuple(over))
     if quiet and len(over) == len(candidates):
         # A rank within its own budget may be the one that the others rightly wait for.
-        return _left_behind(found, track, sample)
+        if elsewhere_quiet:
+            return _left_behind(found, track, sample)
+        if found.age_s > found.hard_s:
+            return _replace(found, basis="hard-budget", why=elsewhere_words(found))
+        return _replace(found, alone=True, why=alone_words(found))
     if found.age_s > found.hard_s:
         return _replace(found, basis="hard-budget", why=busy_words(sample, found, quiet=quiet))
     if stuck and len(over) == len(candidates) and found.age_s > detection.stuck_s:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.launchers import Launcher
 from watchdog_train.core.model import (
     Basis,
@@ -202,6 +203,7 @@ NoticeKind = Literal[
     "save",
     "save-late",
     "not-whole",
+    "peers",
 ]
 
 
@@ -410,12 +412,91 @@ class LogBehind(Event, frozen=True, kw_only=True):
     why: str
 
 
+class TaskJoined(Event, frozen=True, kw_only=True):
+    """This run is one of several tasks of a job on this machine."""
+
+    task: JobTask
+
+
+class TasksCoupled(Event, frozen=True, kw_only=True):
+    """Whether the tasks of the job train one world: then they act together from now on."""
+
+    together: bool
+    world: int | None
+    why: str
+
+
+class PeerAnnounced(Event, frozen=True, kw_only=True):
+    """A peer has found why the attempt has to end; this task follows it."""
+
+    task: int
+    kind: Literal["stall", "crash", "left"]
+    """left: its supervisor has ended without success."""
+    firm: bool
+    over: bool
+    """Its training was finished already."""
+    why: str
+    code: int | None = None
+    signal: int | None = None
+
+
+class PeerRetracted(Event, frozen=True, kw_only=True):
+    """What a peer had announced is over: nothing has to be done for it."""
+
+    task: int
+    why: str
+
+
+class BarrierReached(Event, frozen=True, kw_only=True):
+    """The evidence of all tasks is on disk: the killing may begin."""
+
+    tasks: tuple[int, ...]
+    waited_s: float
+
+
+class BarrierMissed(Event, frozen=True, kw_only=True):
+    """Not all tasks have their evidence in time: the killing begins all the same."""
+
+    missing: tuple[int, ...]
+    waited_s: float
+    why: str
+
+
+class PlanReceived(Event, frozen=True, kw_only=True):
+    """The plan of the next attempt, as another task has made it; plan_made follows."""
+
+    proposer: int
+    plan_attempt: int
+    digest: str
+
+
+class PeerLost(Event, frozen=True, kw_only=True):
+    """Intent: a peer's supervisor is gone, another one takes up its run."""
+
+    task: int
+    pid: int
+    run_id: str
+    why: str
+
+
 class RunFinished(Event, frozen=True, kw_only=True):
     outcome: Outcome
     exit_code: int
     warning: str | None
     why: str
 
+
+JobEvent = (
+    TaskJoined
+    | TasksCoupled
+    | PeerAnnounced
+    | PeerRetracted
+    | BarrierReached
+    | BarrierMissed
+    | PlanReceived
+    | PeerLost
+)
+"""Only in a run that is one of several tasks of a job."""
 
 AnyEvent = (
     RunStarted
@@ -461,6 +542,7 @@ AnyEvent = (
     | Reopened
     | SupervisorLeft
     | LogBehind
+    | JobEvent
     | RunFinished
 )
 

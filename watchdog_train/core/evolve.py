@@ -9,6 +9,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core import evolve_ending as ending
+from watchdog_train.core import evolve_job
 from watchdog_train.core.model import ProcessId, RunProgress
 from watchdog_train.core.rank_gone import recorded
 from watchdog_train.core.state import LASTING, AttemptRecord, StallRecord, State
@@ -32,11 +33,13 @@ def evolve(state: State, event: e.AnyEvent) -> State:
 
 
 def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
+    if isinstance(event, e.JobEvent):
+        return evolve_job.change(state, event)
     match event:
         case e.RunStarted():
             return _run_started(state, event)
         case e.PlanMade():
-            return _replace(state, next_plan=event.plan)
+            return evolve_job.plan_made(state, event)
         case e.AttemptLaunching():
             return _launching(state, event)
         case e.AttemptLaunched():
@@ -84,7 +87,11 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             state = _stall(state, event.stall_id, recovered=True, collecting=False)
             back = "running" if state.state == "collecting" else state.state
             return _replace(
-                _attempt(state, stall_id=None), state=back, muted=False, suspicion=None, look=None
+                _attempt(state, stall_id=None, cause=None),
+                state=back,
+                muted=False,
+                suspicion=None,
+                look=None,
             )
         case e.WouldHaveKilled():
             state = _stall(state, event.stall_id, reported_only=True)
@@ -120,7 +127,9 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 given_up_outcome=event.outcome,
             )
         case e.BackingOff():
-            return _replace(state, state="backoff", backoff_until=event.until_mono)
+            return _replace(
+                state, state="backoff", backoff_until=event.until_mono, backoff_s=event.delay_s
+            )
         case e.Noticed():
             return _replace(state, notices=(*state.notices, event.kind))
         case e.RemedyTaken():
@@ -188,6 +197,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
     return _replace(
         state,
         state="starting",
+        job=evolve_job.launching(state.job, record.attempt),
         attempts=(*state.attempts, record),
         next_plan=None,
         restarts=state.restarts + again,
@@ -204,6 +214,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         notices=(),
         kill=None,
         backoff_until=None,
+        backoff_s=0.0,
         rejected=(),
         can_be_asked_to_save=False,
     )

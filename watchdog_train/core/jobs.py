@@ -86,6 +86,23 @@ def find_task(environment: Mapping[str, str], *, mpi_starter: str | None = None)
     return None
 
 
+def is_part_of_more(environment: Mapping[str, str]) -> bool:
+    """Whether something says that this process is one of several, here or on other machines.
+
+    Then ranks that we do not see may work where we cannot look. Without a sign of that a rank that
+    is missing in our tree has not been born yet, or never will be.
+    """
+    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "NNODES", "PET_NNODES"):
+        if (_number(environment, name) or 0) > 1:
+            return True
+    if environment.get("SLURM_STEP_ID"):
+        sizes = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES")
+        if any((_number(environment, name) or 0) > 1 for name in sizes):
+            return True
+    address = environment.get("MASTER_ADDR", "")
+    return bool(address) and address not in LOOPBACK
+
+
 Answer = tuple[bool, JobTask | None]
 _ABSENT: Answer = (False, None)
 

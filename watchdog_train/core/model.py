@@ -32,7 +32,11 @@ Basis = Literal[
     "rank-gone",
     "stopped",
     "finishing",
+    "alone",
+    "peer",
 ]
+"""Why a silence is suspected or a stall; alone: of a suspicion only, the rest of the job works or
+is not heard of; peer: another task of the job has found the reason."""
 Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]
 
 
@@ -82,6 +86,8 @@ class SlotReading(Value, frozen=True, kw_only=True):
     rank: int | None
     local_rank: int | None
     world_size: int | None
+    local_world: int | None = None
+    """Ranks that its launcher has started on this machine, where it says so."""
     attempt: int
     progress: tuple[int, ...]
     """The words of layout.PROGRESS_WORDS in that order."""

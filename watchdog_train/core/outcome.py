@@ -19,6 +19,13 @@ def finish(state: State) -> RunFinished:
             warning="; ".join(filter(None, (_unsaved(state), _survivors(state)))) or None,
             why=f"stopped: {state.stop.by}",
         )
+    if state.given_up is not None:
+        return RunFinished(
+            outcome=state.given_up_outcome or "gave_up",
+            exit_code=state.given_up_code if state.given_up_code is not None else EXIT_GAVE_UP,
+            warning=None,
+            why=state.given_up,
+        )
     if attempt is not None and attempt.code == 0 and attempt.stall_id is None:
         doubts = "; ".join(filter(None, (_doubts(state, attempt), _survivors(state))))
         return RunFinished(
@@ -41,13 +48,6 @@ def finish(state: State) -> RunFinished:
             exit_code=EXIT_REFUSED,
             warning=None,
             why=f"the command could not be started: {attempt.error}",
-        )
-    if state.given_up is not None:
-        return RunFinished(
-            outcome=state.given_up_outcome or "gave_up",
-            exit_code=state.given_up_code if state.given_up_code is not None else EXIT_GAVE_UP,
-            warning=None,
-            why=state.given_up,
         )
     stall = state.last_stall
     if attempt.stall_id is not None and stall is not None and stall.basis == "finishing":

@@ -88,12 +88,7 @@ def build(
 ) -> Plan:
     """A plan in which the settings are spelled out, so that a person can repeat it."""
     specs = [catalogue[use.id] for use in uses if use.id in catalogue]
-    env = launchers.environment(
-        state.launcher,
-        run_id=state.run_id,
-        attempt=attempt,
-        attempt_dir=f"{state.run_dir}/attempts/{attempt:04d}",
-    )
+    env = launcher_environment(state, attempt)
     for spec in specs:
         env.update(spec.env)
     reference = None
@@ -115,6 +110,16 @@ def build(
         checkpoint=reference,
         resume_via=via,
         remedies=tuple(uses),
+    )
+
+
+def launcher_environment(state: State, attempt: int) -> dict[str, str]:
+    """What an attempt of this run sets for its own launcher."""
+    return launchers.environment(
+        state.launcher,
+        run_id=state.run_id,
+        attempt=attempt,
+        attempt_dir=f"{state.run_dir}/attempts/{attempt:04d}",
     )
 
 

@@ -239,6 +239,28 @@ class Recovery(Section, frozen=True, kw_only=True):
     ] = "refuse"
 
 
+class Job(Section, frozen=True, kw_only=True):
+    """A job of several tasks on this machine, each under its own wtrain (srun, mpirun)."""
+
+    tasks: Annotated[
+        Literal["auto", "together", "separate"],
+        Meta(
+            description="whether the tasks of a job are ended and restarted together; "
+            "auto: when their ranks are seen to train one world"
+        ),
+    ] = "auto"
+    silent_s: Annotated[
+        float, _positive("a peer's word older than this tells nothing; one comes every second")
+    ] = 10.0
+    barrier_s: Annotated[
+        float, _positive("for all tasks to have their evidence before anything is killed")
+    ] = 30.0
+    plan_s: Annotated[
+        float,
+        _positive("for all tasks to end their ranks and agree to a plan; a survey takes a minute"),
+    ] = 180.0
+
+
 class Evidence(Section, frozen=True, kw_only=True):
     """How much time evidence may take."""
 
@@ -288,5 +310,6 @@ class Policy(Section, frozen=True, kw_only=True):
     detection: Detection = Detection()
     stopping: Stopping = Stopping()
     recovery: Recovery = Recovery()
+    job: Job = Job()
     evidence: Evidence = Evidence()
     output: Output = Output()

@@ -1,8 +1,18 @@
 """What is known about a run, as one frozen value; core.evolve folds the events into it."""
 
+import hashlib
 from typing import Literal
 
-from watchdog_train.core.events import HookNotArmed, KillSequence, KillStage, Looked
+import msgspec
+
+from watchdog_train.core.events import (
+    HookNotArmed,
+    KillSequence,
+    KillStage,
+    Looked,
+    PeerAnnounced,
+)
+from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.launchers import Launcher
 from watchdog_train.core.model import (
     Basis,
@@ -25,7 +35,7 @@ RunState = Literal[
 ]
 
 
-LASTING = ("keeper", "save", "save-late", "not-whole")
+LASTING = ("keeper", "save", "save-late", "not-whole", "peers")
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
 
@@ -90,6 +100,10 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     taken: tuple[str, ...] = ()
     """Remedies that reported back that they took."""
     resume_ok: bool | None = None
+    barrier: bool = False
+    """All tasks of the job have their evidence, or its time is up: the killing may begin."""
+    cause: PeerAnnounced | None = None
+    """What a peer announced, when that is why this attempt has to end."""
 
 
 class Kill(Value, frozen=True, kw_only=True):
@@ -124,6 +138,28 @@ class StopAsk(Value, frozen=True, kw_only=True):
     answered_mono: float | None = None
     saved: str | None = None
     """The whole checkpoint that was finished since."""
+
+
+class Agreed(Value, frozen=True, kw_only=True):
+    """The plan under which a task of a job will launch, or has launched, an attempt."""
+
+    attempt: int
+    proposer: int
+    """Task whose plan it is."""
+    digest: str
+
+
+class JobState(Value, frozen=True, kw_only=True):
+    """A run that is one of several tasks of a job on this machine."""
+
+    task: JobTask
+    together: bool = False
+    """The tasks train one world: they are dumped, ended and started together."""
+    base: int = 1
+    """The newest attempt that all tasks have begun together."""
+    agreed: Agreed | None = None
+    taken_over: tuple[tuple[int, int], ...] = ()
+    """Supervisors of peers that were gone and have been replaced: task and pid."""
 
 
 class State(Value, frozen=True, kw_only=True):
@@ -196,10 +232,14 @@ class State(Value, frozen=True, kw_only=True):
     stop_asked: StopAsk | None = None
     can_be_asked_to_save: bool = False
     backoff_until: float | None = None
+    backoff_s: float = 0.0
+    """How long the next plan waits in all."""
     given_up: str | None = None
     given_up_code: int | None = None
     given_up_outcome: Outcome | None = None
     survivors: tuple[int, ...] = ()
+    job: JobState | None = None
+    """None: the run is no task of a job."""
 
     outcome: Outcome | None = None
     exit_code: int | None = None
@@ -224,3 +264,9 @@ class State(Value, frozen=True, kw_only=True):
     def last_stall(self) -> StallRecord | None:
         """The newest bundle that is a stall or a crash."""
         return next((stall for stall in reversed(self.stalls) if stall.why != "manual"), None)
+
+
+def plan_digest(proposer: int, plan: Plan) -> str:
+    """A name for this very plan of this task of a job."""
+    content = msgspec.json.encode((proposer, plan), order="sorted")
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -76,8 +76,9 @@ def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | 
 def _quiet(
     observation: Observation, state: State, policy: Policy, verdict: Verdict
 ) -> Action | None:
-    if state.suspicion != verdict.basis:
-        return Record(events=(_suspected(verdict),))
+    if state.suspicion != shown_basis(verdict):
+        # Also when the rest of the job falls silent, too: patience begins then, with a new look.
+        return Record(events=(_suspected(verdict),), consumes=("look",))
     look = state.look
     if look is None:
         if observation.look is not None:
@@ -93,6 +94,8 @@ def _quiet(
     if look.patience == "proven":
         basis: Basis = "proven" if verdict.basis == "quiet" else verdict.basis
         return _declare(observation, state, basis, words)
+    if verdict.alone:
+        return None
     waited_s = observation.now - state.suspicion_mono
     allowed_s = _patience_s(state, policy, verdict)
     if waited_s < allowed_s or verdict.age_s < verdict.least_s:
@@ -100,9 +103,14 @@ def _quiet(
     return _declare(observation, state, verdict.basis, f"{words}; waited {waited_s:.0f} s more")
 
 
+def shown_basis(verdict: Verdict) -> Basis:
+    """The basis of a suspicion."""
+    return "alone" if verdict.alone else verdict.basis
+
+
 def _suspected(verdict: Verdict) -> e.Suspected:
     return e.Suspected(
-        basis=verdict.basis,
+        basis=shown_basis(verdict),
         phase=verdict.phase,
         ranks=verdict.ranks,
         age_s=round(verdict.age_s, 1),

@@ -57,6 +57,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         members=(),
         ranks=(),
         next_plan=None,
+        job=None,  # its peers have ended with the job: what goes on now goes on alone
         backoff_until=None,
         suspicion=None,
         look=None,

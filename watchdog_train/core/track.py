@@ -8,10 +8,12 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core import activity as activities
+from watchdog_train.core import world as worlds
 from watchdog_train.core.activity import Activity
 from watchdog_train.core.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING
 from watchdog_train.core.model import MemberSample, Phase, Sample, SlotReading, Value
 from watchdog_train.core.policy import Detection
+from watchdog_train.core.world import World
 
 _replace = msgspec.structs.replace
 
@@ -69,6 +71,8 @@ class Track(Value, frozen=True, kw_only=True):
     """Per phase, the longest quiet silence of late that ended by itself, and when it ended."""
     begun: bool = False
     """A poll has been folded in: whoever is seen for the first time from now on is news."""
+    world: World = World()
+    """How much of the training's world is in this tree."""
     factors: dict[str, float] = msgspec.field(default_factory=dict)
     """Per phase: budgets are this much longer, after stalls that recovered by themselves."""
 
@@ -145,6 +149,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         slept_s=track.slept_s,
         survived=survived,
         begun=True,
+        world=worlds.advance(track.world, sample, progressed=progressed),
         factors=track.factors,
     )
 

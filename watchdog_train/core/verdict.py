@@ -40,6 +40,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     may_be_through: bool = False
     """A rank has ended, maybe well: the others may be saving what is complete."""
     progress_at: float = 0.0
+    alone: bool = False
+    """Quiet is this tree only: elsewhere in the job somebody works, or nothing is known."""
     why: str = ""
 
 
@@ -50,6 +52,20 @@ def quiet_words(rank: RankTrack, budget: Budget, age_s: float, *, has_slot: bool
     return (
         f"{what} for {age_s:.0f} s in phase {rank.phase} (limit {budget.soft_s:.0f} s, {source}), "
         "and the whole job is quiet: no CPU, no I/O, no process born or ended"
+    )
+
+
+def alone_words(found: Verdict) -> str:
+    """Silent and quiet, as far as we see; ranks of the same world may work elsewhere."""
+    seen = "all that we see of the job is quiet"
+    return found.why.replace("the whole job is quiet", seen, 1)
+
+
+def elsewhere_words(found: Verdict) -> str:
+    """The same over the hard limit."""
+    return (
+        f"no progress for {found.age_s:.0f} s in phase {found.phase} (limit {found.hard_s:.0f} s), "
+        "but the job is busy elsewhere, or its other ranks tell us nothing"
     )
 
 

@@ -9,7 +9,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.model import Patience, Plan
 from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
-from watchdog_train.report import words
+from watchdog_train.report import job_text, words
 from watchdog_train.report.facts import (
     culprit_words,
     exit_words,
@@ -40,6 +40,8 @@ def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
+    if isinstance(event, e.JobEvent):
+        return job_text.sentences(event, state)
     match event:
         case (
             e.Suspected()

@@ -1,4 +1,4 @@
-"""The table of `wtrain ps`: one line a run. Pure."""
+"""The table of `wtrain ps`: one line a run, the tasks of a job side by side. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from watchdog_train.core.state import State
 from watchdog_train.report import words
+from watchdog_train.report.job_text import grouped, task_cell
 from watchdog_train.report.live import Live
 from watchdog_train.report.status_json import progress_now
 from watchdog_train.report.status_text import headline
@@ -20,15 +21,20 @@ def runs_text(
     """The table, without a newline at its end; empty without runs."""
     if not runs:
         return ""
+    runs = grouped(runs, lambda row: row[0])
     rows = [HEADER, *(_row(state, live) for state, live in runs)]
-    wide = [max(words.display_width(row[i]) for row in rows) for i in range(len(HEADER) - 1)]
+    if any(state.job is not None for state, _ in runs):
+        cells = ["TASK", *(task_cell(state) for state, _ in runs)]
+        rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, cells, strict=True)]
+    state_at = rows[0].index("STATE")
+    wide = [max(words.display_width(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     lines = []
     for i, row in enumerate(rows):
         cells = [words.pad(cell, size) for cell, size in zip(row[:-1], wide, strict=True)]
         if i == 0:
             cells = [paint(cell, "dim") for cell in cells]
         else:
-            cells[1] = paint(cells[1], headline(*runs[i - 1])[1])
+            cells[state_at] = paint(cells[state_at], headline(*runs[i - 1])[1])
         last = paint(row[-1], "dim") if i == 0 else row[-1]
         lines.append(words.cut("  ".join([*cells, last]), width))
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import msgspec
 
 from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress
 from watchdog_train.core.state import State
+from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.report.places_text import places_object
 
@@ -24,6 +25,7 @@ SHORT_KEYS = (
     "restarts",
     "supervisor",
     "command",
+    "job",
     "progress",
     "started_at",
     "updated_at",
@@ -54,6 +56,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
             "alive": live.supervisor_alive if live is not None else None,
         },
         "command": list(state.argv),
+        "job": job_object(state),
         "progress": msgspec.to_builtins(progress_now(state, live)),
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
         "last_stall": _last_stall(state),

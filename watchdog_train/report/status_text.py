@@ -8,7 +8,7 @@ import msgspec
 
 from watchdog_train.core.model import RankStatus
 from watchdog_train.core.state import StallRecord, State
-from watchdog_train.report import words
+from watchdog_train.report import job_text, words
 from watchdog_train.report.facts import culprit_words, run_again, stall_words
 from watchdog_train.report.live import Live
 from watchdog_train.report.places_text import place_sentences
@@ -49,6 +49,7 @@ def status_text(
     above = [
         ("State", _state_line(state, live, paint, zone)),
         *[("", line) for line in _go_on(state, live, paint)],
+        ("Job", job_text.task_words(state.job) if state.job is not None else ""),
         ("Attempt", _attempt_line(state, live)),
         ("Progress", _progress_line(state, live)),
         *_rank_rows(state, live, paint),

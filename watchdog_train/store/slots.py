@@ -135,6 +135,7 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         rank=_less_one(words[layout.W_RANK]),
         local_rank=_less_one(words[layout.W_LOCAL_RANK]),
         world_size=words[layout.W_WORLD_SIZE] or None,
+        local_world=words[layout.W_LOCAL_WORLD] or None,
         attempt=words[layout.W_ATTEMPT],
         progress=tuple(words[word] for word in layout.PROGRESS_WORDS),
         step=_step(words),

@@ -1,0 +1,282 @@
+"""Between two attempts of a job: wait for each other, one plan for all, and one end for all. Pure.
+
+Rules of decide(), before those of a single run. The leader plans with what a single run plans with
+(core.between); the others wait for its plan, take it over and say so, and all launch it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, Observation, Record, Wait
+from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
+from watchdog_train.core.model import Diagnosis, Outcome, Plan
+from watchdog_train.core.peers import (
+    PeerView,
+    Proposal,
+    bundle_of,
+    is_done,
+    own_proposal,
+    trouble_of,
+)
+from watchdog_train.core.plans import launcher_environment, with_arguments
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import AttemptRecord, StallRecord, State
+from watchdog_train.core.together import (
+    LOOK_AGAIN_S,
+    announced,
+    in_one_boat,
+    is_living,
+    lower_peers,
+    missing_words,
+)
+
+_replace = msgspec.structs.replace
+
+
+def confer(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """What a task whose attempt is over does before the rules of a single run may go on."""
+    attempt = state.attempt
+    if attempt is None or not attempt.tree_gone or not attempt.ended:
+        return None
+    if state.stop is not None or state.given_up is not None or state.survivors:
+        return None
+    if attempt.how_known == "not-started" or policy.recovery.observe:
+        return None
+    peers = in_one_boat(observation, state)
+    if not peers:
+        return None
+    agreed = state.job is not None and state.job.agreed
+    if agreed and agreed.attempt > attempt.attempt:
+        return _launch_together(observation, state, policy)
+    if is_done(state) and attempt.cause is None:
+        cause = announced(observation, state)
+        if cause is None or cause.over:
+            return _wait_for_the_rest(observation, state, policy)
+        return Record(events=(cause,))
+    if is_done(state) and attempt.cause is not None and announced(observation, state) is None:
+        task = attempt.cause.task
+        why = f"task {task} has taken its announcement back"
+        return Record(events=(e.PeerRetracted(task=task, why=why),))
+    return _end_for_all(observation, state, policy) or _plan_for_all(observation, state, policy)
+
+
+def _wait_for_the_rest(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """Our training has ended well: while a peer works it may still need us for a restart."""
+    rest = [
+        peer
+        for peer in in_one_boat(observation, state)
+        if not peer.summary.done
+        and peer.summary.finished is None
+        and peer.heard_s < policy.job.plan_s
+    ]
+    if not rest:
+        return None
+    if "peers" not in state.notices:
+        numbers = tuple(peer.summary.task for peer in rest)
+        why = f"this task has ended well; it waits for {missing_words(numbers, 0)}"
+        return Record(events=(e.Noticed(kind="peers", pids=(), why=why),))
+    return Wait(until=observation.now + LOOK_AGAIN_S)
+
+
+def _end_for_all(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """The job cannot go on: all tasks end with the same code."""
+    peers, job, attempt = in_one_boat(observation, state), state.job, state.attempt
+    if job is None or attempt is None:
+        return None
+    for peer in peers:
+        given = peer.summary.gave_up
+        if given is not None:
+            why = given.why
+            if not why.startswith("task "):
+                why = f"task {peer.summary.task}: {why}"
+            return _give_up(why, given.exit_code, given.outcome)
+    left = next((peer.summary for peer in peers if peer.summary.finished is not None), None)
+    if left is not None:
+        why = f"task {left.task} has ended (exit code {left.finished}) and cannot begin again"
+        code = left.finished or EXIT_RETRY_ELSEWHERE
+        return _give_up(why, code, "failed" if code != EXIT_RETRY_ELSEWHERE else "gave_up")
+    unheard = job.task.here - 1 - len(peers)
+    if job.task.here < job.task.tasks:
+        beyond = job.task.tasks - job.task.here
+        why = f"{beyond} of the {job.task.tasks} tasks of the job are not on this machine"
+        return _give_up(f"{why}: its starter has to begin it again", EXIT_RETRY_ELSEWHERE)
+    since = max(attempt.ended_mono, attempt.cause.mono if attempt.cause is not None else 0.0)
+    late = observation.now - since > policy.job.plan_s
+    if unheard > 0 or late:
+        absent = tuple(p.summary.task for p in peers if not _has_come(p, observation, state))
+        who = missing_words(absent, unheard) or "the job"
+        why = f"{who} did not come to the plan of the next attempt"
+        if late:
+            why += f" within {policy.job.plan_s:.0f} s"
+        return _give_up(why, EXIT_RETRY_ELSEWHERE)
+    return None
+
+
+def _has_come(peer: PeerView, observation: Observation, state: State) -> bool:
+    """Whether it has done its part of the next plan, as far as it could."""
+    summary, agreed = peer.summary, state.job.agreed if state.job is not None else None
+    attempt = state.attempt.attempt if state.attempt is not None else 0
+    if agreed is not None and agreed.attempt > attempt:
+        return summary.agreed == agreed
+    leads = not lower_peers(observation, state)
+    return summary.gone and (leads or peer not in lower_peers(observation, state))
+
+
+def _give_up(why: str, exit_code: int, outcome: Outcome = "gave_up") -> Record:
+    return Record(events=(e.GivenUp(why=why, exit_code=exit_code, outcome=outcome),))
+
+
+def _plan_for_all(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """Take over the leader's plan; None when it is on us to make it."""
+    received = _received(observation, state, policy)
+    if received is not None:
+        return received
+    if lower_peers(observation, state):
+        return Wait(until=observation.now + LOOK_AGAIN_S)
+    base = state.job.base if state.job is not None else 0
+    for peer in in_one_boat(observation, state):
+        if is_living(peer) and not (peer.summary.gone and peer.summary.attempt >= base):
+            return Wait(until=observation.now + LOOK_AGAIN_S)
+    return None
+
+
+def _received(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """The best plan that any task proposes for an attempt after ours, if it is not ours already."""
+    job, attempt = state.job, state.attempt
+    if job is None or attempt is None:
+        return None
+    peers = in_one_boat(observation, state)
+    offers = [
+        peer.summary.proposal
+        for peer in peers
+        if peer.summary.proposal is not None
+        and peer.summary.proposal.plan.attempt > attempt.attempt
+    ]
+    own = own_proposal(state, policy.recovery.resume_arg)
+    if own is not None and own.plan.attempt > attempt.attempt:
+        offers.append(own)
+    # Whoever has launched one has seen all agree to it: then it is that one and no other.
+    launched = {
+        peer.summary.agreed.digest
+        for peer in peers
+        if peer.summary.agreed is not None
+        and peer.summary.attempt == peer.summary.agreed.attempt > attempt.attempt
+    }
+    begun = [offer for offer in offers if offer.digest in launched]
+    best = min(begun or offers, key=lambda offer: offer.order, default=None)
+    if best is None or (job.agreed is not None and job.agreed.digest == best.digest):
+        return None
+    return Record(events=_take_over_plan(best, observation, state))
+
+
+def _take_over_plan(
+    offer: Proposal, observation: Observation, state: State
+) -> tuple[e.AnyEvent, ...]:
+    taken: list[e.AnyEvent] = [
+        e.PlanReceived(
+            proposer=offer.proposer, plan_attempt=offer.plan.attempt, digest=offer.digest
+        )
+    ]
+    if offer.delay_s > 0:
+        until = observation.now + offer.delay_s
+        taken.append(e.BackingOff(delay_s=offer.delay_s, until_mono=until, why=offer.plan.why))
+    taken.append(e.PlanMade(plan=_for_this_task(offer, state)))
+    return tuple(taken)
+
+
+def _for_this_task(offer: Proposal, state: State) -> Plan:
+    """The plan with our own command and our own launcher's variables; all else is the leader's."""
+    plan, argv = offer.plan, state.argv
+    if argv == offer.base_argv:
+        argv = plan.argv
+    elif plan.resume_via == "argv" and offer.resume_arg and plan.checkpoint is not None:
+        argv = with_arguments(argv, offer.resume_arg, plan.checkpoint.path)
+    env = {**launcher_environment(state, plan.attempt), **offer.env}
+    return _replace(plan, argv=argv, env=env)
+
+
+def _launch_together(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """Hold the launch until every task has agreed to this very plan."""
+    job = state.job
+    if job is None or job.agreed is None:
+        return None
+    better = _received(observation, state, policy)
+    if better is not None:
+        return better
+    peers = in_one_boat(observation, state)
+    if any(peer.summary.agreed == job.agreed == _launched(peer) for peer in peers):
+        return None
+    beyond = max(peer.summary.attempt for peer in peers)
+    mine = job.agreed.proposer == job.task.task
+    if mine and beyond >= job.agreed.attempt and state.next_plan is not None:
+        # A peer has begun that number by itself before it knew of us: it needs a later one.
+        plan = _replace(state.next_plan, attempt=beyond + 1)
+        return Record(events=(e.PlanMade(plan=plan),))
+    all_heard = len(peers) == job.task.here - 1
+    if all_heard and all(peer.summary.agreed == job.agreed for peer in peers):
+        return None
+    return _end_for_all(observation, state, policy) or Wait(until=observation.now + LOOK_AGAIN_S)
+
+
+def _launched(peer: PeerView) -> object:
+    agreed = peer.summary.agreed
+    return agreed if agreed is not None and agreed.attempt == peer.summary.attempt else None
+
+
+def as_one_job(observation: Observation, state: State) -> State:
+    """The state as the ladder has to see it: what ended the attempt may have been another task."""
+    peers = in_one_boat(observation, state)
+    if not peers or state.attempt is None:
+        return state
+    if is_done(state) and state.attempt.cause is None:
+        return state
+    attempts = [_by_its_cause(attempt) for attempt in state.attempts]
+    highest = max(peer.summary.attempt for peer in peers)
+    last = attempts[-1] = _replace(attempts[-1], attempt=max(highest, attempts[-1].attempt))
+    bundle = bundle_of(state) or StallRecord(
+        id=last.stall_id or last.crash_id or "",
+        why="stall",
+        attempt=last.attempt,
+        at=0.0,
+        declared_mono=0.0,
+        words=last.cause.why if last.cause is not None else "",
+    )
+    diagnosis = _best_diagnosis(state, peers)
+    stalls = (
+        *(stall for stall in state.stalls if stall.id != bundle.id),
+        _replace(bundle, diagnosis=diagnosis),
+    )
+    return _replace(state, attempts=tuple(attempts), stalls=stalls)
+
+
+def _by_its_cause(attempt: AttemptRecord) -> AttemptRecord:
+    """An attempt that was ended because of a peer, as if that had happened here."""
+    cause = attempt.cause
+    if cause is None:
+        return attempt
+    bundle = attempt.stall_id or attempt.crash_id or f"task-{cause.task}"
+    if cause.kind != "crash":
+        return _replace(attempt, stall_id=bundle)
+    return _replace(
+        attempt, stall_id=None, crash_id=bundle, code=cause.code, signal=cause.signal, ended=True
+    )
+
+
+def _best_diagnosis(state: State, peers: tuple[PeerView, ...]) -> Diagnosis | None:
+    """Of the task that crashed, else the surest: most tasks of a hung job only wait for one."""
+    attempt = state.attempt
+    cause = attempt.cause if attempt is not None else None
+    found = {peer.summary.task: peer.summary.trouble for peer in peers}
+    if state.job is not None:
+        found[state.job.task.task] = trouble_of(state)
+    if cause is not None and cause.kind == "crash":
+        guilty = found.get(cause.task)
+        return guilty.diagnosis if guilty is not None else None
+    mine = trouble_of(state)
+    if mine is not None and mine.kind == "crash":
+        return mine.diagnosis
+    diagnoses = [trouble.diagnosis for trouble in found.values() if trouble is not None]
+    known = [diagnosis for diagnosis in diagnoses if diagnosis is not None]
+    return max(known, key=lambda one: (one.family is not None, one.confidence), default=None)

@@ -1,0 +1,81 @@
+"""A job of several tasks in words: its events, a line of status, its runs side by side. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from watchdog_train.core import events as e
+from watchdog_train.core.state import JobState, State
+from watchdog_train.report import words
+from watchdog_train.report.words import clean, duration
+
+Row = TypeVar("Row")
+
+
+def sentences(event: e.JobEvent, state: State) -> tuple[str, ...]:
+    """What an event about the peers is worth saying, as plain sentences."""
+    attempt = state.attempt
+    match event:
+        case e.TasksCoupled() if event.together:
+            return (f"this task and its peers stand and fall together: {clean(event.why)}",)
+        case e.TasksCoupled():
+            return (f"this task stands alone: {clean(event.why)}",)
+        case e.PeerAnnounced() if attempt is not None and attempt.ended:
+            # Otherwise the stall that follows says it.
+            return (f"task {event.task}: {clean(event.why)}; this task begins again with it",)
+        case e.PeerRetracted():
+            return (clean(event.why),)
+        case e.BarrierReached():
+            return (f"evidence of all tasks is on disk (waited {duration(event.waited_s)})",)
+        case e.BarrierMissed():
+            return (f"{clean(event.why)}: going on without it",)
+        case e.PlanReceived():
+            return (f"task {event.proposer} has planned attempt {event.plan_attempt} for all",)
+        case e.PeerLost():
+            return (f"{clean(event.why)}: its run gets another one",)
+        case _:
+            return ()
+
+
+def task_words(job: JobState) -> str:
+    """Which task of what, and whether it acts with the others."""
+    how = "together with its peers" if job.together else "on its own so far"
+    return f"{clean(job.task.words, 120)}, {how}"
+
+
+def job_object(state: State) -> dict[str, Any] | None:
+    """The same for a program; None of a run that is no task of a job."""
+    job = state.job
+    if job is None:
+        return None
+    return {
+        "id": job.task.job,
+        "source": job.task.source,
+        "task": job.task.task,
+        "tasks": job.task.tasks,
+        "here": job.task.here,
+        "together": job.together,
+    }
+
+
+def grouped(rows: Sequence[Row], state_of: Callable[[Row], State]) -> list[Row]:
+    """Runs of one job side by side, by task, where the first of them stood."""
+    jobs: dict[str, list[Row]] = {}
+    for row in rows:
+        job = state_of(row).job
+        jobs.setdefault(f"{job.task.job}" if job else f"\0{id(row)}", []).append(row)
+
+    def number(row: Row) -> int:
+        job = state_of(row).job
+        return job.task.task if job is not None else 0
+
+    return [row for group in jobs.values() for row in sorted(group, key=number)]
+
+
+def task_cell(state: State) -> str:
+    """The cell of `ps`: `2/4 slurm:1234.0`; "-" for a run that is no task of a job."""
+    job = state.job
+    if job is None:
+        return "-"
+    return f"{job.task.task}/{job.task.tasks} {words.cut(clean(job.task.job, 60), 24)}"
