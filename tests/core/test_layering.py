@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "rules": {*_LOWER, "rules"},
     "report": {*_LOWER, "report"},
     "config": {*_LOWER, "config"},
+    "peers": {*_LOWER, "peers"},
     # A collector is a process of its own: it puts looks, rules and wording together itself.
     "evidence": {
         *_LOWER,

@@ -282,11 +282,10 @@ class Machine:
                 words=0 if process.late else attempt.steps,
                 phase=attempt.phase,
                 rank=process.rank,
-                world_size=attempt.script.ranks,
+                world_size=max(attempt.script.ranks, attempt.script.world),
                 attempt=attempt.number,
                 can_stop=attempt.script.can_stop,
                 can_save=attempt.script.can_stop,
-                world_size=attempt.script.world,
                 total_steps=attempt.script.steps,
             )
         who = Member(

@@ -192,22 +192,11 @@ def hear(before: Heard | None, summary: Summary, now: float) -> Heard:
     return Heard(summary=summary, changed_at=now, progressed_at=progressed_at)
 
 
-class PortLook(Value, frozen=True, kw_only=True):
-    """Where the ranks of the next attempt would meet."""
-
-    port: int
-    free: bool
-    other: int | None
-    """A port of this machine that nobody uses, where `port` is taken."""
-
-
 class JobView(Value, frozen=True, kw_only=True):
     """The peers of this task at one moment."""
 
     peers: tuple[PeerView, ...] = ()
     """Those that have been heard of, by number."""
-    port: PortLook | None = None
-    """None where the ranks' address is not known to us, or is none of this machine's."""
 
 
 def summarise(state: State, signs: Signs, resume_arg: str | None) -> Summary | None:

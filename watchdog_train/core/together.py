@@ -51,7 +51,7 @@ def _one_world(
     job: JobState, signs: Signs, view: JobView | None, policy: Policy
 ) -> tuple[bool, str]:
     if policy.job.tasks != "auto":
-        return policy.job.tasks == "together", f"--tasks {policy.job.tasks}"
+        return policy.job.tasks == "together", f"job.tasks is {policy.job.tasks}"
     if signs.whole:
         return False, f"all {signs.world} ranks of its world are in this task"
     tasks = job.task.tasks

@@ -19,6 +19,7 @@ from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.job import link_to
 from watchdog_train.supervisor.launch import INJECT_DIRECTORY, stream_files
 from watchdog_train.supervisor.setup import RunSession, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
@@ -87,6 +88,8 @@ def adopt_run(
             why=why,
         )
     )
+    if state.job is not None:
+        session.context.job = link_to(state.job.task, session.system)
     session.register()
     attempt = session.supervisor.state.attempt
     if attempt is not None and not attempt.tree_gone:

@@ -14,6 +14,7 @@ from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.store.trace_file import TraceFile
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.job import JobLink
 from watchdog_train.supervisor.launch import LaunchedKeeper
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
@@ -51,6 +52,8 @@ class Context:
     ignore_hup: bool = False
     """nohup was meant."""
     oom_kills_before: int | None = None
+    job: JobLink | None = None
+    """None: this run is no task of a job with several tasks here."""
     keeper: LaunchedKeeper | None = None
     """Of the present attempt, when this supervisor started it."""
 

@@ -94,6 +94,7 @@ class Supervisor:
             self._take_requests()
             observation = self._observer.observe(self.state)
             action = decide(observation, self.state, self._context.policy, self._context.remedies)
+            self._tell_peers()
             if isinstance(action, Wait):
                 self._telling.tell(self.state, observation)
                 self._pause(action.until)
@@ -104,7 +105,18 @@ class Supervisor:
                 if isinstance(event, e.Progress):
                     self._performer.note_training(observation)
             self._say_when_behind()
+        self._tell_peers()
         self._context.display.drain(time.monotonic() + DRAIN_S)
+
+    def _tell_peers(self) -> None:
+        context, job = self._context, self._context.job
+        if job is None:
+            return
+        before = job.problem
+        now = context.system.monotonic()
+        job.publish(self.state, self._observer.signs, context.policy.recovery.resume_arg, now)
+        if job.problem is not None and before is None:
+            context.display.say(f"wtrain: {job.problem}")
 
     def ask(self, kind: request_files.RequestKind, by: str) -> None:
         """Queue a request of the person who started this supervisor."""

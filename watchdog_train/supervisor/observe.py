@@ -19,8 +19,10 @@ from watchdog_train.core.actions import (
     SaveReport,
 )
 from watchdog_train.core.asking import awaits_proof
-from watchdog_train.core.detect import Verdict, verdict
+from watchdog_train.core.detect import Verdict, signs, verdict
+from watchdog_train.core.jobs import is_part_of_more
 from watchdog_train.core.model import Member, MemberSample, Sample
+from watchdog_train.core.peers import Signs, elsewhere_quiet
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.core.trace import TraceWriter
 from watchdog_train.store.last_words import LastWords
@@ -66,6 +68,9 @@ class Observer:
         self._final: tuple[MemberSample, ...] = ()
         self._trace: TraceWriter | None = None
         self.requests: deque[Request] = deque()
+        self.signs = Signs()
+        """Of our tree at the newest look."""
+        self._part_of_more = is_part_of_more(context.environment)
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
@@ -117,6 +122,8 @@ class Observer:
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
             resumed_step=self._resumed_step(),
+            signs=self.signs,
+            job=context.job.view(now) if context.job is not None else None,
             steps_s=paces.steps_s(self._pace, now),
         )
 
@@ -209,7 +216,19 @@ class Observer:
             context.tasks.finished(ended)
         self._track = tracks.advance(self._track, self._sample, detection)
         self._pace = paces.advance(self._pace, self._sample)
-        self._verdict = verdict(self._track, self._sample, detection)
+        self.signs = signs(self._track, self._sample, detection)
+        self._verdict = verdict(
+            self._track,
+            self._sample,
+            detection,
+            elsewhere_quiet=elsewhere_quiet(
+                state,
+                self.signs,
+                context.job.view(now) if context.job is not None else None,
+                silent_s=context.policy.job.silent_s,
+                part_of_more=self._part_of_more,
+            ),
+        )
         self._keep(state, attempt)
         if attempt.launched and self._ending.settle(
             context.directory.attempt(attempt.attempt),

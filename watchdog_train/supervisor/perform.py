@@ -27,6 +27,7 @@ from watchdog_train.core.track import judged
 from watchdog_train.evidence.request import EvidenceRequest, write_private
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 
@@ -87,8 +88,16 @@ class Performer:
             case a.CleanUp():
                 self._ended_wall = time.time()
                 yield self._clean_up()
+            case a.TakeOver():
+                yield from self._take_over(action)
             case a.Wait():
                 return
+
+    def _take_over(self, action: a.TakeOver) -> Iterator[e.AnyEvent]:
+        yield e.PeerLost(task=action.task, pid=action.pid, run_id=action.run_id, why=action.why)
+        problem = replace_supervisor(action, self._context.children)
+        if problem is not None:
+            self._context.display.say(f"wtrain: {action.why}, and cannot be replaced: {problem}")
 
     def _launch(self, plan: Plan, state: State) -> Iterator[e.AnyEvent]:
         context = self._context

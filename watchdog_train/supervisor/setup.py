@@ -188,6 +188,8 @@ class RunSession:
                 launcher=launcher_of(argv, self.context.environment, self.context.cwd),
             )
         )
+        if self.context.job is not None:
+            self.supervisor.record(e.TaskJoined(task=self.context.job.task))
         self.register()
 
     @property
@@ -265,6 +267,8 @@ class RunSession:
         context.trace.close()
         if finished:
             registry.forget(self.directory)
+            if context.job is not None:
+                context.job.leave()
             self._remove_slot_dir()
             self._remove_runtime_directories()
         self._lock.release()

@@ -13,8 +13,10 @@ from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.run_directory import create, default_runs_dir, name_from_command
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import handle_duplicates, training_key
+from watchdog_train.supervisor.job import join
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
+from watchdog_train.system import current
 
 
 def start_run(
@@ -33,7 +35,10 @@ def start_run(
     cwd = os.getcwd()
     key = training_key(command, cwd, os.environ)
     handle_duplicates(key, policy.recovery.duplicates)
+    job = join(os.environ, current())
     name = policy.name or name_from_command(command)
+    if job is not None:  # so that a person can tell the tasks of a job by their runs' names
+        name = f"{name}-task{job.task.task}"
     directory = create(default_runs_dir(policy.runs_dir), name, time.time())
     try:
         directory.config.write_text(dump_policy(policy), encoding="utf-8")
@@ -55,6 +60,7 @@ def start_run(
         cwd=cwd,
     )
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
+    session.context.job = job
     session.begin(name=name, argv=command)
     session.run()
     return session

@@ -1,0 +1,177 @@
+"""Several tasks of one job on this machine, each under its own wtrain, as srun starts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import (
+    PROGRAMS,
+    Event,
+    RunningWtrain,
+    bin_path,
+    is_alive,
+    of_type,
+    outline,
+    read_log,
+    run_directories,
+    run_wtrain,
+    start_wtrain,
+    types,
+    wait_until,
+    write_fast_config,
+)
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.timeout(300),
+]
+
+
+def start_job(cwd: Path, tasks: int, *program: str) -> RunningWtrain:
+    """The job; its ranks meet at a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = write_fast_config(cwd)
+    options = ["--config", str(config), "--resume-arg", "--resume {checkpoint}"]
+    command = [sys.executable, str(PROGRAMS / "task_ranks.py"), *program]
+    return start_wtrain(
+        *("run", *options, "--", *command),
+        cwd=cwd,
+        env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+        wtrain=[
+            sys.executable,
+            str(PROGRAMS / "srun_like.py"),
+            str(tasks),
+            str(bin_path("wtrain")),
+        ],
+    )
+
+
+def logs(cwd: Path) -> dict[int, list[Event]]:
+    """The event log of each task."""
+    found = {}
+    for path in run_directories(cwd):
+        events = read_log(path)
+        joined = of_type(events, "task_joined")
+        if joined:
+            found[joined[0]["task"]["task"]] = events
+    return found
+
+
+def described(cwd: Path) -> str:
+    parts = [f"--- task {n}\n{outline(events)}" for n, events in sorted(logs(cwd).items())]
+    errors = [path.read_text("utf-8", "replace")[-1500:] for path in cwd.glob("task-*.err")]
+    return "\n".join([*parts, *errors])
+
+
+def pids(job: RunningWtrain) -> list[int]:
+    """Of the supervisors."""
+    path = job.cwd / "tasks.pids"
+    wait_until(path.exists, 20, "the tasks are started")
+    return [int(word) for word in path.read_text().split()]
+
+
+def wait_for_step(cwd: Path, tasks: int) -> None:
+    """Until every task has recorded its first step."""
+    wait_until(
+        lambda: len([1 for events in logs(cwd).values() if of_type(events, "first_step")]) == tasks,
+        120,
+        "every task makes steps",
+    )
+
+
+def assert_one_plan(found: dict[int, list[Event]], text: str) -> None:
+    """All dumped before anybody was killed, and all began attempt 2 from the same checkpoint."""
+    plans = []
+    for number, events in found.items():
+        names = types(events)
+        assert "barrier_reached" in names, text
+        assert "barrier_missed" not in names, text
+        killed = [one["seq"] for one in of_type(events, "signalling") if one["targets"]]
+        barrier = of_type(events, "barrier_reached")[0]["seq"]
+        assert of_type(events, "evidence_collected")[0]["seq"] < barrier, text
+        assert not killed or barrier < killed[0], text
+        assert len(of_type(events, "plan_received")) == (number > 0), text
+        plans.append(of_type(events, "attempt_launching")[-1]["plan"])
+    assert all(plan == plans[0] for plan in plans), text
+    assert plans[0]["attempt"] == 2, text
+
+
+def assert_all_finished(cwd: Path, tasks: int, attempt: int, text: str) -> None:
+    for number in range(tasks):
+        said = (cwd / f"task-{number}.out").read_text()
+        assert f"rank {number} attempt {attempt}" in said, text
+        assert f"finished rank={number} step=40" in said, text
+    runtime = cwd / ".home" / "runtime"
+    assert not list(runtime.rglob("task-*.json")), text
+
+
+@pytest.mark.parametrize("fault", ["hang", pytest.param("crash", marks=pytest.mark.slow)])
+def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
+    """Evidence of every task before the first kill, one plan, all resumed, all finished."""
+    job = start_job(tmp_path, 2, "--fault", fault)
+    done = job.result(280)
+    text = described(tmp_path)
+    assert done.returncode == 0, text
+    assert_one_plan(logs(tmp_path), text)
+    assert_all_finished(tmp_path, 2, 2, text)
+
+
+@pytest.mark.slow
+def test_a_rank_that_evaluates_alone_is_no_stall(tmp_path: Path) -> None:
+    """Ten soft budgets long one rank works and three wait: nobody is dumped or killed for it."""
+    job = start_job(tmp_path, 4, "--fault", "eval")
+    done = job.result(280)
+    text = described(tmp_path)
+    assert done.returncode == 0, text
+    for events in logs(tmp_path).values():
+        assert not of_type(events, "stall_declared"), text
+        assert not [one for one in of_type(events, "signalling") if one["targets"]], text
+    assert_all_finished(tmp_path, 4, 1, text)
+
+
+@pytest.mark.slow
+def test_the_leaders_supervisor_is_killed(tmp_path: Path) -> None:
+    """A peer gives its run another supervisor; a hang after that is handled as ever."""
+    job = start_job(tmp_path, 2, "--fault", "hang", "--at", "35")
+    wait_for_step(tmp_path, 2)
+    os.kill(pids(job)[0], signal.SIGKILL)
+    done = job.result(280)
+
+    def finished() -> bool:
+        found = logs(tmp_path)
+        return len(found) == 2 and all(of_type(one, "run_finished") for one in found.values())
+
+    wait_until(finished, 60, "both runs come to their end")
+    text = described(tmp_path)
+    assert done.returncode == 128 + signal.SIGKILL, text
+    found = logs(tmp_path)
+    assert of_type(found[1], "peer_lost"), text
+    assert of_type(found[0], "adopted"), text
+    assert {of_type(one, "run_finished")[0]["exit_code"] for one in found.values()} == {0}, text
+
+
+@pytest.mark.slow
+def test_a_stop_of_one_stops_all(tmp_path: Path) -> None:
+    """`wtrain stop` of one task: every task ends with 77, and nothing is left."""
+    job = start_job(tmp_path, 2, "--steps", "4000")
+    wait_for_step(tmp_path, 2)
+    listed = run_wtrain("ps", cwd=tmp_path)
+    assert "1/2 slurm" in listed.stdout, listed.describe()
+    name = next(path.name for path in run_directories(tmp_path) if "-task1-" in path.name)
+    assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=90).returncode == 0
+    done = job.result(120)
+    text = described(tmp_path)
+    assert done.returncode == 77, text
+    for events in logs(tmp_path).values():
+        assert of_type(events, "run_finished")[0]["exit_code"] == 77, text
+        assert not [one for one in of_type(events, "attempt_launched") if is_alive(one["pid"])]
