@@ -26,14 +26,14 @@ def soft_hard(
         ((1.0,) * 7, (DEFAULT.train.soft_s, DEFAULT.train.hard_s)),  # too few
         ((60.0, 70.0), (350.0, DEFAULT.train.hard_s)),  # few, but they tell of slow steps
         ((0.1,) * 8, (12.0, 120.0)),  # the floors
-        ((30.0,) * 8, (90.0, 900.0)),  # sleeps 30 s between steps
+        ((30.0,) * 8, (75.0, 900.0)),  # sleeps 30 s between steps
         ((1.0,) * 30 + (600.0,), (12.0, 120.0)),  # one outlier moves nothing
-        ((10.0,) * 7 + (600.0,), (30.0, 300.0)),
+        ((10.0,) * 7 + (600.0,), (25.0, 300.0)),
         ((5000.0,) * 8, (7200.0, 7200.0)),  # the cap
     ],
 )
 def test_train_budget(gaps: tuple[float, ...], expected: tuple[float, float]) -> None:
-    """Three and thirty times a robust quantile, within floors and a cap, once enough is known."""
+    """2.5 and thirty times a robust quantile, within floors and a cap, once enough is known."""
     assert soft_hard("train", gaps) == pytest.approx(expected)
 
 
@@ -43,7 +43,7 @@ def test_a_fresh_phase_has_at_least_its_default() -> None:
         DEFAULT.train.soft_s,
         DEFAULT.train.hard_s,
     )
-    assert soft_hard("train", (100.0,) * 50, fresh=True) == pytest.approx((300.0, 3000.0))
+    assert soft_hard("train", (100.0,) * 50, fresh=True) == pytest.approx((250.0, 3000.0))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_finished_is_judged_as_finishing() -> None:
 def test_a_factor_lengthens_both() -> None:
     """A false alarm doubles default and learnt budgets alike."""
     assert soft_hard("train", (), factor=2.0)[0] == 2 * DEFAULT.train.soft_s
-    assert soft_hard("train", (30.0,) * 8, factor=2.0) == pytest.approx((180.0, 1800.0))
+    assert soft_hard("train", (30.0,) * 8, factor=2.0) == pytest.approx((150.0, 1800.0))
 
 
 @pytest.mark.parametrize(

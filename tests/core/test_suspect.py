@@ -113,7 +113,7 @@ def test_no_stall_before_the_least_silence_unless_it_is_proven() -> None:
     early = quiet(phase="first_step", steady=False, least_s=150.0)
     state = b.running(suspected(), looked())
     assert ask(state, early, 1000.0) is None
-    late = msgspec.structs.replace(early, age_s=150.0)
+    late = msgspec.structs.replace(early, quiet_s=150.0)
     assert isinstance(event(ask(state, late, 1000.0)), e.StallDeclared)
     proven = b.running(suspected(), looked("proven"))
     assert isinstance(event(ask(proven, early, 1.0)), e.StallDeclared)

@@ -315,7 +315,7 @@ def test_a_hang_is_called_at_any_poll(poll_s: float) -> None:
 def test_a_stall_is_said_once_and_again_after_life() -> None:
     """Nothing is ended in a replay: one silence is one stall."""
     lines = stopping_at(100, 300)
-    # The silence of 201 s has ended by itself: twice as much is needed now.
+    # The silence of 201 s has ended by itself: half as much again is needed now.
     lines += [line(301.0 + n, 101 + min(n, 50), cpu_s=200.0 + min(n, 50)) for n in range(460)]
     judged = replay(lines)
     assert [found.kind for found in judged.findings] == ["suspect", "stall"] * 2
@@ -358,6 +358,19 @@ HEALTHY: dict[str, list[bytes]] = {
 def test_healthy_traces_are_left_alone(name: str) -> None:
     """No stall where there was none."""
     assert replay(HEALTHY[name]).first_stall_t is None
+
+
+def test_a_rank_that_vanishes_is_named() -> None:
+    """The others wait for it: the stall is about the rank that is gone, not about them."""
+
+    def ranks(t: float) -> dict[str, Any]:
+        both = {str(n): {"step": int(min(t, 100)), "phase": "train"} for n in (0, 1)}
+        return {"0": both["0"]} if t > 100 else both
+
+    judged = replay(stopping_at(100, 400, ranks=ranks, processes=lambda t: 5 - (t > 100)))
+    stall = judged.findings[-1]
+    assert (stall.kind, stall.basis) == ("stall", "rank-gone")
+    assert "rank 1" in stall.why
 
 
 def test_stopped_has_its_own_word() -> None:

@@ -39,6 +39,8 @@ class Activity(Value, frozen=True, kw_only=True):
     window: Window | None = None
     quiet_windows: int = 0
     """In a row, nothing in them that could be work."""
+    quiet_since: float = 0.0
+    """When the first of them began."""
     stuck_windows: int = 0
     """In a row, nothing in them but processes in D state."""
     tcp_bytes: int | None = None
@@ -77,6 +79,7 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
     return Activity(
         window=_open(sample, states),
         quiet_windows=activity.quiet_windows + 1 if still and not uninterruptible else 0,
+        quiet_since=activity.quiet_since if activity.quiet_windows else window.at,
         stuck_windows=activity.stuck_windows + 1 if still else 0,
         tcp_bytes=activity.tcp_bytes,
         talked_at=activity.talked_at,

@@ -28,7 +28,7 @@ _replace = msgspec.structs.replace
 
 RECENT_SHARE = 0.5
 """Of a silence: a weak sign of life that is older than this share says nothing any more."""
-SURVIVED_FACTOR = 2.0
+SURVIVED_FACTOR = 1.5
 """A quiet silence that has ended by itself may come again, somewhat longer."""
 SAID_AFTER_S = 2.0
 """Stopped, or waiting for input, for less than this is not worth a word."""
@@ -170,6 +170,7 @@ def _suspect(
         hard_s=budget.hard_s,
         steady=learnt,
         stirs=_stirs(track, newest, sample.at, phase=worst.phase),
+        quiet_s=min(age_s, sample.at - track.activity.quiet_since),
         least_s=max(detection.early_silence_s if early else 0.0, SURVIVED_FACTOR * survived),
         unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
         progress_at=track.progress_at,

@@ -106,7 +106,7 @@ class Detection(Section, frozen=True, kw_only=True):
     ] = 8
     learnt_factor: Annotated[
         float, _positive("learnt soft budget = this times about the 98th percentile of intervals")
-    ] = 3.0
+    ] = 2.5
     learnt_hard_factor: Annotated[float, _positive("the same for the hard budget")] = 30.0
     learnt_soft_floor_s: Annotated[
         float,
@@ -125,7 +125,7 @@ class Detection(Section, frozen=True, kw_only=True):
     early_silence_s: Annotated[
         float,
         _non_negative(
-            "no stall before so much silence while steps are not learnt, unless stacks prove it: "
+            "no stall before so much quiet while steps are not learnt, unless stacks prove it: "
             "a first step of a minute may leave no trace but time"
         ),
     ] = 150.0

@@ -98,7 +98,7 @@ def _quiet(
         return None
     waited_s = observation.now - state.suspicion_mono
     allowed_s = _patience_s(state, policy, verdict)
-    if waited_s < allowed_s or verdict.age_s < verdict.least_s:
+    if waited_s < allowed_s or verdict.quiet_s < verdict.least_s:
         return None
     return _declare(observation, state, verdict.basis, f"{words}; waited {waited_s:.0f} s more")
 

@@ -6,57 +6,32 @@ is missing is unknown. Memory does not grow with the length of the trace.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from statistics import median
-from typing import Any, cast
+from typing import cast
 
-import msgspec
-
-from watchdog_train.client.layout import PHASES
-from watchdog_train.core.model import Member, MemberSample, Phase, Sample, SlotReading, Value
+from watchdog_train.core.model import (
+    Member,
+    MemberSample,
+    RankEnd,
+    Sample,
+    Value,
+)
 from watchdog_train.core.trace import VERSION
+from watchdog_train.core.trace_lines import RankLine, TraceLine, count_of, decode
+from watchdog_train.core.trace_ranks import STATE_PID, TraceRank, member_at, nobody_known
 
 MOST_RANKS = 4096
 PROBLEMS = 32
 FIRST_PID = 1000
-STATE_PID = 900
 BACKWARDS_IN_A_ROW = 3
 """Samples that go on from an earlier time: not stragglers any more, but a clock that was set."""
 GAP_S = 5.0
 """Later than usual by this, and by three polls: nobody looked in between."""
 ENOUGH_STEPS = 5
 """Intervals between samples that tell more than a header does."""
-_KNOWN_PHASES = frozenset(PHASES)
 _STATES = frozenset("RSDTtZXI")
-_replace = msgspec.structs.replace
-
-
-class RankLine(msgspec.Struct, gc=False):
-    """What a sample says about one rank."""
-
-    step: float | None = None
-    phase: str | None = None
-    beats: float | None = None
-
-
-class TraceLine(msgspec.Struct, gc=False):
-    """A header or a sample: both are decoded as this, so that each line is parsed once."""
-
-    t: float | None = None
-    ranks: dict[str, RankLine | None] | None = None
-    cpu_s: float | None = None
-    io_bytes: float | None = None
-    tcp_bytes: float | None = None
-    processes: int | None = None
-    log_bytes: float | None = None
-    gpu_util: float | None = None
-    states: dict[str, int] | None = None
-    attempt: int | None = None
-    kind: str | None = None
-    v: int | None = None
-    poll_s: float | None = None
 
 
 class TraceSample(Value, frozen=True, kw_only=True):
@@ -65,9 +40,6 @@ class TraceSample(Value, frozen=True, kw_only=True):
     sample: Sample
     new_attempt: bool
     """What came before belongs to another attempt: phases and totals begin anew."""
-
-
-_decoder = msgspec.json.Decoder(TraceLine)
 
 
 class TraceReader:
@@ -93,7 +65,8 @@ class TraceReader:
         self._births = 0
         self._deaths = 0
         self._log_bytes = 0
-        self._ranks: dict[str, _Rank] = {}
+        self._ranks: dict[str, TraceRank] = {}
+        self._ended: dict[str, RankEnd] = {}
         self._states: dict[str, int] | None = None
         self._others: tuple[MemberSample, ...] = ()
 
@@ -140,20 +113,10 @@ class TraceReader:
             self._problems[what] = (first, count + 1)
 
     def _decode(self, line: bytes) -> TraceLine | None:
-        try:
-            return _decoder.decode(line)
-        except (msgspec.DecodeError, RecursionError):
-            pass
-        # NaN and Infinity are no JSON, but Python writes them; and one odd value must not cost
-        # the whole sample.
-        try:
-            loose = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(loose, dict):
-            return None
-        self.report("values that are no numbers are taken as unknown")
-        return _mended(loose)
+        found, whole = decode(line)
+        if found is not None and not whole:
+            self.report("values that are no numbers are taken as unknown")
+        return found
 
     def _header(self, found: TraceLine) -> None:
         if found.kind != "trace":
@@ -177,15 +140,15 @@ class TraceReader:
         if new_attempt:
             self._begin_attempt(found)
         at = cast("float", self._at)
-        cpu_s = _count(found.cpu_s)
+        cpu_s = count_of(found.cpu_s)
         if cpu_s is not None:
             self._highest_cpu_s = max(cpu_s, self._highest_cpu_s)
-        log_bytes = _count(found.log_bytes)
+        log_bytes = count_of(found.log_bytes)
         if log_bytes is not None:
             self._log_bytes = int(log_bytes)
         self._count_processes(found)
         self.samples += 1
-        io_bytes, tcp_bytes = _count(found.io_bytes), _count(found.tcp_bytes)
+        io_bytes, tcp_bytes = count_of(found.io_bytes), count_of(found.tcp_bytes)
         sample = Sample(
             at=at,
             members=self._members(found),
@@ -196,6 +159,7 @@ class TraceReader:
             births=self._births,
             deaths=self._deaths,
             late_s=late_s,
+            ended=tuple(self._ended.values()),
         )
         return TraceSample(sample=sample, new_attempt=new_attempt)
 
@@ -253,7 +217,7 @@ class TraceReader:
         self._highest_cpu_s = 0.0
         self._log_bytes = 0
         self._processes = None
-        self._ranks = {}
+        self._ranks, self._ended = {}, {}
 
     # -- processes ----------------------------------------------------------------------------
     def _count_processes(self, found: TraceLine) -> None:
@@ -275,7 +239,7 @@ class TraceReader:
         )
         if dead or found.processes == 0:
             return ()
-        others = self._others or (_nobody_known(),)
+        others = self._others or (nobody_known(),)
         if not found.ranks:
             return others
         # A rank whose progress is unknown is none that could be judged.
@@ -288,8 +252,22 @@ class TraceReader:
             if name not in self._ranks:
                 self._add_rank(name)
         known = self._ranks
-        ranks = (known[name].at(words, self) for name, words in said.items() if name in known)
+        if len(said) != len(known) - len(self._ended):
+            self._note_ends(said)
+        ranks = (
+            known[name].at(words, self.world_size, self.report)
+            for name, words in said.items()
+            if name in known
+        )
         return (*ranks, *others)
+
+    def _note_ends(self, said: dict[str, RankLine]) -> None:
+        """A rank that the others go on without has ended; how, a trace does not tell."""
+        for name, rank in self._ranks.items():
+            if name in said:
+                self._ended.pop(name, None)
+            elif name not in self._ended and said:
+                self._ended[name] = rank.end(cast("float", self._at), self.world_size)
 
     def _with_states(self, states: dict[str, int]) -> tuple[MemberSample, ...]:
         """One process for each state: which process is in it a trace does not tell."""
@@ -301,7 +279,7 @@ class TraceReader:
                 self.report("a process state that is not known; left out")
                 continue
             member = Member(pid=STATE_PID + number % 64, start=1, role="other")
-            found.append(_process(member, state))
+            found.append(member_at(member, state))
         return tuple(found[:64])
 
     def _add_rank(self, name: str) -> None:
@@ -312,154 +290,4 @@ class TraceReader:
         if number is None:
             self.report("a rank that is no number; it is judged all the same")
             number = len(self._ranks)
-        self._ranks[name] = _Rank(FIRST_PID + len(self._ranks), number)
-
-
-class _Rank:
-    """A rank of the trace: its newest words as the slot of a process."""
-
-    def __init__(self, pid: int, number: int) -> None:
-        self._said: RankLine | None = None
-        self._phase: Phase = "unknown"
-        self._entries = 1
-        self._saves = [0, 0]
-        self.step = 0
-        self._beats = 0
-        self._member = Member(pid=pid, start=1, role="rank", rank=number, local_rank=number)
-        self._sample = _process(self._member, None, blank_slot(pid, number))
-
-    def at(self, said: RankLine, reader: TraceReader) -> MemberSample:
-        """The process at one sample."""
-        before = self._said
-        slot = cast("SlotReading", self._sample.slot)
-        if before == said and slot.world_size == reader.world_size:
-            return self._sample
-        self._said = said
-        step, beats = _count(said.step), _count(said.beats)
-        self.step = self.step if step is None else int(step)
-        self._beats = self._beats if beats is None else int(beats)
-        self._go_to(self._phase_of(said, reader))
-        slot = _replace(
-            slot,
-            progress=(self._beats, 0, self.step, 0, 0, 0, 0, 0),
-            step=self.step or None,
-            phase=self._phase,
-            phase_entries=self._entries,
-            saves_begun=self._saves[0],
-            saves_ended=self._saves[1],
-            world_size=reader.world_size,
-        )
-        self._sample = _process(self._member, None, slot)
-        return self._sample
-
-    def _phase_of(self, said: RankLine, reader: TraceReader) -> Phase:
-        if said.phase in _KNOWN_PHASES:
-            return cast("Phase", said.phase)
-        if said.phase is not None:
-            reader.report("a phase that is not known; the rank is judged without one")
-        # A rank that takes steps trains, whatever it calls it.
-        return "train" if self.step else "unknown"
-
-    def _go_to(self, phase: Phase) -> None:
-        if phase == self._phase:
-            return
-        self._entries += 1
-        # Saves have no words of their own in a trace: the phase tells.
-        self._saves[0] += phase == "checkpoint"
-        self._saves[1] += self._phase == "checkpoint"
-        self._phase = phase
-
-
-def _process(member: Member, state: str | None, slot: SlotReading | None = None) -> MemberSample:
-    return MemberSample(member=member, state=state, cpu_s=None, io_bytes=None, slot=slot)
-
-
-def _nobody_known() -> MemberSample:
-    """The tree is there, though the trace does not say who is in it."""
-    return _process(Member(pid=STATE_PID, start=1, role="other"), None)
-
-
-def blank_slot(pid: int, rank: int) -> SlotReading:
-    """The slot of a rank that has said nothing yet."""
-    return SlotReading(
-        pid=pid,
-        start=1,
-        role="rank",
-        rank=rank,
-        local_rank=rank,
-        world_size=1,
-        attempt=1,
-        progress=(0,) * 8,
-        step=None,
-        total_steps=None,
-        phase="unknown",
-        phase_entries=1,
-        milestone=0,
-        last_beat_ns=0,
-        expect_until_ns=0,
-        pulse=0,
-        saves_begun=0,
-        saves_ended=0,
-        save_answered=0,
-        stop_answered=0,
-        dump_answered=0,
-        settings_taken=0,
-        exiting=False,
-        fault_handler_signal=0,
-        hooks_failed=0,
-        worker=None,
-        can_save=False,
-        can_stop=False,
-        loss=None,
-        samples_s=None,
-        train_ordinal=0,
-        resumed_step=None,
-    )
-
-
-def _count(value: float | None) -> float | None:
-    """A running count; what cannot be one is unknown."""
-    return value if value is not None and math.isfinite(value) and value >= 0 else None
-
-
-def _number(value: object) -> float | None:
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(cast("float", value)) if usable and abs(cast("float", value)) < 1e300 else None
-
-
-def _whole(value: object) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None else None
-
-
-def _mended(loose: dict[str, Any]) -> TraceLine:
-    """A line whose values do not all have the right type; those that do not are unknown."""
-    ranks = loose.get("ranks")
-    states = loose.get("states")
-    return TraceLine(
-        t=_number(loose.get("t")),
-        ranks={
-            str(name): RankLine(
-                step=_number(said.get("step")),
-                phase=said["phase"] if isinstance(said.get("phase"), str) else None,
-                beats=_number(said.get("beats")),
-            )
-            for name, said in ranks.items()
-            if isinstance(said, dict)
-        }
-        if isinstance(ranks, dict)
-        else None,
-        cpu_s=_number(loose.get("cpu_s")),
-        io_bytes=_number(loose.get("io_bytes")),
-        tcp_bytes=_number(loose.get("tcp_bytes")),
-        processes=_whole(loose.get("processes")),
-        log_bytes=_number(loose.get("log_bytes")),
-        gpu_util=_number(loose.get("gpu_util")),
-        states={str(state): _whole(count) or 0 for state, count in states.items()}
-        if isinstance(states, dict)
-        else None,
-        attempt=_whole(loose.get("attempt")),
-        kind=loose["kind"] if isinstance(loose.get("kind"), str) else None,
-        v=_whole(loose.get("v")),
-        poll_s=_number(loose.get("poll_s")),
-    )
+        self._ranks[name] = TraceRank(FIRST_PID + len(self._ranks), number)

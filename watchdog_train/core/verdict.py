@@ -32,8 +32,10 @@ class Verdict(Value, frozen=True, kw_only=True):
     """All are in their training steps, and the length of those is known."""
     stirs: bool = False
     """There are signs of life that are too weak to be work."""
+    quiet_s: float = 0.0
+    """How long nothing in the whole job has been work; never more than age_s."""
     least_s: float = 0.0
-    """No stall before so much silence, whatever patience says, unless the stacks prove it."""
+    """No stall before it was quiet for so long, whatever patience says, unless stacks prove it."""
     unsaved_s: float = 0.0
     """Work that a false alarm would throw away: from the last finished save to the last progress.
     The silence itself is no work."""
