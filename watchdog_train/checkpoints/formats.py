@@ -30,6 +30,10 @@ class Candidate(Value, frozen=True, kw_only=True):
     files: Sizes
     recorded: bool = False
     """The save hook noted a save to this path."""
+    stage: int = 0
+    """Which training into its directory has written it, 0 where that is not known."""
+    of_running: bool = False
+    """Of the training that ran when the attempt ended."""
 
     @property
     def mtime_ns(self) -> int:

@@ -48,11 +48,14 @@ def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
         key=lambda item: (
             # What hooks have seen being saved is this training's; a folder beside it may not be.
             not any(one.recorded for one in item[1]),
+            not any(one.of_running for one in item[1]),
             rank[item[0][0]],
             -max(one.mtime_ns for one in item[1]),
         ),
     )
     result: list[Candidate] = []
     for (name, _), group in ordered:
-        result += BY_NAME[name].newest_first(tuple(group))
+        # A second training into one directory is newer than the first, whatever its steps.
+        in_order = BY_NAME[name].newest_first(tuple(group))
+        result += sorted(in_order, key=lambda one: -one.stage)
     return tuple(result)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
-from watchdog_train.checkpoints.files import Sizes, UnreadableError, sizes_of
+from watchdog_train.checkpoints.files import UnreadableError, sizes_of
 from watchdog_train.checkpoints.find import find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Level, Limits, Verdict
-from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
+from watchdog_train.checkpoints.records import Records, Running, Whose
 from watchdog_train.checkpoints.registry import BY_NAME, newest_first
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
@@ -39,6 +39,8 @@ class SurveyRequest(Value, frozen=True, kw_only=True):
     only_directories: bool = False
     """The user named them: look nowhere else."""
     saves: tuple[SaveRecord, ...] = ()
+    running: Running | None = None
+    """Its checkpoints go first: it was stopped in the middle."""
     argv: tuple[str, ...] = ()
     cwd: str = "/"
     level: Level = "quick"
@@ -49,59 +51,10 @@ class SurveyRequest(Value, frozen=True, kw_only=True):
     world_size: int | None = None
     settle_s: float = _SAME_MOMENT_S
     """What changed this recently is looked at twice, this far apart; 0 when nobody writes."""
+    resume_options: tuple[str, ...] = ()
+    """Of the script, for the words of the plan; handed through."""
     budget_s: float = 60.0
     """For reading whole files."""
-
-
-class _Records:
-    """What the save hooks have noted, by real path."""
-
-    def __init__(self, saves: Iterable[SaveRecord]) -> None:
-        self._newest: dict[str, SaveRecord] = {}
-        for record in sorted(saves, key=lambda item: item.t):
-            self._newest[_real(record.path)] = record
-
-    def of(self, path: str) -> SaveRecord | None:
-        return self._newest.get(_real(path))
-
-    def training_of(self, candidate: Candidate) -> tuple[int | None, str | None]:
-        """(ordinal, home) of the training that wrote it.
-
-        A process that dies between a save of Lightning's and its record leaves a whole file of
-        which nobody says whose it is: then the others in that directory tell, if they agree.
-        """
-        record = self.of(candidate.path)
-        if record is not None:
-            return record.ordinal, record.home
-        if candidate.format != LIGHTNING_NAME:
-            return None, None
-        folder = os.path.dirname(_real(candidate.path))
-        beside = {
-            (record.ordinal, record.home)
-            for path, record in self._newest.items()
-            if os.path.dirname(path) == folder and record.format == LIGHTNING_NAME
-        }
-        return beside.pop() if len(beside) == 1 else (None, None)
-
-    def covers(self, candidate: Candidate) -> bool:
-        """Whether every file is exactly as it was when the save had ended."""
-        record = self.of(candidate.path)
-        if record is not None:
-            return bool(record.files) and _unchanged(record.files, candidate.files)
-        # Shards of one checkpoint are noted one by one.
-        records = [self.of(os.path.join(candidate.path, name)) for name in candidate.files]
-        return bool(records) and all(
-            item is not None and bool(item.files) and _unchanged(item.files, candidate.files)
-            for item in records
-        )
-
-
-def _real(path: str) -> str:
-    return os.path.realpath(path)
-
-
-def _unchanged(noted: Mapping[str, tuple[int, int]], present: Sizes) -> bool:
-    return all(present.get(name) == tuple(times) for name, times in noted.items())
 
 
 def survey(
@@ -115,9 +68,9 @@ def survey(
         where: Sequence[str] = places(request.directories, (), (), request.cwd)
     else:
         where = places(request.directories, request.saves, request.argv, request.cwd)
-    records = _Records(request.saves)
+    records = Records(request.saves, request.running)
     found = find_candidates(where)
-    ordered = newest_first(_with_record(item, records) for item in found.candidates)
+    ordered = newest_first(records.known(found.candidates))
     problem = found.problem
     if len(ordered) > _CHECKED_CAP:
         problem = f"{len(ordered)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
@@ -138,16 +91,13 @@ def survey(
         )
         verdict = _judge(candidate, limits, records, moving.get(candidate.path))
         whole_found = whole_found or verdict.whole is True
-        findings.append(_finding(candidate, verdict, *records.training_of(candidate)))
-    return Survey(findings=tuple(findings), directories=found.directories, problem=problem)
-
-
-def _with_record(candidate: Candidate, records: _Records) -> Candidate:
-    record = records.of(candidate.path)
-    if record is None:
-        return candidate
-    known = {} if record.step is None else {"step": record.step, "order": record.step}
-    return msgspec.structs.replace(candidate, recorded=True, **known)
+        findings.append(_finding(candidate, verdict, records.whose(candidate)))
+    return Survey(
+        findings=tuple(findings),
+        directories=found.directories,
+        problem=problem,
+        resume_options=request.resume_options,
+    )
 
 
 def _still_changing(
@@ -174,7 +124,7 @@ def _still_changing(
     return changing
 
 
-def _judge(candidate: Candidate, limits: Limits, records: _Records, moving: str | None) -> Verdict:
+def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str | None) -> Verdict:
     if moving is not None:
         return Verdict(whole=False, why=moving, how_checked="quick")
     if candidate.path.endswith(".tmp"):
@@ -202,9 +152,7 @@ def _unfinished_inside(candidate: Candidate) -> bool:
     return any(name.endswith((".tmp", "checkpoint-is-incomplete.txt")) for name in candidate.files)
 
 
-def _finding(
-    candidate: Candidate, verdict: Verdict, ordinal: int | None, home: str | None
-) -> CheckpointFinding:
+def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> CheckpointFinding:
     name = candidate.format
     if name == TORCH_NAME and verdict.whole is not False and _is_legacy(candidate.path):
         name = LEGACY_NAME
@@ -215,8 +163,10 @@ def _finding(
         whole=verdict.whole,
         why=verdict.why,
         how_checked=verdict.how_checked,
-        ordinal=ordinal,
-        home=home,
+        ordinal=whose.ordinal,
+        home=whose.home,
+        nth=whose.nth,
+        signature=whose.signature,
         saved_at=candidate.mtime_ns / 1e9 if candidate.files else None,
     )
 

@@ -8,8 +8,16 @@ import os
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, slot
 
+_MOST_PLACES = 1000
+# torchrun starts all ranks of a job again, and all of them have to resume alike.
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+
 _order = None  # type: dict | None
 _used = False
+# How many trainings have begun in this process, by where they write to.
+_begun: dict = {}
+# The newest of them, for the side file.
+_training: dict = {}
 
 
 def order():
@@ -29,23 +37,29 @@ def order():
     return _order
 
 
-def checkpoint_for(format_name, output_dir, ordinal, given):
+def checkpoint_for(format_name, output_dir, ordinal, given, signature=None):
     """The path to resume this very training from, None when it is another one.
+
+    To be asked once for each training, in the order in which they begin: it counts them.
 
     Args:
         format_name: "hf" or "lightning".
         output_dir: by which this training is known: where it writes to, or its home.
         ordinal: which training of this process it is, 1-based.
         given: what the user said about resuming.
+        signature: what is trained, as a short text; two that differ are two trainings.
     """
     try:
+        nth = _begins(output_dir, ordinal, signature)
         wanted = order()
         if _used or wanted.get("via") != "hook" or wanted.get("format") != format_name:
             return None
-        if (wanted.get("ordinal") or 1) != ordinal:
+        if not _is_meant(wanted, nth, ordinal):
             return None
         if not _same(wanted.get("output_dir") or os.path.dirname(wanted["path"]), output_dir):
-            notes.note("not resumed: the checkpoint is of a training in another directory")
+            # Of several trainings all but one are in other places; only the expected one is news.
+            if wanted.get("ordinal") in (None, ordinal):
+                notes.note("not resumed: the checkpoint is of a training in another directory")
             return None
         if given is not None and given is not False:
             notes.note("not resumed: the script says itself where to resume from")
@@ -53,10 +67,69 @@ def checkpoint_for(format_name, output_dir, ordinal, given):
         if not os.path.exists(wanted["path"]):
             notes.note("not resumed: the checkpoint is gone")
             return None
+        before = wanted.get("signature")
+        if before and signature and before != signature:
+            notes.note("not resumed: another model, data or schedule than the checkpoint came from")
+            return None
+        if not _claimed():
+            notes.note("not resumed: another process of this attempt has resumed from it already")
+            return None
         return wanted["path"]
     except Exception as error:
         notes.note("not resumed: " + type(error).__name__)
         return None
+
+
+def nth_of(home):
+    """Which training into this place the newest one of this process is, None before the first."""
+    try:
+        return _begun.get(os.path.realpath(home))
+    except Exception:
+        return None
+
+
+def signature_of(home):
+    """What that training trains, None where it is not known."""
+    try:
+        return _training["signature"] if _training["home"] == os.path.abspath(home) else None
+    except Exception:
+        return None
+
+
+def _begins(home, ordinal, signature):
+    place = os.path.realpath(home)
+    nth = _begun.get(place, 0) + 1
+    if len(_begun) < _MOST_PLACES:
+        _begun[place] = nth
+    _training.update(home=os.path.abspath(home), nth=nth, ordinal=ordinal, signature=signature)
+    notes.touch()
+    return nth
+
+
+def _is_meant(wanted, nth, ordinal):
+    if wanted.get("nth"):
+        # Not the ordinal: a script that skips what it has finished counts from one again.
+        return wanted["nth"] == nth
+    if wanted.get("ordinal"):
+        return wanted["ordinal"] == ordinal
+    return nth == 1
+
+
+def _claimed():
+    """Whether this is the first process of its rank that resumes in this attempt.
+
+    A pool that starts a new process for each task would else resume every one of them.
+    """
+    words = slot.words
+    parts = ["resumed", slot.attempt, words[L.W_RANK], os.environ.get(_RESTARTS, "0")]
+    path = os.path.join(slot.slot_dir, "-".join([str(part)[:20] for part in parts]))
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def injected():
@@ -100,3 +173,12 @@ def is_the_one(path):
 
 def _same(one, other):
     return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _after_fork():
+    _begun.clear()
+    _training.clear()
+
+
+notes.parts["training"] = lambda: dict(_training) or None
+slot.on_fork_child.append(_after_fork)

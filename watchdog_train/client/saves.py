@@ -8,7 +8,7 @@ import os
 import time
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes, phases, slot
+from watchdog_train.client import notes, phases, resume, slot
 
 _MOST_FILES = 4096
 _MOST_BYTES = 512 << 10
@@ -112,6 +112,7 @@ def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None
 
         if step is None:
             step = _step()
+        place = home or output_dir
         line = {
             "path": path,
             "format": format_name,
@@ -119,6 +120,8 @@ def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None
             "ordinal": ordinal if ordinal is not None else slot.words[L.W_TRAIN_ORDINAL] or None,
             "output_dir": output_dir,
             "home": home,
+            "nth": resume.nth_of(place) if place else None,
+            "signature": resume.signature_of(place) if place else None,
             "t": time.time(),
             "files": files,
         }

@@ -56,6 +56,13 @@ class HookReport(Value, frozen=True, kw_only=True):
     why: str
 
 
+class TrainingReport(Value, frozen=True, kw_only=True):
+    """The newest training of the job's first rank, by where it writes to."""
+
+    home: str
+    nth: int | None = None
+
+
 class SaveReport(Value, frozen=True, kw_only=True):
     """A finished save that a hook recorded."""
 
@@ -85,6 +92,9 @@ class Observation(Value, frozen=True, kw_only=True):
     places: tuple[RankPlaces, ...] = ()
     """Milestones of the judged processes."""
     hooks: tuple[HookReport, ...] = ()
+    training: TrainingReport | None = None
+    resume_options: tuple[str, ...] = ()
+    """Options of the script, as its own parser knows them, that may take a checkpoint."""
     last_save: SaveReport | None = None
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""

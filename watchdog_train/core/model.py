@@ -268,6 +268,10 @@ class CheckpointRef(Value, frozen=True, kw_only=True):
     """Which call of train() or fit() wrote it, where the save hook recorded that."""
     home: str | None = None
     """As in SaveRecord."""
+    nth: int | None = None
+    """As in SaveRecord."""
+    signature: str | None = None
+    """As in SaveRecord."""
 
 
 class SaveRecord(Value, frozen=True, kw_only=True):
@@ -283,6 +287,11 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     home: str | None = None
     """By what the hook knows the training again, where that is not output_dir: Lightning writes
     into a new version_N at every start."""
+    nth: int | None = None
+    """Which training into this home it was in its process: a second stage may share a directory,
+    and a script that skips finished folds begins to count its calls anew."""
+    signature: str | None = None
+    """What was trained; two that differ are two trainings."""
     t: float = 0.0
     """Unix seconds, when the save had ended."""
     files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
@@ -301,6 +310,8 @@ class CheckpointFinding(Value, frozen=True, kw_only=True):
     how_checked: str
     ordinal: int | None = None
     home: str | None = None
+    nth: int | None = None
+    signature: str | None = None
     saved_at: float | None = None
     """Unix seconds, by the newest of its files; tells what an earlier run has left."""
 
@@ -313,6 +324,8 @@ class Survey(Value, frozen=True, kw_only=True):
     """Where was looked."""
     problem: str | None = None
     """Why the survey is incomplete, None when it is not."""
+    resume_options: tuple[str, ...] = ()
+    """Options by which the script itself may be given a checkpoint, the likeliest first."""
 
     @property
     def newest_whole(self) -> CheckpointFinding | None:

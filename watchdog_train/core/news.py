@@ -165,10 +165,11 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     attempt = state.attempt
     if attempt is None or attempt.resume_ok is not None or attempt.plan.checkpoint is None:
         return []
-    if step is None or _is_to_come(observation.sample, attempt.plan.checkpoint.ordinal):
+    loaded = observation.resumed_step is not None
+    to_come = _is_to_come(observation.sample, attempt.plan.checkpoint.ordinal)
+    if step is None or (to_come and not loaded):
         return []
     expected = attempt.plan.checkpoint.step
-    loaded = observation.resumed_step is not None
     if loaded:
         ok = expected is None or step >= expected
         why = "the training loaded the checkpoint and goes on from it"

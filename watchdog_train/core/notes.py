@@ -31,6 +31,16 @@ class ScriptOption(msgspec.Struct, frozen=True, kw_only=True):
     default: str | int | bool | None = None
 
 
+class TrainingNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest training of a process."""
+
+    home: str
+    """Where it writes to, or by what else it is known again."""
+    nth: int | None = None
+    ordinal: int | None = None
+    signature: str | None = None
+
+
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """The side file of one process."""
 
@@ -47,6 +57,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """The slot's milestone word when this was written."""
     milestones: tuple[Milestone, ...] = ()
     options: tuple[ScriptOption, ...] = ()
+    training: TrainingNote | None = None
 
 
 _decoder = msgspec.json.Decoder(Note)

@@ -100,6 +100,8 @@ def build(
             how_checked=checkpoint.how_checked,
             ordinal=checkpoint.ordinal,
             home=checkpoint.home,
+            nth=checkpoint.nth,
+            signature=checkpoint.signature,
         )
     return Plan(
         attempt=attempt,
@@ -178,10 +180,15 @@ def resume(
         return Resume(argv=argv, via="script", words=words)
     if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
         return Resume(argv=argv, via="hook", words=f"It resumes from {what}.")
+    options = survey.resume_options if survey is not None else ()
+    would = (
+        f'the script knows {options[0]}: --resume-arg "{options[0]} {{checkpoint}}" would pass it'
+        if options
+        else '--resume-arg "--resume {checkpoint}" would pass it'
+    )
     words = (
         f"The newest checkpoint is {what}; only WTRAIN_RESUME_FROM names it: unless the script "
-        'reads that or resumes by itself, training begins from its start (--resume-arg "--resume '
-        '{checkpoint}" would pass it).'
+        f"reads that or resumes by itself, training begins from its start ({would})."
     )
     return Resume(argv=argv, via="env", words=words)
 

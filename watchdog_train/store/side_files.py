@@ -5,17 +5,21 @@ A side file is read again only when the slot's milestone word has moved on since
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
 from watchdog_train.core import track as tracks
-from watchdog_train.core.actions import HookReport, SettingReport
+from watchdog_train.core.actions import HookReport, SettingReport, TrainingReport
 from watchdog_train.core.model import MemberSample, RankPlaces, Sample
 from watchdog_train.core.notes import Note
 from watchdog_train.core.state import AttemptRecord
 from watchdog_train.store.slots import read_note
 
 WHY_CAP = 500
+MOST_OPTIONS = 4
+_OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+"""What may be shown as a part of a command."""
 MOST_HOOKS = 32
 
 
@@ -77,6 +81,29 @@ class SideFiles:
                         HookReport(hook=hook[:60], pid=member.member.pid, status=status, why=why)
                     )
         return tuple(found)
+
+    def training(self) -> TrainingReport | None:
+        """What is trained now, by the word of the lowest rank that trains."""
+        told = [
+            (member.member.rank or 0, -note.changes, note.training)
+            for member, note in self._known.values()
+            if note.training is not None
+        ]
+        if not told:
+            return None
+        newest = min(told, key=lambda each: each[:2])[2]
+        return TrainingReport(home=newest.home, nth=newest.nth)
+
+    def resume_options(self) -> tuple[str, ...]:
+        """Options of the script that may take the path of a checkpoint, the likeliest first."""
+        found = [
+            option
+            for _, note in self._known.values()
+            for option in note.options
+            if option.takes_value and _OPTION.fullmatch(option.name)
+        ]
+        resume = [option.name for option in found if option.kind == "resume"]
+        return tuple(dict.fromkeys(resume))[:MOST_OPTIONS]
 
     def settings(self, sample: Sample, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:
         """What training processes said about settings of the plan that nobody spoke of before."""

@@ -59,6 +59,8 @@ def training_environment(
                 "step": plan.checkpoint.step,
                 "output_dir": plan.checkpoint.home or os.path.dirname(plan.checkpoint.path),
                 "ordinal": plan.checkpoint.ordinal,
+                "nth": plan.checkpoint.nth,
+                "signature": plan.checkpoint.signature,
                 "recorded": plan.checkpoint.how_checked == "recorded",
             }
         )

@@ -119,6 +119,8 @@ class Observer:
             settings=self._side_files.settings(self._sample, attempt),
             places=self._side_files.places(),
             hooks=self._side_files.hooks(),
+            training=self._side_files.training(),
+            resume_options=self._side_files.resume_options(),
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
             resumed_step=self._resumed_step(),

@@ -237,6 +237,7 @@ class Performer:
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
         # With all formats of checkpoints, which most runs never ask for.
+        from watchdog_train.checkpoints.records import Running
         from watchdog_train.checkpoints.survey import SurveyRequest
 
         context = self._context
@@ -249,6 +250,7 @@ class Performer:
         named = context.policy.recovery.checkpoints
         attempt = state.attempt
         ended = attempt is None or attempt.tree_gone
+        running = observation.training
         request = SurveyRequest(
             directories=named or tuple(sorted(self._output_dirs)),
             only_directories=bool(named),
@@ -258,6 +260,8 @@ class Performer:
             level=action.level,
             full_since=self._ended_wall - AROUND_KILL_S if self._ended_wall else None,
             world_size=self._world_size,
+            running=Running(home=running.home, nth=running.nth) if running is not None else None,
+            resume_options=observation.resume_options,
             settle_s=0.0 if ended else 2.0,
             budget_s=SURVEY_S / 2,
         )

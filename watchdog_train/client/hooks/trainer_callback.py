@@ -56,6 +56,8 @@ def _train_begins(args, state):
     words = slot.words
     milestones.end(_preparing.pop() if _preparing else None)
     first.training_begins()
+    # Of the training before, as far as there was one: this one has not made a step.
+    words[L.W_FRAMEWORK_STEP] = 0
     words[L.W_TOTAL_STEPS] = max(0, int(state.max_steps))
     _last_log[:] = [time.monotonic(), int(state.global_step)]
     if control.can_be_asked():

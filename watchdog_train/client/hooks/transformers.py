@@ -91,24 +91,54 @@ def _train(original):
 
 def _begin(trainer, original, args, kwargs):
     """Count this training, and give it the checkpoint to go on from if it is the one."""
+    if not slot.supervised:
+        return args, kwargs
+    ordinal = 0
+    replaced = args, kwargs
     try:
-        if not slot.supervised:
-            return args, kwargs
-        slot.words[L.W_TRAIN_ORDINAL] += 1
+        ordinal = slot.words[L.W_TRAIN_ORDINAL] + 1
         trainer_callback.preparing()
-        bound = inspect.signature(original).bind(trainer, *args, **kwargs)
-        arguments = bound.arguments
-        if arguments.get("trial") is not None:
-            return args, kwargs
-        given = arguments.get("resume_from_checkpoint")
-        output_dir = trainer.args.output_dir
-        path = resume.checkpoint_for("hf", output_dir, slot.words[L.W_TRAIN_ORDINAL], given)
-        if path is None:
-            return args, kwargs
-        arguments["resume_from_checkpoint"] = path
-        replaced = bound.args[1:], bound.kwargs
-        resume.injected()
+        replaced = _resuming(trainer, original, args, kwargs, ordinal)
     except Exception as error:
         notes.note("a training was not prepared: " + type(error).__name__)
-        return args, kwargs
+    # Last: whoever reads that this training has begun must find what it has resumed from.
+    slot.words[L.W_TRAIN_ORDINAL] = ordinal
     return replaced
+
+
+def _resuming(trainer, original, args, kwargs, ordinal):
+    bound = inspect.signature(original).bind(trainer, *args, **kwargs)
+    arguments = bound.arguments
+    if arguments.get("trial") is not None:
+        return args, kwargs
+    given = arguments.get("resume_from_checkpoint")
+    path = resume.checkpoint_for("hf", trainer.args.output_dir, ordinal, given, _signature(trainer))
+    if path is None:
+        return args, kwargs
+    arguments["resume_from_checkpoint"] = path
+    replaced = bound.args[1:], bound.kwargs
+    resume.injected()
+    return replaced
+
+
+def _signature(trainer):
+    """What is trained: two tasks may write into one directory one after the other.
+
+    None of it may change with a setting of ours, such as a smaller batch.
+    """
+    import zlib
+
+    try:
+        arguments, model = trainer.args, trainer.model
+        parts: list = [type(trainer).__name__, type(model).__name__]
+        parts += [arguments.seed, arguments.learning_rate, arguments.num_train_epochs]
+        parts.append(arguments.max_steps)
+        if model is not None:
+            parts += [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+        try:
+            parts.append(len(trainer.train_dataset))
+        except TypeError:
+            parts.append("stream")
+        return "%08x" % zlib.crc32(repr(parts).encode("utf-8", "replace"))
+    except Exception:
+        return None

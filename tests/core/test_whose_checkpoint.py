@@ -1,0 +1,86 @@
+"""Of several trainings in one run: whose a checkpoint is, and which goes first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tests.checkpoint_samples import look, write_hf
+from watchdog_train.checkpoints.records import Running
+from watchdog_train.core.model import SaveRecord
+
+START_S = 1_000_000.0
+
+
+def saved(
+    home: Path, step: int, at_s: float, ordinal: int, nth: int, signature: str | None = None
+) -> SaveRecord:
+    """A checkpoint that a training has written and its hook has noted."""
+    path = write_hf(home, step, at_s=START_S + at_s)
+    sizes = {item.name: (item.stat().st_size, item.stat().st_mtime_ns) for item in path.iterdir()}
+    return SaveRecord(
+        path=str(path), format="hf", step=step, ordinal=ordinal, output_dir=str(home), nth=nth,
+        signature=signature, t=START_S + at_s + 0.5, files=sizes,
+    )  # fmt: skip
+
+
+def running(home: Path, nth: int = 1) -> Running:
+    return Running(home=str(home), nth=nth)
+
+
+def names(tmp_path: Path, saves: list[SaveRecord], run: Running | None) -> list[str]:
+    found = look(tmp_path, saves=tuple(saves), running=run)
+    return [f"{Path(one.path).parent.name}/{one.step}" for one in found]
+
+
+def test_a_second_stage_in_the_same_directory_is_newer(tmp_path):
+    """SFT to step 40, then DPO into the same directory, stopped at 15: its step 10 goes first."""
+    home = tmp_path / "out"
+    saves = [saved(home, 20, 10, 1, 1), saved(home, 40, 20, 1, 1), saved(home, 10, 30, 2, 2)]
+    assert names(tmp_path, saves, running(home, 2)) == ["out/10", "out/40", "out/20"]
+    first = look(tmp_path, saves=tuple(saves), running=running(home, 2))[0]
+    assert (first.ordinal, first.nth, first.how_checked) == (2, 2, "recorded")
+
+
+def test_the_running_fold_goes_first_after_a_second_restart(tmp_path):
+    """Folds 1 and 2 were trained again, and saved after fold 3, which was stopped again."""
+    folds = [tmp_path / f"fold{number}" for number in (1, 2, 3)]
+    saves = [
+        saved(folds[2], 20, 30, 3, 1),
+        saved(folds[0], 40, 50, 1, 1),
+        saved(folds[1], 40, 60, 2, 1),
+    ]
+    assert names(tmp_path, saves, running(folds[2]))[0] == "fold3/20"
+    # Before its first save the newest is of the fold before: that one is at its end at once.
+    assert names(tmp_path, saves[1:], running(folds[2]))[0] == "fold2/40"
+
+
+def test_a_task_that_was_delivered_again_counts_anew(tmp_path):
+    """Its first attempt was the second training of a worker, its next the first: steps decide."""
+    home = tmp_path / "task-b"
+    saves = [saved(home, 20, 10, 2, 1), saved(home, 30, 40, 1, 1)]
+    assert names(tmp_path, saves, running(home)) == ["task-b/30", "task-b/20"]
+
+
+def test_a_save_without_a_record_is_of_the_training_that_ran(tmp_path):
+    """Killed between the save and its record: whole, and of the stage that ran, not of the last."""
+    home = tmp_path / "out"
+    saves = [saved(home, 20, 10, 1, 1), saved(home, 40, 20, 1, 1)]
+    write_hf(home, 10, at_s=START_S + 30)
+    first = look(tmp_path, saves=tuple(saves), running=running(home, 2))[0]
+    assert (first.step, first.nth, first.ordinal) == (10, 2, None)
+    unknown = look(tmp_path, saves=tuple(saves))[0]
+    assert unknown.step == 40
+
+
+def test_a_directory_that_was_written_over_is_not_the_recorded_ones(tmp_path):
+    """Stage 1 of the next attempt has saved over stage 2's checkpoint-10, and was killed then."""
+    home = tmp_path / "out"
+    old = saved(home, 10, 30, 2, 2, "b")
+    write_hf(home, 10, at_s=START_S + 90, config__json=b'{"model_type": "other"}\n')
+    (found,) = look(tmp_path, saves=(old,), running=running(home, 1))
+    assert (found.nth, found.ordinal, found.signature) == (1, None, None)
+    same = msgspec.structs.replace(old, t=old.t)
+    (again,) = look(tmp_path, saves=(same,))
+    assert again.nth is None or again.nth == 2

@@ -1,0 +1,125 @@
+"""What the save hooks have noted: which files a save had, and of which training it was. Reads none.
+
+A training is known again by where it writes to (its home) and which one into that home it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from watchdog_train.checkpoints.files import Sizes
+from watchdog_train.checkpoints.formats import Candidate
+from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
+from watchdog_train.core.model import SaveRecord, Value
+
+
+class Whose(Value, frozen=True, kw_only=True):
+    """The training that wrote a checkpoint; None where nobody knows."""
+
+    ordinal: int | None = None
+    home: str | None = None
+    nth: int | None = None
+    signature: str | None = None
+
+
+class Running(Value, frozen=True, kw_only=True):
+    """The training that ran when the attempt ended, as its process told it."""
+
+    home: str
+    nth: int | None = None
+
+
+class Records:
+    """The newest record of each path, by real path."""
+
+    def __init__(self, saves: Iterable[SaveRecord], running: Running | None = None) -> None:
+        self._newest: dict[str, SaveRecord] = {}
+        self._running = running
+        for record in sorted(saves, key=lambda item: item.t):
+            self._newest[_real(record.path)] = record
+
+    def of(self, path: str) -> SaveRecord | None:
+        """The record of a checkpoint, also when that has changed since."""
+        return self._newest.get(_real(path))
+
+    def covers(self, candidate: Candidate) -> bool:
+        """Whether every file is exactly as it was when the save had ended."""
+        record = self.of(candidate.path)
+        if record is not None:
+            return bool(record.files) and _unchanged(record.files, candidate.files)
+        # Shards of one checkpoint are noted one by one.
+        records = [self.of(os.path.join(candidate.path, name)) for name in candidate.files]
+        return bool(records) and all(
+            item is not None and bool(item.files) and _unchanged(item.files, candidate.files)
+            for item in records
+        )
+
+    def whose(self, candidate: Candidate) -> Whose:
+        """The training that wrote it.
+
+        A directory that a later training has written over is not the recorded one's any more; and
+        a process that dies between a save and its record leaves a whole checkpoint of which
+        nobody says whose it is. Then time tells, where the training that ran last is known.
+        """
+        record = self.of(candidate.path)
+        if record is not None and self.covers(candidate):
+            return Whose(
+                ordinal=record.ordinal, home=record.home, nth=record.nth, signature=record.signature
+            )
+        if candidate.format == LIGHTNING_NAME:
+            return self._beside(candidate)
+        return Whose(nth=self._nth_by_time(candidate))
+
+    def _beside(self, candidate: Candidate) -> Whose:
+        """What the others in that directory tell, if they agree."""
+        folder = os.path.dirname(_real(candidate.path))
+        beside = {
+            (record.ordinal, record.home, record.nth, record.signature)
+            for path, record in self._newest.items()
+            if os.path.dirname(path) == folder and record.format == LIGHTNING_NAME
+        }
+        if len(beside) != 1:
+            return Whose()
+        ordinal, home, nth, signature = beside.pop()
+        return Whose(ordinal=ordinal, home=home, nth=nth, signature=signature)
+
+    def _nth_by_time(self, candidate: Candidate) -> int | None:
+        folder = os.path.dirname(_real(candidate.path))
+        running = self._running
+        others = sorted(
+            (record.t, record.nth)
+            for path, record in self._newest.items()
+            if os.path.dirname(path) == folder and record.nth is not None
+        )
+        saved_at = candidate.mtime_ns / 1e9
+        is_last = not others or others[-1][0] < saved_at
+        if running is not None and is_last and _real(running.home) == folder:
+            return running.nth
+        before = [nth for t, nth in others if t <= saved_at]
+        return before[-1] if before else None
+
+    def known(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """The candidates with what their records tell: step, training, and that there is one."""
+        return [self._with_record(candidate) for candidate in candidates]
+
+    def _with_record(self, candidate: Candidate) -> Candidate:
+        record = self.of(candidate.path)
+        whose = self.whose(candidate)
+        home = whose.home or os.path.dirname(candidate.path)
+        is_running = self._running is not None and _real(home) == _real(self._running.home)
+        candidate = msgspec.structs.replace(candidate, stage=whose.nth or 0, of_running=is_running)
+        if record is None:
+            return candidate
+        known = {} if record.step is None else {"step": record.step, "order": record.step}
+        return msgspec.structs.replace(candidate, recorded=True, **known)
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _unchanged(noted: Mapping[str, tuple[int, int]], present: Sizes) -> bool:
+    return all(present.get(name) == tuple(times) for name, times in noted.items())
