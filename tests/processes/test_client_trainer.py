@@ -185,6 +185,43 @@ def test_a_value_of_the_users_is_never_overridden(training: Training, checkpoint
     assert any("the script says itself" in note for note in training.note()["notes"])
 
 
+def test_a_script_that_skips_finished_folds_is_resumed(
+    training: Training, checkpoints: Path
+) -> None:
+    """The third training of the last attempt is the first of this one: its directory tells."""
+    first, words = resumed(training, checkpoints, {"ordinal": 3, "nth": 1}, "other,out,out")
+    assert first == [0, 2, 0]
+    assert words[layout.W_RESUMED_STEP] == 3
+    note = training.note()
+    assert note["training"]["home"] == str(training.root / "out")
+    assert (note["training"]["nth"], note["training"]["ordinal"]) == (2, 3)
+
+
+def test_a_second_stage_in_the_same_directory_is_resumed(
+    training: Training, checkpoints: Path
+) -> None:
+    """The order is for the second training into the directory; other places do not count."""
+    first, _ = resumed(training, checkpoints, {"ordinal": 2, "nth": 2}, "out,other,out,out")
+    assert first == [0, 0, 2, 0]
+
+
+def test_another_training_in_the_same_place_is_not_resumed(
+    training: Training, checkpoints: Path
+) -> None:
+    """Another task of a worker writes into the same directory: what it trains tells them apart."""
+    first, _ = resumed(training, checkpoints, {"nth": 1, "signature": "deadbeef"}, "out")
+    assert first == [0]
+    assert any("another model, data" in note for note in training.note()["notes"])
+
+
+def test_one_process_of_an_attempt_resumes(training: Training, checkpoints: Path) -> None:
+    """A pool that starts a process for each task: only the first of them goes on."""
+    first, _ = resumed(training, checkpoints, {"nth": 1}, "out")
+    assert first == [2]
+    again, _ = training.json(RESUME, "out")
+    assert again == [0]
+
+
 ASKED = (
     BASE
     + """
