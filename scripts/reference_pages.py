@@ -92,32 +92,10 @@ family is named. The confidences are set by hand; they are not measured rates.
 """
 
 FAMILIES_FOOT = """\
-## How to add a family
+## Keys of a rule
 
-1. Write a rule file, or add to one, in `watchdog_train/rules/` of a checkout. A file holds one
-   family or a list of them. Folders of your own outside the package are not read yet.
-2. Record a case in `tests/golden/evidence/NAME.json`: the processes with their stacks, and what is
-   expected of them. `tests/core/test_diagnose.py` runs every file there. Record a neighbour, too,
-   that must *not* match.
-3. Run `scripts/generate_docs.py`, which writes this page, and `scripts/test`.
-
-```yaml
-- family: queue-full
-  kind: hang
-  remedies: [num-workers-0]
-  signatures:
-    - id: put-without-reader
-      confidence: 0.7
-      patience: unknown
-      processes:
-        - {roles: [worker], thread: main, cpu: flat, top: ["put (multiprocessing/queues.py)"]}
-      explanation: >-
-        {who} waits at {frame} for room in a queue that nobody reads.
-```
-
-A frame pattern is `function (file)`: `|` for or, `*` for anything, the file may be left out. The
-first process of a signature is the culprit. A mistake in a file is named with its line; an unknown
-key is a mistake. In `explanation` these may stand: PLACEHOLDERS.
+[Rules of your own](rules.md) shows how to write one. In `explanation` these may stand:
+PLACEHOLDERS.
 
 ### Keys of a family
 """

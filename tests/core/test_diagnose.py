@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from watchdog_train.cli import main
 from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
 from watchdog_train.core.facts import Evidence, LogText, ProcessEvidence
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.stacks import Frame, ThreadStack
 from watchdog_train.errors import WtrainError
-from watchdog_train.rules import load_rules, rule_problems
+from watchdog_train.rules import RulesError, load_rules, rule_problems
 
 CASES = sorted((Path(__file__).parents[1] / "golden" / "evidence").glob("*.json"))
 RULES = load_rules()
@@ -123,3 +124,69 @@ def test_a_user_rule_is_used(tmp_path):
     )
     evidence = Evidence(why="crash", logs=(LogText(source="o", lines=("flux broken",)),))
     assert diagnose(evidence, load_rules([tmp_path]))[0].family == "mine"
+
+
+def documented_rules(tmp_path):
+    """The example of docs/rules.md as files: its rule folder and its settings."""
+    text = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    rule, settings = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "featurestore.yaml").write_text(rule)
+    (tmp_path / "wtrain.yaml").write_text(settings)
+
+
+def test_the_documented_rule_judges_a_dump(tmp_path, monkeypatch, capsys):
+    """What docs/rules.md shows is found, from frames and from a line, and beats its neighbour."""
+    documented_rules(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("dump.txt").write_text(
+        'Thread 5 (idle): "MainThread"\n    wait_for_row (featurestore/client.py:31)\n'
+        "    <module> (train.py:9)\n"
+    )
+    Path("run.log").write_text("step 1 loss 2\nfeature store: retrying\n")
+    for given, confidence in (("dump.txt", 0.85), ("run.log", 0.6)):
+        assert main.run(["diagnose", given, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert (answer["schema_version"], answer["family"]) == (1, "feature-store-wait")
+        assert answer["confidence"] == confidence
+
+
+def test_config_check_names_rule_mistakes_with_file_and_line(tmp_path, monkeypatch, capsys):
+    """Wrong rule files are wrong settings: in words and as JSON, before anything is started."""
+    documented_rules(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["config", "check"]) == 0
+    path = Path("rules/featurestore.yaml")
+    path.write_text(
+        path.read_text().replace("kind: hang", "kind: hung").replace("chain:", "chian:")
+    )
+    capsys.readouterr()
+    assert main.run(["config", "check"]) == 78
+    words = capsys.readouterr().err
+    assert "featurestore.yaml:2:" in words
+    assert main.run(["config", "check", "--json"]) == 78
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert {problem["key"] for problem in problems} == {"evidence.rules_dirs"}
+    assert main.run(["run", "--", "true"]) == 78
+    assert "rules-invalid" in capsys.readouterr().err
+
+
+def test_a_missing_rule_folder_is_named(tmp_path):
+    """A misspelt folder must not mean: no rules of mine."""
+    with pytest.raises(RulesError, match="there is no such folder"):
+        load_rules([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("content", "reference"),
+    [(None, "evidence-missing"), (b"", "evidence-empty"), (b"\0\1\2", "evidence-empty")],
+)
+def test_what_cannot_be_judged_is_refused_in_words(tmp_path, capsys, content, reference):
+    """Nothing there, nothing in it, nothing readable in it: exit 78 and what to bring instead."""
+    path = tmp_path / "given.txt"
+    if content is not None:
+        path.write_bytes(content)
+    assert main.run(["diagnose", str(path)]) == 78
+    words = capsys.readouterr().err
+    assert reference in words
+    assert "Traceback" not in words

@@ -13,6 +13,7 @@ from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.config import ConfigError, dump_policy, explain, load
 from watchdog_train.config.schema import flatten, sections, settings
 from watchdog_train.config.text import explanation
+from watchdog_train.rules import RulesError, load_rules
 
 _SCHEMA_VERSION = 1
 
@@ -48,10 +49,21 @@ def show(as_json: bool, **params: Any) -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @json_option
 def check(file: Path | None, as_json: bool) -> int:
-    """Name every problem of a settings file.  [default: ./wtrain.yaml]"""
+    """Name every problem of a settings file and its rule files.  [default: ./wtrain.yaml]"""
     file = file or Path("wtrain.yaml")
     try:
-        load(file)
+        load_rules(load(file).policy.evidence.rules_dirs)
+    except RulesError as error:
+        if not as_json:
+            raise
+        print_json(
+            {
+                "schema_version": _SCHEMA_VERSION,
+                "file": str(file),
+                "problems": [_rule_problem(text) for text in error.problems],
+            }
+        )
+        return error.exit_code
     except ConfigError as error:
         if not as_json:
             raise
@@ -72,6 +84,18 @@ def check(file: Path | None, as_json: bool) -> int:
     else:
         click.echo(f"{file}: no problems")
     return 0
+
+
+def _rule_problem(text: str) -> dict[str, str | None]:
+    """`file:line: key: words` as the problems of settings are written."""
+    place, _, words = text.partition(": ")
+    return {
+        "place": place,
+        "key": "evidence.rules_dirs",
+        "message": words,
+        "hint": "docs/rules.md describes the format",
+        "reference": "rules-invalid",
+    }
 
 
 @config.command(name="explain")

@@ -8,6 +8,7 @@ import click
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
+from watchdog_train.config import load_policy
 from watchdog_train.core.diagnose import diagnose as diagnose_evidence
 from watchdog_train.evidence.text.bring import evidence_from
 from watchdog_train.remedies.catalogue import remedy_words
@@ -24,7 +25,7 @@ SCHEMA_VERSION = 1
     "rules_dirs",
     metavar="DIR",
     multiple=True,
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     help="A folder with rule files of your own; may be given several times.",
 )
 @json_option
@@ -35,7 +36,8 @@ def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: b
     name of its file: rank0.pid12.txt, rank0-worker1.pid13.txt, launcher.pid9.txt, rank3.log.
     """
     evidence, notes = evidence_from(paths)
-    diagnosis, _ = diagnose_evidence(evidence, load_rules(rules_dirs))
+    rules = load_rules((*load_policy().evidence.rules_dirs, *rules_dirs))
+    diagnosis, _ = diagnose_evidence(evidence, rules)
     for note in notes:
         click.echo(f"wtrain: {note}", err=True)
     if as_json:

@@ -10,6 +10,7 @@ import click
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.config import load_policy
 from watchdog_train.core.evolve import replay
 from watchdog_train.core.model import EvidenceResult, Member
 from watchdog_train.errors import WtrainError
@@ -54,7 +55,7 @@ def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
     ignore = place / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n", "utf-8")
-    return collect_now(members, folder)
+    return collect_now(members, folder, rules_dirs=_rules_of(None))
 
 
 def _of_run(run: RunDirectory) -> EvidenceResult:
@@ -84,7 +85,16 @@ def _of_run(run: RunDirectory) -> EvidenceResult:
         attempt_dir=run.attempt(number) if number else None,
         attempt=number,
         command=state.argv,
+        rules_dirs=_rules_of(run),
     )
+
+
+def _rules_of(run: RunDirectory | None) -> tuple[str, ...]:
+    """The rule folders of the run, or of ./wtrain.yaml; none where settings cannot be read."""
+    try:
+        return load_policy(run.path / "config.yaml" if run else None).evidence.rules_dirs
+    except WtrainError:
+        return ()
 
 
 def _answer(result: EvidenceResult) -> dict[str, object]:

@@ -34,11 +34,24 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]|\[\.\.\.\]")
 
 
+class RulesError(WtrainError):
+    """All problems of all rule files, each as `file:line: what is wrong`."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(
+            "\n".join(problems),
+            context=f"{len(problems)} problem(s) in rule files",
+            hint="docs/rules.md describes the format",
+            reference="rules-invalid",
+        )
+
+
 def load_rules(extra_dirs: Iterable[str | Path] = ()) -> Rules:
     """Our families and those of the user's folders; a family of the same name replaces ours.
 
     Raises:
-        WtrainError: with every problem of every file, each with its line.
+        RulesError: with every problem of every file, each with its line.
     """
     problems: list[str] = []
     ours = [_RuleFile(name, text, problems, checked=True) for name, text in _ours()]
@@ -49,12 +62,7 @@ def load_rules(extra_dirs: Iterable[str | Path] = ()) -> Rules:
         sets |= {name: EITHER.join(each) for name, each in file.frame_sets().items()}
     families = {rule.family: rule for file in files for rule in file.rules(sets)}
     if problems:
-        raise WtrainError(
-            "\n".join(problems),
-            context=f"{len(problems)} problem(s) in rule files",
-            hint="docs/rules.md describes the format",
-            reference="rules-invalid",
-        )
+        raise RulesError(problems)
     return Rules(families=tuple(families.values()), frames=sets)
 
 
@@ -76,6 +84,8 @@ def _ours() -> Iterator[tuple[str, str]]:
 
 def _theirs(extra_dirs: Iterable[str | Path], problems: list[str]) -> Iterator[tuple[str, str]]:
     for folder in extra_dirs:
+        if not Path(folder).is_dir():
+            problems.append(f"{folder}: there is no such folder")
         for path in sorted(Path(folder).glob("*.yaml")):
             text = _read(path, problems)
             if text is not None:

@@ -204,6 +204,7 @@ class Performer:
             log_tail_lines=limits.log_tail_lines,
             deadline_s=limits.look_s if mode == "look" else limits.total_s,
             process_s=limits.process_s,
+            rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),
             exit=observation.exit,
             command=state.argv,
             oom_kills_before=context.oom_kills_before,
