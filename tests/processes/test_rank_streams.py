@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -192,6 +193,59 @@ def test_what_the_orders_name(ranks: int) -> None:
     assert [one["output"]["path"] for one in orders["ranks"]["streams"]] == [
         f"ranks/{rank}/output.log" for rank in range(3)
     ]
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_ranks_share_when_there_is_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither files nor pseudo-terminals run out because of ranks, and none is left open."""
+    before = open_files()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 100, limits[1]))
+    try:
+        ends = Ends(PIPES, 64)
+        named = len(ends.orders(1)["ranks"]["streams"])
+        left = before + 100 - open_files()
+        ends.close_writes()
+        ends.close_reads()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert named > 5
+    assert left > 50
+    real, made = os.openpty, iter(range(4))
+    monkeypatch.setattr(os, "openpty", lambda: real() if next(made, None) is not None else fail())
+    ends = Ends(TERMINAL, 8)
+    assert len(ends.orders(1)["ranks"]["streams"]) == 3
+    ends.close_writes()
+    ends.close_reads()
+    assert open_files() == before
+
+
+def fail() -> tuple[int, int]:
+    raise OSError("out of pty devices")
+
+
+@pytest.mark.parametrize(("taken", "ranks"), [(1000, range(1, 16)), (1030, range(1))])
+def test_files_beyond_the_reach_of_select_are_not_used(taken: int, ranks: range) -> None:
+    """The keeper waits for all streams at once with select(), which has an end."""
+    before = open_files()
+    high = [os.dup(0)]
+    try:
+        while high[-1] < taken:
+            high.append(os.dup(0))
+        os.close(high.pop(0))
+        ends = Ends(PIPES, 16)
+        orders = ends.orders(1)["ranks"] or {"streams": []}
+        assert len(orders["streams"]) in ranks
+        assert all(max(rank["output"]["fds"]) < 1024 for rank in orders["streams"])
+        ends.close_writes()
+        ends.close_reads()
+    finally:
+        for fd in high:
+            os.close(fd)
+    assert open_files() == before
 
 
 # -- the hook in the launcher --------------------------------------------------------------------

@@ -16,6 +16,10 @@ from typing import Any
 from watchdog_train.client import layout
 from watchdog_train.supervisor.terminal import Terminal, open_stream, set_window_size
 
+SELECT_FDS = 1024
+"""The keeper waits for all of them with select(), which takes no higher number."""
+SPARE_FDS = 64
+"""Files that a supervisor may need besides."""
 RANK_CAP_BYTES = 64 * 1024
 """The least that is kept of a rank's own output."""
 
@@ -44,21 +48,31 @@ class Ends:
         self.wake_read, self.wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         if sys.platform == "linux":  # a launcher reaches them by way of /proc
-            with suppress(OSError):  # no more files: the ranks share the stream of all
-                for _ in range(rank_streams):
-                    self._open_rank(terminals)
+            import resource
 
-    def _open_rank(self, terminals: dict[str, Terminal | None]) -> None:
+            most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FDS, SELECT_FDS)
+            if max(self._reads.values()) < most:
+                while len(self._ranks) < rank_streams and self._open_rank(terminals, most):
+                    pass
+
+    def _open_rank(self, terminals: dict[str, Terminal | None], most_fd: int) -> bool:
+        """Streams for one more rank; False when there are no more, so that it shares those of all.
+
+        Better none of its own than one that looks otherwise: a pipe beside a pseudo-terminal.
+        """
         made: dict[str, tuple[int, int]] = {}
-        try:
+        with suppress(OSError):
             for name, terminal in terminals.items():
                 made[name] = open_stream(terminal)
-        finally:
-            same = [os.isatty(made[n][1]) == os.isatty(self._writes[n]) for n in made]
-            if len(made) == len(terminals) and all(same):
-                self._ranks.append(made)
-            else:  # no more pseudo-terminals: better none of its own than one that looks otherwise
-                _close(*(fd for ends in made.values() for fd in ends))
+        fits = [
+            max(ends) < most_fd and os.isatty(ends[1]) == os.isatty(self._writes[name])
+            for name, ends in made.items()
+        ]
+        if len(made) == len(terminals) and all(fits):
+            self._ranks.append(made)
+            return True
+        _close(*(fd for ends in made.values() for fd in ends))
+        return False
 
     def for_keeper(self) -> tuple[int, ...]:
         """What the keeper needs of them."""
