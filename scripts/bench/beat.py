@@ -1,21 +1,30 @@
-"""What the client costs: a beat, a hooked training step, a Python start; medians of several runs.
+"""What the client costs: a beat, the hooks of a step, a Python start; medians of several runs.
 
-Usage: python scripts/bench/beat.py [--runs 7]. The step needs torch. Prints JSON lines. Processor
-time, not wall time, and with and without us in turn, so that a busy machine disturbs little.
+    python scripts/bench/beat.py [--runs 7]
+
+Processor time, not the clock, so that a busy machine disturbs little. A whole training step is
+measured by steps.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-INJECT = Path(__file__).resolve().parents[2] / "watchdog_train" / "client" / "inject"
+from measured import (
+    Row,
+    bare_environment,
+    differences,
+    in_turn,
+    last_line,
+    machine,
+    room,
+    supervised_environment,
+    table,
+)
 
 BEAT = """
 import time
@@ -70,78 +79,39 @@ print(cost(lambda: (next(hooked), torch.autograd.backward(1), step_done(1, (), {
       - cost(lambda: (next(bare), nothing(1))))
 """
 
-STEP = """
-import time
-import torch
-torch.set_num_threads(1)
-parameter = torch.nn.Parameter(torch.ones(1))
-optimizer = torch.optim.SGD([parameter], lr=0.0)
-loader = torch.utils.data.DataLoader(torch.ones(20000, 1), batch_size=None)
-best = []
-for _ in range(3):
-    begin = time.process_time_ns()
-    for batch in loader:
-        optimizer.zero_grad()
-        (parameter * batch).backward()
-        optimizer.step()
-    best.append((time.process_time_ns() - begin) / 20000)
-print(min(best))
-"""
+
+def rows(runs: int) -> list[Row]:
+    """Nanoseconds of a beat, microseconds of the hooks of a step, milliseconds of a start."""
+    with tempfile.TemporaryDirectory(dir=room()) as slots:
+        bare, supervised = bare_environment(), supervised_environment(slots)
+        beats = [float(last_line([sys.executable, "-c", BEAT], supervised)) for _ in range(runs)]
+        hooks = [
+            float(last_line([sys.executable, "-c", HOOKS], supervised)) / 1000 for _ in range(runs)
+        ]
+        with_us, alone = in_turn(runs * 10, lambda: _start(supervised), lambda: _start(bare))
+    note = f"{sorted(alone)[len(alone) // 2]:.0f} ms without us"
+    return [
+        Row("one beat, in a loop", beats, "ns", 150.0),
+        Row("the hooks of one step, around nothing", hooks, "us", 2.0),
+        Row(
+            "a Python start more, torch not imported", differences(with_us, alone), "ms", 3.0, note
+        ),
+    ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=7)
-    runs = parser.parse_args().runs
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as room:
-        bare = {name: text for name, text in os.environ.items() if not name.startswith("WTRAIN_")}
-        bare.pop("PYTHONPATH", None)
-        supervised = bare | {
-            "PYTHONPATH": str(INJECT),
-            "WTRAIN_SLOT_DIR": room,
-            "WTRAIN_RUN_ID": "bench",
-        }
-        beats = [printed(BEAT, supervised) for _ in range(runs)]
-        report("beat, in a loop", "ns", beats, None)
-        hooks = [printed(HOOKS, supervised) for _ in range(runs)]
-        report("the hooks of one step, around nothing", "ns", hooks, None)
-        steps = [(printed(STEP, supervised), printed(STEP, bare)) for _ in range(runs)]
-        report("training step (batch, backward, optimizer)", "ns", *zip(*steps, strict=True))
-        starts = [(started(supervised), started(bare)) for _ in range(runs * 10)]
-        report("python start", "ms", *zip(*starts, strict=True))
-
-
-def printed(script: str, env: dict[str, str]) -> float:
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
-    )
-    return float(done.stdout)
-
-
-def started(env: dict[str, str]) -> float:
+def _start(env: dict[str, str]) -> float:
     process = subprocess.Popen([sys.executable, "-c", ""], env=env)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return (usage.ru_utime + usage.ru_stime) * 1000
 
 
-def report(
-    what: str,
-    unit: str,
-    with_us: tuple[float, ...] | list[float],
-    without: tuple[float, ...] | None,
-) -> None:
-    line: dict[str, object] = {
-        "what": what,
-        "unit": unit,
-        "runs": len(with_us),
-        "with": round(statistics.median(with_us), 2),
-    }
-    if without is not None:
-        line["without"] = round(statistics.median(without), 2)
-        differences = [one - other for one, other in zip(with_us, without, strict=True)]
-        line["difference"] = round(statistics.median(differences), 2)
-    print(json.dumps(line))
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=7)
+    options = parser.parse_args()
+    print(machine())
+    print(table(rows(options.runs)))
 
 
 if __name__ == "__main__":
