@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import threading
@@ -25,8 +26,9 @@ class Reader:
         self.thread.start()
 
     def _read(self, fd: int) -> None:
-        while data := os.read(fd, 65536):
-            self.text += data
+        with contextlib.suppress(OSError):  # the test is over
+            while data := os.read(fd, 65536):
+                self.text += data
 
 
 @pytest.fixture
@@ -64,6 +66,57 @@ def test_follows_a_file_across_its_rotation(tmp_path: Path, pipes: list[int]) ->
     assert display.drain(soon())
     wait_until(lambda: out.text == b"one two three four", 5, f"all of it, not {out.text!r}")
     display.close()
+
+
+def test_a_slow_reader_gets_every_file_that_was_rotated_away(
+    tmp_path: Path, pipes: list[int]
+) -> None:
+    """Three rotations behind, nothing is lost; further behind, the loss is counted and said."""
+    log = tmp_path / "output.log"
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log})
+    piece = QUEUE_BYTES * 2
+
+    def rotate(number: int) -> None:
+        if log.exists():
+            log.replace(tmp_path / "output.log.1")
+        log.write_bytes(b"%d" % number * piece)
+        display.pump()
+
+    for number in range(4):
+        rotate(number)
+    out = Reader(pipes[0])
+    assert display.drain(soon())
+    wait_until(lambda: len(out.text) == 4 * piece, 10, "everything has arrived")
+    assert out.text == b"".join(b"%d" % number * piece for number in range(4))
+    display.close()
+
+
+def test_what_cannot_be_shown_is_said(tmp_path: Path, pipes: list[int]) -> None:
+    """A reader that takes nothing holds four files at most, however many there were."""
+    log = tmp_path / "output.log"
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log})
+    for number in range(7):
+        if log.exists():
+            log.replace(tmp_path / "output.log.1")
+        log.write_bytes(b"%d" % number * 1_000_000)
+        display.pump()
+    held = [name for name in os.listdir("/proc/self/fd") if str(log) in _target(name)]
+    assert len(held) == 4
+    said = wait_until(lambda: os.read(pipes[2], 1000), 5, "the loss is said").decode()
+    assert "of output came faster than it could be shown here" in said
+    out = Reader(pipes[0])
+    assert display.drain(soon())
+    wait_until(lambda: out.text.endswith(b"6" * 1_000_000), 10, "the newest has arrived")
+    display.close()
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
 
 
 def test_two_streams_go_to_two_places(tmp_path: Path, pipes: list[int]) -> None:

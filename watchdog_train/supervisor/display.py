@@ -51,6 +51,11 @@ class Display:
         """Pass on what is new, as much as the terminal takes; whether there was anything."""
         moved = False
         for tail, outlet in self._tails:
+            tail.look()
+            skipped = tail.skipped_bytes()
+            if skipped:
+                size = f"{skipped / 1e6:,.1f} MB"
+                self.say(f"wtrain: {size} of output came faster than it could be shown here")
             while data := tail.read(outlet.room_bytes()):
                 on_line = outlet is self._stderr
                 outlet.put(self._line.make_way(data, time.monotonic()) if on_line else data)

@@ -3,60 +3,89 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
 READ_BYTES = 64 * 1024
+MOST_FILES = 4
+"""Held open while somebody reads too slowly: a file in use keeps its room on the disk."""
 
 
 class Tail:
-    """Reads a capture file from where it last stopped, across its rotation."""
+    """Reads a capture file from where it last stopped, across its rotation.
+
+    A file that is rotated away is kept open until it has been read; only of a reader that is
+    several files behind the oldest is given up, and counted.
+    """
 
     def __init__(self, path: Path, *, from_end: bool) -> None:
         self.path = path
-        self.rotated = path.with_name(path.name + ".1")
-        self.skipped_bytes = 0
-        self._fd = -1
+        self._rotated = path.with_name(path.name + ".1")
+        self._files: deque[int] = deque()
         self._from_end = from_end
+        self._skipped_bytes = 0
+
+    def look(self) -> None:
+        """Take hold of files that were begun since; to be called more often than they rotate."""
+        with suppress(OSError):
+            self._take_hold()
+        while len(self._files) > MOST_FILES:
+            oldest = self._files.popleft()
+            self._skipped_bytes += os.fstat(oldest).st_size - os.lseek(oldest, 0, os.SEEK_CUR)
+            os.close(oldest)
 
     def read(self, limit_bytes: int) -> bytes:
         """The next bytes, empty when there are none now."""
         if limit_bytes <= 0:
             return b""
+        if len(self._files) < 2:
+            self.look()
         with suppress(OSError):
-            if self._fd < 0 and not self._open():
-                return b""
-            data = os.read(self._fd, min(limit_bytes, READ_BYTES))
-            if data or not self._follow_rotation():
-                return data
-            return os.read(self._fd, min(limit_bytes, READ_BYTES))
+            while self._files:
+                data = os.read(self._files[0], min(limit_bytes, READ_BYTES))
+                if data:
+                    return data
+                if len(self._files) == 1:
+                    self.look()
+                if len(self._files) == 1:
+                    return b""
+                # Bytes may have been added before the next file was begun; it is final now.
+                data = os.read(self._files[0], min(limit_bytes, READ_BYTES))
+                if data:
+                    return data
+                os.close(self._files.popleft())
         return b""
 
+    def skipped_bytes(self) -> int:
+        """What was given up since the last call."""
+        skipped, self._skipped_bytes = self._skipped_bytes, 0
+        return skipped
+
     def close(self) -> None:
-        """Let go of the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Let go of the files."""
+        while self._files:
+            os.close(self._files.popleft())
 
-    def _open(self) -> bool:
-        if not self.path.exists():
-            return False
-        self._fd = os.open(self.path, os.O_RDONLY)
-        if self._from_end:
-            os.lseek(self._fd, 0, os.SEEK_END)
-        return True
+    def _take_hold(self) -> None:
+        known = os.fstat(self._files[-1]) if self._files else None
+        if known is not None and os.path.samestat(known, self.path.stat()):
+            return
+        newest = os.open(self.path, os.O_RDONLY)
+        if known is None:
+            if self._from_end:
+                os.lseek(newest, 0, os.SEEK_END)
+            self._from_end = False
+        else:
+            self._take_hold_of_rotated(known, os.fstat(newest))
+        self._files.append(newest)
 
-    def _follow_rotation(self) -> bool:
-        """At the end of a file: whether the capture goes on in another one, now open."""
-        if os.path.samestat(os.fstat(self._fd), self.path.stat()):
-            return False
-        # Bytes may have been added between our read and the rename; the file is final now.
-        ours = os.fstat(self._fd)
-        if os.lseek(self._fd, 0, os.SEEK_CUR) < ours.st_size:
-            return True
-        # Rotated more than once since: then what follows ours begins in the rotated file.
-        after = self.path if os.path.samestat(ours, self.rotated.stat()) else self.rotated
-        following = os.open(after, os.O_RDONLY)
-        os.close(self._fd)
-        self._fd = following
-        return True
+    def _take_hold_of_rotated(self, known: os.stat_result, newest: os.stat_result) -> None:
+        """Rotated more than once since: what follows the known file is the rotated one."""
+        with suppress(OSError):
+            between = os.open(self._rotated, os.O_RDONLY)
+            rotated = os.fstat(between)
+            if os.path.samestat(rotated, known) or os.path.samestat(rotated, newest):
+                os.close(between)
+            else:
+                self._files.append(between)
