@@ -23,7 +23,7 @@ from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import bundle, fault_handler, host, locks, logs, pyspy
 from watchdog_train.evidence.jobs import Finished, Job, run_all
-from watchdog_train.evidence.proc import look
+from watchdog_train.evidence.proc import is_fed_by, look
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.evidence.request import (
     RESULT_FILE,
@@ -105,6 +105,9 @@ class _Collection:
             time.sleep(min(pause, max(0.0, self.until - time.monotonic())))
         for target in self.targets:
             target.look_again(time.monotonic())
+        for target in self.targets:
+            if target.waits_for_input and is_fed_by(target.pid, self.by_pid.keys() - {target.pid}):
+                target.waits_for_input = False
         if self.request.mode == "full":
             self.dump(self._eligible(), nonblocking=False)
         self.ask_fault_handlers()

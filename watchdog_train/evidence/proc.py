@@ -9,6 +9,7 @@ import mmap
 import os
 import platform
 import stat
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -294,6 +295,36 @@ def open_files(pid: int) -> dict[str, Any]:
         if kind == "file" and not target.startswith("/dev/"):
             names.append(target[:300])
     return {"total": len(entries), "kinds": counts, "files": sorted(set(names))[:32]}
+
+
+def is_fed_by(pid: int, others: Iterable[int]) -> bool:
+    """Whether one of these processes holds the writing end of the pipe that is its input.
+
+    `python train.py | tee log`: tee waits for the training, not for a person.
+    """
+    try:
+        pipe = os.readlink(f"{PROC}/{pid}/fd/0")
+    except OSError:
+        return False
+    return pipe.startswith("pipe:") and any(_writes_to(other, pipe) for other in others)
+
+
+def _writes_to(pid: int, pipe: str) -> bool:
+    folder = f"{PROC}/{pid}/fd"
+    try:
+        entries = os.listdir(folder)[:_FILES_CAP]
+    except OSError:
+        return False
+    for entry in entries:
+        try:
+            if os.readlink(f"{folder}/{entry}") != pipe:
+                continue
+            # The mode of such a link tells for what it is open.
+            if os.lstat(f"{folder}/{entry}").st_mode & stat.S_IWUSR:
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def waits_for_input(pid: int, process: ProcLook) -> bool | None:
