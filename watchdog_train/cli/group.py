@@ -47,6 +47,7 @@ COMMANDS: dict[str, CommandRow] = {
     "replay": CommandRow(
         "Understand", "replay:replay", "Judge a recorded trace again, with other settings."
     ),
+    "diff": CommandRow("Understand", "diff:diff", "Say what moved between two bundles."),
     "diagnose": CommandRow(
         "Understand", "diagnose:diagnose", "Name the cause behind dumps and logs you bring."
     ),

@@ -8,6 +8,7 @@ from watchdog_train.core.diagnose import culprit_process, groups
 from watchdog_train.core.facts import Evidence
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.report.evidence_text import group_lines
+from watchdog_train.report.glance_text import glance
 
 _LINES = 8
 _KINDS = {
@@ -46,7 +47,7 @@ def diagnosis_text(
         ]
     found = groups(evidence, diagnosis)
     if found:
-        lines += ["", "where everything is, odd one first:"]
+        lines += ["", glance(evidence, diagnosis), "", "where everything is, odd one first:"]
         lines += [f"  {text}" for text in group_lines(found)[:_LINES]]
         if len(found) > _LINES:
             lines.append(f"  and {len(found) - _LINES} more groups")

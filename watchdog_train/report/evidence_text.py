@@ -10,6 +10,7 @@ from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.idle import Group, is_idle_helper, is_idle_worker
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.core.stacks import Frame, trimmed
+from watchdog_train.report.glance_text import glance
 from watchdog_train.report.places_text import process_sentences
 
 _EVIDENCE_LINES = 8
@@ -48,7 +49,7 @@ def summary(
         ]
     found = groups(evidence, diagnosis)
     if found:
-        lines += ["", "## Where everything is (odd one first)", ""]
+        lines += ["", "## Where everything is (odd one first)", "", glance(evidence, diagnosis), ""]
         lines += [f"- {text}" for text in group_lines(found)[:_GROUP_LINES]]
         if len(found) > _GROUP_LINES:
             lines.append(f"- and {len(found) - _GROUP_LINES} more groups")

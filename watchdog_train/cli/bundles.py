@@ -1,0 +1,56 @@
+"""Which bundle a user means: an id, a run, a folder, or the newest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from watchdog_train.errors import WtrainError
+from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, read_bundle
+from watchdog_train.evidence.listing import bundle_folders
+from watchdog_train.store.resolve import resolve
+
+
+def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) -> Path:
+    """The folder of a bundle.
+
+    Raises:
+        WtrainError: there is no such stall, or none at all.
+    """
+    if stall is not None and (Path(stall) / VERDICT_FILE).is_file():
+        return Path(stall)
+    is_id = stall is not None and stall.isdigit()
+    run = resolve(run_ref if is_id or stall is None else stall, runs_dir)
+    if is_id and stall is not None:
+        folder = run.stall(stall.zfill(4))
+        if (folder / VERDICT_FILE).is_file():
+            return folder
+        known = ", ".join(path.name for path in bundle_folders(run.stalls)) or "none"
+        raise WtrainError(
+            f"there is no stall {stall}",
+            context=str(run.path),
+            hint=f"there are: {known}",
+            reference="stall-unknown",
+        )
+    folders = bundle_folders(run.stalls)
+    if not folders:
+        raise WtrainError(
+            "nothing was caught in this run",
+            context=str(run.path),
+            hint="wtrain dump takes evidence now",
+            reference="stall-unknown",
+        )
+    return folders[-1]
+
+
+def read_or_refuse(folder: Path) -> Bundle:
+    """The bundle in this folder.
+
+    Raises:
+        WtrainError: it cannot be read.
+    """
+    bundle = read_bundle(folder)
+    if bundle is None:
+        raise WtrainError(
+            "this bundle cannot be read", context=str(folder), reference="bundle-unreadable"
+        )
+    return bundle
