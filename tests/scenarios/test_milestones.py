@@ -27,6 +27,7 @@ detection:
   quiet_windows: 3
   patience_floor_s: 3
   patience_cap_s: 6
+  early_silence_s: 6
   phases:
     startup: {soft_s: 5, hard_s: 600}
     first_step: {soft_s: 5, hard_s: 600}
