@@ -135,11 +135,17 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
 
 
 def _shell_script(words: Sequence[str]) -> str | None:
-    """What `bash -c SCRIPT` runs, wherever in a command the shell comes."""
-    shell = next((at for at, word in enumerate(words) if _program(word) in _SHELLS), None)
-    if shell is None:
+    """What `bash -c SCRIPT` runs; a shell among the arguments of a script or launcher is not it."""
+    programs = (*_SHELLS, *layout.LAUNCHER_SCRIPTS)
+    ends = (
+        position
+        for position, word in enumerate(words)
+        if _program(word) in programs or _PYTHON.match(_program(word)) or _is_script(word)
+    )
+    first = next(ends, None)
+    if first is None or _program(words[first]) not in _SHELLS:
         return None
-    position = shell + 1
+    position = first + 1
     while position + 1 < len(words) and words[position][:1] in ("-", "+"):
         word = words[position]
         if not word.startswith("--") and word.endswith("c"):
@@ -196,9 +202,14 @@ def _position(words: Sequence[str]) -> tuple[Family, int] | None:
             )
         if run is not None and (found := _family(run, words)) is not None:
             return found
-        if word.endswith((".py", ".pyw")):
-            return None  # what follows are the arguments of a script
+        if _is_script(word):
+            return None
     return None
+
+
+def _is_script(word: str) -> bool:
+    """What follows are the arguments of a script."""
+    return word.endswith((".py", ".pyw"))
 
 
 def _family(run: _Run, words: Sequence[str]) -> tuple[Family, int] | None:
