@@ -139,6 +139,8 @@ detection:
   poll_s: 0.25
   window_s: 0.5
   quiet_windows: 3
+  rank_gone_s: 2
+  rank_gone_launcher_s: 20
   learnt_soft_floor_s: 3
   patience_floor_s: 3
   patience_cap_s: 6

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import io
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -69,19 +72,48 @@ FAULTS = {
     "leave": None,  # the loop, as with an uneven shard: on to the last barrier
     "exit": None,  # leave, and end well
     "never-come": None,  # fail before the process group is there
-    "die-in-save": None,  # of rank 0, half of the file is written
+    "die-in-save": None,  # rank 0, when half of the file is written
+    "hang-in-save": None,  # the same
     "worker": None,  # one of its DataLoader workers does not come back
     "none": None,
 }
 
 
-def save(model: torch.nn.Module, step: int, *, half: bool) -> None:
+class HalfFile(io.FileIO):
+    """Storage on which a save gets no further than half of its bytes."""
+
+    def __init__(self, path: str, end: Callable[[], None]) -> None:
+        super().__init__(path, "w")
+        self.end = end
+
+    def write(self, data: Any) -> int:
+        written = super().write(bytes(data)[: len(data) // 2])
+        if len(data) > 100:
+            self.end()
+        return super().write(bytes(data)[written:]) + written
+
+
+class SlowFile(io.FileIO):
+    """Storage that takes its time, once."""
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__(path, "w")
+        self.seconds = seconds
+
+    def write(self, data: Any) -> int:
+        time.sleep(self.seconds)
+        self.seconds = 0.0
+        return super().write(data)
+
+
+def save(model: torch.nn.Module, step: int, fault: str) -> None:
     os.makedirs("checkpoints", exist_ok=True)
     path = f"checkpoints/step-{step:06d}.pt"
-    torch.save({"model": model.state_dict(), "step": step}, path)
-    if half:
-        os.truncate(path, os.path.getsize(path) // 2)
-        die()
+    content = {"model": model.state_dict(), "step": step}
+    if fault in ("die-in-save", "hang-in-save"):
+        with HalfFile(path, die if fault == "die-in-save" else sleep) as file:
+            torch.save(content, file)
+    torch.save(content, path)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -120,13 +152,15 @@ def train(args: argparse.Namespace) -> None:
         optimizer.step()
         time.sleep(args.step_s)
         if rank == 0 and (step + 1) % 10 == 0:
-            save(model, step + 1, half=fault == "die-in-save" and step + 1 > args.at)
+            save(model, step + 1, fault if step + 1 > args.at else "none")
     if mine == "exit":
         sys.exit(0)
     dist.barrier()
-    if rank == 0:
-        print(f"finished step={args.steps}", flush=True)
     dist.destroy_process_group()
+    if rank == 0:
+        with SlowFile("last.pt", args.last_save_s) as file:
+            torch.save(model.state_dict(), file)
+        print(f"finished step={args.steps}", flush=True)
 
 
 def spawned(rank: int, args: argparse.Namespace) -> None:
@@ -140,6 +174,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--at", type=int, default=25, help="step of the fault")
     parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument("--last-save-s", type=float, default=0.0, help="of rank 0, at the end")
     parser.add_argument("--workers", type=int, default=0, help="of each rank's DataLoader")
     parser.add_argument("--spawn", type=int, default=0, help="ranks to start; 0: a launcher has")
     parser.add_argument("--resume")

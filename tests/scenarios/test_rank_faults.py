@@ -1,0 +1,234 @@
+"""Several ranks on one machine, one of which misbehaves: caught, explained, brought to the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import (
+    assert_asked_before_killed,
+    assert_evidence_came_first,
+    assert_log_is_sound,
+    assert_never_killed,
+    assert_tree_is_gone,
+    last_line,
+)
+from tests.support import (
+    PROGRAMS,
+    CompletedRun,
+    Event,
+    run_wtrain,
+    start_wtrain,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+RESUME = ("--resume-arg", "--resume {checkpoint}")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+SHELL = 'for rank in 0 1; do RANK=$rank WORLD_SIZE=2 "$@" & done; wait'
+"""A launcher that reacts to nothing."""
+SLOW = pytest.mark.slow
+
+
+def command(launcher: str, program: str, *args: str) -> list[str]:
+    """Two ranks of a program of the zoo."""
+    path = str(PROGRAMS / program)
+    match launcher:
+        case "torchrun":
+            return [sys.executable, *TORCHRUN, path, *args]
+        case "spawn":
+            return [sys.executable, path, *args, "--spawn", "2"]
+        case _:
+            return ["sh", "-c", SHELL, "sh", sys.executable, path, *args]
+
+
+def run_job(cwd: Path, launcher: str, program: str, *args: str) -> CompletedRun:
+    config = write_fast_config(cwd)
+    job = command(launcher, program, *args)
+    return run_wtrain("run", "--config", str(config), *RESUME, "--", *job, cwd=cwd, timeout_s=200)
+
+
+def assert_brought_home(run: CompletedRun) -> None:
+    """One restart from a whole checkpoint, the last step, and nothing left."""
+    run.check(0)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    assert len(run.of_type("attempt_launched")) == 2, run.describe()
+    assert run.only("checkpoint_chosen")["step"] == 20, run.describe()
+    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
+    assert last_line(run.stdout) == "finished step=60"
+    assert run.only("run_finished")["outcome"] == "succeeded"
+
+
+def captured(run: CompletedRun) -> list[Event]:
+    """Rows of the first bundle, of processes that were dumped."""
+    rows = run.of_type("evidence_collected")[0]["processes"]
+    return [row for row in rows if row["captured"]]
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A fault that stands still until somebody ends it."""
+
+    fault: str
+    launcher: str
+    args: tuple[str, ...] = ()
+    workers: int = 0
+    marks: tuple[pytest.MarkDecorator, ...] = field(default=())
+
+    @property
+    def id(self) -> str:
+        return f"{self.fault}-{self.launcher}"
+
+
+HANGS = (
+    Hang("receive", "spawn"),
+    Hang("receive", "torchrun", marks=(SLOW,)),
+    Hang("sleep", "spawn", marks=(SLOW,)),
+    Hang("leave", "torchrun", marks=(SLOW,)),
+    Hang("leave", "spawn", marks=(SLOW,)),
+    Hang("hold-gil", "torchrun", marks=(SLOW,)),
+    Hang("hold-gil", "spawn", marks=(SLOW,)),
+    Hang("worker", "torchrun", ("--workers", "1"), workers=2, marks=(SLOW,)),
+    Hang("worker", "spawn", ("--workers", "1"), workers=2, marks=(SLOW,)),
+    Hang("hang-in-save", "torchrun", marks=(SLOW,)),
+)
+
+
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize(
+    "hang", [pytest.param(hang, marks=hang.marks, id=hang.id) for hang in HANGS]
+)
+def test_a_rank_that_hangs(hang: Hang, tmp_path: Path) -> None:
+    """Every process is dumped, the launcher held still, the ranks asked, and it goes on."""
+    run = run_job(tmp_path, hang.launcher, "rank_faults.py", hang.fault, *hang.args)
+    assert_brought_home(run)
+    assert_evidence_came_first(run)
+    assert_asked_before_killed(run)
+    assert run.only("stall_declared")["basis"] in ("quiet", "proven"), run.describe()
+    roles = Counter(row["role"] for row in captured(run))
+    helpers = int(hang.launcher == "spawn")  # the resource tracker
+    wanted = {"launcher": 1, "rank": 2, "worker": hang.workers, "other": helpers}
+    assert roles == Counter(wanted), run.describe()
+    signals = [(event["role"], event["signal"]) for event in run.of_type("signalled")]
+    assert signals[0] == ("launcher", signal.SIGSTOP), run.describe()
+    rejected = [Path(event["path"]).name for event in run.of_type("checkpoint_rejected")]
+    assert rejected == (["step-000030.pt"] if hang.fault == "hang-in-save" else [])
+
+
+CRASHES = (
+    pytest.param("die-in-save", "spawn", id="die-in-save-spawn", marks=SLOW),
+    pytest.param("die-in-save", "torchrun", id="die-in-save-torchrun", marks=SLOW),
+    pytest.param("fail", "torchrun", id="fail-torchrun", marks=SLOW),
+    pytest.param("fail", "spawn", id="fail-spawn", marks=SLOW),
+    pytest.param("die", "torchrun", id="die-torchrun", marks=SLOW),
+    pytest.param("die", "spawn", id="die-spawn", marks=SLOW),
+    pytest.param("exit", "torchrun", id="exit-torchrun", marks=SLOW),
+    pytest.param("exit", "spawn", id="exit-spawn", marks=SLOW),
+)
+
+
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize(("fault", "launcher"), CRASHES)
+def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
+    """Its launcher ends the others by itself: that is a crash and not a stall."""
+    run = run_job(tmp_path, launcher, "rank_faults.py", fault)
+    assert_brought_home(run)
+    assert not run.of_type("stall_declared"), run.describe()
+    bundle = run.of_type("evidence_collected")[0]
+    assert bundle["why"] == "crash"
+    rejected = [Path(event["path"]).name for event in run.of_type("checkpoint_rejected")]
+    assert rejected == (["step-000030.pt"] if fault == "die-in-save" else []), run.describe()
+
+
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize(
+    ("fault", "how"),
+    [
+        ("fail", "ended with an exception"),
+        pytest.param("die", "was ended by SIGKILL", marks=SLOW),
+    ],
+)
+def test_a_rank_that_failed_and_nobody_reacts(fault: str, how: str, tmp_path: Path) -> None:
+    """Rank 0 waits for a part that never comes; no limit has to pass to know that."""
+    run = run_job(tmp_path, "shell", "rank_shards.py", fault)
+    assert_brought_home(run)
+    assert_evidence_came_first(run)
+    ended = run.of_type("rank_ended")[0]
+    assert (ended["rank"], ended["world_size"]) == (1, 2)
+    declared = run.only("stall_declared")
+    assert (declared["basis"], declared["ranks"]) == ("rank-gone", [1]), run.describe()
+    assert f"rank 1 (pid {ended['pid']}) {how} at step 25; rank 0 has stood" in declared["why"]
+    rows = run.of_type("evidence_collected")[0]["processes"]
+    (gone,) = [row for row in rows if row["pid"] == ended["pid"]]
+    assert (gone["role"], gone["rank"], gone["captured"]) == ("rank", 1, False)
+    assert gone["why_not"] == f"it {how} at step 25"
+
+
+@SLOW
+@pytest.mark.timeout(300)
+def test_a_rank_that_left_early_and_well(tmp_path: Path) -> None:
+    """Nobody can know at once whether rank 0 only finishes: it gets that time, and no more."""
+    run = run_job(tmp_path, "shell", "rank_shards.py", "leave")
+    assert_brought_home(run)
+    declared = run.only("stall_declared")
+    assert (declared["basis"], declared["ranks"]) == ("rank-gone", [1]), run.describe()
+    assert "ended with exit code 0 at step 25" in declared["why"]
+    assert 60 < declared["age_s"] < 120, run.describe()
+
+
+@pytest.mark.timeout(220)
+def test_rank_0_works_on_after_the_others(tmp_path: Path) -> None:
+    """An upload of rank 0 that waits in silence, over every budget, is left in peace."""
+    run = run_job(tmp_path, "shell", "rank_shards.py", "none", "--merge-s", "12").check(0)
+    assert_never_killed(run)
+    assert_tree_is_gone(run)
+    assert [event["rank"] for event in run.of_type("rank_ended")] == [1]
+    assert run.of_type("suspected"), "it was silent for so long that it had to be looked at"
+    finished = run.only("run_finished")
+    assert (finished["outcome"], finished["warning"]) == ("succeeded", None)
+
+
+@SLOW
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_rank_0_saves_for_a_minute(launcher: str, tmp_path: Path) -> None:
+    """With the default settings, after the process group is gone and the other rank has ended."""
+    job = command(launcher, "rank_faults.py", "none", "--last-save-s", "60")
+    run = run_wtrain("run", "--", *job, cwd=tmp_path, timeout_s=200).check(0)
+    assert_never_killed(run)
+    assert_tree_is_gone(run)
+    assert last_line(run.stdout) == "finished step=60"
+
+
+@SLOW
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_a_rank_that_is_stopped_for_a_while(launcher: str, tmp_path: Path) -> None:
+    """Somebody looks at it with a debugger: said, long over every budget, and nobody is ended."""
+    config = write_fast_config(tmp_path)
+    job = command(launcher, "rank_faults.py", "none", "--steps", "400")
+    running = start_wtrain("run", "--config", str(config), "--", *job, cwd=tmp_path)
+    running.wait_for("first_step", 90)
+    pid = running.wait_for("progress", 30, lambda event: len(event["ranks"]) == 2)["ranks"][1][
+        "pid"
+    ]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        noticed = running.wait_for("noticed", 30)
+        assert (noticed["kind"], noticed["pids"]) == ("stopped", [pid])
+        later = noticed["mono"] + 15.0
+        running.wait_for("progress", 60, lambda event: event["mono"] > later)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    run = running.result(150).check(0)
+    assert_never_killed(run)
+    assert_tree_is_gone(run)
+    assert last_line(run.stdout) == "finished step=400"
