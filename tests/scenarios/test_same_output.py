@@ -97,3 +97,25 @@ def test_environment_of_the_script(tmp_path: Path) -> None:
     changed = {key for key in before if after.get(key) != before[key]} - moved
     assert changed <= {"PYTHONPATH", "_"}, {key: after.get(key) for key in changed}
     assert not after["PYTHONPATH"].endswith(":")
+
+
+@pytest.mark.slow
+def test_the_real_cap(tmp_path: Path) -> None:
+    """Of 200 MB everything is shown, and the newest, up to 64 MiB, is kept."""
+    script = tmp_path / "much.py"
+    script.write_text(
+        "import sys\n"
+        "for i in range(2_000_000):\n"
+        "    sys.stdout.write('%012d %s\\n' % (i, 'x' * 86))\n"
+    )
+    cwd = tmp_path / "with"
+    run = run_wtrain("run", "--", sys.executable, str(script), cwd=cwd).check(0)
+    shown = cwd / ".command-0.out"
+    assert shown.stat().st_size == 2_000_000 * 100
+    log = run.run_dir / "attempts/0001/stdout.log"
+    kept = log.with_name("stdout.log.1").read_bytes() + log.read_bytes()
+    cap = 64 * 1024 * 1024
+    assert cap // 2 <= len(kept) <= cap
+    with shown.open("rb") as file:
+        file.seek(-len(kept), 2)
+        assert file.read() == kept
