@@ -85,7 +85,7 @@ def judged(case: Case, diagnosis: Diagnosis) -> list[str]:
             words.append("false verdict")
     if case.culprit is not None:
         words.append("culprit asked")
-        if right and named(diagnosis) == case.culprit:
+        if right and (named(diagnosis) or "none") == case.culprit:
             words.append("culprit right")
     return words
 

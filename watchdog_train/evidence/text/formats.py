@@ -98,6 +98,14 @@ def process_head(line: str) -> ProcessHead | None:
     return None
 
 
+_BARE_GDB = re.compile(r"\s*#0\s+(?:0x[0-9a-fA-F]+ in )?\S.* \(")
+
+
+def bare_backtrace(line: str) -> Head | None:
+    """The first frame of a `bt` that was pasted without its thread."""
+    return Head(tool="gdb", main=True) if _BARE_GDB.match(line) else None
+
+
 def thread_head(line: str) -> Head | None:
     """The beginning of a thread's stack, in any of the formats."""
     if "hread" not in line and "Traceback (most recent call first)" not in line:
@@ -286,19 +294,37 @@ def _name(text: str | None) -> str | None:
     return printable(text) if text else None
 
 
+_IPYTHON = re.compile(
+    r"\s*(?P<type>[A-Za-z_][\w.]{1,80})\s+Traceback \(most recent call last\)\s*\Z"
+)
+_IPYTHON_FRAME = re.compile(
+    r"\s*(?:File |Cell |Input )(?P<file>.{1,1000}?):(?P<line>\d{1,7}),? in (?P<name>[\w.<>]{1,200})"
+)
 _TRACEBACK = re.compile(r"\s*(?:Original )?Traceback \(most recent call last\):?\s*\Z")
 _THREAD_OF_TRACEBACK = re.compile(
     r"Exception in thread (?P<thread>[^:\n]{1,100}):|Process (?P<process>[\w:-]{1,60}):\s*\Z|"
     r"Exception ignored in: (?P<ignored>.{1,300})"
 )
 _RAISED = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?:: (?P<message>.*))?\s*\Z"
+    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::\s?(?P<message>.*))?\s*\Z"
 )
 
 
 def starts_traceback(line: str) -> bool:
     """Whether a Python traceback, innermost frame last, follows."""
     return "Traceback" in line and _TRACEBACK.match(line) is not None
+
+
+def notebook_traceback(line: str) -> str | None:
+    """The exception whose traceback a notebook begins to show."""
+    match = _IPYTHON.match(line) if "Traceback" in line else None
+    return match["type"] if match else None
+
+
+def notebook_frame(line: str) -> Frame | None:
+    """`File ~/x.py:12, in C.f(self)` of a notebook's traceback."""
+    match = _IPYTHON_FRAME.match(line) if ", in " in line else None
+    return _frame(match["name"], match["file"], match["line"]) if match else None
 
 
 def traceback_owner(line: str) -> re.Match[str] | None:

@@ -125,6 +125,8 @@ class _Stream:
         self._gdb_text = ""
         self._threads: list[tuple[Head, tuple[Frame, ...]]] = []
         self._traceback: list[Frame] | None = None
+        self._notebook: str | None = None
+        """The exception that a notebook names before its frames."""
         self._owner: str | None = None
 
     def returned(self) -> list[str]:
@@ -138,9 +140,10 @@ class _Stream:
             self._in_traceback(line, log_position)
             if self._traceback is not None:
                 return False
-        if formats.starts_traceback(line):
+        notebook = formats.notebook_traceback(line)
+        if notebook is not None or formats.starts_traceback(line):
             self._end_dump()
-            self._traceback = []
+            self._traceback, self._notebook = [], notebook
             return False
         head = formats.thread_head(line)
         if head is not None and (head.tool != "wtrain" or self._our_dump()):
@@ -148,6 +151,10 @@ class _Stream:
             return True
         if self._head is not None and self._in_thread(line):
             return True
+        bare = formats.bare_backtrace(line) if "#0" in line[:12] else None
+        if bare is not None:
+            self._start_thread(bare)
+            return self._in_thread(line)
         return self._between(line)
 
     def close(self) -> None:
@@ -279,16 +286,20 @@ class _Stream:
         if frames is None:
             return
         frame = formats.frame(line, "traceback") if 'File "' in line else None
+        if frame is None and self._notebook is not None:
+            frame = formats.notebook_frame(line)
         if frame is not None:
             frames.append(frame)
             return
+        if self._notebook is not None and not line.startswith(self._notebook):
+            return  # source lines of a notebook are not indented
         if not line.strip() or line[0] in " \t" or _SKIPPED.match(line):
             return
         found = formats.raised(line)
         self._end_traceback(*(found or ("", line)), log_position)
 
     def _end_traceback(self, kind: str, message: str, log_position: int) -> None:
-        frames, self._traceback = self._traceback or [], None
+        frames, self._traceback, self._notebook = self._traceback or [], None, None
         if len(frames) > FRAMES_CAP:
             frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
         if frames and len(self.raised) < THREADS_CAP:
