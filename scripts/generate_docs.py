@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write what is derived from the code: five pages of docs/, and configs/*.yaml.
+"""Write what is derived from the code: six pages of docs/, and configs/*.yaml.
 
 With --check nothing is written, and the exit code is 1 when a file is not current.
 """
@@ -10,6 +10,7 @@ import ast
 import sys
 from pathlib import Path
 
+from library_page import library_page
 from reference_pages import cli_page, families_page, remedies_page
 
 from watchdog_train.config.presets import PRESETS
@@ -116,6 +117,7 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "remedies.md": remedies_page(),
         REPOSITORY / "docs" / "families.md": families_page(_fields),
+        REPOSITORY / "docs" / "frameworks.md": library_page(),
     }
     for name in PRESETS:
         found[REPOSITORY / "configs" / f"{name}.yaml"] = preset_file(name)

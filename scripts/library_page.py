@@ -1,0 +1,84 @@
+"""docs/frameworks.md, from the table of hooks in watchdog_train/client/libraries.py."""
+
+from __future__ import annotations
+
+from watchdog_train.client import libraries
+
+HEAD = """\
+# Libraries
+
+<!-- Written by scripts/generate_docs.py from watchdog_train/client/libraries.py. -->
+
+The script is not changed: when one of these libraries is imported, a hook is put around a few of
+its functions. Each hook fails alone. Outside its range of versions it is not armed, `wtrain status`
+says so, and the run is judged by what is left. Inside the range, but with a version that its tests
+were not run with, it is armed and says that in its side file. Nothing is imported that the script
+does not import itself.
+
+| library | armed for | tests run with | what is seen |
+|---|---|---|---|
+"""
+
+SEEN = {
+    "torch": "optimizer steps, backward passes, batches, `torch.save` and `load`, workers, ranks, "
+    "compilation; DDP and FSDP wrapping, TensorBoard writers as milestones",
+    "safetensors": "saves and loads",
+    "transformers": "Trainer: step, total, loss, evaluation, saves; it resumes, saves and stops on "
+    "request. `from_pretrained` of models and tokenizers",
+    "accelerate": "`Accelerator`, `prepare`, `init_trackers`, `save_state` with a record, "
+    "`load_state`",
+    "datasets": "`load_dataset`, `load_from_disk`, `map`, `filter`",
+    "huggingface_hub": "metadata requests and downloads, as phase download",
+    "wandb": "`wandb.init` and `wandb.finish`; nothing that runs while training",
+    "lightning": "Trainer: as for transformers",
+    "pytorch_lightning": "the same under its other name",
+    "tqdm": "bars that move, as a sign of life",
+    "python": "`argparse`: which options may take a checkpoint, for the advice after a restart",
+}
+
+TAIL = """
+## Milestones
+
+Every process keeps a short list of named places that it has entered and left: imports, arguments
+parsed, loading of data, tokenizer and model, the hub's requests, `init_process_group`, wrapping in
+DDP or FSDP, building of Accelerator and Trainer, `wandb.init`, the start of DataLoader workers,
+first batch, first backward pass, first step, first loss, training finished, exit, and your own
+`mark()`.
+`wtrain status --milestones` shows them for every rank:
+
+```text
+rank 1 is inside wandb.init for 5 min 12 s; rank 0 passed it after 2.0 s
+```
+
+A plain loop without an optimizer counts as training after 8 backward passes.
+
+## Several trainings in one script
+
+A checkpoint goes back only into the training it came from: the same directory, the same one of the
+trainings into that directory, the same model, data length and schedule (Trainer), and once in an
+attempt for each rank. Of folds, stages or tasks the one that ran when the attempt ended goes on;
+those before it are trained again from their beginning, or skipped where the script skips them.
+
+Loops over `accelerate` and plain loops are given the path by `--resume-arg` or read it from
+`WTRAIN_RESUME_FROM`: no hook can do it for them.
+"""
+
+
+def library_page() -> str:
+    """The whole page."""
+    rows = []
+    for library, seen in SEEN.items():
+        found = [entry for entry in libraries.HOOKS.values() if entry[1] == library]
+        oldest = max(entry[2] for entry in found)
+        beyond = min(entry[3] for entry in found)
+        tested = sorted({version for entry in found for version in entry[4]})
+        armed = f"{_text(oldest)} to below {_text(beyond)}"
+        rows.append(f"| {library} | {armed} | {', '.join(tested)} | {seen} |")
+    missing = {entry[1] for entry in libraries.HOOKS.values()} - set(SEEN)
+    if missing:
+        raise SystemExit(f"scripts/library_page.py does not describe {', '.join(sorted(missing))}")
+    return HEAD + "\n".join(rows) + "\n" + TAIL
+
+
+def _text(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
