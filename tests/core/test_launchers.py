@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import RUN_STARTED, fold, plan
+from watchdog_train.client.roles import is_launcher
 from watchdog_train.core import plans
 from watchdog_train.core.command_line import find, starts_ranks
 from watchdog_train.core.ladder import first_plan
@@ -144,6 +145,20 @@ def test_any_words_are_answered(words: list[str]) -> None:
 def test_a_process_that_is_a_launcher(command: str, expected: bool) -> None:
     """The process itself, not a shell around it and not a script that mentions one."""
     assert starts_ranks(shlex.split(command)) is expected
+
+
+PYTHON_WORDS = (
+    "-m", "-um", "-c", "-u", "-X", "-Wignore", "-W", "dev", "--check", "torchrun", "accelerate",
+    "/v/bin/torchrun", "C:\\\\v\\\\torchrun.exe", "torch.distributed.run", "train.py", "launch",
+    "/v/torch/distributed/run.py", "deepspeed", "deepspeed.launcher.launch",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PYTHON_WORDS), max_size=6))
+def test_the_client_and_the_supervisor_agree(words: list[str]) -> None:
+    """A process calls itself a launcher exactly when the supervisor would, by the same names."""
+    command = ["/usr/bin/python3", *words]
+    assert is_launcher(command) == starts_ranks(command)
 
 
 # -- what an attempt sets ------------------------------------------------------------------------

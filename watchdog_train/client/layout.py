@@ -116,6 +116,7 @@ AGREE_PREFIX = "agree-"
 
 # Programs and modules that start ranks instead of being one.
 LAUNCHER_SCRIPTS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
+LAUNCHER_FILES = ("/torch/distributed/run.py", "/torch/distributed/launch.py")
 LAUNCHER_MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",

@@ -62,9 +62,10 @@ def is_launcher(argv):
             return bool(rest) and rest[0] in L.LAUNCHER_MODULES
     if not rest:
         return False
-    name = os.path.basename(rest[0])
+    path = rest[0].replace("\\", "/")
+    name = path.rpartition("/")[2]
     name = name[:-4] if name.endswith(".exe") else name
-    return name in L.LAUNCHER_SCRIPTS
+    return name in L.LAUNCHER_SCRIPTS or path.endswith(L.LAUNCHER_FILES)
 
 
 def command_line():

@@ -16,6 +16,12 @@ from watchdog_train.core.model import Value
 
 Family = Literal["torchrun", "accelerate"]
 
+_SCRIPTS: dict[str, Family] = {"torchrun": "torchrun", "accelerate-launch": "accelerate"}
+_MODULES: dict[str, Family] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _OPERATORS = frozenset("();<>|&")
@@ -98,10 +104,12 @@ def starts_ranks(command: Sequence[str]) -> bool:
     if not command:
         return False
     name = _program(command[0])
+    run: _Run | None = _Run(name=name, begin=1)
     if _PYTHON.match(name):
         run = _run_by_python(command, 1)
-        name = "" if run is None else run.name
-    return name in layout.LAUNCHER_SCRIPTS or name in layout.LAUNCHER_MODULES
+    if run is None:
+        return False
+    return run.name in (layout.LAUNCHER_MODULES if run.is_module else layout.LAUNCHER_SCRIPTS)
 
 
 def option_names(family: Family) -> frozenset[str]:
@@ -155,10 +163,11 @@ def _shell_script(words: Sequence[str]) -> str | None:
 
 
 class _Run(Value, frozen=True):
-    """What a Python runs: the name of a module or of a script's file, and where its words begin."""
+    """What is run, by the name of its file or module, and where its own words begin."""
 
     name: str
     begin: int
+    is_module: bool = False
 
 
 def _run_by_python(words: Sequence[str], begin: int) -> _Run | None:
@@ -168,11 +177,9 @@ def _run_by_python(words: Sequence[str], begin: int) -> _Run | None:
         word = words[position]
         position += 1
         if not word.startswith("-"):
-            path = word.replace("\\", "/")
-            for module in ("torch.distributed.run", "torch.distributed.launch"):
-                if path.endswith(f"/{module.replace('.', '/')}.py"):
-                    return _Run(name=module, begin=position)
-            return _Run(name=_program(word), begin=position)
+            is_file = word.replace("\\", "/").endswith(layout.LAUNCHER_FILES)
+            name = "torch.distributed.run" if is_file else _program(word)
+            return _Run(name=name, begin=position, is_module=is_file)
         if word.startswith("--"):
             continue
         if word in ("-X", "-W"):
@@ -183,7 +190,7 @@ def _run_by_python(words: Sequence[str], begin: int) -> _Run | None:
             return None
         elif word.endswith("m"):  # options may be joined: python -um torch.distributed.run
             name = words[position] if position < len(words) else ""
-            return _Run(name=name, begin=position + 1)
+            return _Run(name=name, begin=position + 1, is_module=True)
     return None
 
 
@@ -194,12 +201,8 @@ def _position(words: Sequence[str]) -> tuple[Family, int] | None:
         if _PYTHON.match(_program(word)):
             run = _run_by_python(words, position + 1)
             return None if run is None else _family(run, words)
-        if word in ("-m", "--module"):  # of uv run
-            run = (
-                _Run(name=words[position + 1], begin=position + 2)
-                if words[position + 1 :]
-                else None
-            )
+        if word in ("-m", "--module") and position + 1 < len(words):  # of uv run
+            run = _Run(name=words[position + 1], begin=position + 2, is_module=True)
         if run is not None and (found := _family(run, words)) is not None:
             return found
         if _is_script(word):
@@ -213,13 +216,12 @@ def _is_script(word: str) -> bool:
 
 
 def _family(run: _Run, words: Sequence[str]) -> tuple[Family, int] | None:
-    if run.name in ("torchrun", "torch.distributed.run", "torch.distributed.launch"):
-        return "torchrun", run.begin
-    if run.name in ("accelerate-launch", "accelerate.commands.launch"):
-        return "accelerate", run.begin
-    if run.name in ("accelerate", "accelerate.commands.accelerate_cli"):
-        is_launch = tuple(words[run.begin : run.begin + 1]) == ("launch",)
-        return ("accelerate", run.begin + 1) if is_launch else None
+    family = (_MODULES if run.is_module else _SCRIPTS).get(run.name)
+    if family is not None:
+        return family, run.begin
+    program = "accelerate.commands.accelerate_cli" if run.is_module else "accelerate"
+    if run.name == program and tuple(words[run.begin : run.begin + 1]) == ("launch",):
+        return "accelerate", run.begin + 1
     return None
 
 
