@@ -240,3 +240,27 @@ def test_a_counter_that_stands_still_does_not_advance():
     """Only a higher number than ever before is progress; a bar's start at 0 is not."""
     bars = ["0/9 [00:00<?, ?it/s]", "1/9 [00:01<00:08]", "1/9 [00:20<02:08]", "2/9 [00:21<01:08]"]
     assert [at for at, _ in advances([read_line(bar) for bar in bars])] == [1, 3]
+
+
+def test_py_bt_belongs_to_the_native_stack_before_it():
+    """`bt` and then `py-bt` of one thread are one stack: the lock, and what called for it."""
+    text = (
+        "(gdb) bt\n#0  __lll_lock_wait () at lowlevellock.S:135\n"
+        "#1  0x00007f in __kmp_set_num_threads () from /a/libiomp5.so\n(gdb) py-bt\n"
+        'Traceback (most recent call first):\n  File "/a/worker.py", line 241, in _worker_loop\n'
+    )
+    assert innermost(text) == ["__lll_lock_wait", "__kmp_set_num_threads", "_worker_loop"]
+
+
+def test_a_notebook_shows_where_it_was_interrupted():
+    """Tracebacks of notebooks name the exception first and write frames in their own way."""
+    text = (
+        "KeyboardInterrupt                         Traceback (most recent call last)\n"
+        "Cell In[3], line 2\n----> 2 for x in dl:\n\n"
+        "File ~/v/lib/python3.10/site-packages/torch/utils/data/dataloader.py:633, in It.__next__(self)\n"
+        "--> 633 data = self._next_data()\n\nKeyboardInterrupt: \n"
+    )
+    raised = read_text(text).raised
+    assert [(r.type, r.interrupted, r.frames[0].name) for r in raised] == [
+        ("KeyboardInterrupt", True, "__next__")
+    ]

@@ -15,6 +15,7 @@ from watchdog_train.core.rank_gone import ending
 from watchdog_train.core.stacks import WAITS, ThreadStack, frame_matches, own_frames, printable
 from watchdog_train.evidence import proc, redact
 from watchdog_train.evidence.milestones import read_milestones
+from watchdog_train.evidence.text.formats import kernel_frames
 
 _ARGUMENTS_CAP, _ARGUMENT_CAP = 100, 300
 ORDER = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
@@ -171,6 +172,7 @@ class Target:
             command=self.command,
             state=self.state,
             wchan=look.wchan if look else None,
+            kernel=kernel_frames(self.kernel_stack or ""),
             waits=proc.waits_in_words(look) if look else None,
             sealed=self.sealed(),
             cpu_share=self.cpu_share(),

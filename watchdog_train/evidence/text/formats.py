@@ -29,6 +29,8 @@ class Head(Value, frozen=True, kw_only=True):
     current: bool = False
     main: bool = False
     outermost_first: bool = False
+    same_thread: bool = False
+    """The Python frames of the native stack before it, if there is one."""
 
 
 class ProcessHead(Value, frozen=True, kw_only=True):
@@ -139,7 +141,7 @@ def thread_head(line: str) -> Head | None:
         main = match["number"] == "1"
         return Head(tool="gdb", os_id=int(match["id"]), name=_name(match["name"]), main=main)
     if _PY_BT.match(line):
-        return Head(tool="gdb")
+        return Head(tool="gdb", same_thread=True)
     match = _SAMPLE_THREAD.match(line)
     if match:
         name = _name(match["name"].strip())
@@ -342,6 +344,11 @@ _KERNEL_FRAME = re.compile(
     r"\s*(?:\[<[0-9a-fA-F]{1,16}>\]\s+|\?\s+)?(?P<name>[A-Za-z_][\w.]{2,100})\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
     r"(?: \[(?P<module>\w{1,40})\])?\s*\Z"
 )
+
+
+def kernel_frames(text: str) -> tuple[str, ...]:
+    """All frames of /proc/PID/stack, innermost first."""
+    return tuple(frame for line in text.splitlines()[:64] if (frame := kernel_frame(line)))
 
 
 def kernel_frame(line: str) -> str | None:

@@ -199,6 +199,8 @@ class _Stream:
 
     def _start_thread(self, head: Head) -> None:
         self._flush_gdb()
+        if head.same_thread and self._head is not None and self._head.tool == head.tool:
+            return
         self._end_thread()
         tool = self._threads[-1][0].tool if self._threads else head.tool
         if self._pending is not None or tool != head.tool:
