@@ -1,0 +1,195 @@
+"""Lightning: caught, resumed by the hook, finished with the bits of a run that nothing befell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import (
+    assert_evidence_came_first,
+    assert_log_is_sound,
+    assert_never_killed,
+    assert_tree_is_gone,
+    last_line,
+)
+from tests.support import (
+    EXAMPLES,
+    CompletedRun,
+    RunningWtrain,
+    program_command,
+    run_wtrain,
+    scenario_environment,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+if find_spec("lightning") is None:
+    pytest.skip("lightning is not installed", allow_module_level=True)
+
+SCRIPT = str(EXAMPLES / "lightning_fit.py")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+PATIENCE_S = 300.0
+"""For a whole training, on a machine that does other things as well."""
+TWO = ("--devices", "2", "--workers", "0")
+
+
+def undisturbed(cwd: Path, *arguments: str) -> list[str]:
+    """The last lines of the same training without wtrain."""
+    cwd.mkdir()
+    done = subprocess.run(
+        program_command(SCRIPT, *arguments),
+        cwd=cwd,
+        env=scenario_environment(cwd),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    return finished(done.stdout)
+
+
+def finished(text: str) -> list[str]:
+    """What the script said of each fold that it finished."""
+    return [line for line in text.splitlines() if line.startswith("finished ")]
+
+
+def start(cwd: Path, *command: str, env: dict[str, str] | None = None) -> RunningWtrain:
+    config = write_fast_config(cwd)
+    return start_wtrain("run", "--config", str(config), "--", *command, cwd=cwd, env=env)
+
+
+def assert_resumed_by_hook(run: CompletedRun, name: str) -> None:
+    plan = run.of_type("plan_made")[-1]["plan"]
+    assert plan["resume_via"] == "hook", plan
+    assert Path(plan["checkpoint"]["path"]).name == name, run.describe()
+    verified = run.of_type("resume_verified")[-1]
+    assert verified["ok"], run.describe()
+    assert verified["first_step"] >= verified["expected_step"], run.describe()
+
+
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(
+    "package", ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.slow)]
+)
+def test_planted_hang(package: str, tmp_path: Path) -> None:
+    """The workers deadlock; it resumes from the second epoch and ends with the same weights."""
+    run = start(
+        tmp_path,
+        *program_command(SCRIPT, "--package", package),
+        env={"PLANT_HANG_AT": "20"},
+    ).result(PATIENCE_S)
+    run.check(0)
+    assert_log_is_sound(run)
+    assert_evidence_came_first(run)
+    assert_tree_is_gone(run)
+    assert_resumed_by_hook(run, "epoch=1-step=20.ckpt")
+    taken = {event["remedy"] for event in run.of_type("remedy_taken") if event["took"]}
+    assert "num-workers-0" in taken, run.describe()
+    assert finished(run.stdout) == undisturbed(tmp_path / "alone", "--package", package)
+    status = run_wtrain("status", "--json", cwd=tmp_path).json()["progress"]
+    assert (status["step"], status["total_steps"]) == (60, 60)
+    assert status["loss"] > 0
+
+
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(
+    "strategy",
+    ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp_fork"))],
+)
+def test_a_rank_that_sleeps(strategy: str, tmp_path: Path) -> None:
+    """Lightning's own launchers: both ranks are dumped, ended, and go on from one checkpoint."""
+    run = start(
+        tmp_path,
+        *program_command(SCRIPT, *TWO, "--strategy", strategy),
+        env={"PLANT_SLEEP_AT": "25"},
+    ).result(PATIENCE_S)
+    run.check(0)
+    assert_log_is_sound(run)
+    assert_evidence_came_first(run)
+    assert_tree_is_gone(run)
+    processes = run.of_type("evidence_collected")[0]["processes"]
+    ranks = {process["rank"]: process for process in processes if process["role"] == "rank"}
+    assert sorted(ranks) == [0, 1], run.describe()
+    assert all(process["captured"] for process in ranks.values()), run.describe()
+    assert_resumed_by_hook(run, "epoch=1-step=20.ckpt")
+    assert not run.of_type("orphans_found"), run.describe()
+    assert finished(run.stdout) == undisturbed(tmp_path / "alone", *TWO, "--strategy", strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_a_rank_that_sleeps_under_torchrun(tmp_path: Path) -> None:
+    """The plain script under torchrun: the same, and one checkpoint for both ranks."""
+    run = start(tmp_path, *TORCHRUN, SCRIPT, *TWO, env={"PLANT_SLEEP_AT": "25"}).result(PATIENCE_S)
+    run.check(0)
+    assert_evidence_came_first(run)
+    assert_tree_is_gone(run)
+    assert_resumed_by_hook(run, "epoch=1-step=20.ckpt")
+    assert "step=60" in last_line(run.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("arguments", [(), (*TWO, "--strategy", "ddp")], ids=["alone", "ddp"])
+def test_asked_to_save_then_to_stop(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """`wtrain save` goes on, `wtrain stop` ends; each leaves a whole checkpoint, with the proof."""
+    command = program_command(SCRIPT, *arguments, "--max_epochs", "1000", "--step_s", "0.02")
+    running = start(tmp_path, *command)
+    running.wait_for("first_step", 90)
+    run_wtrain("save", cwd=tmp_path).check(0)
+    saved = running.wait_for("save_proven", 60)
+    run_wtrain("stop", cwd=tmp_path).check(0)
+    run = running.result(PATIENCE_S).check(77)
+    assert_tree_is_gone(run)
+    assert len(run.of_type("attempt_launched")) == 1
+    paths = sorted(tmp_path.rglob("wtrain-step=*.ckpt"), key=lambda path: path.stat().st_mtime)
+    assert len(paths) == 2, run.describe()
+    assert saved["path"] == str(paths[0])
+    listed = run_wtrain("checkpoints", str(paths[0].parent), "--json", cwd=tmp_path).json()
+    whole = {item["path"] for item in listed["checkpoints"] if item["whole"]}
+    assert {str(path) for path in paths} <= whole
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_killed_in_the_second_of_three_folds(tmp_path: Path) -> None:
+    """Only the second fold goes on from its checkpoint; all three end as if nothing had been."""
+    arguments = ("--folds", "3", "--workers", "0")
+    running = start(tmp_path, *program_command(SCRIPT, *arguments, "--step_s", "0.05"))
+    second = "lightning_logs/version_1/checkpoints/epoch=*.ckpt"
+    root = tmp_path / "lightning-output"
+    wait_until(lambda: next(root.glob(second), None), 120, "a checkpoint of the second fold")
+    os.kill(running.wait_for("attempt_launched", 1)["pid"], signal.SIGKILL)
+    run = running.result(PATIENCE_S).check(0)
+    plan = run.of_type("plan_made")[-1]["plan"]
+    assert "/version_1/" in plan["checkpoint"]["path"], plan
+    assert plan["checkpoint"]["ordinal"] == 2
+    assert plan["resume_via"] == "hook"
+    (verified,) = run.of_type("resume_verified")
+    assert verified["ok"], run.describe()
+    # Of the first attempt one fold, of the second all three.
+    expected = undisturbed(tmp_path / "alone", *arguments)
+    assert finished(run.stdout) == [expected[0], *expected]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_healthy_trainings_are_left_in_peace(tmp_path: Path) -> None:
+    """With the usual limits: no duplicate, no stall, one attempt; two ranks of Lightning's own."""
+    run = run_wtrain(
+        "run", "--", *program_command(SCRIPT, *TWO), cwd=tmp_path, timeout_s=PATIENCE_S
+    )
+    run.check(0)
+    assert_never_killed(run)
+    assert run.only("run_finished")["warning"] is None, run.describe()
+    ranks = {status["rank"] for event in run.of_type("progress") for status in event["ranks"]}
+    assert ranks == {0, 1}, run.describe()
