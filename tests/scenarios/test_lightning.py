@@ -144,16 +144,18 @@ def test_asked_to_save_then_to_stop(arguments: tuple[str, ...], tmp_path: Path) 
     """`wtrain save` goes on, `wtrain stop` ends; each leaves a whole checkpoint, with the proof."""
     command = program_command(SCRIPT, *arguments, "--max_epochs", "1000", "--step_s", "0.02")
     running = start(tmp_path, *command)
-    running.wait_for("first_step", 90)
+    running.wait_for("first_step", PATIENCE_S)
     run_wtrain("save", cwd=tmp_path).check(0)
-    saved = running.wait_for("save_proven", 60)
+    saved = running.wait_for("save_proven", 60)["path"]
+    assert saved.endswith(".ckpt")
+    (asked,) = tmp_path.rglob("wtrain-step=*.ckpt")
     run_wtrain("stop", cwd=tmp_path).check(0)
     run = running.result(PATIENCE_S).check(77)
     assert_tree_is_gone(run)
     assert len(run.of_type("attempt_launched")) == 1
     paths = sorted(tmp_path.rglob("wtrain-step=*.ckpt"), key=lambda path: path.stat().st_mtime)
     assert len(paths) == 2, run.describe()
-    assert saved["path"] == str(paths[0])
+    assert paths[0] == asked
     listed = run_wtrain("checkpoints", str(paths[0].parent), "--json", cwd=tmp_path).json()
     whole = {item["path"] for item in listed["checkpoints"] if item["whole"]}
     assert {str(path) for path in paths} <= whole
