@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, Dataset
 
 TEXT = Path(__file__).with_name("text.txt")
 BATCH = 4
-STEPS_PER_EPOCH = 10
 PLANT_HANG_AT = int(os.environ.get("PLANT_HANG_AT", "-1"))
 PLANT_SLEEP_AT = int(os.environ.get("PLANT_SLEEP_AT", "-1"))
 
@@ -30,6 +29,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--package", default="lightning.pytorch")
 parser.add_argument("--root", default="lightning-output")
 parser.add_argument("--max_epochs", type=int, default=6)
+parser.add_argument("--epoch_steps", type=int, default=10)
 parser.add_argument("--devices", type=int, default=1)
 parser.add_argument("--strategy", default="auto")
 parser.add_argument("--folds", type=int, default=1)
@@ -117,7 +117,7 @@ def train(fold):
     """One fit from its beginning; returns its Trainer."""
     torch.manual_seed(fold)
     text = TEXT.read_text(encoding="utf-8")
-    data = Characters(text, length=64, batches=STEPS_PER_EPOCH * options.devices)
+    data = Characters(text, length=64, batches=options.epoch_steps * options.devices)
     held_out = Characters(text[::-1], length=64, batches=2)
     workers = {"num_workers": options.workers, "batch_size": BATCH}
     trainer = L.Trainer(

@@ -89,11 +89,13 @@ class Training:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
-    def start(self, script: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, script: str, env: Mapping[str, str] | None = None, arguments: tuple[str, ...] = ()
+    ) -> subprocess.Popen[str]:
         """Start a script in a session of its own; its streams are pipes."""
         path = _write(self.root, script)
         return subprocess.Popen(
-            [sys.executable, str(path)],
+            [sys.executable, str(path), *arguments],
             cwd=self.root,
             env=self.environment(env),
             stdin=subprocess.PIPE,

@@ -352,7 +352,7 @@ class Wait(pl.Callback):
         if trainer.global_step == 4: ask("validating")
 t = trainer(max_epochs=1000, min_epochs=5, callbacks=[Wait()], accumulate_grad_batches=2)
 t.fit(Module(), loader(32), loader())
-names = sorted(name for name in os.listdir("out/checkpoints") if name.startswith("wtrain"))
+names = sorted(os.listdir("out/checkpoints"))
 print("ended", t.global_step, names, validations, flush=True)
 sys.stdin.readline()
 """
@@ -386,7 +386,8 @@ def test_requests_are_acted_on_at_the_next_step(training: Training, name: str) -
             stopping = page.request_stop()
             line = answered("ended")
             # Four steps an epoch, of two batches each; no validation but the one of the epoch.
-            files = ["wtrain-step=4.ckpt", "wtrain-step=5.ckpt", "wtrain-step=7.ckpt"]
+            # ModelCheckpoint adds none for the epoch that was not finished.
+            files = ["epoch=0-step=4.ckpt", *(f"wtrain-step={step}.ckpt" for step in (4, 5, 7))]
             assert line == f"ended 7 {files} [0, 4]\n"
             (reading,) = read_slots(training.slot_dir).readings
             assert (reading.save_answered, reading.stop_answered) == (saving, stopping)
@@ -459,3 +460,54 @@ def test_the_explicit_callback(training: Training) -> None:
     assert training.json(OUTSIDE + EXPLICIT) == expected
     statuses = [note["hooks"]["lightning"] for note in training.all_notes()]
     assert sum("is outside 9.0 to below 9.1" in status for status in statuses) == 1
+
+
+CUT = (
+    BASE
+    + """
+from fsspec.implementations import local
+def saving(how):
+    print(how, flush=True)
+    sys.stdin.read()
+write, commit = local.LocalFileOpener.write, local.LocalFileOpener.commit
+def half(self, data):
+    if "step=8" not in str(self.path): return write(self, data)
+    write(self, data[:len(data) // 2])
+    self.f.flush()
+    saving("written by half")
+def whole(self):
+    if "step=8" in str(self.path): saving("not yet moved")
+    return commit(self)
+if sys.argv[1] == "half": local.LocalFileOpener.write = half
+if sys.argv[1] == "whole": local.LocalFileOpener.commit = whole
+m = Module()
+t = trainer(max_epochs=3, callbacks=[pl.callbacks.ModelCheckpoint(save_top_k=-1)])
+t.fit(m, loader())
+print(json.dumps([m.first, digest(m)]))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["half", "whole"])
+def test_killed_in_the_middle_of_a_save(training: Training, how: str, tmp_path: Path) -> None:
+    """What a save leaves that SIGKILL has cut is not chosen; the one before is, to the same end."""
+    process = training.start(CUT, {"TMPDIR": str(tmp_path)}, (how,))
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() in ("written by half", "not yet moved")
+    process.kill()
+    process.communicate(timeout=10)
+    newest = look(training.root / "out", saves=training.saves())[0]
+    assert (newest.step, newest.whole, newest.ordinal) == (4, True, 1)
+    training.resume = {
+        "via": "hook",
+        "format": "lightning",
+        "path": newest.path,
+        "step": newest.step,
+        "output_dir": newest.home,
+        "ordinal": newest.ordinal,
+    }
+    first, resumed = training.json(CUT, "")
+    training.resume = None
+    assert first == 4
+    assert training.json(CUT, "") == [0, resumed]

@@ -63,7 +63,9 @@ def save(trainer):
     """Save on request, on every rank, beside Lightning's own checkpoints."""
     step = slot.words[L.W_FRAMEWORK_STEP] - 1
     try:
-        trainer.save_checkpoint(os.path.join(directory(trainer), "wtrain-step=%d.ckpt" % step))
+        path = os.path.join(directory(trainer), "wtrain-step=%d.ckpt" % step)
+        # Left out, Lightning says in the output what it takes for it.
+        trainer.save_checkpoint(path, weights_only=False)
     except Exception as error:
         notes.note(
             "asked to save, and the save failed: " + type(error).__name__ + ": " + str(error)
@@ -71,3 +73,15 @@ def save(trainer):
         if trainer.world_size > 1:
             # The other ranks wait at the end of the save for the one that has failed.
             trainer.strategy.barrier("wtrain")
+
+
+def nothing_more_at_this_step(trainer):
+    """Let what was saved before a stop be the newest.
+
+    After should_stop the epoch counts as finished, and a ModelCheckpoint would say so in a file of
+    its own: whoever goes on from that leaves out the rest of the epoch.
+    """
+    step = trainer.global_step
+    for callback in trainer.checkpoint_callbacks:
+        if hasattr(callback, "_last_global_step_saved"):
+            callback._last_global_step_saved = step

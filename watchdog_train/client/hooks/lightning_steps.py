@@ -156,6 +156,7 @@ def _requests(trainer, batch):
         if slot.words[L.W_STOP_ANSWERED] != answered:
             # Ctrl-C promises a save; a fit that comes after it only ends.
             lightning_saves.save(trainer)
+            lightning_saves.nothing_more_at_this_step(trainer)
         _stop_after_this_batch(trainer)
 
 
