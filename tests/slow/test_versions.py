@@ -81,6 +81,9 @@ def borrowing(directory: Path, requirements: list[str]) -> Path:
     (own,) = directory.glob("lib/*/site-packages")
     rest = [entry for entry in sys.path if entry.endswith("site-packages")]
     (own / "zz_borrowed.pth").write_text("\n".join([str(REPOSITORY), *rest]) + "\n")
+    command = directory / "bin" / "wtrain"
+    command.write_text(f"#!{python}\nfrom watchdog_train.cli.main import main\n\nmain()\n")
+    command.chmod(0o755)
     return python
 
 
