@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 
 import pytest
@@ -92,7 +93,25 @@ def test_tcp_counters_of_a_message() -> None:
     """Acknowledged and received bytes are added, other attributes are passed over."""
     info = bytes(120) + struct.pack("=QQ", 1000, 234) + bytes(50)
     message = diag_message(attribute(8, b"\1"), attribute(2, info))
-    assert parse_message(message) == (b"cookie!!", 4711, 1234)
+    found = parse_message(message)
+    assert found is not None
+    cookie, connection = found
+    assert (cookie, connection.inode, connection.moved_bytes) == (b"cookie!!", 4711, 1234)
+
+
+def test_both_ends_of_a_connection_are_told_alike_by_ipv4_and_ipv6() -> None:
+    """An IPv6 socket shows its IPv4 peer in a mapped form; ports are in network order."""
+    info = attribute(2, bytes(120) + struct.pack("=QQ", 1, 1))
+    message = bytearray(diag_message(info))
+    message[0] = socket.AF_INET
+    struct.pack_into(">HH", message, 4, 29500, 40000)
+    message[8:12] = bytes((127, 0, 0, 1))
+    message[24:28] = bytes((10, 0, 0, 7))
+    found = parse_message(bytes(message))
+    assert found is not None
+    mapped = bytes(10) + b"\xff\xff"
+    assert found[1].here == (mapped + bytes((127, 0, 0, 1)), 29500)
+    assert found[1].there == (mapped + bytes((10, 0, 0, 7)), 40000)
 
 
 @pytest.mark.parametrize(

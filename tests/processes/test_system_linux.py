@@ -427,6 +427,34 @@ def test_tcp_bytes_count_what_arrives_and_never_shrink(linux: LinuxSystem, start
     assert linux.tcp_bytes([who.pid]) == total, "a closed socket's bytes stay counted"
 
 
+def test_what_members_tell_each_other_is_no_sign_of_life(
+    linux: LinuxSystem, start: Started
+) -> None:
+    """A connection whose other end is in the tree does not count, whichever role that end has."""
+    serves = (
+        "import socket\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "print(server.getsockname()[1], flush=True)\n"
+        "connection, _ = server.accept()\n"
+        "while True: connection.sendall(connection.recv(100))\n"
+    )
+    asks = (
+        "import socket, sys, time\n"
+        "s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "for _ in range(100): s.sendall(bytes(100)); s.recv(100)\n"
+        "print('asked', flush=True); time.sleep(1e6)\n"
+    )
+    store = start(PYTHON, "-c", serves, stdout=subprocess.PIPE)
+    rank = start(PYTHON, "-c", asks, store.stdout.readline().strip(), stdout=subprocess.PIPE)
+    assert rank.stdout.readline().strip() in (b"asked", "asked")
+    alone = linux.tcp_bytes([rank.pid])
+    if alone is None:
+        pytest.skip("this kernel does not answer sock_diag")
+    assert alone >= 20_000
+    assert LinuxSystem().tcp_bytes([rank.pid], [store.pid]) == 0
+    assert LinuxSystem().tcp_bytes([rank.pid, store.pid]) == 0
+
+
 def test_tcp_bytes_of_nobody_is_zero(linux: LinuxSystem, start: Started) -> None:
     """A process without sockets has moved nothing: known, not unknown."""
     assert linux.tcp_bytes([start("sleep", "60").pid]) == 0

@@ -257,13 +257,14 @@ class Observer:
     def _tcp_bytes(self, look: TreeLook) -> int | None:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
 
-        A torchrun agent talks to its own store all the time (1.3 to 2.2 kB/s measured): launchers
-        are left out, or no hang under torchrun would ever be quiet.
+        A torchrun agent talks to its own store all the time (1.3 to 2.2 kB/s measured), and a rank
+        that waits in a rendezvous to the agent's (7 to 8): neither is a sign of life.
         """
-        pids = [s.member.pid for s in look.members if s.member.role not in ("launcher", "keeper")]
+        launchers = [s.member.pid for s in look.members if s.member.role in ("launcher", "keeper")]
+        pids = [s.member.pid for s in look.members if s.member.pid not in launchers]
         if len(pids) > CHEAP_SOCKETS and self._track.quiet_windows == 0:
             return None
-        return self._context.system.tcp_bytes(pids)
+        return self._context.system.tcp_bytes(pids, launchers)
 
     def _seeded_tree(self, state: State, attempt: AttemptRecord) -> ProcessTree:
         """The tree's record, with the keeper and the root in it as soon as they are known.

@@ -120,9 +120,9 @@ class PortableSystem:
         del who
         return None
 
-    def tcp_bytes(self, pids: Iterable[int]) -> int | None:
+    def tcp_bytes(self, pids: Iterable[int], others: Iterable[int] = ()) -> int | None:
         """Unknown: no portable way to ask."""
-        del pids
+        del pids, others
         return None
 
     # -- acting ------------------------------------------------------------------

@@ -63,8 +63,11 @@ class ProcessSystem(Protocol):
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """Hold on to this very process, to learn how it ends; None where that cannot be."""
 
-    def tcp_bytes(self, pids: Iterable[int]) -> int | None:
-        """Bytes acknowledged and received by the TCP sockets of these processes so far."""
+    def tcp_bytes(self, pids: Iterable[int], others: Iterable[int] = ()) -> int | None:
+        """Bytes acknowledged and received by the TCP sockets of these processes so far.
+
+        What they tell each other, or `others` of the same tree, does not count.
+        """
 
     # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:

@@ -12,6 +12,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 if sys.platform != "linux":
     raise ImportError("only Linux answers")
@@ -27,32 +28,63 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _COUNTERS = struct.Struct("=QQ")
 MESSAGE_BYTES = 72
+PORTS_OFFSET = 4
+ADDRESSES_OFFSET = 8
 COOKIE_OFFSET = 44
 INODE_OFFSET = 68
 COUNTERS_OFFSET = 120  # tcpi_bytes_acked, then tcpi_bytes_received
+MAPPED = bytes(10) + b"\xff\xff"
 TIMEOUT_S = 1.0
 MAX_REPLIES = 4096
 
 
+Endpoint = tuple[bytes, int]
+"""Address in its IPv6 form, and port."""
+
+
+class TcpSocket(NamedTuple):
+    """One connection as the kernel tells it."""
+
+    inode: int
+    moved_bytes: int
+    here: Endpoint
+    there: Endpoint
+
+
 class TcpCounter:
-    """Bytes that the sockets of a tree have moved; a closed socket's bytes stay counted."""
+    """Bytes that the sockets of a tree have moved; a closed socket's bytes stay counted.
+
+    What members tell each other does not count: a rank that waits in a rendezvous asks torchrun's
+    store, in the launcher, over and over (7 to 8 kB/s), and would never be quiet.
+    """
 
     def __init__(self) -> None:
         self._open: dict[bytes, int] = {}
         self._closed_bytes = 0
 
-    def total(self, pids: Iterable[int]) -> int | None:
-        """So far, never less than before; None when the system does not tell."""
+    def total(self, pids: Iterable[int], others: Iterable[int] = ()) -> int | None:
+        """So far, never less than before; None when the system does not tell.
+
+        Args:
+            pids: whose sockets count.
+            others: the rest of the tree: connections to it do not count.
+        """
         inodes = _socket_inodes(pids)
         if inodes is None:
             return None
+        members = inodes | (_socket_inodes(others) or set())
         try:
             # Asked after the inodes: a number that was given away meanwhile would be a foreigner's,
             # and only bytes that it moves while it has that number would be counted.
             sockets = tcp_sockets() if inodes else {}
         except OSError:
             return None
-        now = {cookie: moved for cookie, (inode, moved) in sockets.items() if inode in inodes}
+        ours = {each.here for each in sockets.values() if each.inode in members}
+        now = {
+            cookie: each.moved_bytes
+            for cookie, each in sockets.items()
+            if each.inode in inodes and each.there not in ours
+        }
         for cookie, moved in self._open.items():
             if cookie in now:
                 now[cookie] = max(now[cookie], moved)
@@ -62,13 +94,13 @@ class TcpCounter:
         return self._closed_bytes + sum(now.values())
 
 
-def tcp_sockets() -> dict[bytes, tuple[int, int]]:
-    """Inode and bytes (acknowledged plus received) of every TCP socket here, by its cookie.
+def tcp_sockets() -> dict[bytes, TcpSocket]:
+    """Every TCP connection of this network namespace by its cookie; acknowledged plus received.
 
     Raises:
         OSError: the kernel does not answer.
     """
-    found: dict[bytes, tuple[int, int]] = {}
+    found: dict[bytes, TcpSocket] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(TIMEOUT_S)
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -83,13 +115,12 @@ def tcp_sockets() -> dict[bytes, tuple[int, int]]:
             for message in _dump(link):
                 counted = parse_message(message)
                 if counted is not None:
-                    cookie, inode, moved = counted
-                    found[cookie] = (inode, moved)
+                    found[counted[0]] = counted[1]
     return found
 
 
-def parse_message(message: bytes) -> tuple[bytes, int, int] | None:
-    """Cookie, inode and bytes of one inet_diag_msg; None when it carries no counters."""
+def parse_message(message: bytes) -> tuple[bytes, TcpSocket] | None:
+    """Cookie and socket of one inet_diag_msg; None when it carries no counters."""
     if len(message) < MESSAGE_BYTES:
         return None
     (inode,) = struct.unpack_from("=I", message, INODE_OFFSET)
@@ -101,9 +132,20 @@ def parse_message(message: bytes) -> tuple[bytes, int, int] | None:
         counters = offset + _ATTRIBUTE.size + COUNTERS_OFFSET
         if kind == INET_DIAG_INFO and counters + _COUNTERS.size <= offset + length:
             acknowledged, received = _COUNTERS.unpack_from(message, counters)
-            return message[COOKIE_OFFSET : COOKIE_OFFSET + 8], inode, acknowledged + received
+            cookie = message[COOKIE_OFFSET : COOKIE_OFFSET + 8]
+            here, there = _endpoint(message, 0), _endpoint(message, 1)
+            return cookie, TcpSocket(inode, acknowledged + received, here, there)
         offset += (length + 3) & ~3
     return None
+
+
+def _endpoint(message: bytes, which: int) -> Endpoint:
+    """The local (0) or the remote (1) end; an IPv4 address as IPv6 sockets show it."""
+    (port,) = struct.unpack_from(">H", message, PORTS_OFFSET + 2 * which)
+    start = ADDRESSES_OFFSET + 16 * which
+    if message[0] == socket.AF_INET:
+        return MAPPED + message[start : start + 4], port
+    return message[start : start + 16], port
 
 
 def _dump(link: socket.socket) -> Iterator[bytes]:
