@@ -205,8 +205,13 @@ RESTARTS = {
     "not by itself": (history(("hang@5", WANDB)), {}, []),
     "allowed by id": (history(("hang@5", WANDB)), {"allow": ("wandb-offline",)}, ["wandb-offline"]),
     "allowed by kind": (history(("hang@5", WANDB)), {"allow": ("execution",)}, ["wandb-offline"]),
-    "for evidence": (history(("hang@5", DDP)), {}, ["debug-detail"]),
-    "for evidence once": (history(("hang@5", DDP), ("hang@5 debug-detail", DDP)), {}, []),
+    "for evidence, where it is allowed": (
+        history(("hang@5", DDP)), {"allow": ("debug-detail",)}, ["debug-detail"],
+    ),
+    "for evidence, which may crash": (history(("hang@5", DDP)), {}, []),
+    "for evidence once": (
+        history(("hang@5", DDP), ("hang@5 debug-detail", DDP)), {"allow": ("debug-detail",)}, [],
+    ),
     # unknown cause: rungs
     "first rung": (history(("hang@5", UNKNOWN)), {}, ["num-workers-0", "omp-1"]),
     "first rung without diagnosis": (history("hang@5"), {}, ["num-workers-0", "omp-1"]),

@@ -398,6 +398,9 @@ def test_environment_of_a_resumed_attempt(via: str) -> None:
         "step": 8,
         "output_dir": "/out",
         "ordinal": 2,
+        "nth": None,
+        "recorded": False,
+        "signature": None,
     }
 
 

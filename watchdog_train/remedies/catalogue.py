@@ -200,7 +200,9 @@ _REMEDIES = (
         evidence_only=True,
         precondition="for one attempt, because it is slow",
         changes="nothing",
-        may_break="nothing; it mends nothing either, it names the culprit",
+        # torch 2.13, CPU: DistributedDataParallel over gloo ended so in 5 of 5 trials.
+        may_break="with gloo ranks may end with a segmentation fault before their first step",
+        needs_allow=True,
         script_line="TORCH_DISTRIBUTED_DEBUG=DETAIL python train.py",
     ),
     Remedy(

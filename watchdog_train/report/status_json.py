@@ -57,7 +57,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         },
         "command": list(state.argv),
         "job": job_object(state),
-        "progress": msgspec.to_builtins(progress_now(state, live)),
+        "progress": _progress_object(progress_now(state, live)),
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(checkpoint, live),
@@ -75,6 +75,13 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
 def short_object(status: dict[str, Any]) -> dict[str, Any]:
     """One row of `ps --json`."""
     return {key: status[key] for key in SHORT_KEYS}
+
+
+def _progress_object(progress: RunProgress) -> dict[str, Any]:
+    """The keys that programs rely on; the pace is for people, who read it in words."""
+    found: dict[str, Any] = msgspec.to_builtins(progress)
+    del found["steps_s"]
+    return found
 
 
 def progress_now(state: State, live: Live | None) -> RunProgress:
