@@ -12,7 +12,7 @@ from watchdog_train.core.idle import busiest_thread, is_idle_worker
 from watchdog_train.core.matching import Bound, Match
 from watchdog_train.core.model import Culprit
 from watchdog_train.core.scene import Scene
-from watchdog_train.core.stacks import deciding_frame
+from watchdog_train.core.stacks import Frame, deciding_frame
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 LINE_SHOWN = 300
@@ -156,6 +156,11 @@ def culprit_of(match: Match, scene: Scene) -> Culprit | None:
     )
 
 
+def _named(frame: Frame) -> str:
+    """Its function; of one without symbols, its library."""
+    return frame.short if frame.name.startswith("0x") else frame.name
+
+
 def frame_of(bound: Bound) -> str | None:
     """The frame to show of a process that fits."""
     frame = deciding_frame(bound.thread.frames) if bound.thread else None
@@ -203,7 +208,7 @@ def worded(template: str, match: Match, scene: Scene) -> str:
         "rank": "?" if rank is None else str(rank),
         "pid": str(process.pid) if process and process.pid > 0 else "?",
         "frame": (frame_of(bound) if bound else None) or "an unknown frame",
-        "top": top.name if top else "an unknown frame",
+        "top": _named(top) if top else "an unknown frame",
         "line": (match.hit.line.text if match.hit else "").strip()[:LINE_SHOWN],
         "signal": signal_name(end.signal) if end is not None and end.signal else "a signal",
         "parent": parent.who if parent else "its parent",

@@ -48,11 +48,9 @@ _DEBUGGER_PROCESS = re.compile(
     r"Process (?P<lldb>\d{1,10}) stopped|"
     r"Analysis of sampling .{1,120} \(pid (?P<sample>\d{1,10})\))"
 )
-_OUR_PROCESS = re.compile(
-    r"(?P<label>[\w :.-]{1,80}) \(pid (?P<pid>\d{1,10})\): "
-    r"(?:(?=in |state |CPU |no stack|waits |futex|sleeps|reads).*?)?"
-    r"(?:\bstate (?P<state>[A-Za-z])\b)?(?:, CPU (?P<cpu>\d{1,6})%)?.*\Z"
-)
+_OUR_PROCESS = re.compile(r"(?P<label>[\w :.-]{1,80}) \(pid (?P<pid>\d{1,10})\): (?P<facts>.*)")
+_OUR_STATE = re.compile(r"\bstate (?P<state>[A-Za-z])\b")
+_OUR_CPU = re.compile(r"\bCPU (?P<cpu>\d{1,6})%")
 _PYSPY_THREAD = re.compile(
     r"\s*Thread (?:(?P<id>0x[0-9A-Fa-f]{1,16}|\d{1,12})(?:/0x[0-9A-Fa-f]{1,16})? ?)?"
     r"(?:\(?(?P<bare>[A-Z][\w -]{0,60})\)? )?"
@@ -94,9 +92,14 @@ def process_head(line: str) -> ProcessHead | None:
         return ProcessHead(pid=int(match["gdb"] or match["lldb"] or match["sample"]))
     if " (pid " in line[:100] and not line.startswith(" "):
         match = _OUR_PROCESS.match(line)
-        if match and (match["state"] or match["cpu"] or ": in " in line):
-            cpu = int(match["cpu"]) / 100 if match["cpu"] else None
-            return ProcessHead(pid=int(match["pid"]), state=match["state"], cpu_share=cpu)
+        facts = match["facts"] if match else ""
+        state, cpu = _OUR_STATE.search(facts), _OUR_CPU.search(facts)
+        if match and (state or cpu or facts.startswith("in ")):
+            return ProcessHead(
+                pid=int(match["pid"]),
+                state=state["state"] if state else None,
+                cpu_share=int(cpu["cpu"]) / 100 if cpu else None,
+            )
     return None
 
 

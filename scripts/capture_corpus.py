@@ -1,0 +1,218 @@
+"""Captures tests/programs/families.py with the real collectors into tests/corpus/captured.
+
+`python scripts/capture_corpus.py [FAMILY]...`: three runs of each, one file a family, paths and
+names of this machine replaced. Starts, looks, ends what it started; nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from watchdog_train.core.model import Member
+from watchdog_train.evidence.discover import tree_of
+from watchdog_train.evidence.manual import collect_now
+from watchdog_train.system import current
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROGRAM = REPOSITORY / "tests" / "programs" / "families.py"
+FOLDER = REPOSITORY / "tests" / "corpus" / "captured"
+RUNS = 3
+READY_S = 150.0
+SETTLE_S = 3.0
+FRAMES = 30
+LOG_LINES = 40
+RANKS = {
+    "collective_mismatch": (0, 1),
+    "rank_left_early": (0, 1),
+    "rank0_only_work": (0, 1),
+    "store_rendezvous": (0,),
+    "ddp_init": (0, 1),
+    "fsdp_state_gather": (0, 1),
+    "gloo_timeout": (0, 1),
+}
+LOOK_AT = {"ddp_init": (0,)}
+"""Ranks that are captured, where not all are."""
+CRASHES = {"dataloader_worker_died", "oom_killer", "gloo_timeout"}
+EXPECT = {
+    "compiles_for_long": "compile-worker | insufficient-evidence",
+    "healthy_slow": "healthy-slow | insufficient-evidence",
+    "gil_deadlock": "gil-deadlock | insufficient-evidence",
+    "fsdp_state_gather": "fsdp-state-gather | collective-mismatch",
+}
+
+
+def main() -> int:
+    """Captures what was asked for, or everything."""
+    names = sys.argv[1:] or re.findall(r"(?m)^def (\w+)\(\):", PROGRAM.read_text("utf-8"))
+    known = [name for name in names if name not in ("evaluate", "tokenize_dataset", "group")]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in known:
+        if name == "stay_quietly":
+            continue
+        blocks = []
+        for run in range(1, RUNS + 1):
+            block = capture(name, run)
+            if block is None:
+                print(f"{name}: run {run} was not captured")
+                break
+            blocks.append(block)
+        if len(blocks) == RUNS:
+            (FOLDER / f"{name.replace('_', '-')}.txt").write_text("".join(blocks), "utf-8")
+            print(f"{name}: {RUNS} captures")
+    return 0
+
+
+def capture(name: str, run: int) -> str | None:
+    """One run of a program as a case of the corpus."""
+    with tempfile.TemporaryDirectory(prefix="capture-") as place:
+        folder = Path(place)
+        started = [_start(name, rank, folder) for rank in RANKS.get(name, (0,))]
+        try:
+            if name in CRASHES:
+                return _crashed(name, run, started, folder)
+            if not all(_wait_ready(reader) for _, reader in started):
+                return None
+            time.sleep(SETTLE_S)
+            return _looked(name, run, started, folder)
+        finally:
+            for process, reader in started:
+                _end(process)
+                os.close(reader)
+
+
+def _start(name: str, rank: int, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    reader, writer = os.pipe()
+    environment = {**os.environ, "READY_FD": str(writer), "PYTHONPATH": str(PROGRAM.parent)}
+    if name in RANKS:
+        environment |= {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_port(folder)),
+        }
+    with (folder / f"rank{rank}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), name],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=(writer,),
+            start_new_session=True,
+        )
+    os.close(writer)
+    return process, reader
+
+
+def _port(folder: Path) -> int:
+    path = folder / "port"
+    if not path.exists():
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            path.write_text(str(server.getsockname()[1]))
+    return int(path.read_text())
+
+
+def _wait_ready(reader: int) -> bool:
+    ready, _, _ = select.select([reader], [], [], READY_S)
+    return bool(ready) and os.read(reader, 16) != b""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    members = tree_of(current(), process.pid)
+    for member in reversed(members):
+        current().send_signal(member.identity, 9)
+    process.kill()
+    process.wait(10)
+
+
+def _looked(
+    name: str, run: int, started: list[tuple[subprocess.Popen[bytes], int]], folder: Path
+) -> str | None:
+    members: list[Member] = []
+    for rank, (process, _) in zip(RANKS.get(name, (0,)), started, strict=True):
+        if rank in LOOK_AT.get(name, (rank,)):
+            members += [
+                msgspec.structs.replace(member, rank=rank)
+                for member in tree_of(current(), process.pid)
+            ]
+    if not members:
+        return None
+    out = folder / "stalls" / "0001"
+    out.mkdir(parents=True)
+    collect_now(members, out)
+    files = {path.name: _stack(path) for path in sorted((out / "stacks").glob("*.txt"))}
+    return _case(name, run, files, folder)
+
+
+def _stack(path: Path) -> str:
+    """Threads with their innermost frames; whole stacks of native pools are long."""
+    kept, frames = [], 0
+    for line in path.read_text("utf-8", "replace").splitlines():
+        if line.startswith("thread "):
+            frames = 0
+        if line.startswith("command: "):
+            continue
+        if line.startswith("    "):
+            frames += 1
+            if frames > FRAMES:
+                continue
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def _crashed(
+    name: str, run: int, started: list[tuple[subprocess.Popen[bytes], int]], folder: Path
+) -> str | None:
+    files = {}
+    for rank, (process, _) in enumerate(started):
+        try:
+            code = process.wait(READY_S)
+        except subprocess.TimeoutExpired:
+            return None
+        if name == "oom_killer":
+            files[f"exit-of-rank{rank}.txt"] = f"exit code: {code}"
+    return _case(name, run, files, folder)
+
+
+def _case(name: str, run: int, files: dict[str, str], folder: Path) -> str:
+    for log in sorted(folder.glob("rank*.log")):
+        lines = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
+        if lines:
+            files[log.name] = "\n".join(lines)
+    expect = EXPECT.get(name, name.replace("_", "-"))
+    parts = [f"##### run-{run}\nexpect: {expect}\n"]
+    parts += [f"=== {title}\n{_neutral(text, folder)}\n" for title, text in files.items()]
+    return "".join(parts)
+
+
+def _neutral(text: str, folder: Path) -> str:
+    for path, instead in (
+        (str(folder), "/home/mia/run"),
+        (str(PROGRAM.parent), "/home/mia/job"),
+        (sys.prefix, "/home/mia/venv"),
+        (sys.base_prefix, "/usr"),
+        (str(Path.home()), "/home/mia"),
+        (socket.gethostname(), "node1"),
+    ):
+        text = text.replace(path, instead)
+    text = re.sub(r"/[^\s\"']{0,200}?/(?=site-packages/)", "/home/mia/venv/lib/python3/", text)
+    text = re.sub(r"/\S{1,100}?/Python-3[\d.]{1,6}/", "", text)
+    return re.sub(r"(?m)[ \t]+$", "", text)
+
+
+if __name__ == "__main__":
+    if shutil.which("py-spy") is None and not (Path(sys.prefix) / "bin" / "py-spy").exists():
+        raise SystemExit("py-spy is needed: pip install py-spy")
+    sys.exit(main())
