@@ -165,3 +165,16 @@ def test_a_keeper_that_ends_with_its_training_is_no_news(
     """Only while the root lives without it."""
     told = tell(b.running(*more), *members, keeper_alive=keeper_alive)
     assert "Noticed" not in names(told)
+
+
+def test_a_program_without_heartbeat_is_said_once() -> None:
+    """After a minute, once an attempt, and not when a heartbeat has come."""
+    silent = b.member(b.ROOT)
+    assert not [x for x in tell(b.running(), silent, at=59.0) if isinstance(x, e.Noticed)]
+    told = tell(b.running(), silent, at=61.0)
+    (notice,) = [event for event in told if isinstance(event, e.Noticed)]
+    assert (notice.kind, notice.pids) == ("no-heartbeat", (b.ROOT,))
+    assert "python -I" in notice.why
+    assert not [x for x in tell(fold(told), silent, at=70.0) if isinstance(x, e.Noticed)]
+    beating = fold(tell(b.running(), b.rank(words=2)))
+    assert not [x for x in tell(beating, silent, at=61.0) if isinstance(x, e.Noticed)]

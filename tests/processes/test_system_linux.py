@@ -427,10 +427,8 @@ def test_tcp_bytes_count_what_arrives_and_never_shrink(linux: LinuxSystem, start
     assert linux.tcp_bytes([who.pid]) == total, "a closed socket's bytes stay counted"
 
 
-def test_what_members_tell_each_other_is_no_sign_of_life(
-    linux: LinuxSystem, start: Started
-) -> None:
-    """A connection whose other end is in the tree does not count, whichever role that end has."""
+def test_what_is_told_to_a_launcher_is_no_sign_of_life(linux: LinuxSystem, start: Started) -> None:
+    """A connection to a launcher does not count; one to another member of the tree does."""
     serves = (
         "import socket\n"
         "server = socket.create_server(('127.0.0.1', 0))\n"
@@ -452,7 +450,7 @@ def test_what_members_tell_each_other_is_no_sign_of_life(
         pytest.skip("this kernel does not answer sock_diag")
     assert alone >= 20_000
     assert LinuxSystem().tcp_bytes([rank.pid], [store.pid]) == 0
-    assert LinuxSystem().tcp_bytes([rank.pid, store.pid]) == 0
+    assert (LinuxSystem().tcp_bytes([rank.pid, store.pid]) or 0) >= 40_000
 
 
 def test_tcp_bytes_of_nobody_is_zero(linux: LinuxSystem, start: Started) -> None:

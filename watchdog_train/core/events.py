@@ -200,6 +200,7 @@ NoticeKind = Literal[
     "suspended",
     "client",
     "keeper",
+    "no-heartbeat",
     "save",
     "save-late",
     "not-whole",

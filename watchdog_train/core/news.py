@@ -15,6 +15,8 @@ from watchdog_train.core.track import judged
 CENSUS_EVERY_S = 10.0
 """A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""
 PHASE_EVERY_S = 5.0
+NO_HEARTBEAT_S = 60.0
+"""A cold import of torch from a slow disk takes half of that; then a person should know."""
 
 
 def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyEvent, ...]:
@@ -51,6 +53,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     ]
     found += _resume(observation, state, step)
     found += _keeper(observation, state)
+    found += _without_heartbeat(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
         found.append(progress_event(sample, state, now, observation.steps_s))
@@ -204,6 +207,24 @@ def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
         "how it ends will not be known"
     )
     return [e.Noticed(kind="keeper", pids=(attempt.keeper.pid,), why=why)]
+
+
+def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """A program that we cannot look into is watched all the same, by weaker signs: said once."""
+    attempt = state.attempt
+    if attempt is None or attempt.first_beat_s is not None or attempt.ended:
+        return []
+    if "no-heartbeat" in state.notices or judged(observation.sample) or state.kill is not None:
+        return []
+    if observation.now - attempt.launching_mono < NO_HEARTBEAT_S:
+        return []
+    why = (
+        f"no heartbeat from inside after {NO_HEARTBEAT_S:.0f} s: this attempt is watched by its "
+        "output, CPU, I/O and network alone, and cannot be asked to save (python -I, -E or -S, a "
+        "cleared environment, and programs other than Python with torch give none)"
+    )
+    pids = (attempt.root.pid,) if attempt.root is not None else ()
+    return [e.Noticed(kind="no-heartbeat", pids=pids, why=why)]
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:

@@ -35,7 +35,7 @@ RunState = Literal[
 ]
 
 
-LASTING = ("keeper", "save", "save-late", "not-whole", "peers")
+LASTING = ("keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers")
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
 

@@ -54,8 +54,9 @@ class TcpSocket(NamedTuple):
 class TcpCounter:
     """Bytes that the sockets of a tree have moved; a closed socket's bytes stay counted.
 
-    What members tell each other does not count: a rank that waits in a rendezvous asks torchrun's
-    store, in the launcher, over and over (7 to 8 kB/s), and would never be quiet.
+    What is said to a launcher does not count: a rank that waits in a rendezvous asks torchrun's
+    store there over and over (7 to 8 kB/s), and would never be quiet. Between other members it
+    does: a download may come through a helper of the same tree.
     """
 
     def __init__(self) -> None:
@@ -67,23 +68,23 @@ class TcpCounter:
 
         Args:
             pids: whose sockets count.
-            others: the rest of the tree: connections to it do not count.
+            others: launchers of the tree: connections to them do not count.
         """
         inodes = _socket_inodes(pids)
         if inodes is None:
             return None
-        members = inodes | (_socket_inodes(others) or set())
+        launchers = _socket_inodes(others) or set()
         try:
             # Asked after the inodes: a number that was given away meanwhile would be a foreigner's,
             # and only bytes that it moves while it has that number would be counted.
             sockets = tcp_sockets() if inodes else {}
         except OSError:
             return None
-        ours = {each.here for each in sockets.values() if each.inode in members}
+        theirs = {each.here for each in sockets.values() if each.inode in launchers}
         now = {
             cookie: each.moved_bytes
             for cookie, each in sockets.items()
-            if each.inode in inodes and each.there not in ours
+            if each.inode in inodes and each.there not in theirs
         }
         for cookie, moved in self._open.items():
             if cookie in now:
