@@ -450,7 +450,7 @@ def test_what_is_told_to_a_launcher_is_no_sign_of_life(linux: LinuxSystem, start
         pytest.skip("this kernel does not answer sock_diag")
     assert alone >= 20_000
     assert LinuxSystem().tcp_bytes([rank.pid], [store.pid]) == 0
-    assert (LinuxSystem().tcp_bytes([rank.pid, store.pid]) or 0) >= 40_000
+    assert (LinuxSystem().tcp_bytes([rank.pid, store.pid]) or 0) > alone
 
 
 def test_tcp_bytes_of_nobody_is_zero(linux: LinuxSystem, start: Started) -> None:
