@@ -171,6 +171,40 @@ def test_config_check_names_rule_mistakes_with_file_and_line(tmp_path, monkeypat
     assert "rules-invalid" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("size", "patience"), [(2, "proven"), (4, "unknown"), (None, "unknown")])
+def test_ranks_in_different_collectives_are_proof_only_if_all_are_seen(size, patience):
+    """The ranks of other nodes may be on their way: then the cause is named, and nobody acts."""
+    stacks = {0: "all_reduce", 1: "all_gather"}
+    processes = tuple(
+        ProcessEvidence(
+            pid=rank + 10,
+            start=1,
+            ppid=1,
+            role="rank",
+            rank=rank,
+            how="py-spy",
+            threads=(
+                ThreadStack(
+                    frames=frames_of([f"{name} (torch/distributed/distributed_c10d.py:9)"]),
+                    main=True,
+                ),
+            ),
+        )
+        for rank, name in stacks.items()
+    )
+    evidence = Evidence(why="stall", processes=processes, world_size=size)
+    diagnosis, found = diagnose(evidence, RULES)
+    assert (diagnosis.family, found) == ("collective-mismatch", patience)
+
+
+def test_a_line_about_the_network_is_no_proof_of_a_hang():
+    """What libraries retry by themselves names a cause, and leaves them the time to do so."""
+    line = "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='huggingface.co', port=443)"
+    evidence = Evidence(why="stall", logs=(LogText(source="o", lines=("start", line)),))
+    diagnosis, patience = diagnose(evidence, RULES)
+    assert (diagnosis.family, patience) == ("hub-download", "may-end")
+
+
 def test_a_missing_rule_folder_is_named(tmp_path):
     """A misspelt folder must not mean: no rules of mine."""
     with pytest.raises(RulesError, match="there is no such folder"):

@@ -105,6 +105,7 @@ def _ranks_fit(clause: RanksClause | None, scene: Scene) -> bool:
         and _is(clause.single_element, bool(recorded and recorded.single_element))
         and _is(clause.nothing_completed, bool(recorded and recorded.nothing_completed))
         and _is(clause.silent, bool(scene.silent_ranks))
+        and _is(clause.all_seen, bool(scene.evidence.world_size) and not scene.silent_ranks)
         and _is(clause.steps_differ, _differ(scene.logs.last_steps()))
         and (clause.unrecorded is None or clause.unrecorded not in _recording(scene))
     )

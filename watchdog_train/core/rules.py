@@ -91,6 +91,8 @@ class RanksClause(Part, frozen=True, kw_only=True):
     nothing_completed: bool | None = None
     silent: bool | None = None
     """Some rank of the job left neither a stack nor a record."""
+    all_seen: bool | None = None
+    """The size of the job is known, and there is a stack or a record of every rank."""
     unrecorded: int | None = None
     """This rank recorded nothing, while others did."""
     steps_differ: bool | None = None

@@ -246,6 +246,7 @@ class _Collection:
             exit=request.exit,
             host=facts,
             locks=self._locks(),
+            world_size=self._world_size(),
         )
         diagnosis, patience = diagnose(evidence, self._rules())
         # A stop that a killed debugger had sent may take effect only after it is gone.
@@ -272,6 +273,11 @@ class _Collection:
         )
         bundle.write_staged(self.staging, whole)
         return bundle.publish(self.staging, Path(request.out_dir), result)
+
+    def _world_size(self) -> int | None:
+        """As the ranks' environment has it; on several nodes not all of them are here."""
+        sizes = (t.environment.get("WORLD_SIZE", "") for t in self.targets)
+        return next((int(size) for size in sizes if size.isdigit() and len(size) < 7), None)
 
     def _locks(self) -> tuple[LockFact, ...]:
         waiting = [t for t in self.targets if locks.waits_for_lock_file(t.threads)]
