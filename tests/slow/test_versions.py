@@ -28,6 +28,9 @@ BESIDE = {
     # What goes with the oldest of these libraries and is not taken from this environment.
     "transformers": ("tokenizers==0.20.3", "numpy==1.26.4", "requests", "urllib3", "certifi"),
     "huggingface_hub": ("charset-normalizer",),
+    # Old Lightning asks for pkg_resources, which setuptools has dropped.
+    "lightning": ("setuptools==80.9.0",),
+    "pytorch_lightning": ("setuptools==80.9.0",),
     "datasets": ("fsspec==2024.6.1", "dill==0.3.8", "multiprocess==0.70.16"),
 }
 HUGGING_FACE = ("transformers", "accelerate", "huggingface_hub", "datasets", "safetensors", "tqdm")
