@@ -23,6 +23,7 @@ def false_alarms(results: list[cases.Result]) -> list[str]:
     return [f"{result.name}: {alarm}" for result in results for alarm in result.alarms["ours"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases.SINGLE)
 def test_long_but_healthy_is_left_alone(name: str) -> None:
     """However long it takes: work, bytes, or a judge elsewhere."""
@@ -31,6 +32,7 @@ def test_long_but_healthy_is_left_alone(name: str) -> None:
     assert result.alarms["ours"] == []
 
 
+@pytest.mark.slow
 def test_hangs_before_the_third_step_are_called_within_minutes() -> None:
     """Where nothing has been learnt, and most hangs are."""
     results, told = simulate(hours=0.0, hangs=0, early=15, seed=5, single=0)

@@ -30,7 +30,13 @@ SINGLE = {
 }
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "last.ckpt" else name
+        for name in SINGLE
+    ],
+)
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_no_cut_of_a_single_file_is_whole(tmp_path, name, level):
     """Every byte cut is partial or unknown; the complete zip and header are whole."""

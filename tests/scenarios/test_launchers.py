@@ -56,6 +56,7 @@ def hung_and_came_home(run: CompletedRun, roles: list[str]) -> None:
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(230)
 def test_accelerate_with_two_processes(tmp_path: Path) -> None:
     """A hang of rank 1: both ranks and the launcher are dumped, save_state's directory is used."""

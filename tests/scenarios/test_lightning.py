@@ -100,6 +100,7 @@ def test_planted_hang(package: str, tmp_path: Path) -> None:
     assert status["loss"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize(
     "strategy",

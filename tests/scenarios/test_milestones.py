@@ -41,6 +41,7 @@ def bundle_of(run: CompletedRun) -> Path:
     return Path(run.of_type("evidence_collected")[0]["dir"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_inside_a_logger(tmp_path: Path) -> None:
     """One process: the place is told while it hangs, kept with the evidence, and in the report."""
@@ -105,6 +106,7 @@ def test_one_of_two_ranks(tmp_path: Path) -> None:
     assert "rank 1 is inside wandb.init for" in run_wtrain("report", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(100)
 def test_a_library_that_is_too_new(tmp_path: Path) -> None:
     """Its hook is not armed: status says so, in words and in JSON, and training goes on."""

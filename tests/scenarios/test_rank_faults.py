@@ -102,6 +102,7 @@ HANGS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(220)
 @pytest.mark.parametrize(
     "hang", [pytest.param(hang, marks=hang.marks, id=hang.id) for hang in HANGS]
@@ -184,6 +185,7 @@ def test_a_rank_that_left_early_and_well(tmp_path: Path) -> None:
     assert 60 < declared["age_s"] < 120, run.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(220)
 def test_rank_0_works_on_after_the_others(tmp_path: Path) -> None:
     """An upload of rank 0 that waits in silence, over every budget, is left in peace."""

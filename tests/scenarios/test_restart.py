@@ -42,6 +42,7 @@ def test_a_failed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert "has succeeded" in again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_live_run_is_stopped_first(tmp_path: Path) -> None:
     """A run under way is stopped in order, and goes on from its checkpoint."""

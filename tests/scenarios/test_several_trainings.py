@@ -50,6 +50,7 @@ def assert_resumed(run: CompletedRun, path: str) -> None:
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(175)
 def test_only_the_third_fold_goes_on(tmp_path: Path) -> None:
     """Folds 1 and 2 are trained again from zero, fold 3 from its step 10, and the sums agree."""
@@ -81,6 +82,7 @@ def test_a_second_stage_in_its_own_directory(tmp_path: Path) -> None:
     assert_resumed(run, "dpo/checkpoint-10")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(175)
 def test_a_second_stage_in_the_same_directory(tmp_path: Path) -> None:
     """There its steps lie below those of the first stage: the newest number is not the newest."""

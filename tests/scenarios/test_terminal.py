@@ -133,6 +133,7 @@ def test_no_status_line(options: tuple[str, ...], env: dict[str, str], tmp_path:
     assert ("watching pid" in "\n".join(command.screen.lines)) == (not options)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_held_stops_nobody(tmp_path: Path) -> None:
     """Ctrl-S: training steps on and is watched; after Ctrl-Q everything is shown."""
     command = start(tmp_path)
@@ -220,6 +221,7 @@ def test_a_background_job_that_is_to_be_still(tmp_path: Path) -> None:
     assert shell.end() == 0
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_stops_nobody(tmp_path: Path) -> None:
     """The window is closed: the training goes on, and is watched to its end."""
     command = start(tmp_path)

@@ -24,6 +24,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("script", [next(iter(SCRIPTS))])
 def test_a_hang_inside_a_shell_script(tmp_path: Path, script: str) -> None:
