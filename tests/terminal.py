@@ -117,7 +117,7 @@ class Screen:
         elif final == "J":
             del self.rows[self.row][self.column :]
             del self.rows[self.row + 1 :]
-        elif final != "s":  # what a training's cut-off sequence and the word "step" make together
+        elif not final.islower():  # a training's cut-off sequence and the next word end so
             raise AssertionError(f"not understood: {final!r}")
 
 

@@ -185,6 +185,7 @@ def test_a_value_of_the_users_is_never_overridden(training: Training, checkpoint
     assert any("the script says itself" in note for note in training.note()["notes"])
 
 
+@pytest.mark.slow
 def test_a_script_that_skips_finished_folds_is_resumed(
     training: Training, checkpoints: Path
 ) -> None:

@@ -64,6 +64,9 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
         scope="here",
         slot_dir=None,
         keeper=None,
+        environment={},
+        job=None,
+        trace=SimpleNamespace(wanted=False),
         tasks=tasks,
         children=SimpleNamespace(poll=lambda rows=None: []),
     )

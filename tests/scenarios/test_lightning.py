@@ -76,6 +76,7 @@ def assert_resumed_by_hook(run: CompletedRun, name: str) -> None:
     assert verified["first_step"] >= verified["expected_step"], run.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize(
     "package", ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.slow)]

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_failed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     """The crash is forgiven, the setting that was added is in effect, and the run succeeds."""

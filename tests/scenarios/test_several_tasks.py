@@ -115,7 +115,8 @@ def assert_all_finished(cwd: Path, tasks: int, attempt: int, text: str) -> None:
     assert not list(runtime.rglob("task-*.json")), text
 
 
-@pytest.mark.parametrize("fault", ["hang", pytest.param("crash", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["hang", "crash"])
 def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
     """Evidence of every task before the first kill, one plan, all resumed, all finished."""
     job = start_job(tmp_path, 2, "--fault", fault)

@@ -122,7 +122,8 @@ def _folder(machine: Machine, path: Path, run_id: str, kind: Kind) -> Iterable[L
     if run_id in machine.held or machine.living.get(run_id):
         return
     size = _size_bytes(path)
-    used = machine.mapped is not None and f"{path}/" in machine.mapped
+    # Its supervisor maps the control page, whether or not the run could be registered.
+    used = machine.mapped is not None and f"-{run_id}/" in machine.mapped
     if used or time.time() - about.st_mtime < FRESH_S:
         return
     if run_id not in machine.finished and machine.mapped is None:
