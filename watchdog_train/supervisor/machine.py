@@ -6,12 +6,13 @@ Only reads. A process belongs to a run by that run's log; its token alone proves
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
+from watchdog_train.core.evolve import replay
 from watchdog_train.core.model import ProcessId, Value
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
@@ -41,7 +42,8 @@ class Machine(Value, frozen=True, kw_only=True):
 
 def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
     """Read the logs of this user's runs, and the processes that carry a token of ours."""
-    listed = [entry.directory for entry in registry.live_runs(boot_id=system.boot_id())]
+    boot_id = system.boot_id()
+    listed = [entry.directory for entry in registry.live_runs(boot_id=boot_id)]
     runs = {run.path.resolve(): run for run in (*runs_in(runs_dir)[-RUNS_READ:], *listed)}
     recorded: dict[ProcessId, str] = {}
     finished = set()
@@ -53,13 +55,14 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
             events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
         except WtrainError:
             continue  # a damaged log proves nothing about any process
-        if not _of_this_boot(events, system.boot_id()):
+        state = replay(events)
+        if None not in (state.boot_id, boot_id) and state.boot_id != boot_id:
             finished.add(run.run_id)  # whatever it was, the reboot has ended it
             continue
         for event in events:
             recorded.update((who, run.run_id) for who in _named(event))
-            if isinstance(event, e.RunFinished):
-                finished.add(run.run_id)
+        if state.finished:  # by its last word: a finished run may have been reopened since
+            finished.add(run.run_id)
     return Machine(
         runs=tuple(runs.values()),
         recorded=recorded,
@@ -68,11 +71,6 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
         mapped=_mapped_names(system),
         living=_living(system),
     )
-
-
-def _of_this_boot(events: Sequence[e.AnyEvent], boot_id: str | None) -> bool:
-    started = next((event for event in events if isinstance(event, e.RunStarted)), None)
-    return started is None or None in (started.boot_id, boot_id) or started.boot_id == boot_id
 
 
 def _named(event: e.AnyEvent) -> Iterable[ProcessId]:
