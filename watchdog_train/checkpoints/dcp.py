@@ -25,7 +25,7 @@ from watchdog_train.checkpoints.formats import (
     Limits,
     Verdict,
     by_number_then_time,
-    number_in_name,
+    directory_candidate,
 )
 from watchdog_train.checkpoints.torch_zip import BoundedReads
 from watchdog_train.core.model import Value
@@ -64,15 +64,7 @@ class DcpFormat:
 
     def find(self, listing: Listing) -> tuple[Candidate, ...]:
         """The directory itself, where it holds shards or their metadata."""
-        files = {
-            entry.name: (entry.size, entry.mtime_ns)
-            for entry in listing.entries
-            if entry.kind == "file" and belongs(entry.name)
-        }
-        if not files:
-            return ()
-        step, order = number_in_name(os.path.basename(listing.path))
-        return (Candidate(path=listing.path, format=NAME, step=step, order=order, files=files),)
+        return directory_candidate(listing, NAME, belongs)
 
     def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """By number in the name, then by time."""

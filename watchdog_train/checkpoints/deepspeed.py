@@ -22,6 +22,7 @@ from watchdog_train.checkpoints.formats import (
     Limits,
     Verdict,
     by_number_then_time,
+    directory_candidate,
     doubts_of,
     lowest_level,
     number_in_name,
@@ -51,15 +52,7 @@ class DeepspeedFormat:
 
     def find(self, listing: Listing) -> tuple[Candidate, ...]:
         """The directory itself, where it holds shards of DeepSpeed."""
-        files = {
-            entry.name: (entry.size, entry.mtime_ns)
-            for entry in listing.entries
-            if entry.kind == "file" and belongs(entry.name)
-        }
-        if not files:
-            return ()
-        step, order = number_in_name(os.path.basename(listing.path))
-        return (Candidate(path=listing.path, format=NAME, step=step, order=order, files=files),)
+        return directory_candidate(listing, NAME, belongs)
 
     def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """By number in the name, then by time; what `latest` says is a part of the check."""

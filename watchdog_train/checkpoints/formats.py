@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
@@ -75,6 +76,21 @@ class Format(Protocol):
 
     def check(self, candidate: Candidate, limits: Limits) -> Verdict:
         """Whether it is whole. Never unpickles, never writes."""
+
+
+def directory_candidate(
+    listing: Listing, name: str, belongs: Callable[[str], bool]
+) -> tuple[Candidate, ...]:
+    """The directory itself as a checkpoint of a format, if files in it belong to that format."""
+    files = {
+        entry.name: (entry.size, entry.mtime_ns)
+        for entry in listing.entries
+        if entry.kind == "file" and belongs(entry.name)
+    }
+    if not files:
+        return ()
+    step, order = number_in_name(os.path.basename(listing.path))
+    return (Candidate(path=listing.path, format=name, step=step, order=order, files=files),)
 
 
 def doubts_of(verdicts: Iterable[tuple[str, Verdict]]) -> list[str]:

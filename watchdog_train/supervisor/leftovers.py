@@ -121,11 +121,11 @@ def _folder(machine: Machine, path: Path, run_id: str, kind: Kind) -> Iterable[L
         return
     if run_id in machine.held or machine.living.get(run_id):
         return
-    size = _size_bytes(path)
     # Its supervisor maps the control page, whether or not the run could be registered.
     used = machine.mapped is not None and f"-{run_id}/" in machine.mapped
     if used or time.time() - about.st_mtime < FRESH_S:
         return
+    size = _size_bytes(path)
     if run_id not in machine.finished and machine.mapped is None:
         why = f"whether {run_id} still uses it cannot be told here"
         yield Leftover(kind=kind, what=str(path), why=why, bytes=size, removable=False)
@@ -164,21 +164,17 @@ def _old_runs(
     machine: Machine, runs_dir: Path, keep_last: int | None, older_than_s: float | None
 ) -> Iterable[Leftover]:
     latest = latest_target(runs_dir)
+    # `latest` is kept whatever is asked for, and known runs that have not ended are not old.
+    kept = machine.held | {run.run_id for run in machine.runs} - machine.finished | {latest}
     ended = [
         run
         for run in runs_in(runs_dir)
-        if run.run_id not in machine.held
-        and not machine.living.get(run.run_id)
-        and (run.run_id in machine.finished or run.run_id not in {r.run_id for r in machine.runs})
-        and run.run_id != latest
+        if run.run_id not in kept and not machine.living.get(run.run_id)
     ]
-    surplus = set(ended[: max(0, len(ended) - max(0, keep_last - 1))]) if keep_last else set()
-    if keep_last == 0:
-        surplus = set(ended)
+    if keep_last is not None:
+        ended = ended[: max(0, len(ended) - max(0, keep_last - 1))]
     for run in ended:
         age_s = _age_s(run)
-        if keep_last is not None and run not in surplus:
-            continue
         if older_than_s is not None and (age_s is None or age_s < older_than_s):
             continue
         days = "" if age_s is None else f", {age_s / 86400:.1f} days old"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from watchdog_train.config import dump_policy, load_policy
+from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
 from watchdog_train.core.evolve import replay
 from watchdog_train.core.policy import Policy
@@ -19,6 +19,7 @@ from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import handle_duplicates, training_key
 from watchdog_train.supervisor.setup import RunSession, this_supervisor
+from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
@@ -139,15 +140,11 @@ def _policy(
         observe=False,
     )
     policy = msgspec.structs.replace(policy, recovery=merged)
-    try:
-        directory.config.write_text(dump_policy(policy), encoding="utf-8")
-    except OSError as error:
-        raise WtrainError(
-            f"the run's settings cannot be written: {error.strerror}",
-            context=str(directory.config),
-            hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
-            reference="run-directory-unwritable",
-        ) from error
+    write_settings(
+        directory,
+        policy,
+        hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
+    )
     return policy
 
 

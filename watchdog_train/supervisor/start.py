@@ -10,7 +10,12 @@ from watchdog_train.config import dump_policy
 from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
-from watchdog_train.store.run_directory import create, default_runs_dir, name_from_command
+from watchdog_train.store.run_directory import (
+    RunDirectory,
+    create,
+    default_runs_dir,
+    name_from_command,
+)
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import handle_duplicates, training_key
 from watchdog_train.supervisor.job import join
@@ -40,15 +45,7 @@ def start_run(
     if job is not None:  # so that a person can tell the tasks of a job by their runs' names
         name = f"{name}-task{job.task.task}"
     directory = create(default_runs_dir(policy.runs_dir), name, time.time())
-    try:
-        directory.config.write_text(dump_policy(policy), encoding="utf-8")
-    except OSError as error:
-        raise WtrainError(
-            f"the run's settings cannot be written: {error.strerror}",
-            context=str(directory.config),
-            hint="choose another place with --runs-dir",
-            reference="run-directory-unwritable",
-        ) from error
+    write_settings(directory, policy, hint="choose another place with --runs-dir")
     session = RunSession(
         directory,
         policy,
@@ -64,3 +61,20 @@ def start_run(
     session.begin(name=name, argv=command)
     session.run()
     return session
+
+
+def write_settings(directory: RunDirectory, policy: Policy, *, hint: str) -> None:
+    """Keep the settings in effect with the run; `hint` says what to do where that fails.
+
+    Raises:
+        WtrainError: the file cannot be written.
+    """
+    try:
+        directory.config.write_text(dump_policy(policy), encoding="utf-8")
+    except OSError as error:
+        raise WtrainError(
+            f"the run's settings cannot be written: {error.strerror}",
+            context=str(directory.config),
+            hint=hint,
+            reference="run-directory-unwritable",
+        ) from error
