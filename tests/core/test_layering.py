@@ -37,6 +37,8 @@ ROOMS: dict[str, set[str]] = {
         "remedies",
         "report",
         "client.layout",
+        # It asks the training for its stacks itself, on the page that the store writes.
+        "store.control",
     },
 }
 ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {"client", "integrations"}

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.client_runs import Training
 from tests.support import end_process, start_program, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import Member
@@ -44,7 +45,8 @@ def request_for(tmp_path, members, mode="full", **changes):
 
 def collect_tree(tmp_path, pid, mode="full", find_pyspy=pyspy.find, **changes):
     members = tree_of(current(), pid)
-    return collect(request_for(tmp_path, members, mode, **changes), find_pyspy=find_pyspy)
+    request = request_for(tmp_path, members, mode, **changes)
+    return collect(request, find_pyspy=find_pyspy, find_pystack=lambda: None)
 
 
 @pytest.fixture
@@ -315,3 +317,82 @@ def test_a_dump_of_its_own_shell_leaves_itself_out(tmp_path):
     assert done.returncode == 0, done.stderr
     (process,) = json.loads(done.stdout)["processes"]
     assert process["role"] == "other"
+
+
+CLIENT = """
+import signal, time
+{before}
+import watchdog_train
+watchdog_train.beat()
+def waits_here():
+    print("ready", flush=True)
+    time.sleep(600)
+waits_here()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "how"),
+    [
+        ("", "fault handler"),
+        ("signal.signal(signal.SIGURG, lambda *_: None)", "control page"),
+    ],
+)
+def test_a_watched_process_writes_its_stacks_itself(tmp_path, before, how):
+    """Without any tool: by signal, or asked on the control page where the program uses that one."""
+    training = Training(tmp_path)
+    training.control().close()
+    process = training.start(CLIENT.format(before=before))
+    try:
+        assert process.stdout.readline() == "ready\n"
+        result = collect_tree(
+            tmp_path, process.pid, find_pyspy=lambda: None, slot_dir=str(training.slot_dir)
+        )
+        (read,) = read_bundle(tmp_path / "out").evidence.processes
+        assert (read.how, read.main.frames[0].name) == (how, "waits_here")
+        assert "pip install py-spy" in result.problem
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def test_what_fails_once_is_tried_again_without_stopping(tmp_path, sleeper):
+    """A stack that changed while it was read is no reason to go without one."""
+    real = pyspy.find()
+    once = (
+        f'test -e "$0.again" && exec {real} "$@"; touch "$0.again"; echo "Error: moved" >&2; exit 1'
+    )
+    result = collect_tree(tmp_path, sleeper.pid, "look", find_pyspy=fake_pyspy(tmp_path, once))
+    assert result.captured == 1
+
+
+def test_pystack_reads_what_pyspy_does_not_know(tmp_path, sleeper):
+    """An error of py-spy that is no refusal: the other tool is asked, and says so."""
+    body = "echo 'Error: Unsupported version of Python' >&2; exit 1"
+    pystack = tmp_path / "pystack"
+    pystack.write_text(f"#!/bin/sh\ncat <<'END'\n{PYSTACK_PRINTS}\nEND\n")
+    pystack.chmod(0o755)
+    members = tree_of(current(), sleeper.pid)
+    result = collect(
+        request_for(tmp_path, members),
+        find_pyspy=fake_pyspy(tmp_path, body),
+        find_pystack=lambda: str(pystack),
+    )
+    assert result.captured == 1
+    (read,) = read_bundle(tmp_path / "out").evidence.processes
+    assert (read.how, read.main.frames[0].name, read.main.frames[0].line) == ("pystack", "fit", 4)
+
+
+PYSTACK_PRINTS = """Traceback for thread 18326 (python) [] (most recent call last):
+    (Python) File "/usr/lib/python3.11/threading.py", line 1002, in _bootstrap
+        self._bootstrap_inner()
+    (Python) File "/home/mia/train.py", line 2, in work
+        def work(): time.sleep(100)
+
+Traceback for thread 18324 (python) [Has the GIL] (most recent call last):
+    (Python) File "/home/mia/train.py", line 9, in <module>
+        fit()
+    (Python) File "/home/mia/train.py", line 4, in fit
+        time.sleep(100)
+"""

@@ -21,7 +21,18 @@ FLAT_CPU_SHARE = 0.02
 """Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
 BUSY_CPU_SHARE = 0.2
 
-How = Literal["py-spy", "py-spy native", "fault handler", "gdb", "text", "traceback", "exit"]
+How = Literal[
+    "py-spy",
+    "py-spy native",
+    "pystack",
+    "fault handler",
+    "control page",
+    "sample",
+    "gdb",
+    "text",
+    "traceback",
+    "exit",
+]
 
 
 class ProcessEvidence(Value, frozen=True, kw_only=True):

@@ -62,10 +62,12 @@ def run_all(
     output_cap_bytes: int,
     directory: str,
     after: Callable[[int], None],
+    still_safe: Callable[[int], str | None],
 ) -> list[Finished]:
     """Runs the jobs in order, `parallel` at a time, and none beyond `until` (monotonic).
 
-    `after(pid)` is called when a tool has left a process, however it ended.
+    `after(pid)` is called when a tool has left a process, however it ended. `still_safe(pid)` is
+    asked right before a tool starts, and gives the reason why it must not.
     """
     waiting = deque(jobs)
     running: list[_Running] = []
@@ -73,7 +75,8 @@ def run_all(
     while waiting or running:
         while waiting and len(running) < parallel and time.monotonic() < until:
             job = waiting.popleft()
-            started = _start(job, directory)
+            why_not = still_safe(job.pid)
+            started = _unfinished(job, why_not) if why_not else _start(job, directory)
             if isinstance(started, Finished):
                 finished.append(started)
             else:

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-import sysconfig
 from typing import Any
 
 import msgspec
 
 from watchdog_train.core.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack, printable
 from watchdog_train.evidence.jobs import Finished
+from watchdog_train.evidence.programs import find_program
 
 NAME = "py-spy"
 HINT_PTRACE = (
@@ -23,40 +20,21 @@ HINT_PTRACE = (
     "ptrace_scope 0"
 )
 HINT_MISSING = "py-spy is not installed for wtrain's Python: pip install py-spy"
+_GONE = "the process was gone"
 _REASONS = (
     ("permission denied", HINT_PTRACE),
     ("operation not permitted", HINT_PTRACE),
     ("eperm", HINT_PTRACE),
-    ("no such process", "the process was gone"),
-    ("esrch", "the process was gone"),
+    ("no such process", _GONE),
+    ("esrch", _GONE),
     ("failed to find python version", "not a Python process, or one that is just starting"),
-    ("failed to get process executable", "the process was gone"),
+    ("failed to get process executable", _GONE),
 )
 
 
 def find() -> str | None:
     """The py-spy program: beside our interpreter, in its scripts folder, on PATH."""
-    name = f"{NAME}.exe" if os.name == "nt" else NAME
-    folders = (os.path.dirname(sys.executable), sysconfig.get_path("scripts"))
-    for folder in folders:
-        path = os.path.join(folder or "", name)
-        if folder and os.access(path, os.X_OK):
-            return path
-    return shutil.which(name) or _from_distribution(name)
-
-
-def _from_distribution(name: str) -> str | None:
-    """Where `pip install --user` or `--target` put it."""
-    from importlib.metadata import PackageNotFoundError, files
-
-    try:
-        for file in files(NAME) or ():
-            path = str(file.locate())
-            if file.name == name and os.access(path, os.X_OK):
-                return path
-    except PackageNotFoundError:
-        return None
-    return None
+    return find_program(NAME, NAME)
 
 
 def command(binary: str, pid: int, *, nonblocking: bool, native: bool = False) -> tuple[str, ...]:
@@ -79,6 +57,19 @@ def reason(finished: Finished) -> str:
             return words
     lines = [line.strip() for line in finished.stderr.splitlines() if line.strip()]
     return f"py-spy failed: {lines[0][:200]}" if lines else f"py-spy ended with {finished.code}"
+
+
+def is_refused(finished: Finished) -> bool:
+    """Whether the system allows nobody here to attach: other tools need not try."""
+    return reason(finished) == HINT_PTRACE
+
+
+def may_succeed_later(finished: Finished) -> bool:
+    """Whether it failed at what may be over now: a stack that changed while it was read, an
+    interpreter that was just starting. Not a refusal, not an end, not a time-out, which would
+    cost as much again.
+    """
+    return finished.problem is None and reason(finished) not in (HINT_PTRACE, _GONE)
 
 
 def parse(text: str, pid: int) -> tuple[ThreadStack, ...] | None:

@@ -61,9 +61,26 @@ class Target:
             self.first, self.why_not = None, "the process is gone, its pid is another's now"
         elif look.state in ("Z", "X"):
             self.why_not = "it has died and its parent has not noticed (zombie)"
-        elif look.state == "D":
-            where = f" in {look.wchan}" if look.wchan else ""
-            self.why_not = f"in uninterruptible sleep{where}: a debugger would hang with it"
+
+    @property
+    def may_be_attached(self) -> bool:
+        """Whether a tool may read it now; in uninterruptible sleep it would hang the tool, too.
+
+        Judged by the newest look: a process that has just read from a disk is out of it again.
+        """
+        if self.last is not None and self.last.state == "D":
+            self.why_not = in_the_kernel(self.last)
+            return False
+        return self.why_not is None
+
+    def add_why(self, text: str) -> None:
+        """One more reason why there are no stacks."""
+        self.why_not = f"{self.why_not or 'no stack'}; {text}"
+
+    def note(self, text: str) -> None:
+        """For the reader of processes.json."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     @property
     def pid(self) -> int:
@@ -202,6 +219,12 @@ class Target:
             captured=self.how is not None,
             why_not=None if self.how is not None else self.why_not or "not reached",
         )
+
+
+def in_the_kernel(look: proc.ProcLook) -> str:
+    """Why a process in state D is not touched."""
+    where = f" in {look.wchan}" if look.wchan else ""
+    return f"in uninterruptible sleep{where}: a debugger would hang with it"
 
 
 def with_sources(threads: tuple[ThreadStack, ...], line: Any) -> tuple[ThreadStack, ...]:

@@ -1,0 +1,130 @@
+"""Stacks that a process writes itself, asked by us: no ptrace.
+
+Two ways. The fault handler that the client registered answers a signal, with the interpreter lock
+held by others, too; the signal goes only to a process whose slot says that it is ready and whose
+SigCgt has the bit. The control page asks without any signal, on every system: the client's pulse
+thread looks at it once a second, and needs the interpreter lock to answer.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+
+from watchdog_train.client import layout
+from watchdog_train.core.model import ProcessId
+from watchdog_train.core.stacks import ThreadStack
+from watchdog_train.evidence.text.reader import read_text
+from watchdog_train.store.control import ControlPage
+from watchdog_train.system.protocol import ProcessSystem
+
+PULSE_ANSWERS_S = 2.5
+"""The pulse thread looks once a second, and a busy interpreter may let it wait for a while."""
+HANDLER_ANSWERS_S = 1.5
+_DUMP_CAP_BYTES = 4 << 20
+_POLL_S = 0.01
+
+
+class Asked:
+    """One process that was asked to write its stacks, and where they will be."""
+
+    def __init__(self, slot_dir: str, who: ProcessId, request: int | None = None) -> None:
+        self.who = who
+        self.request = request
+        """Number on the control page; None: it was asked by a signal."""
+        self._slot_dir = slot_dir
+        self._path = os.path.join(slot_dir, f"{who.pid}{layout.DUMP_SUFFIX}")
+        self._old_bytes = size_of(self._path)
+        self._before = self._old_bytes
+
+    def is_answered(self) -> bool:
+        """Whether the answer is whole: it said so, or the file grew and then stopped growing."""
+        if self.request is not None:
+            words = slot_words(self._slot_dir, self.who)
+            return words is not None and words[layout.W_DUMP_ANSWERED] >= self.request
+        now = size_of(self._path)
+        whole = now > self._old_bytes and now == self._before
+        self._before = now
+        return whole
+
+    def text(self) -> str | None:
+        """What was written since it was asked; None when nothing was."""
+        old_bytes = self._old_bytes
+        try:
+            with open(self._path, "rb") as file:
+                if os.fstat(file.fileno()).st_size < old_bytes:
+                    old_bytes = 0  # the client has begun its file anew: it had grown too long
+                file.seek(old_bytes)
+                return file.read(_DUMP_CAP_BYTES).decode("utf-8", "replace") or None
+        except OSError:
+            return None
+
+
+def slot_words(slot_dir: str, who: ProcessId) -> tuple[int, ...] | None:
+    """The words of the slot of this very process; None when it has none that can be read."""
+    path = os.path.join(slot_dir, f"{who.pid}{layout.SLOT_SUFFIX}")
+    try:
+        with open(path, "rb") as file:
+            words = struct.unpack(f"={layout.SLOT_WORDS}Q", file.read(layout.SLOT_WORDS * 8))
+    except (OSError, struct.error):
+        return None
+    if words[layout.W_MAGIC] != layout.MAGIC or words[layout.W_PID] != who.pid:
+        return None
+    return words if words[layout.W_START] in (0, who.start) else None
+
+
+def ask_by_signal(system: ProcessSystem, slot_dir: str, who: ProcessId) -> Asked | str:
+    """Sends the signal that the client registered; why not, in words."""
+    words = slot_words(slot_dir, who)
+    number = words[layout.W_FAULT_HANDLER] if words is not None else 0
+    if not 0 < number < 128:
+        return "no fault handler is registered in it"
+    if system.handles_signal(who.pid, number) is not True:
+        return "its fault handler is not in place any more"
+    asked = Asked(slot_dir, who)
+    result = system.send_signal(who, number)
+    return asked if result == "sent" else f"the fault-handler signal was not sent ({result})"
+
+
+def ask_by_page(slot_dir: str, targets: list[ProcessId]) -> dict[int, Asked] | str:
+    """One request on the control page, for all processes of the run; those with a slot, by pid."""
+    heard = [who for who in targets if slot_words(slot_dir, who) is not None]
+    if not heard:
+        return "it has no slot, so it does not read the control page"
+    try:
+        with ControlPage.open(Path(slot_dir) / layout.CONTROL_FILE) as page:
+            asked = {who.pid: Asked(slot_dir, who, page.dump_request + 1) for who in heard}
+            number = page.request_dump()
+            for one in asked.values():
+                one.request = number
+    except (OSError, ValueError) as error:
+        return f"the control page cannot be written ({error})"
+    return asked
+
+
+def wait_for(asked: list[Asked], until: float) -> set[int]:
+    """Pids of those that have answered by `until` (monotonic)."""
+    waiting, answered = list(asked), set[int]()
+    while waiting and time.monotonic() < until:
+        ready = [one for one in waiting if one.is_answered()]
+        answered |= {one.who.pid for one in ready}
+        waiting = [one for one in waiting if one.who.pid not in answered]
+        if waiting:
+            time.sleep(_POLL_S)
+    return answered
+
+
+def size_of(path: str) -> int:
+    """0 for a file that is not there."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def parse(text: str) -> tuple[ThreadStack, ...] | None:
+    """The threads in a faulthandler dump, main thread (printed last) marked; None if none."""
+    dumps = [dump for dump in read_text(text).dumps if dump.tool == "fault handler"]
+    return dumps[-1].threads if dumps else None
