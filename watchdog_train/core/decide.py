@@ -32,8 +32,8 @@ from watchdog_train.core.answers import (
 from watchdog_train.core.between import between_attempts
 from watchdog_train.core.confer import confer
 from watchdog_train.core.ladder import RemedySpec
+from watchdog_train.core.milestones import milestones_event
 from watchdog_train.core.news import news, progress_event
-from watchdog_train.core.places import milestones_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.core.suspect import next_stall_id, watch

@@ -6,8 +6,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.asking import answers
 from watchdog_train.core.kill import live
+from watchdog_train.core.milestones import hook_events, milestones_event
 from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
-from watchdog_train.core.places import hook_events, milestones_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchdog_train.core.facts import Evidence
+from watchdog_train.core.milestones import MilestoneStanding, milestone_standings, open_milestones
 from watchdog_train.core.model import Milestone, RankPlaces
-from watchdog_train.core.places import Standing, open_milestones, standings
 from watchdog_train.report.words import clean, count, duration, pad, ranks_text
 
 MOST_SENTENCES = 4
@@ -23,7 +23,9 @@ def place_sentences(places: Sequence[RankPlaces], now: float) -> tuple[str, ...]
         places: the milestones of each rank.
         now: the monotonic clock at the moment they were read.
     """
-    return tuple(_sentence(standing) for standing in standings(places, now)[:MOST_SENTENCES])
+    return tuple(
+        _sentence(standing) for standing in milestone_standings(places, now)[:MOST_SENTENCES]
+    )
 
 
 def process_sentences(evidence: Evidence) -> tuple[str, ...]:
@@ -39,7 +41,7 @@ def process_sentences(evidence: Evidence) -> tuple[str, ...]:
     return place_sentences(places, max([p.milestones_at or 0.0 for p in told], default=0.0))
 
 
-def _sentence(standing: Standing) -> str:
+def _sentence(standing: MilestoneStanding) -> str:
     verb = "is" if len(standing.inside) == 1 else "are"
     within = f" (in {clean(standing.within, 80)})" if standing.within else ""
     who, where = ranks_text(standing.inside), f"{clean(standing.name, 80)}{within}"

@@ -9,8 +9,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import HookReport, Record
 from watchdog_train.core.decide import decide
 from watchdog_train.core.facts import Evidence, ProcessEvidence
+from watchdog_train.core.milestones import MOST_RANKS, bounded, milestone_standings
 from watchdog_train.core.model import Milestone, RankPlaces
-from watchdog_train.core.places import MOST_RANKS, bounded, standings
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.places_text import (
     place_lines,
@@ -68,7 +68,7 @@ def test_the_innermost_is_named_with_what_is_around_it() -> None:
 def test_between_milestones_nothing_is_said() -> None:
     """Nobody is inside anything: no sentence, and nothing invented."""
     assert place_sentences((PASSED, BEFORE), 100.0) == ()
-    assert standings((), 1.0) == ()
+    assert milestone_standings((), 1.0) == ()
 
 
 def test_the_way_of_a_rank_line_by_line() -> None:

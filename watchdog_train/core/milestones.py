@@ -15,7 +15,7 @@ MOST_MILESTONES = 32
 """Of one rank in the log: the newest."""
 
 
-class Standing(Value, frozen=True, kw_only=True):
+class MilestoneStanding(Value, frozen=True, kw_only=True):
     """Where the ranks stand towards one milestone that some are inside of."""
 
     name: str
@@ -35,7 +35,7 @@ def open_milestones(places: RankPlaces) -> tuple[Milestone, ...]:
     return tuple(one for one in places.milestones if one.end is None)
 
 
-def standings(places: Sequence[RankPlaces], now: float) -> tuple[Standing, ...]:
+def milestone_standings(places: Sequence[RankPlaces], now: float) -> tuple[MilestoneStanding, ...]:
     """The innermost open milestones, longest first, each with where the other ranks stand."""
     innermost: dict[str, list[tuple[RankPlaces, tuple[Milestone, ...]]]] = {}
     for each in places:
@@ -56,7 +56,7 @@ def _standing(
     inside: Sequence[tuple[RankPlaces, tuple[Milestone, ...]]],
     others: Iterable[RankPlaces],
     now: float,
-) -> Standing:
+) -> MilestoneStanding:
     passed: dict[int, float] = {}
     not_reached = []
     for other in others:
@@ -66,7 +66,7 @@ def _standing(
         elif last.end is not None:
             passed[other.rank] = last.end - last.begin
     around = {opened[-2].name for _, opened in inside if len(opened) > 1}
-    return Standing(
+    return MilestoneStanding(
         name=name,
         within=around.pop() if len(around) == 1 else None,
         inside=tuple(sorted(each.rank for each, _ in inside)),
