@@ -39,6 +39,20 @@ def robust_quantile(gaps: tuple[float, ...]) -> float:
     return ordered[min(len(ordered) - 2, math.ceil(0.98 * len(ordered)) - 1)]
 
 
+def default_budget(phase: Phase, detection: Detection) -> PhaseBudget:
+    """What applies to a phase while nothing is learnt."""
+    found: PhaseBudget = getattr(detection.phases, phase if phase != "finished" else "finishing")
+    return found
+
+
+def least_soft_s(phase: Phase, detection: Detection) -> float:
+    """No soft budget of this phase is ever shorter, whatever is learnt."""
+    default_s = default_budget(phase, detection).soft_s
+    if phase not in LEARNING_PHASES:
+        return default_s
+    return min(default_s, detection.learnt_soft_floor_s, detection.learnt_cap_s)
+
+
 def budget_for(
     phase: Phase,
     gaps: tuple[float, ...],
@@ -57,7 +71,7 @@ def budget_for(
         factor: lengthening earned by an earlier stall that recovered by itself.
         detection: the policy.
     """
-    default: PhaseBudget = getattr(detection.phases, phase if phase != "finished" else "finishing")
+    default = default_budget(phase, detection)
     soft_s, hard_s = default.soft_s, default.hard_s
     learnt = phase in LEARNING_PHASES and len(gaps) >= detection.learn_after
     if learnt:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from watchdog_train.core import rank_gone
 from watchdog_train.core.activity import is_quiet, is_stuck, required_windows
-from watchdog_train.core.budgets import COSTLY, Budget, budget_for
+from watchdog_train.core.budgets import COSTLY, Budget, budget_for, least_soft_s
 from watchdog_train.core.model import Basis, Phase, Sample
 from watchdog_train.core.peers import Signs
 from watchdog_train.core.policy import Detection
@@ -75,10 +77,10 @@ def verdict(
     limited = _user_limit(candidates, track, sample, detection)
     if limited is not None:
         return limited
+    if not _may_be_over(candidates, sample, detection):
+        return alive
     quiet = is_quiet(track.activity, sample, detection)
     stuck = is_stuck(track.activity, sample, detection)
-    if not candidates or not (quiet or stuck or _silent(candidates, sample)):
-        return alive
     budgets = {rank.pid: _budget(track, rank, detection) for rank in candidates}
     expected = _expected(sample)
     failed = rank_gone.waits_in_vain(
@@ -100,19 +102,23 @@ def verdict(
     if not over:
         return alive
     judging = tuple((rank, budgets[rank.pid]) for rank in candidates)
+    silent = len(over) == len(candidates)
+    worst, budget = _worst(over, budgets, sample)
+    age_s = sample.at - worst.changed_at
+    too_long = age_s > budget.hard_s
+    if not (too_long or (silent and (quiet or (stuck and age_s > detection.stuck_s)))):
+        return alive
     found = _suspect(track, sample, detection, judging, tuple(over))
-    if quiet and len(over) == len(candidates):
+    if quiet and silent:
         # A rank within its own budget may be the one that the others rightly wait for.
         if elsewhere_quiet:
             return _left_behind(found, track, sample)
-        if found.age_s > found.hard_s:
+        if too_long:
             return _replace(found, basis="hard-budget", why=elsewhere_words(found))
         return _replace(found, alone=True, why=alone_words(found))
-    if found.age_s > found.hard_s:
+    if too_long:
         return _replace(found, basis="hard-budget", why=busy_words(sample, found, quiet=quiet))
-    if stuck and len(over) == len(candidates) and found.age_s > detection.stuck_s:
-        return _replace(found, basis="uninterruptible", why=stuck_words(sample, found))
-    return alive
+    return _replace(found, basis="uninterruptible", why=stuck_words(sample, found))
 
 
 def _candidates(track: Track) -> tuple[RankTrack, ...]:
@@ -128,12 +134,16 @@ def _candidates(track: Track) -> tuple[RankTrack, ...]:
     return track.ranks
 
 
-def _silent(candidates: tuple[RankTrack, ...], sample: Sample) -> bool:
-    """Whether anybody has been silent so long that a hard budget could be over.
+def _may_be_over(candidates: tuple[RankTrack, ...], sample: Sample, detection: Detection) -> bool:
+    """Whether anybody has been silent so long that a limit could be over.
 
-    Only to save time: most looks of most runs end here.
+    Only to save time: most looks of most runs end here, before any budget is reckoned.
     """
-    return any(sample.at - rank.changed_at > 1.0 for rank in candidates)
+    if sample.ended:
+        return bool(candidates)
+    return any(
+        sample.at - rank.changed_at > least_soft_s(rank.phase, detection) for rank in candidates
+    )
 
 
 def _expected(sample: Sample) -> dict[int, float]:
@@ -149,11 +159,7 @@ def _suspect(
     over: tuple[RankTrack, ...],
 ) -> Verdict:
     """The silence of a quiet job, as far as it is known without a look at the stacks."""
-    # Whoever is in a place where waiting is usual holds up the others, not the other way round.
-    worst, budget = max(
-        (pair for pair in judging if pair[0] in over),
-        key=lambda pair: (pair[0].phase in COSTLY, sample.at - pair[0].changed_at),
-    )
+    worst, budget = _worst(over, {rank.pid: its for rank, its in judging}, sample)
     age_s = sample.at - worst.changed_at
     learnt = all(rank.stepped and rank.phase == "train" and its.learnt for rank, its in judging)
     early = not learnt and worst.phase not in OVER
@@ -176,6 +182,14 @@ def _suspect(
         progress_at=track.progress_at,
         why=quiet_words(worst, budget, age_s, has_slot=bool(track.ranks)),
     )
+
+
+def _worst(
+    over: Sequence[RankTrack], budgets: Mapping[int, Budget], sample: Sample
+) -> tuple[RankTrack, Budget]:
+    """Whoever is in a place where waiting is usual holds up the others, not the other way round."""
+    worst = max(over, key=lambda rank: (rank.phase in COSTLY, sample.at - rank.changed_at))
+    return worst, budgets[worst.pid]
 
 
 def _unsaved_s(ranks: tuple[RankTrack, ...]) -> float:

@@ -100,22 +100,18 @@ def judged(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
     DataLoader workers are evidence, never suspects: an agent beats once when it imports torch and
     never again, which made every torchrun job a false alarm.
     """
-    return tuple(
-        (member, member.slot)
-        for member in sample.members
-        if member.slot is not None
-        and member.state not in ("Z", "X")
-        and (
-            member.member.role == "rank"
-            or (
-                member.member.role == "other"
-                and (
-                    any(member.slot.progress)
-                    or (member.slot.phase_entries and member.slot.phase not in BEFORE_ANY_PHASE)
-                )
-            )
-        )
-    )
+    found = []
+    for member in sample.members:
+        slot = member.slot
+        if slot is None or member.state in ("Z", "X"):
+            continue
+        role = member.member.role
+        if role == "rank" or (
+            role == "other"
+            and (any(slot.progress) or (slot.phase_entries and slot.phase not in BEFORE_ANY_PHASE))
+        ):
+            found.append((member, slot))
+    return tuple(found)
 
 
 def advance(track: Track, sample: Sample, detection: Detection) -> Track:

@@ -28,19 +28,31 @@ class World(Value, frozen=True, kw_only=True):
 
 def advance(world: World, sample: Sample, *, progressed: bool) -> World:
     """After one more poll."""
-    slots = [
-        member.slot
-        for member in sample.members
-        if member.slot is not None and member.slot.role in ("rank", "other")
-    ]
-    numbers = world.numbers | {slot.rank for slot in slots if slot.rank is not None}
+    seen: set[int] = set()
+    slots = local = 0
+    named = world.size or 0
+    for member in sample.members:
+        slot = member.slot
+        if slot is None or slot.role not in ("rank", "other"):
+            continue
+        slots += 1
+        if slot.rank is not None:
+            seen.add(slot.rank)
+        local = max(local, slot.local_world or 0)
+        named = max(named, slot.world_size or 0)
+    numbers = world.numbers if seen <= world.numbers else world.numbers | seen
     if len(numbers) > MOST_RANKS:
         numbers = world.numbers
-    local = max((slot.local_world or 0 for slot in slots), default=0)
-    named = max([world.size or 0, *(slot.world_size or 0 for slot in slots)])
+    present = max(world.present, len(numbers), slots, local)
+    if not progressed and (present, numbers, named or None) == (
+        world.present,
+        world.numbers,
+        world.size,
+    ):
+        return world
     return World(
         progressed=world.progressed + progressed,
-        present=max(world.present, len(numbers), len(slots), local),
+        present=present,
         numbers=numbers,
         size=named or None,
     )
