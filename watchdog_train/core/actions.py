@@ -104,6 +104,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """None in a run that is no task of a job."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
+    gpu_trouble: str | None = None
+    """Why nothing will be known of the GPUs any more."""
     steps_s: float | None = None
     """Steps per second of late; None until they are steady."""
 

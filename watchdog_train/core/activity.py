@@ -31,6 +31,10 @@ class Window(Value, frozen=True, kw_only=True):
     """Some member was in D state during the window."""
     running: bool
     """Some member was in R state at a look, or in one that is not known."""
+    gpu_works: bool = False
+    """A GPU of the job was seen to compute during the window."""
+    gpu_spins: bool = False
+    """Full utilisation near idle power at every look of the window."""
 
 
 class Activity(Value, frozen=True, kw_only=True):
@@ -43,6 +47,8 @@ class Activity(Value, frozen=True, kw_only=True):
     """When the first of them began."""
     stuck_windows: int = 0
     """In a row, nothing in them but processes in D state."""
+    spinning_windows: int = 0
+    """In a row, nothing in them but CPU time and GPU kernels that spin: waits for a collective."""
     tcp_bytes: int | None = None
     talked_at: float | None = None
     """When a byte of a TCP connection was last seen to move, below the threshold or above."""
@@ -50,9 +56,10 @@ class Activity(Value, frozen=True, kw_only=True):
 
 def restarted(activity: Activity) -> Activity:
     """After progress, or a sleep: only what follows is counted."""
-    if activity.window is None and not activity.quiet_windows and not activity.stuck_windows:
+    counted = activity.quiet_windows or activity.stuck_windows or activity.spinning_windows
+    if activity.window is None and not counted:
         return activity
-    return _replace(activity, window=None, quiet_windows=0, stuck_windows=0)
+    return _replace(activity, window=None, quiet_windows=0, stuck_windows=0, spinning_windows=0)
 
 
 def advance(activity: Activity, sample: Sample, detection: Detection) -> Activity:
@@ -70,17 +77,29 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
         return _replace(activity, window=_open(sample, states))
     uninterruptible = window.uninterruptible or "D" in states
     running = window.running or _may_run(sample.members, states)
+    works = window.gpu_works or (sample.gpu is not None and sample.gpu.works)
+    spins = window.gpu_spins and sample.gpu is not None and sample.gpu.spins
     if sample.at - window.at < detection.window_s:
-        if (uninterruptible, running) != (window.uninterruptible, window.running):
-            window = _replace(window, uninterruptible=uninterruptible, running=running)
+        seen = (uninterruptible, running, works, spins)
+        if seen != (window.uninterruptible, window.running, window.gpu_works, window.gpu_spins):
+            window = _replace(
+                window,
+                uninterruptible=uninterruptible,
+                running=running,
+                gpu_works=works,
+                gpu_spins=spins,
+            )
             return _replace(activity, window=window)
         return activity
-    still = _stands_still(window, sample, detection, running=running)
+    moved = works or _moved(window, sample, detection)
+    still = not moved and _no_cpu(window, sample, detection, running=running)
+    spun = spins and not moved and not uninterruptible
     return Activity(
         window=_open(sample, states),
         quiet_windows=activity.quiet_windows + 1 if still and not uninterruptible else 0,
         quiet_since=activity.quiet_since if activity.quiet_windows else window.at,
         stuck_windows=activity.stuck_windows + 1 if still else 0,
+        spinning_windows=activity.spinning_windows + 1 if spun else 0,
         tcp_bytes=activity.tcp_bytes,
         talked_at=activity.talked_at,
     )
@@ -103,6 +122,11 @@ def is_stuck(activity: Activity, sample: Sample, detection: Detection) -> bool:
     return activity.stuck_windows >= required_windows(sample, detection)
 
 
+def is_spinning(activity: Activity, sample: Sample, detection: Detection) -> bool:
+    """Nothing moves but CPU time, while the GPUs spin: a CUDA wait keeps a core busy, too."""
+    return activity.spinning_windows >= required_windows(sample, detection)
+
+
 def quiet_cpu_share(sample: Sample, detection: Detection) -> float:
     """Of one core: what a tree of this size may use and still be called quiet."""
     return max(detection.quiet_cpu_fraction, detection.quiet_cpu_per_process * len(sample.members))
@@ -118,6 +142,8 @@ def _open(sample: Sample, states: set[str | None]) -> Window:
         deaths=sample.deaths,
         uninterruptible="D" in states,
         running=_may_run(sample.members, states),
+        gpu_works=sample.gpu is not None and sample.gpu.works,
+        gpu_spins=sample.gpu is not None and sample.gpu.spins,
     )
 
 
@@ -126,27 +152,27 @@ def _may_run(members: tuple[MemberSample, ...], states: set[str | None]) -> bool
     return "R" in states or not members or states == {None}
 
 
-def _stands_still(window: Window, sample: Sample, detection: Detection, *, running: bool) -> bool:
-    """Whether nothing worth calling work happened since the window opened, D states aside.
+def _no_cpu(window: Window, sample: Sample, detection: Detection, *, running: bool) -> bool:
+    """Whether no CPU time worth the name was used; where it is unknown, states take its place.
 
-    CPU time decides; where it is unknown process states take its place. I/O and TCP bytes can only
-    add life. A total that shrinks was not counted right: no silence can be told from it.
+    A total that shrinks was not counted right: no silence can be told from it.
     """
-    seconds = sample.at - window.at
     if window.cpu_s is None or sample.cpu_s is None:
         # A total that was lost for one look could have shown work in it.
-        if running or window.cpu_s is not sample.cpu_s:
-            return False
-    else:
-        used_s = sample.cpu_s - window.cpu_s
-        if used_s < 0 or used_s > quiet_cpu_share(sample, detection) * seconds:
-            return False
+        return not running and window.cpu_s is sample.cpu_s
+    used_s = sample.cpu_s - window.cpu_s
+    return 0 <= used_s <= quiet_cpu_share(sample, detection) * (sample.at - window.at)
+
+
+def _moved(window: Window, sample: Sample, detection: Detection) -> bool:
+    """Whether anything was born, ended, written, read or talked; what is unknown adds no life."""
+    seconds = sample.at - window.at
     if window.births != sample.births or window.deaths != sample.deaths:
-        return False
-    for before, after, limit in (
-        (window.io_bytes, sample.io_bytes, detection.quiet_io_bytes_s),
-        (window.tcp_bytes, sample.tcp_bytes, detection.quiet_tcp_bytes_s),
-    ):
-        if before is not None and after is not None and after - before > limit * seconds:
-            return False
-    return True
+        return True
+    return any(
+        before is not None and after is not None and after - before > limit * seconds
+        for before, after, limit in (
+            (window.io_bytes, sample.io_bytes, detection.quiet_io_bytes_s),
+            (window.tcp_bytes, sample.tcp_bytes, detection.quiet_tcp_bytes_s),
+        )
+    )

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from watchdog_train.core import rank_gone
-from watchdog_train.core.activity import is_quiet, is_stuck, required_windows
+from watchdog_train.core.activity import is_quiet, is_spinning, is_stuck, required_windows
 from watchdog_train.core.budgets import COSTLY, Budget, budget_for, least_soft_s
 from watchdog_train.core.model import Basis, Phase, Sample
 from watchdog_train.core.peers import Signs
 from watchdog_train.core.policy import Detection
+from watchdog_train.core.special import stopped, waits_for_input
 from watchdog_train.core.track import RankTrack, Track, judged, survived_s
 from watchdog_train.core.verdict import (
     BUSY,
@@ -20,6 +21,7 @@ from watchdog_train.core.verdict import (
     alone_words,
     busy_words,
     elsewhere_words,
+    frozen_words,
     quiet_words,
     stuck_words,
 )
@@ -32,8 +34,6 @@ RECENT_SHARE = 0.5
 """Of a silence: a weak sign of life that is older than this share says nothing any more."""
 SURVIVED_FACTOR = 1.5
 """A quiet silence that has ended by itself may come again, somewhat longer."""
-SAID_AFTER_S = 2.0
-"""Stopped, or waiting for input, for less than this is not worth a word."""
 
 
 def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
@@ -70,7 +70,7 @@ def verdict(
     alive = Verdict(kind="alive", progress_at=track.progress_at)
     if not any(member.state not in ("Z", "X") for member in sample.members):
         return alive
-    special = _stopped(track, sample, detection) or _waits_for_input(track, sample)
+    special = stopped(track, sample, detection) or waits_for_input(track, sample)
     if special is not None:
         return _replace(special, progress_at=track.progress_at)
     candidates = _candidates(track)
@@ -116,9 +116,13 @@ def verdict(
         if too_long:
             return _replace(found, basis="hard-budget", why=elsewhere_words(found))
         return _replace(found, alone=True, why=alone_words(found))
-    if too_long:
-        return _replace(found, basis="hard-budget", why=busy_words(sample, found, quiet=quiet))
-    return _replace(found, basis="uninterruptible", why=stuck_words(sample, found))
+    if not too_long:
+        return _replace(found, basis="uninterruptible", why=stuck_words(sample, found))
+    spins = silent and found.steady and is_spinning(track.activity, sample, detection)
+    if spins and elsewhere_quiet:
+        return _replace(found, basis="frozen", why=frozen_words(sample, found))
+    why = elsewhere_words(found) if spins else busy_words(sample, found, quiet=quiet)
+    return _replace(found, basis="hard-budget", why=why)
 
 
 def _candidates(track: Track) -> tuple[RankTrack, ...]:
@@ -278,41 +282,6 @@ def _whole_tree(track: Track) -> RankTrack:
         gaps={},
         saves_ended=0,
         saved_at=track.started_at,
-    )
-
-
-def _stopped(track: Track, sample: Sample, detection: Detection) -> Verdict | None:
-    if track.stopped_since is None or sample.at - track.stopped_since < SAID_AFTER_S:
-        return None  # a debugger that has a look holds it for milliseconds
-    pids = tuple(m.member.pid for m in sample.members if m.state in ("T", "t"))
-    age_s = sample.at - track.stopped_since
-    limit_s = detection.stopped_timeout_s
-    stalled = limit_s is not None and age_s > limit_s
-    over = bool(track.ranks) and all(rank.phase in OVER for rank in track.ranks)
-    return Verdict(
-        kind="stall" if stalled else "stopped",
-        basis="finishing" if over else "stopped",
-        phase=track.ranks[0].phase if track.ranks else "unknown",
-        ranks=tuple(sorted({rank.rank for rank in track.ranks})),
-        pids=pids,
-        age_s=age_s,
-        why=f"stopped by a signal or a debugger for {age_s:.0f} s: pid "
-        + ", ".join(map(str, pids[:8])),
-    )
-
-
-def _waits_for_input(track: Track, sample: Sample) -> Verdict | None:
-    waiting = [m for m in sample.members if m.waits_for_input and m.member.role != "keeper"]
-    if not waiting:
-        return None
-    last = max([rank.changed_at for rank in track.ranks] or [track.log_at])
-    if sample.at - last < SAID_AFTER_S:
-        return None
-    return Verdict(
-        kind="input",
-        pids=tuple(m.member.pid for m in waiting),
-        age_s=sample.at - last,
-        why=f"pid {waiting[0].member.pid} waits for a person to type something",
     )
 
 

@@ -205,6 +205,7 @@ NoticeKind = Literal[
     "save-late",
     "not-whole",
     "peers",
+    "gpu",
 ]
 
 

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from watchdog_train.core.gpu import GpuUse
+
 Role = Literal["keeper", "launcher", "rank", "worker", "other"]
 Phase = Literal[
     "unknown",
@@ -28,6 +30,7 @@ Basis = Literal[
     "proven",
     "hard-budget",
     "uninterruptible",
+    "frozen",
     "user-limit",
     "rank-gone",
     "stopped",
@@ -35,8 +38,9 @@ Basis = Literal[
     "alone",
     "peer",
 ]
-"""Why a silence is suspected or a stall; alone: of a suspicion only, the rest of the job works or
-is not heard of; peer: another task of the job has found the reason."""
+"""Why a silence is suspected or a stall; frozen: the job is busy, but its GPUs only spin; alone: of
+a suspicion only, the rest of the job works or is not heard of; peer: another task of the job has
+found the reason."""
 Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]
 
 
@@ -195,6 +199,8 @@ class Sample(Value, frozen=True, kw_only=True):
     """How much later than planned this poll ran (a suspend, SIGSTOP or swap storm of ours)."""
     ended: tuple[RankEnd, ...] = ()
     """Ranks of this attempt that have ended, oldest first."""
+    gpu: GpuUse | None = None
+    """What the GPUs of these processes show; None: unknown, or they use none."""
 
 
 class RankStatus(Value, frozen=True, kw_only=True):

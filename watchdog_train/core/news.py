@@ -54,6 +54,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += _resume(observation, state, step)
     found += _keeper(observation, state)
     found += _without_heartbeat(observation, state)
+    found += _gpu(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
         found.append(progress_event(sample, state, now, observation.steps_s))
@@ -225,6 +226,14 @@ def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEven
     )
     pids = (attempt.root.pid,) if attempt.root is not None else ()
     return [e.Noticed(kind="no-heartbeat", pids=pids, why=why)]
+
+
+def _gpu(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """Without the GPUs a hang beside a busy one may be called late, or not: said once."""
+    if observation.gpu_trouble is None or "gpu" in state.notices:
+        return []
+    why = f"the GPUs are not looked at any more: {observation.gpu_trouble}"
+    return [e.Noticed(kind="gpu", pids=(), why=why)]
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:

@@ -152,6 +152,13 @@ class Detection(Section, frozen=True, kw_only=True):
         float,
         _positive("the same where a launcher saw it: torchrun ends the others within 30 s"),
     ] = 45.0
+    gpu: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(
+            description="whether NVIDIA GPUs are looked at, by a process of its own: a host that "
+            "sleeps while a GPU works is no hang; on: even where no device file is found"
+        ),
+    ] = "auto"
     late_poll_s: Annotated[
         float, _positive("a poll later than this means that we slept: that gap is no silence")
     ] = 5.0

@@ -35,7 +35,7 @@ RunState = Literal[
 ]
 
 
-LASTING = ("keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers")
+LASTING = ("keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu")
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
 

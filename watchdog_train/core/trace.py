@@ -73,9 +73,11 @@ class TraceWriter:
             "tcp_bytes": sample.tcp_bytes,
             "processes": living,
             "log_bytes": sample.log_bytes,
-            "gpu_util": None,
+            "gpu_util": sample.gpu.util if sample.gpu is not None else None,
             "states": states,
         }
+        if sample.gpu is not None:
+            line["gpu_power"] = sample.gpu.power
         if attempt > 1:
             # Counters and ranks begin anew with every attempt.
             line["attempt"] = attempt

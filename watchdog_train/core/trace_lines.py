@@ -28,6 +28,7 @@ class TraceLine(msgspec.Struct, gc=False):
     processes: int | None = None
     log_bytes: float | None = None
     gpu_util: float | None = None
+    gpu_power: float | None = None
     states: dict[str, int] | None = None
     attempt: int | None = None
     kind: str | None = None
@@ -91,6 +92,7 @@ def _mended(loose: dict[str, Any]) -> TraceLine:
         processes=_whole(loose.get("processes")),
         log_bytes=_number(loose.get("log_bytes")),
         gpu_util=_number(loose.get("gpu_util")),
+        gpu_power=_number(loose.get("gpu_power")),
         states={str(state): _whole(count) or 0 for state, count in states.items()}
         if isinstance(states, dict)
         else None,

@@ -11,6 +11,7 @@ from collections import deque
 from statistics import median
 from typing import cast
 
+from watchdog_train.core.gpu import GpuUse
 from watchdog_train.core.model import (
     Member,
     MemberSample,
@@ -32,6 +33,13 @@ GAP_S = 5.0
 ENOUGH_STEPS = 5
 """Intervals between samples that tell more than a header does."""
 _STATES = frozenset("RSDTtZXI")
+
+
+def _gpu(found: TraceLine) -> GpuUse | None:
+    util = count_of(found.gpu_util)
+    if util is None:
+        return None
+    return GpuUse(util=min(util, 100.0), power=count_of(found.gpu_power))
 
 
 class TraceSample(Value, frozen=True, kw_only=True):
@@ -160,6 +168,7 @@ class TraceReader:
             deaths=self._deaths,
             late_s=late_s,
             ended=tuple(self._ended.values()),
+            gpu=_gpu(found),
         )
         return TraceSample(sample=sample, new_attempt=new_attempt)
 

@@ -81,6 +81,17 @@ def busy_words(sample: Sample, found: Verdict, *, quiet: bool) -> str:
     return f"{why}, but the job is busy"
 
 
+def frozen_words(sample: Sample, found: Verdict) -> str:
+    """Busy to look at, but nothing is computed."""
+    util = sample.gpu.util if sample.gpu is not None else None
+    power = sample.gpu.power if sample.gpu is not None else None
+    return (
+        f"no progress for {found.age_s:.0f} s in phase {found.phase} (limit {found.hard_s:.0f} s), "
+        f"and the GPUs only spin: {util or 0:.0f} % utilisation at {100 * (power or 0):.0f} % of "
+        "the power limit, as in a collective that never completes; no I/O, no process born or ended"
+    )
+
+
 def stuck_words(sample: Sample, found: Verdict) -> str:
     """Held by the kernel."""
     pids = [str(m.member.pid) for m in sample.members if m.state == "D"]

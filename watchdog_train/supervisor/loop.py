@@ -62,6 +62,10 @@ class Supervisor:
         for line in narrate(stamped, self.state):
             context.display.say(line)
 
+    def close(self) -> None:
+        """End what looks for us."""
+        self._observer.close()
+
     def _drain(self, keeper: LaunchedKeeper) -> None:
         context = self._context
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,26 +20,23 @@ from watchdog_train.core.actions import (
 from watchdog_train.core.asking import awaits_proof
 from watchdog_train.core.detect import Verdict, signs, verdict
 from watchdog_train.core.jobs import is_part_of_more
-from watchdog_train.core.model import Member, MemberSample, Sample
+from watchdog_train.core.model import MemberSample, Sample
 from watchdog_train.core.peers import Signs, elsewhere_quiet
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.core.trace import TraceWriter
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.side_files import SideFiles
-from watchdog_train.store.slots import read_saves, read_slots
+from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.departures import Departures
 from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
-from watchdog_train.supervisor.tree import ProcessTree, TreeLook
+from watchdog_train.supervisor.sampling import Sampler
 
 QUICK_LOOK_S = 0.01
 """Between looks while something is being started or brought down, where looking is cheap."""
 QUICK_LOOK_SHARE = 0.2
 """Of a core, for quick looks: among thousands of processes one may take 100 ms."""
 SAVES_CAP = 1000
-CHEAP_SOCKETS = 32
-"""Processes whose sockets are read at every look."""
 
 
 class Observer:
@@ -49,7 +45,6 @@ class Observer:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._attempt = -1
-        self._tree: ProcessTree | None = None
         self._next_look = 0.0
         self._interval_s = 0.0
         self._quick_look_s = QUICK_LOOK_S
@@ -63,7 +58,7 @@ class Observer:
         self._bundles = 0
         self._last_words = LastWords(context.slot_dir)
         self._side_files = SideFiles(context.slot_dir)
-        self._departures = Departures(context.system, self._last_words)
+        self._sampler = Sampler(context, self._last_words)
         self._judged: tuple[MemberSample, ...] = ()
         self._final: tuple[MemberSample, ...] = ()
         self._trace: TraceWriter | None = None
@@ -74,13 +69,17 @@ class Observer:
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
-        return self._tree.pids_ever() if self._tree is not None else frozenset()
+        return self._sampler.members_ever()
 
     def lengthen(self, state: State, stall_id: str) -> None:
         """A stall recovered by itself: that phase gets longer budgets from now on."""
         for stall in state.stalls:
             if stall.id == stall_id:
                 self._track = tracks.lengthen(self._track, stall.phase)
+
+    def close(self) -> None:
+        """End what looks for us."""
+        self._sampler.close()
 
     def observe(self, state: State) -> Observation:
         """Everything seen at this moment."""
@@ -126,6 +125,7 @@ class Observer:
             resumed_step=self._resumed_step(),
             signs=self.signs,
             job=context.job.view(now) if context.job is not None else None,
+            gpu_trouble=self._sampler.gpu_trouble,
             steps_s=paces.steps_s(self._pace, now),
         )
 
@@ -135,7 +135,7 @@ class Observer:
         if number == self._attempt:
             return
         self._attempt = number
-        self._tree = None
+        self._sampler.forget()
         self._track = tracks.new_track(now)
         self._pace = paces.Pace()
         self._sample = _empty(now)
@@ -146,7 +146,6 @@ class Observer:
         self._judged = self._final = ()
         self._last_words.forget()
         self._side_files.forget()
-        self._departures.forget()
 
     def _read_keeper_files(self, attempt: AttemptRecord, now: float) -> None:
         directory = self._context.directory.attempt(attempt.attempt)
@@ -186,35 +185,21 @@ class Observer:
         self._interval_s = self._quick_look_s if _is_hurried(state, attempt) else detection.poll_s
         self._next_look = now + self._interval_s
         self._bundles = _largest_number(context.directory.stalls)
-        tree = self._seeded_tree(state, attempt)
-        scan = read_slots(context.slot_dir) if context.slot_dir is not None else None
-        slots = {reading.pid: reading for reading in scan.readings} if scan is not None else {}
-        slots = {
-            pid: reading for pid, reading in slots.items() if reading.attempt == attempt.attempt
-        }
-        ours = bool(context.tasks.running & {"look", "evidence"})
-        look = tree.look(slots, now=now, thorough=state.kill is not None or attempt.ended)
-        self._sample = Sample(
-            at=now,
-            members=_without_our_stops(look.members) if ours else look.members,
-            cpu_s=look.cpu_s,
-            io_bytes=look.io_bytes,
-            tcp_bytes=self._tcp_bytes(look),
-            log_bytes=_log_bytes(context.directory.attempt(attempt.attempt)),
-            births=look.births,
-            deaths=look.deaths,
-            empty_looks=look.empty_looks,
-            keeper_alive=look.keeper_alive,
-            suspended_s=context.system.suspended_s(),
+        sampler = self._sampler
+        self._sample = sampler.sample(
+            state,
+            attempt,
+            self._launch,
+            now,
             late_s=late_s,
-            ended=self._departures.look(look.members, now),
+            quiet=self._track.quiet_windows > 0,
         )
         self._side_files.look(self._sample)
         judged = tuple(member for member, _ in tracks.judged(self._sample))
         if judged:
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
-        for ended in context.children.poll(tree.rows):
+        for ended in context.children.poll(sampler.rows):
             context.tasks.finished(ended)
         self._track = tracks.advance(self._track, self._sample, detection)
         self._pace = paces.advance(self._pace, self._sample)
@@ -235,8 +220,8 @@ class Observer:
         if attempt.launched and self._ending.settle(
             context.directory.attempt(attempt.attempt),
             now,
-            root_alive=_root_alive(look.members, attempt),
-            keeper_alive=look.keeper_alive,
+            root_alive=_root_alive(self._sample.members, attempt),
+            keeper_alive=bool(self._sample.keeper_alive),
         ):
             self._hear_last_words()
 
@@ -253,43 +238,6 @@ class Observer:
         line = self._trace.line(self._sample, attempt.attempt)
         if line is not None:
             context.trace.append(line)
-
-    def _tcp_bytes(self, look: TreeLook) -> int | None:
-        """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
-
-        A torchrun agent talks to its own store all the time (1.3 to 2.2 kB/s measured), and a rank
-        that waits in a rendezvous to the agent's (7 to 8): neither is a sign of life.
-        """
-        launchers = [s.member.pid for s in look.members if s.member.role in ("launcher", "keeper")]
-        pids = [s.member.pid for s in look.members if s.member.pid not in launchers]
-        if len(pids) > CHEAP_SOCKETS and self._track.quiet_windows == 0:
-            return None
-        return self._context.system.tcp_bytes(pids, launchers)
-
-    def _seeded_tree(self, state: State, attempt: AttemptRecord) -> ProcessTree:
-        """The tree's record, with the keeper and the root in it as soon as they are known.
-
-        Also before the keeper has reported: one that never does must be found and ended, too.
-        """
-        context = self._context
-        if self._tree is None:
-            self._tree = ProcessTree(context.system, token=attempt.token, scope=context.scope)
-            self._tree.seed(state.members)
-            self._departures.seed(state.rank_ends)
-        keeper = root = None
-        if self._launch is not None:
-            keeper, root = self._launch.keeper, self._launch.root
-        elif attempt.launched:
-            keeper, root = attempt.keeper, attempt.root
-        elif context.keeper is not None:
-            keeper = context.keeper.child.identity
-        if keeper is not None:
-            named = Member(pid=keeper.pid, start=keeper.start, role="keeper", name="keeper")
-            self._tree.seed((named,))
-        if root is not None:
-            ppid = keeper.pid if keeper is not None else 0
-            self._tree.seed((Member(pid=root.pid, start=root.start, role="other", ppid=ppid),))
-        return self._tree
 
     def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
         if attempt is None or not awaits_proof(state):
@@ -322,14 +270,6 @@ def _empty(now: float) -> Sample:
     )
 
 
-def _without_our_stops(members: tuple[MemberSample, ...]) -> tuple[MemberSample, ...]:
-    """A tracing stop while our own py-spy is at work is no debugger of the user's."""
-    return tuple(
-        msgspec.structs.replace(member, state="S") if member.state == "t" else member
-        for member in members
-    )
-
-
 def _is_hurried(state: State, attempt: AttemptRecord) -> bool:
     """Whether something is being started or brought down."""
     return state.kill is not None or attempt.ended or not attempt.launched
@@ -347,13 +287,3 @@ def _largest_number(stalls: Path) -> int:
         return max((int(name) for name in os.listdir(stalls) if name.isdigit()), default=0)
     except OSError:
         return 0
-
-
-def _log_bytes(attempt_dir: Path) -> int:
-    """Size of all captured output, rotated parts included."""
-    total = 0
-    with suppress(OSError), os.scandir(attempt_dir) as entries:
-        for entry in entries:
-            if ".log" in entry.name:
-                total += entry.stat().st_size
-    return total

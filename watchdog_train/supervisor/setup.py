@@ -256,6 +256,7 @@ class RunSession:
     def _close(self) -> None:
         context = self.context
         finished = self.supervisor.state.finished
+        self.supervisor.close()
         for child in context.children.running():
             if context.keeper is not None and child is context.keeper.child:
                 context.children.release(child)

@@ -1,0 +1,150 @@
+"""What GPUs show from outside, and what of it says anything about a job. Pure.
+
+How a rank that waits inside a GPU call looks from outside was not measured: the limits here are
+chosen so that a GPU whose meaning is not clear changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+FLAT_UTIL = 98.0
+"""Per cent: from here on a kernel has run all the time, whatever it did."""
+IDLE_POWER_SHARE = 0.35
+"""Of the power limit: work at full utilisation takes more; a kernel that spins in a collective is
+said to stay near idle power (not measured)."""
+IN_USE_BYTES = 256 << 20
+"""Of GPU memory: a device without even the context of a process holds less."""
+
+
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process with memory on a device."""
+
+    pid: int
+    memory_bytes: int | None = None
+
+
+class GpuDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one device. None means that the driver would not say."""
+
+    index: int
+    uuid: str | None = None
+    name: str | None = None
+    util: float | None = None
+    """Per cent of the last second or less in which any kernel ran."""
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    clock_mhz: float | None = None
+    clock_max_mhz: float | None = None
+    slowed_by: tuple[str, ...] = ()
+    """Why its clock is held down: heat, power, an external brake."""
+    temperature_c: float | None = None
+    ecc_errors: int | None = None
+    """Uncorrected, since the driver was loaded."""
+    mig: bool | None = None
+    """It is split: utilisation is not told then."""
+    processes: tuple[GpuProcess, ...] | None = None
+
+
+class GpuXid(msgspec.Struct, frozen=True, kw_only=True):
+    """A critical error that the driver has reported while we looked."""
+
+    index: int | None
+    code: int
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at all devices."""
+
+    devices: tuple[GpuDevice, ...] = ()
+    xids: tuple[GpuXid, ...] = ()
+    """The newest 32 since the looks began."""
+    driver: str | None = None
+    foreign_pids: bool = False
+    """The driver's pids are those of another pid namespace: we are in a container."""
+    problem: str | None = None
+    """Why there is nothing to be seen, and never will be."""
+
+
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the devices of one job show. None means unknown."""
+
+    util: float | None = None
+    """Per cent, of the device that shows the most life."""
+    power: float | None = None
+    """The same device's power, as a share of its limit."""
+    clock: float | None = None
+    """The lowest clock, as a share of that device's highest."""
+    slowed_by: tuple[str, ...] = ()
+    others: tuple[int, ...] = ()
+    """Processes of somebody else on the same devices, by pid."""
+
+    @property
+    def works(self) -> bool:
+        """Something is computed: neither idle nor a kernel that may only spin."""
+        if self.util is None or self.util <= 0:
+            return False
+        return self.util < FLAT_UTIL or (self.power is not None and self.power > IDLE_POWER_SHARE)
+
+    @property
+    def spins(self) -> bool:
+        """Full utilisation near idle power: a kernel waits, for a collective or a flag."""
+        if self.util is None or self.power is None:
+            return False
+        return self.util >= FLAT_UTIL and self.power <= IDLE_POWER_SHARE
+
+
+def job_use(reading: GpuReading, pids: AbstractSet[int]) -> GpuUse | None:
+    """What the devices of one job show; None where it has none, or nobody can tell which.
+
+    A device that somebody else computes on, too, says nothing about the job: its utilisation is
+    unknown then. In a container the driver's pids mean nothing to us; there every device in use
+    that can be seen is taken for the job's.
+
+    Args:
+        reading: one look.
+        pids: of the whole job.
+    """
+    if reading.foreign_pids:
+        mine = [d for d in reading.devices if (d.memory_used_bytes or 0) >= IN_USE_BYTES]
+        others: set[int] = set()
+    else:
+        mine = [d for d in reading.devices if _pids(d) & pids]
+        others = {pid for device in mine for pid in _pids(device) - pids}
+    if not mine:
+        return None
+    shown = [
+        GpuUse(util=device.util, power=_share(device.power_w, device.power_limit_w))
+        for device in mine
+        if device.util is not None and not (_pids(device) & others)
+    ]
+    best = max(shown, key=lambda use: (use.works, use.util or 0.0, use.power or 0.0), default=None)
+    clocks = [_share(device.clock_mhz, device.clock_max_mhz) for device in mine]
+    return GpuUse(
+        util=best.util if best is not None else None,
+        power=best.power if best is not None else None,
+        clock=min((clock for clock in clocks if clock is not None), default=None),
+        slowed_by=tuple(sorted({why for device in mine for why in device.slowed_by})),
+        others=tuple(sorted(others))[:8],
+    )
+
+
+def _pids(device: GpuDevice) -> set[int]:
+    return {process.pid for process in device.processes or ()}
+
+
+def _share(value: float | None, limit: float | None) -> float | None:
+    return round(value / limit, 3) if value is not None and limit else None
+
+
+def xid_words(xids: Iterable[GpuXid]) -> str:
+    """`Xid 79 on GPU 0`."""
+    return ", ".join(
+        f"Xid {xid.code}" + (f" on GPU {xid.index}" if xid.index is not None else "")
+        for xid in xids
+    )

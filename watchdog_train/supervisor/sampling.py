@@ -1,0 +1,176 @@
+"""One poll of the tree as a value: processes, totals, output, GPUs. Sends nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from watchdog_train.core.actions import LaunchReport
+from watchdog_train.core.gpu import GpuUse
+from watchdog_train.core.model import Member, MemberSample, ProcessRow, Sample
+from watchdog_train.core.state import AttemptRecord, State
+from watchdog_train.store.last_words import LastWords
+from watchdog_train.store.slots import read_slots
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.departures import Departures
+from watchdog_train.supervisor.gpu_watch import GpuWatch
+from watchdog_train.supervisor.tree import ProcessTree, TreeLook
+from watchdog_train.system import gpu
+
+CHEAP_SOCKETS = 32
+"""Processes whose sockets are read at every look."""
+
+
+class Sampler:
+    """Makes the samples of one attempt after the other."""
+
+    def __init__(self, context: Context, last_words: LastWords) -> None:
+        self._context = context
+        self._tree: ProcessTree | None = None
+        self._departures = Departures(context.system, last_words)
+        self._gpus = _gpu_watch(context)
+
+    def forget(self) -> None:
+        """Another attempt begins."""
+        self._tree = None
+        self._departures.forget()
+
+    def close(self) -> None:
+        """End what looks for us."""
+        if self._gpus is not None:
+            self._gpus.close()
+
+    @property
+    def gpu_trouble(self) -> str | None:
+        """Why nothing will be known of the GPUs any more."""
+        return self._gpus.trouble if self._gpus is not None else None
+
+    def members_ever(self) -> frozenset[int]:
+        """Pids of everybody who ever belonged to the present attempt."""
+        return self._tree.pids_ever() if self._tree is not None else frozenset()
+
+    @property
+    def rows(self) -> Mapping[int, ProcessRow]:
+        """The processes of the newest look."""
+        return self._tree.rows if self._tree is not None else {}
+
+    def sample(
+        self,
+        state: State,
+        attempt: AttemptRecord,
+        launch: LaunchReport | None,
+        now: float,
+        *,
+        late_s: float,
+        quiet: bool,
+    ) -> Sample:
+        """Look at everybody.
+
+        Args:
+            state: what is recorded; its members are ours though their parents may be gone.
+            attempt: the present one.
+            launch: what the keeper has reported.
+            now: the time of this look.
+            late_s: how much later than planned it comes.
+            quiet: the look before found no work: what is dear to read is read, too.
+        """
+        context = self._context
+        tree = self._seeded_tree(state, attempt, launch)
+        scan = read_slots(context.slot_dir) if context.slot_dir is not None else None
+        slots = {
+            reading.pid: reading
+            for reading in (scan.readings if scan is not None else ())
+            if reading.attempt == attempt.attempt
+        }
+        ours = bool(context.tasks.running & {"look", "evidence"})
+        look = tree.look(slots, now=now, thorough=state.kill is not None or attempt.ended)
+        return Sample(
+            at=now,
+            members=_without_our_stops(look.members) if ours else look.members,
+            cpu_s=look.cpu_s,
+            io_bytes=look.io_bytes,
+            tcp_bytes=self._tcp_bytes(look, quiet=quiet),
+            log_bytes=_log_bytes(context.directory.attempt(attempt.attempt)),
+            births=look.births,
+            deaths=look.deaths,
+            empty_looks=look.empty_looks,
+            keeper_alive=look.keeper_alive,
+            suspended_s=context.system.suspended_s(),
+            late_s=late_s,
+            ended=self._departures.look(look.members, now),
+            gpu=self._gpu_use(look, now),
+        )
+
+    def _gpu_use(self, look: TreeLook, now: float) -> GpuUse | None:
+        """Nobody is asked before something trains: most commands need no GPU."""
+        if self._gpus is None or not any(m.slot is not None for m in look.members):
+            return None
+        return self._gpus.read(now, {member.member.pid for member in look.members})
+
+    def _tcp_bytes(self, look: TreeLook, *, quiet: bool) -> int | None:
+        """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
+
+        A torchrun agent talks to its own store all the time (1.3 to 2.2 kB/s measured), and a rank
+        that waits in a rendezvous to the agent's (7 to 8): neither is a sign of life.
+        """
+        launchers = [s.member.pid for s in look.members if s.member.role in ("launcher", "keeper")]
+        pids = [s.member.pid for s in look.members if s.member.pid not in launchers]
+        if len(pids) > CHEAP_SOCKETS and not quiet:
+            return None
+        return self._context.system.tcp_bytes(pids, launchers)
+
+    def _seeded_tree(
+        self, state: State, attempt: AttemptRecord, launch: LaunchReport | None
+    ) -> ProcessTree:
+        """The tree's record, with the keeper and the root in it as soon as they are known.
+
+        Also before the keeper has reported: one that never does must be found and ended, too.
+        """
+        context = self._context
+        if self._tree is None:
+            self._tree = ProcessTree(context.system, token=attempt.token, scope=context.scope)
+            self._tree.seed(state.members)
+            self._departures.seed(state.rank_ends)
+        keeper = root = None
+        if launch is not None:
+            keeper, root = launch.keeper, launch.root
+        elif attempt.launched:
+            keeper, root = attempt.keeper, attempt.root
+        elif context.keeper is not None:
+            keeper = context.keeper.child.identity
+        if keeper is not None:
+            named = Member(pid=keeper.pid, start=keeper.start, role="keeper", name="keeper")
+            self._tree.seed((named,))
+        if root is not None:
+            ppid = keeper.pid if keeper is not None else 0
+            self._tree.seed((Member(pid=root.pid, start=root.start, role="other", ppid=ppid),))
+        return self._tree
+
+
+def _gpu_watch(context: Context) -> GpuWatch | None:
+    wanted = context.policy.detection.gpu
+    if wanted == "off" or (wanted == "auto" and not gpu.may_be_there()):
+        return None
+    return GpuWatch(context.children, gpu.command())
+
+
+def _without_our_stops(members: tuple[MemberSample, ...]) -> tuple[MemberSample, ...]:
+    """A tracing stop while our own py-spy is at work is no debugger of the user's."""
+    return tuple(
+        msgspec.structs.replace(member, state="S") if member.state == "t" else member
+        for member in members
+    )
+
+
+def _log_bytes(attempt_dir: Path) -> int:
+    """Size of all captured output, rotated parts included."""
+    total = 0
+    with suppress(OSError), os.scandir(attempt_dir) as entries:
+        for entry in entries:
+            if ".log" in entry.name:
+                total += entry.stat().st_size
+    return total

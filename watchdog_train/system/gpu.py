@@ -1,0 +1,212 @@
+"""NVIDIA GPUs through NVML, looked at by a process of its own.
+
+A call into a driver that has lost its GPU may never return and cannot be interrupted: whoever
+wants to know runs `python -I -m watchdog_train.system.gpu` with a deadline and reads JSON, one
+core.gpu.GpuReading a line. Nothing of NVML is ever imported elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.gpu import GpuDevice, GpuProcess, GpuReading, GpuXid
+
+MODULE = "watchdog_train.system.gpu"
+EVERY_S = 2.0
+MOST_DEVICES = 64
+MOST_PROCESSES = 64
+MOST_XIDS = 32
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of the Linux kernel's include/linux/proc_ns.h."""
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg")
+_SLOWED_BY = {
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x20: "heat",
+    0x40: "heat",
+    0x80: "power brake",
+}
+"""NVML's clocksEventReasons that slow work down; idle and chosen clocks are none."""
+
+
+def may_be_there() -> bool:
+    """Whether it is worth looking: an NVIDIA device and the library; nothing is imported."""
+    if importlib.util.find_spec("pynvml") is None:
+        return False
+    return sys.platform == "win32" or any(os.path.exists(path) for path in _DEVICE_FILES)
+
+
+def command(*, once: bool = False) -> list[str]:
+    """What starts a process that looks; -I as for all tasks of ours."""
+    return [sys.executable, "-I", "-m", MODULE, *(["--once"] if once else [])]
+
+
+class Looker:
+    """NVML, opened; every answer that the driver refuses is None.
+
+    Raises:
+        Exception: whatever NVML raises when there is no driver.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        nvml.nvmlInit()
+        self._nvml = nvml
+        count = min(nvml.nvmlDeviceGetCount(), MOST_DEVICES)
+        self._handles = [(index, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+        self._driver = _text(self._ask(nvml.nvmlSystemGetDriverVersion))
+        self._xids: deque[GpuXid] = deque(maxlen=MOST_XIDS)
+        self._events = self._register()
+
+    def reading(self) -> GpuReading:
+        """All devices now."""
+        self._take_xids()
+        return GpuReading(
+            devices=tuple(self._device(index, handle) for index, handle in self._handles),
+            xids=tuple(self._xids),
+            driver=self._driver,
+            foreign_pids=in_a_pid_namespace(),
+        )
+
+    def _ask(self, question: Any, *values: Any) -> Any:
+        try:
+            return question(*values)
+        except Exception:  # noqa: BLE001 - not supported, no permission, MIG: all mean unknown
+            return None
+
+    def _get(self, name: str, *values: Any) -> Any:
+        question = getattr(self._nvml, name, None)
+        return None if question is None else self._ask(question, *values)
+
+    def _device(self, index: int, handle: Any) -> GpuDevice:
+        nvml = self._nvml
+        util = self._get("nvmlDeviceGetUtilizationRates", handle)
+        memory = self._get("nvmlDeviceGetMemoryInfo", handle)
+        clock = getattr(nvml, "NVML_CLOCK_SM", 1)
+        mig = self._get("nvmlDeviceGetMigMode", handle)
+        reasons = self._get("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:
+            reasons = self._get("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        ecc = self._get("nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # uncorrected, volatile
+        return GpuDevice(
+            index=index,
+            uuid=_text(self._get("nvmlDeviceGetUUID", handle)),
+            name=_text(self._get("nvmlDeviceGetName", handle)),
+            util=_number(getattr(util, "gpu", None)),
+            power_w=_watts(self._get("nvmlDeviceGetPowerUsage", handle)),
+            power_limit_w=_watts(self._get("nvmlDeviceGetEnforcedPowerLimit", handle)),
+            memory_used_bytes=_whole(getattr(memory, "used", None)),
+            memory_total_bytes=_whole(getattr(memory, "total", None)),
+            clock_mhz=_number(self._get("nvmlDeviceGetClockInfo", handle, clock)),
+            clock_max_mhz=_number(self._get("nvmlDeviceGetMaxClockInfo", handle, clock)),
+            slowed_by=_slowed_by(_whole(reasons) or 0),
+            temperature_c=_number(self._get("nvmlDeviceGetTemperature", handle, 0)),
+            ecc_errors=_whole(ecc),
+            mig=bool(mig[0]) if isinstance(mig, (list, tuple)) and mig else None,
+            processes=self._processes(handle),
+        )
+
+    def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
+        found = self._get("nvmlDeviceGetComputeRunningProcesses", handle)
+        if not isinstance(found, (list, tuple)):
+            return None
+        return tuple(
+            GpuProcess(pid=int(one.pid), memory_bytes=_whole(getattr(one, "usedGpuMemory", None)))
+            for one in found[:MOST_PROCESSES]
+        )
+
+    # -- errors that the driver reports without being asked -----------------------------------
+    def _register(self) -> Any:
+        """Needs no rights, in contrast to the kernel's log; None where that cannot be had."""
+        nvml = self._nvml
+        events = self._get("nvmlEventSetCreate")
+        kind = getattr(nvml, "nvmlEventTypeXidCriticalError", None)
+        if events is None or kind is None:
+            return None
+        for _, handle in self._handles:
+            self._get("nvmlDeviceRegisterEvents", handle, kind, events)
+        return events
+
+    def _take_xids(self) -> None:
+        wait = getattr(self._nvml, "nvmlEventSetWait_v2", None)
+        if self._events is None or wait is None:
+            return
+        for _ in range(MOST_XIDS):
+            event = self._ask(wait, self._events, 0)
+            code = _whole(getattr(event, "eventData", None))
+            if code is None:
+                return
+            index = _whole(self._get("nvmlDeviceGetIndex", getattr(event, "device", None)))
+            self._xids.append(GpuXid(index=index, code=code))
+
+
+def in_a_pid_namespace() -> bool:
+    """Whether the driver, which knows the machine's pids, knows others than we do."""
+    with suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE
+    return False
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return value[:120] if isinstance(value, str) else None
+
+
+def _number(value: Any) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if usable and 0 <= value < 1e15 else None
+
+
+def _whole(value: Any) -> int | None:
+    """NVML says 2**64-1 for what it does not know."""
+    number = _number(value)
+    return int(number) if number is not None else None
+
+
+def _watts(value: Any) -> float | None:
+    number = _number(value)
+    return number / 1000 if number is not None else None
+
+
+def _slowed_by(reasons: int) -> tuple[str, ...]:
+    return tuple(sorted({name for bit, name in _SLOWED_BY.items() if reasons & bit}))
+
+
+def _write(reading: GpuReading) -> bool:
+    """Whether anybody still listens."""
+    try:
+        os.write(1, msgspec.json.encode(reading) + b"\n")
+    except OSError:
+        return False
+    return True
+
+
+def main() -> int:
+    """Look again and again until nobody listens any more."""
+    parser = argparse.ArgumentParser(prog="wtrain-gpu", description=__doc__)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--every", type=float, default=EVERY_S)
+    options = parser.parse_args()
+    try:
+        import pynvml  # type: ignore[import-untyped,unused-ignore]
+
+        looker = Looker(pynvml)
+    except Exception as error:  # noqa: BLE001 - no library, no driver, no rights: it is told
+        _write(GpuReading(problem=f"NVML: {type(error).__name__}: {error}"[:300]))
+        return 3
+    while _write(looker.reading()) and not options.once:
+        time.sleep(options.every)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
