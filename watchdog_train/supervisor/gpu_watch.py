@@ -6,6 +6,7 @@ Everything here returns at once. A driver that hangs costs us the GPU signals, a
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -89,7 +90,8 @@ class GpuWatch:
             self._child = self._children.spawn(
                 self._argv, name=CHILD, deadline_s=None, stdout=write_end
             )
-            os.set_blocking(read_end, False)
+            if sys.platform != "win32":
+                os.set_blocking(read_end, False)
         except OSError as error:
             os.close(read_end)
             self._fail(now, f"it cannot be asked: {error.strerror}")

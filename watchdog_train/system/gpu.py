@@ -39,10 +39,13 @@ _SLOWED_BY = {
 
 
 def may_be_there() -> bool:
-    """Whether it is worth looking: an NVIDIA device and the library; nothing is imported."""
+    """Whether it is worth looking: an NVIDIA device and the library; nothing is imported.
+
+    Not on Windows, where a pipe cannot be read without waiting.
+    """
     if importlib.util.find_spec("pynvml") is None:
         return False
-    return sys.platform == "win32" or any(os.path.exists(path) for path in _DEVICE_FILES)
+    return any(os.path.exists(path) for path in _DEVICE_FILES)
 
 
 def command(*, once: bool = False) -> list[str]:
