@@ -52,6 +52,16 @@ rank 1 is inside wandb.init for 5 min 12 s; rank 0 passed it after 2.0 s
 
 A plain loop without an optimizer counts as training after 8 backward passes.
 
+## Checkpoints of Lightning that hold classes
+
+Hyperparameters kept by `save_hyperparameters()` may be classes or objects, and such a file can run
+any code when it is loaded. Lightning 2.6 refuses it unless `fit(..., weights_only=False)` is said,
+and the hook says that only where this run has recorded the file as its own save and it is
+unchanged since, and where file and directory belong to this user and nobody else may write to
+them: whoever could change it could change the script as well. Any other is not handed over, the
+side file says why, and the training begins anew rather than fail at every restart. Lightning 2.1
+to 2.3 cannot load such a file with torch 2.6 or newer at all: the same is said and done.
+
 ## Several trainings in one script
 
 A checkpoint goes back only into the training it came from: the same directory, the same one of the

@@ -34,7 +34,7 @@ HOOKS = {
     ),
     "lightning.pytorch": ("lightning", "lightning", (2, 1), (3, 0), ("2.1.0", "2.6.6")),
     "pytorch_lightning": (
-        ("pytorch_lightning", "pytorch_lightning", (2, 0), (3, 0), ("2.0.0", "2.6.6"))
+        ("pytorch_lightning", "pytorch_lightning", (2, 0), (3, 0), ("2.0.0", "2.1.0", "2.6.6"))
     ),
     "accelerate.accelerator": ("accelerate", "accelerate", (1, 1), (2, 0), ("1.1.1", "1.15.0")),
     "datasets.arrow_dataset": ("datasets", "datasets", (2, 21), (6, 0), ("2.21.0", "5.2.0")),

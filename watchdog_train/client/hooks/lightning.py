@@ -10,7 +10,7 @@ import sys
 
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import milestones, notes, phases, resume, saves, slot
-from watchdog_train.client.hooks import lightning_saves, lightning_steps
+from watchdog_train.client.hooks import lightning_loading, lightning_saves, lightning_steps
 
 
 def arm(module):
@@ -30,7 +30,7 @@ def arm(module):
 def _trainer(name):
     trainer = sys.modules[name].Trainer
     trainer.__init__ = _init(trainer.__init__)
-    trainer.fit = _fit(trainer.fit)
+    trainer.fit = _fit(trainer.fit, name)
     trainer.save_checkpoint = _save_checkpoint(trainer.save_checkpoint)
 
 
@@ -70,9 +70,9 @@ def _init(original):
     return milestones.around("build Trainer", phases.like(__init__, original))
 
 
-def _fit(original):
+def _fit(original, package):
     def fit(self, *args, **kwargs):
-        args, kwargs = _begin(self, original, args, kwargs)
+        args, kwargs = _begin(self, original, package, args, kwargs)
         try:
             result = original(self, *args, **kwargs)
         finally:
@@ -83,7 +83,7 @@ def _fit(original):
     return phases.like(fit, original)
 
 
-def _begin(trainer, original, args, kwargs):
+def _begin(trainer, original, package, args, kwargs):
     """Count this training, and give it the checkpoint to go on from if it is the one."""
     try:
         if not slot.supervised:
@@ -96,32 +96,15 @@ def _begin(trainer, original, args, kwargs):
             given = trainer.ckpt_path
         home = lightning_saves.home_of(trainer)
         path = resume.checkpoint_for("lightning", home, slot.words[L.W_TRAIN_ORDINAL], given)
-        if path is None:
+        if path is None or not lightning_loading.prepare(bound, path, package):
             return args, kwargs
         bound.arguments["ckpt_path"] = path
-        _let_it_be_loaded(bound, path)
         replaced = bound.args[1:], bound.kwargs
         resume.injected()
     except Exception as error:
         notes.note("a training was not prepared: " + type(error).__name__)
         return args, kwargs
     return replaced
-
-
-def _let_it_be_loaded(bound, path):
-    """From 2.6 on fit() refuses checkpoints with hyperparameters of the user's own classes.
-
-    Only where the user has not decided, only for what this run's own training has written and
-    nobody has changed since, and only where the checkpoint could not be loaded otherwise.
-    """
-    if "weights_only" not in bound.signature.parameters:
-        return
-    if bound.arguments.get("weights_only") is not None or not resume.order().get("recorded"):
-        return
-    unsafe = sys.modules["torch"].serialization.get_unsafe_globals_in_checkpoint(path)
-    if unsafe:
-        bound.arguments["weights_only"] = False
-        notes.note("loaded with weights_only=False: the checkpoint holds " + str(unsafe)[:200])
 
 
 def _another_one():
