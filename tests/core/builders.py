@@ -82,6 +82,7 @@ def member(
     rank: int | None = None,
     waits_for_input: bool | None = False,
     ppid: int = KEEPER,
+    handles_sigterm: bool | None = None,
 ) -> MemberSample:
     """A member at one poll."""
     who = Member(pid=pid, start=pid + 1000, role=role, rank=rank, ppid=ppid, name=name)
@@ -92,13 +93,16 @@ def member(
         io_bytes=0,
         slot=slot,
         waits_for_input=waits_for_input,
+        handles_sigterm=handles_sigterm,
     )
 
 
-def rank(pid: int = ROOT, number: int = 0, *, state: str = "S", **of_slot: Any) -> MemberSample:
+def rank(
+    pid: int = ROOT, number: int = 0, *, state: str = "S", ppid: int = KEEPER, **of_slot: Any
+) -> MemberSample:
     """A rank process with its slot."""
     reading = slot(pid, rank=number, **of_slot)
-    return member(pid, "rank", state=state, slot=reading, rank=number)
+    return member(pid, "rank", state=state, slot=reading, rank=number, ppid=ppid)
 
 
 def keeper() -> MemberSample:

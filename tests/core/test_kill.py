@@ -10,18 +10,21 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, CleanUp, Record, Signal, Wait
 from watchdog_train.core.kill import SIGINT, SIGKILL, SIGSTOP, SIGTERM, begin, pursue
-from watchdog_train.core.model import MemberSample, ProcessId
+from watchdog_train.core.model import MemberSample, ProcessId, RankEnd
 from watchdog_train.core.policy import Stopping
 from watchdog_train.core.state import State
 
 STOPPING = Stopping()
 LAUNCHER, RANK0, RANK1, WORKER, HELPER = (
     b.member(b.ROOT, "launcher", name="torchrun"),
-    b.rank(11, 0),
-    b.rank(12, 1),
-    b.member(13, "worker", rank=0),
-    b.member(14, name="resource_tracker"),
+    b.rank(11, 0, ppid=b.ROOT),
+    b.rank(12, 1, ppid=b.ROOT),
+    b.member(13, "worker", rank=0, ppid=11),
+    b.member(14, name="resource_tracker", ppid=11),
 )
+SHELL = b.member(b.ROOT, name="bash", handles_sigterm=False)
+UV = b.member(b.ROOT, name="uv", handles_sigterm=True)
+TEE = b.member(15, name="tee", ppid=b.ROOT)
 TREE = (LAUNCHER, RANK0, RANK1, WORKER, HELPER)
 HUNG = (b.stall(), b.collecting(), b.collected())
 
@@ -68,7 +71,11 @@ def first(sequence: Any, state: State, *alive: MemberSample) -> tuple[str, int, 
         ("hang", (HELPER,), ("helpers", 0, ())),
         ("hang", (), ("keeper", 0, ())),
         ("stop", TREE, ("root", SIGTERM, (10,))),
-        ("stop", TREE[1:], ("terminate", SIGTERM, (11, 12))),
+        ("stop", TREE[1:], ("root", SIGTERM, (11, 12))),  # a shell that has died of the signal
+        ("stop", (SHELL, RANK0, RANK1, TEE), ("root", SIGTERM, (11, 12))),
+        ("stop", (UV, RANK0), ("root", SIGTERM, (10,))),
+        ("stop", (SHELL, TEE), ("root", SIGTERM, (10,))),  # after the training, or without one
+        ("stop", (TEE,), ("terminate", SIGTERM, (15,))),
         ("now", TREE, ("freeze", SIGSTOP, (10,))),
         ("now", TREE[1:], ("kill", SIGKILL, (11, 12, 13))),
         ("sweep", TREE[1:], ("terminate", SIGTERM, (11, 12, 13))),
@@ -139,6 +146,32 @@ def test_ctrl_c_reaches_the_group_as_ctrl_c() -> None:
     action = begin("stop", b.running(b.stop()), b.sample(0.0, *TREE), "stop")
     assert isinstance(action, Signal)
     assert (action.signal, action.group) == (SIGTERM, False)
+
+
+def test_a_wrapper_hears_of_it_when_the_training_has_ended() -> None:
+    """A script that goes on with its next command is ended; one that ends by itself is not."""
+    told = (b.stop(), *entered("root", SIGTERM, 11, sequence="stop"))
+    assert isinstance(next_one(*told, alive=(SHELL, RANK0), at=59.0), Wait)
+    end = RankEnd(pid=11, start=1011, rank=0, world_size=1, step=9, phase="train", at=3.0)
+    assert isinstance(next_one(*told, alive=(SHELL, TEE), at=7.9, ended=(end,)), Wait)
+    late = next_one(*told, alive=(SHELL, TEE), at=8.0, ended=(end,))
+    assert signal(late) == ("root", SIGTERM, (10,))
+    over = next_one(*told, alive=(), at=3.0, ended=(end,), empty_looks=2)
+    assert signal(over) == ("keeper", 0, ())
+
+
+def test_ctrl_c_through_a_wrapper() -> None:
+    """The group first, then ranks that may be outside of it (behind `timeout` in a script)."""
+    action = begin("stop", b.running(b.stop(code=130)), b.sample(0.0, TEE, RANK0, SHELL), "Ctrl-C")
+    assert isinstance(action, Signal)
+    assert ([target.pid for target in action.targets], action.group) == ([10, 11], True)
+
+
+def test_what_a_dead_shell_has_left_gets_the_rest_of_the_grace() -> None:
+    """Ctrl-C ends a shell that waits for a command of its background, which ignores it."""
+    told = (b.stop(), *entered("terminate", SIGTERM, 11, sequence="stop"))
+    assert isinstance(next_one(*told, alive=(RANK0,), at=59.9), Wait)
+    assert signal(next_one(*told, alive=(RANK0,), at=60.0)) == ("kill", SIGKILL, (11,))
 
 
 @pytest.mark.parametrize(("at", "stage"), [(59.9, None), (60.0, "freeze")])

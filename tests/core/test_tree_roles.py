@@ -45,6 +45,9 @@ class Processes:
     def waits_for_input(self, pid: int) -> None:
         return None
 
+    def handles_signal(self, pid: int, signal_number: int) -> bool:
+        return pid % 2 == 0
+
 
 def roles(parents: Mapping[int, int], *slots: SlotReading) -> dict[int, tuple[str, int | None]]:
     """Role and rank by pid, of a tree whose root is 10."""
@@ -129,3 +132,15 @@ def test_roles(name: str) -> None:
     """The parent of spawned ranks is a launcher; what a rank has started is no rank."""
     parents, slots, expected = TREES[name]
     assert roles(parents, *slots) == expected
+
+
+def test_who_wraps_a_rank_is_asked_for_its_handler() -> None:
+    """Shells above a rank, and nobody else: it is read at every look."""
+    tree = ProcessTree(Processes({10: 9, 11: 10, 12: 11, 13: 12, 14: 10}), token="t", scope="s")  # type: ignore[arg-type]
+    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    slots = {12: rank(12, 0, None)}
+    for now in (1.0, 2.0):
+        look = tree.look(slots, now=now)
+    assert {one.member.pid: one.handles_sigterm for one in look.members} == {
+        10: True, 11: False, 12: None, 13: None, 14: None,
+    }  # fmt: skip

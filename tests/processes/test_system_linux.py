@@ -230,6 +230,7 @@ def test_unknown_is_said(start: Started) -> None:
     pid = start("sleep", "60").pid
     assert portable.waits_for_input(pid) is None
     assert portable.handles_signal(pid, signal.SIGTERM) is None
+    assert portable.ignores_signal(pid, signal.SIGTERM) is None
     assert portable.tcp_bytes([pid]) is None
     assert portable.suspended_s() is None
     assert portable.boot_id() is None
@@ -385,9 +386,10 @@ def test_other_sleeps_do_not_wait_for_input(linux: LinuxSystem, start: Started) 
 
 
 def test_handled_signals(linux: LinuxSystem, start: Started) -> None:
-    """SigCgt tells which signals a process handles."""
+    """SigCgt and SigIgn tell which signals a process handles and ignores."""
     program = (
         "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n"
+        "signal.signal(signal.SIGUSR2, signal.SIG_IGN)\n"
         "print('ready', flush=True)\ntime.sleep(60)"
     )
     process = start(PYTHON, "-c", program, stdout=subprocess.PIPE)
@@ -395,6 +397,9 @@ def test_handled_signals(linux: LinuxSystem, start: Started) -> None:
     process.stdout.readline()
     assert linux.handles_signal(process.pid, signal.SIGUSR1) is True
     assert linux.handles_signal(process.pid, signal.SIGUSR2) is False
+    assert linux.ignores_signal(process.pid, signal.SIGUSR2) is True
+    assert linux.ignores_signal(process.pid, signal.SIGUSR1) is False
+    assert linux.process_group(process.pid) == os.getpgid(process.pid)
 
 
 def test_tcp_bytes_count_what_arrives_and_never_shrink(linux: LinuxSystem, start: Started) -> None:

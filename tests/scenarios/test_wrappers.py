@@ -1,8 +1,13 @@
-"""A training started by a shell script: watched, ended as a whole, resumed through `"$@"`."""
+"""A training behind a shell script or another wrapper: watched, resumed, stopped, ended."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,40 +17,275 @@ from tests.scenarios.checks import (
     assert_log_is_sound,
     assert_tree_is_gone,
 )
-from tests.support import program_command, run_wtrain, write_fast_config
+from tests.support import (
+    EXAMPLES,
+    PROGRAMS,
+    CompletedRun,
+    RunningWtrain,
+    bin_path,
+    program_command,
+    run_wtrain,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
-TRAIN = shlex.join(program_command("loader_sleep.py"))
-SCRIPTS = {
-    "a pipe and a last word": f'set -o pipefail\n{TRAIN} "$@" | tee -a log.txt && echo done\n',
-    "exec": f'export OMP_NUM_THREADS=1\nexec {TRAIN} "$@"\n',
-    "env and nice": f'nice -n 1 env EXTRA=1 {TRAIN} "$@"\n',
+RESUME = ("--resume-arg", "--resume {checkpoint}")
+Wrap = Callable[[Path, Sequence[str]], list[str]]
+"""Directory and command -> the command behind a wrapper; arguments at the end reach the command."""
+
+
+def script(text: str) -> Wrap:
+    """`bash run.sh`, in which COMMAND stands for the training."""
+
+    def wrap(cwd: Path, command: Sequence[str]) -> list[str]:
+        (cwd / "run.sh").write_text(text.replace("COMMAND", shlex.join(command)))
+        return ["bash", "run.sh"]
+
+    return wrap
+
+
+def before(*words: str) -> Wrap:
+    """A program that is put before the command."""
+    return lambda _cwd, command: [*words, *command]
+
+
+def uv_run(_cwd: Path, command: Sequence[str]) -> list[str]:
+    return [str(bin_path("uv")), "run", "--no-project", "--offline", *command]
+
+
+def conda_run(*options: str) -> Wrap:
+    """A stand-in of that name: it starts a bash script which runs the command as its child."""
+
+    def wrap(cwd: Path, command: Sequence[str]) -> list[str]:
+        conda = cwd / "bin" / "conda"
+        conda.parent.mkdir(exist_ok=True)
+        like = shlex.join([sys.executable, str(PROGRAMS / "conda_like.py")])
+        conda.write_text(f'#!/bin/sh\nexec {like} "$@"\n')
+        conda.chmod(0o755)
+        return [str(conda), "run", "-n", "training", *options, *command]
+
+    return wrap
+
+
+def make(cwd: Path, command: Sequence[str]) -> list[str]:
+    """Arguments reach a recipe as a variable of make."""
+    (cwd / "Makefile").write_text(f"train:\n\t{shlex.join(command)} $(ARGS)\n")
+    return ["make", "train"]
+
+
+WRAPPERS: dict[str, Wrap] = {
+    "script": script('COMMAND "$@"\n'),
+    "script-goes-on": script('COMMAND "$@" && echo after\n'),
+    "script-exec": script('export OMP_NUM_THREADS=1\nexec COMMAND "$@"\n'),
+    "script-pipeline": script('set -o pipefail\nCOMMAND "$@" | tee -a log.txt\n'),
+    "script-background": script('COMMAND "$@" &\nwait $!\n'),
+    "script-timeout": script('nice -n 1 env EXTRA=1 timeout 1000 COMMAND "$@"\n'),
+    "sh-c": lambda _cwd, command: ["sh", "-c", f'true && {shlex.join(command)} "$@"', "sh"],
+    "uv-run": uv_run,
+    "conda-run": conda_run(),
+    "conda-run-live": conda_run("--no-capture-output"),
+    "time": before("time"),
+    "nohup": before("nohup"),
+    "nice-env-stdbuf": before("nice", "-n", "1", "env", "EXTRA=1", "stdbuf", "-oL"),
+    "timeout": before("timeout", "1000"),
+    "make": make,
+}
+
+
+def each(*fast: str, names: Sequence[str] = tuple(WRAPPERS)) -> list[object]:
+    """Parameters for the wrappers that this machine has; all but some in the slow tier."""
+    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in names]
+
+
+def wrapped(name: str, cwd: Path, *command: str) -> list[str]:
+    cwd.mkdir(parents=True, exist_ok=True)
+    words = WRAPPERS[name](cwd, command)
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"{words[0]} is not installed")
+    return words
+
+
+@pytest.mark.timeout(190)
+@pytest.mark.parametrize("name", each())
+def test_a_hang(name: str, tmp_path: Path) -> None:
+    """The rank is known as one, the whole tree is ended, and the path arrives at the rank."""
+    config = write_fast_config(tmp_path)
+    command = wrapped(name, tmp_path, *program_command("loader_sleep.py"))
+    resume = ("--resume-arg", "ARGS=--resume={checkpoint}") if name == "make" else RESUME
+    run = run_wtrain(
+        *("run", "--config", str(config), *resume, "--", *command), cwd=tmp_path, timeout_s=180
+    )
+    run.check(0)
+    assert_log_is_sound(run)
+    assert_evidence_came_first(run)
+    assert_tree_is_gone(run)
+    processes = run.only("evidence_collected")["processes"]
+    roles = [process["role"] for process in processes if process["role"] != "other"]
+    assert sorted(roles) == ["rank", "worker", "worker"], run.describe()
+    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
+    assert "finished step=40" in run.stdout, run.describe()
+    assert not run.of_type("orphans_found"), run.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(190)
+@pytest.mark.parametrize(
+    "name", ["script", "conda-run", "uv-run", "time", "nohup", "nice-env-stdbuf", "timeout"]
+)
+def test_accelerate_behind_it(name: str, tmp_path: Path) -> None:
+    """Launcher and rank are told apart behind each of them."""
+    config = write_fast_config(tmp_path)
+    launch = (str(bin_path("accelerate")), "launch", "--cpu", "--num_processes=1")
+    launch = (*launch, "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no")
+    program = str(PROGRAMS / "accelerate_loop.py")
+    command = wrapped(name, tmp_path, *launch, program)
+    run = run_wtrain(
+        *("run", "--config", str(config), *RESUME, "--", *command), cwd=tmp_path, timeout_s=180
+    )
+    run.check(0)
+    assert_evidence_came_first(run)
+    assert_tree_is_gone(run)
+    processes = run.only("evidence_collected")["processes"]
+    roles = [process["role"] for process in processes if process["role"] != "other"]
+    assert sorted(roles) == ["launcher", "rank"], run.describe()
+    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
+
+
+CODES = {"make": 2}
+"""make has one exit code for every failure of a recipe."""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", each("script-goes-on"))
+def test_its_exit_code_is_passed_on(name: str, tmp_path: Path) -> None:
+    """A failure stays one, with its number, and the failed command's words arrive."""
+    fail = (sys.executable, "-c", "import sys; print('last words', file=sys.stderr); sys.exit(7)")
+    command = wrapped(name, tmp_path, *fail)
+    run = run_wtrain("run", "--on-crash", "stop", "--", *command, cwd=tmp_path, timeout_s=50)
+    run.check(CODES.get(name, 7))
+    assert "last words" in run.stderr, run.describe()
+    assert_tree_is_gone(run)
+
+
+SWALLOWS: dict[str, Wrap] = {
+    "a script without its arguments": script("COMMAND\n"),
+    "sh -c": lambda _cwd, command: ["sh", "-c", shlex.join(command) + " && true"],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("script", [next(iter(SCRIPTS))])
-def test_a_hang_inside_a_shell_script(tmp_path: Path, script: str) -> None:
-    """The rank below the shell is dumped, the whole tree is ended, the path arrives at the rank."""
+@pytest.mark.parametrize("name", list(SWALLOWS))
+def test_a_wrapper_that_swallows_the_argument(name: str, tmp_path: Path) -> None:
+    """No resume is claimed: that training began again is in the events and in the warning."""
     config = write_fast_config(tmp_path)
-    (tmp_path / "run.sh").write_text(SCRIPTS[script])
-    options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
-    run = run_wtrain("run", *options, "--", "bash", "run.sh", cwd=tmp_path, timeout_s=140)
+    program = program_command("crash_at_step.py", "exit", "--steps", "60")
+    command = SWALLOWS[name](tmp_path, program)
+    run = run_wtrain(
+        *("run", "--config", str(config), *RESUME, "--", *command), cwd=tmp_path, timeout_s=140
+    )
     run.check(0)
+    assert run.of_type("checkpoint_chosen"), run.describe()
+    (verified,) = run.of_type("resume_verified")
+    assert not verified["ok"], run.describe()
+    assert "did not load it" in verified["why"]
+    assert "the checkpoint was not loaded" in run.only("run_finished")["warning"]
+
+
+def start(cwd: Path, name: str, *program: str) -> RunningWtrain:
+    """A healthy training behind a wrapper that has taken its first step."""
+    config = write_fast_config(cwd)
+    running = start_wtrain(
+        *("run", "--config", str(config), "--", *wrapped(name, cwd, *program)), cwd=cwd
+    )
+    running.wait_for("first_step", 90)
+    return running
+
+
+def stop(running: RunningWtrain, way: str) -> CompletedRun:
+    """By Ctrl-C or `wtrain stop`; nothing may be left of either."""
+    if way == "ctrl-c":
+        running.send(signal.SIGINT)
+    else:
+        run_wtrain("stop", cwd=running.cwd).check(0)
+    run = running.result(90).check(130 if way == "ctrl-c" else 77)
     assert_log_is_sound(run)
-    assert_evidence_came_first(run)
     assert_tree_is_gone(run)
-    roles = [process["role"] for process in run.only("evidence_collected")["processes"]]
-    assert roles.count("rank") == 1, roles
-    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
-    assert "finished step=40" in run.stdout, run.describe()
+    assert len(run.of_type("attempt_launched")) == 1, run.describe()
+    return run
+
+
+WAYS = pytest.mark.parametrize("way", ["stop", "ctrl-c"])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize("script", list(SCRIPTS)[1:])
-def test_a_hang_inside_other_shell_scripts(tmp_path: Path, script: str) -> None:
-    """The same behind exec, and behind programs that exec."""
-    test_a_hang_inside_a_shell_script(tmp_path, script)
+@WAYS
+@pytest.mark.timeout(190)
+@pytest.mark.parametrize("name", ["script", "conda-run", "uv-run", "make"])
+def test_a_trainer_saves_at_the_next_step(name: str, way: str, tmp_path: Path) -> None:
+    """It is asked through the page, which no wrapper stands before; nobody is signalled."""
+    example = str(EXAMPLES / "hf_trainer.py")
+    run = stop(start(tmp_path, name, *program_command(example, "--epochs", "500")), way)
+    assert not run.of_type("signalled"), run.describe()
+    assert run.of_type("save_proven"), run.describe()
+    assert run.only("run_finished")["warning"] is None, run.describe()
+
+
+SIGNALLED = ("script", "script-pipeline", "script-background", "script-timeout", "sh-c", "uv-run")
+SIGNALLED += ("conda-run", "time", "nohup", "timeout", "make")
+TERM_FOR_INT = ("script-background",)
+"""A shell lets what it starts in its background ignore Ctrl-C."""
+
+
+@WAYS
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", each(names=SIGNALLED))
+def test_a_script_that_saves_on_a_signal(name: str, way: str, tmp_path: Path) -> None:
+    """The word reaches it, and it has its whole grace, whatever the wrapper does meanwhile."""
+    run = stop(start(tmp_path, name, *program_command("saves_when_told.py")), way)
+    told = "SIGINT" if way == "ctrl-c" and name not in TERM_FOR_INT else "SIGTERM"
+    assert [path.name for path in tmp_path.glob("saved-*")] == [f"saved-{told}"], run.describe()
+    assert 9 not in [event["signal"] for event in run.of_type("signalled")], run.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_script_with_a_trap_decides_itself(tmp_path: Path) -> None:
+    """What handles SIGTERM for its training is told, and the training is not."""
+    text = "trap 'touch trapped; kill -INT $child' TERM\nCOMMAND &\nchild=$!\nwait $child\nwait\n"
+    WRAPPERS["trap"] = script("enable -n true 2>/dev/null\n" + text)
+    running = start(tmp_path, "trap", *program_command("asks_to_stop.py", "--deaf"))
+    run = stop(running, "stop")
+    assert (tmp_path / "trapped").exists(), run.describe()
+
+
+@pytest.mark.slow
+@WAYS
+@pytest.mark.timeout(120)
+def test_a_script_that_goes_on_after_its_training(way: str, tmp_path: Path) -> None:
+    """A loop that starts the training for ever is ended with it."""
+    WRAPPERS["loop"] = script("while true; do COMMAND; done\n")
+    run = stop(start(tmp_path, "loop", *program_command("saves_when_told.py")), way)
+    assert list(tmp_path.glob("saved-*")), run.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_wrapper_that_is_killed(tmp_path: Path) -> None:
+    """The training behind it is ended before the next attempt, and is no orphan."""
+    config = write_fast_config(tmp_path)
+    command = wrapped(
+        "script", tmp_path, *program_command("crash_at_step.py", "exit", "--at", "4000")
+    )
+    running = start_wtrain(*("run", "--config", str(config), *RESUME, "--", *command), cwd=tmp_path)
+    running.wait_for("first_step", 60)
+    wait_until(lambda: list(tmp_path.glob("checkpoints/*.pt")), 60, "a checkpoint")
+    os.kill(running.wait_for("attempt_launched", 1)["pid"], signal.SIGKILL)
+    second = running.wait_for("attempt_launched", 60, lambda event: event["attempt"] == 2)
+    gone = running.wait_for("tree_gone", 1)
+    assert gone["seq"] < second["seq"]
+    running.send(signal.SIGINT)
+    assert_tree_is_gone(running.result(60))

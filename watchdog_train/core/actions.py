@@ -148,7 +148,7 @@ class Signal(Value, frozen=True, kw_only=True):
     """0: nothing is sent, the stage only waits."""
     why: str
     group: bool = False
-    """To the process group that the only target leads (Ctrl-C)."""
+    """Targets that lead a process group get it with their group (Ctrl-C)."""
 
 
 class AskStop(Value, frozen=True, kw_only=True):

@@ -78,8 +78,11 @@ def signalling(state: State, event: e.Signalling) -> State:
 
 
 def signalled(state: State, event: e.Signalled) -> State:
-    """Only the deed counts: a supervisor may have died between its intent and the signal."""
+    """Only the deed counts: a supervisor may have died between its intent and the signal.
+
+    Which signal it was does not: what ignores Ctrl-C gets SIGTERM instead.
+    """
     target = ProcessId(event.pid, event.start)
-    if state.kill is None or state.kill.signal != event.signal or target in state.kill.targets:
+    if state.kill is None or not state.kill.signal or target in state.kill.targets:
         return state
     return _replace(state, kill=_replace(state.kill, targets=(*state.kill.targets, target)))

@@ -45,6 +45,10 @@ CHASED: tuple[KillStage, ...] = ("root", "terminate", "kill", "launchers")
 """Stages that also signal who has not been signalled yet: newcomers, and those whom a supervisor
 that died between its intent and its deed has left out."""
 
+WRAPPER_S = 5.0
+"""A shell whose training has ended may do this long what comes after it: `conda run` prints all
+that it has captured, a script copies its results."""
+
 LOOK_AGAIN_S = 0.05
 """Between looks while a tree is going away."""
 
@@ -96,8 +100,13 @@ def pursue(
     deadline = kill.stage_mono + _limit_s(kill.stage, stopping)
     if kill.stage == "ask" and ask_until is not None:
         deadline = ask_until
+    if kill.stage == "terminate" and kill.sequence == "stop" and state.stop is not None:
+        # A shell that died of the signal has left its training the rest of the time to save.
+        deadline = max(deadline, state.stop.mono + stopping.grace_s)
     if targets and now < deadline:
         newcomers = tuple(target for target in targets if target not in kill.targets)
+        if kill.stage == "root" and now < _wrapped_until(sample):
+            newcomers = tuple(one for one in newcomers if one != _root(state))
         if newcomers and kill.signal and kill.stage in CHASED:
             return Signal(
                 sequence=kill.sequence,
@@ -155,24 +164,36 @@ def _root_signal(state: State) -> int:
     return SIGINT if state.stop is not None and state.stop.exit_code == 128 + SIGINT else SIGTERM
 
 
+def _root(state: State) -> ProcessId | None:
+    return state.attempt.root if state.attempt is not None else None
+
+
+def _wrapped_until(sample: Sample) -> float:
+    """Until when a wrapper is left alone: for a moment after the last rank."""
+    return max((end.at + WRAPPER_S for end in sample.ended), default=0.0)
+
+
 def _targets(
     sequence: KillSequence, stage: KillStage, alive: tuple[MemberSample, ...], state: State
 ) -> tuple[ProcessId, ...]:
-    attempt = state.attempt
-    root = attempt.root if attempt is not None else None
+    root = _root(state)
     launchers = [m for m in alive if m.member.role == "launcher"]
     helpers = [m for m in alive if m.member.name in HELPERS]
     others = [m for m in alive if m not in launchers and m not in helpers]
     chosen: list[MemberSample] = []
     match stage:
-        case "ask" | "root":
+        case "ask":
             chosen = [m for m in alive if m.member.identity == root]
+        case "root":
+            chosen = _first_to_hear(alive, root, _root_signal(state))
         case "freeze":
             chosen = launchers
         case "terminate":
             ranks = [m for m in others if m.member.role == "rank"]
-            # Without heartbeats nobody is known as a rank: the root gets the word.
+            # Without heartbeats nobody is known as a rank: the root gets the word, and what a
+            # dead root has left.
             rest = [m for m in others if m.member.identity == root]
+            rest = rest or (others if sequence == "stop" else [])
             chosen = others if sequence == "sweep" else ranks or rest
         case "kill":
             chosen = others
@@ -181,6 +202,35 @@ def _targets(
         case "launchers" | "keeper":
             chosen = list(alive)
     return tuple(m.member.identity for m in chosen)
+
+
+def _first_to_hear(
+    alive: tuple[MemberSample, ...], root: ProcessId | None, signal: int
+) -> list[MemberSample]:
+    """Whom a user's stop is told: the training itself, or what handles it on its behalf.
+
+    A shell, `conda run` or `time` that is sent SIGTERM dies of it at once, and the training behind
+    it learns nothing. So such a wrapper is passed over, and ends when the training has ended; one
+    that handles SIGTERM (`uv run`, `timeout`, a script with a trap) decides itself what it means.
+    Ctrl-C goes to the root's group as from a terminal, and to trainings outside of that group.
+    """
+    roots = [m for m in alive if m.member.identity == root]
+    by_pid = {m.member.pid: m for m in alive}
+    chosen: dict[ProcessId, MemberSample] = {}
+    for member in alive:
+        if member.member.role not in ("launcher", "rank"):
+            continue
+        told, seen = member, {member.member.pid}
+        above = by_pid.get(member.member.ppid)
+        while above is not None and above.member.pid not in seen:
+            seen.add(above.member.pid)
+            handles = signal == SIGTERM and above.handles_sigterm
+            if above.member.role in ("launcher", "rank") or handles:
+                told = above
+            above = by_pid.get(above.member.ppid)
+        chosen[told.member.identity] = told
+    first = {m.member.identity: m for m in roots if signal == SIGINT}
+    return list((first | chosen).values()) or roots
 
 
 def _limit_s(stage: KillStage, stopping: Stopping) -> float:

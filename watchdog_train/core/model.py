@@ -152,6 +152,8 @@ class MemberSample(Value, frozen=True, kw_only=True):
     slot: SlotReading | None
     waits_for_input: bool | None = None
     """Blocked reading a terminal or stdin; None where the system does not tell."""
+    handles_sigterm: bool | None = None
+    """Of a wrapper: a process without heartbeat above a launcher or rank; None: not looked up."""
 
 
 class RankEnd(Value, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal as signals
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from watchdog_train.core.track import judged
 from watchdog_train.evidence.request import EvidenceRequest, write_private
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.deliver import deliver
 from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
@@ -293,23 +293,8 @@ class Performer:
         )
         if action.signal == 0:
             return
-        system = self._context.system
         roles = {s.member.identity: s.member.role for s in observation.sample.members}
-        for target in action.targets:
-            if action.group:
-                result = system.send_signal_to_group(target, action.signal)
-            else:
-                if action.signal == signals.SIGTERM and hasattr(signals, "SIGCONT"):
-                    # A stopped process does not act on SIGTERM.
-                    system.send_signal(target, signals.SIGCONT)
-                result = system.send_signal(target, action.signal)
-            yield e.Signalled(
-                pid=target.pid,
-                start=target.start,
-                signal=action.signal,
-                role=roles.get(target, "other"),
-                result=result,
-            )
+        yield from deliver(action, roles, self._context.system)
 
     def _clean_up(self) -> e.TreeGone:
         """Remove what a killed tree of torch leaves: only names that carry a pid of ours.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from signal import SIGTERM
 
 from watchdog_train.client import layout
 from watchdog_train.core.command_line import starts_ranks
@@ -160,6 +161,7 @@ class ProcessTree:
     ) -> tuple[MemberSample, ...]:
         samples = []
         spawning = self._spawning(slots)
+        wrappers = self._wrappers()
         for identity, member in list(self._members.items()):
             row = rows.get(identity.pid)
             if row is None or row.identity != identity:
@@ -181,6 +183,9 @@ class ProcessTree:
                     io_bytes=row.io_bytes,
                     slot=slot,
                     waits_for_input=self._system.waits_for_input(identity.pid) if asks else None,
+                    handles_sigterm=self._system.handles_signal(identity.pid, SIGTERM)
+                    if identity in wrappers and slot is None
+                    else None,
                 )
             )
         return tuple(samples)
@@ -237,6 +242,16 @@ class ProcessTree:
             seen.add(above.pid)
             yield above
             above = by_pid.get(above.ppid)
+
+    def _wrappers(self) -> frozenset[ProcessId]:
+        """What stands above a launcher or rank: shells, `uv run`, `time`; the keeper is no such."""
+        return frozenset(
+            above.identity
+            for member in self._members.values()
+            if member.role in ("launcher", "rank")
+            for above in self._ancestors(member)
+            if above.role == "other"
+        )
 
     def _spawning(self, slots: Mapping[int, SlotReading]) -> frozenset[int]:
         """Scripts that are no rank themselves but have started the ranks.

@@ -141,8 +141,17 @@ class LinuxSystem:
 
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
         """By the mask of caught signals."""
-        field = proc_files.status_field(pid, "SigCgt")
-        return bool(int(field, 16) >> (signal_number - 1) & 1) if field else None
+        return _in_mask(pid, "SigCgt", signal_number)
+
+    def ignores_signal(self, pid: int, signal_number: int) -> bool | None:
+        """By the mask of ignored signals."""
+        return _in_mask(pid, "SigIgn", signal_number)
+
+    def process_group(self, pid: int) -> int | None:
+        """As the kernel says."""
+        with suppress(ProcessLookupError, PermissionError):
+            return os.getpgid(pid)
+        return None
 
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """By a pidfd, which costs a descriptor."""
@@ -240,6 +249,11 @@ class LinuxSystem:
 
 def _exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
+
+
+def _in_mask(pid: int, mask: str, signal_number: int) -> bool | None:
+    field = proc_files.status_field(pid, mask)
+    return bool(int(field, 16) >> (signal_number - 1) & 1) if field else None
 
 
 def _deliver(handle: int, pid: int, signal_number: int, *, to_group: bool) -> None:

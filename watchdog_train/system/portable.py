@@ -115,6 +115,18 @@ class PortableSystem:
         del pid, signal_number
         return None
 
+    def ignores_signal(self, pid: int, signal_number: int) -> bool | None:
+        """Unknown: no portable way to ask."""
+        del pid, signal_number
+        return None
+
+    def process_group(self, pid: int) -> int | None:
+        """As the kernel says; Windows has no such number."""
+        if sys.platform != "win32":
+            with suppress(ProcessLookupError, PermissionError):
+                return os.getpgid(pid)
+        return None
+
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """Unknown: psutil asks for the status of children only."""
         del who

@@ -60,6 +60,12 @@ class ProcessSystem(Protocol):
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
         """Whether the process has installed a handler (SigCgt)."""
 
+    def ignores_signal(self, pid: int, signal_number: int) -> bool | None:
+        """Whether the process has it ignored (SigIgn)."""
+
+    def process_group(self, pid: int) -> int | None:
+        """The pid of its group's leader; None where there are no groups, or no such process."""
+
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """Hold on to this very process, to learn how it ends; None where that cannot be."""
 
