@@ -25,8 +25,9 @@ from tests.checkpoint_samples import (
     torch_zip,
     write_files,
 )
-from watchdog_train.checkpoints import dcp, pickle_data
-from watchdog_train.checkpoints.files import DamagedError, UnreadableError
+from watchdog_train.checkpoints import dcp
+from watchdog_train.checkpoints.files import DamagedError
+from watchdog_train.core import pickle_data
 
 REAL_SAVES = """
 import sys
@@ -170,7 +171,7 @@ def test_a_pickle_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_any_bytes_are_answered(data: bytes) -> None:
     """Garbage is damaged or unreadable, and nothing else is raised."""
     for content in (data, pickle.dumps({"a": [1, 2, (3,)]})[:-2] + data):
-        with contextlib.suppress(DamagedError, UnreadableError):
+        with contextlib.suppress(pickle_data.DamagedPickleError, pickle_data.UnreadablePickleError):
             pickle_data.read(content)
 
 

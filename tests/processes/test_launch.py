@@ -376,6 +376,15 @@ def test_environment_of_a_first_attempt() -> None:
     assert env[layout.ENV_NO_PTRACER] == "1", "the user's own choice"
     assert layout.ENV_RESUME_FROM not in env
     assert layout.ENV_RESUME_HOOK not in env
+    assert env["TORCH_FR_BUFFER_SIZE"] == "2000"
+    assert env["TORCH_FR_DUMP_TEMP_FILE"] == "/runs/run-1/attempts/0001/flight-recorder-rank"
+
+
+def test_the_users_own_recorder_settings_stay() -> None:
+    """Also under the names of older torch: 2.13 warns when it meets both."""
+    own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "5", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/tmp/x"}
+    env = environment_of(plan_of("x"), own)
+    assert not {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"} & env.keys()
 
 
 @pytest.mark.parametrize("via", ["hook", "env"])

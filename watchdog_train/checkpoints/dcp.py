@@ -11,7 +11,6 @@ import re
 import zipfile
 from typing import Any
 
-from watchdog_train.checkpoints import pickle_data
 from watchdog_train.checkpoints.files import (
     DamagedError,
     Listing,
@@ -28,6 +27,7 @@ from watchdog_train.checkpoints.formats import (
     directory_candidate,
 )
 from watchdog_train.checkpoints.torch_zip import BoundedReads
+from watchdog_train.core import pickle_data
 from watchdog_train.core.model import Value
 
 NAME = "dcp"
@@ -120,8 +120,10 @@ def read_stored(path: str) -> tuple[Stored, ...]:
     """
     try:
         value = pickle_data.read(read_capped(path, _METADATA_CAP_BYTES))
-    except DamagedError as error:
+    except pickle_data.DamagedPickleError as error:
         raise DamagedError(f"{WITNESS}: {error}") from error
+    except pickle_data.UnreadablePickleError as error:
+        raise UnreadableError(f"{WITNESS}: {error}") from error
     state = value.state if isinstance(value, pickle_data.Made) else None
     pieces = state.get("storage_data") if state is not None else None
     if not isinstance(pieces, dict):

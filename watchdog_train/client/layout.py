@@ -111,6 +111,10 @@ C_DUMP_BASE = 6
 SLOT_SUFFIX = ".slot"
 NOTE_SUFFIX = ".note.json"
 DUMP_SUFFIX = ".dump.txt"
+# torch's worker server of a rank listens here: the slot directory is private.
+SOCKET_SUFFIX = ".sock"
+# In the attempt's folder; NCCL appends the rank.
+RECORDER_PREFIX = "flight-recorder-rank"
 # Ranks of one machine agree here on the step at which a request is acted on (see agree.py).
 AGREE_PREFIX = "agree-"
 
@@ -140,4 +144,5 @@ ENV_RESUME_HOOK = "WTRAIN_RESUME_HOOK"
 ENV_ATTEMPT_DIR = "WTRAIN_ATTEMPT_DIR"  # where the client appends saves.<pid>.jsonl
 # JSON list by local rank: {stream: where that rank may write}; only a launcher uses it.
 ENV_RANK_STREAMS = "WTRAIN_RANK_STREAMS"
+ENV_NO_WORKER_SERVER = "WTRAIN_NO_WORKER_SERVER"  # 1: no worker server of torch in the ranks
 ENV_NO_PTRACER = "WTRAIN_NO_PTRACER"  # 1: do not allow any process of this user to attach

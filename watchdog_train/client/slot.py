@@ -36,6 +36,7 @@ resume_from = None
 settings_json = ""
 resume_json = ""
 allow_ptracer = True
+worker_server = True
 # Grows at every fork: whoever kept something across one can tell.
 generation = 0
 # The thread whose phase is the phase of the process: the one that takes the steps.
@@ -60,7 +61,7 @@ _mappings: list = []
 def configure(environ):
     """Read what the supervisor said, once: the user may clear or change the environment later."""
     global words, supervised, slot_dir, attempt_dir, attempt, resume_from
-    global settings_json, resume_json, allow_ptracer, owner
+    global settings_json, resume_json, allow_ptracer, worker_server, owner
     directory = environ.get(L.ENV_SLOT_DIR)
     supervised = bool(directory and environ.get(L.ENV_RUN_ID))
     if not supervised:
@@ -76,6 +77,7 @@ def configure(environ):
     settings_json = environ.get(L.ENV_SETTINGS, "")
     resume_json = environ.get(L.ENV_RESUME_HOOK, "")
     allow_ptracer = environ.get(L.ENV_NO_PTRACER, "") in ("", "0")
+    worker_server = environ.get(L.ENV_NO_WORKER_SERVER, "") in ("", "0")
     owner = _thread_id()
     words = _Lazy()
 
@@ -175,17 +177,25 @@ def unlink():
     _last_words.say()
 
 
+def also_unlink(path):
+    """A socket that goes with the slot."""
+    _last_words.socket = path
+
+
 class _LastWords:
     """Removes the slot when the modules are torn down: a hang before that can still be read."""
 
     path = None  # type: str | None
     dump = None  # type: str | None
+    socket = None  # type: str | None
 
     def say(self, remove=os.unlink, look=os.stat):
         path, self.path = self.path, None
         try:
             if path is not None:
                 remove(path)
+                if self.socket is not None:
+                    remove(self.socket)
                 if self.dump is not None and look(self.dump).st_size == 0:
                     remove(self.dump)
         except Exception:
@@ -240,7 +250,7 @@ def after_fork_in_child():
     try:
         generation += 1
         _forked, _opening, has_slot, worker_id = True, False, False, None
-        _last_words.path = None
+        _last_words.path = _last_words.socket = None
         owner, owner_trains = _thread_id(), False
         if supervised:
             words = _Lazy()

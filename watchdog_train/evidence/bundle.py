@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import msgspec
 
 from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts, LogText, ProcessEvidence
 from watchdog_train.core.model import Diagnosis, EvidenceResult
+from watchdog_train.core.recorder import as_json
 from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence.request import RESULT_FILE, write_private
 from watchdog_train.report.evidence_text import stacks_text, summary
@@ -27,6 +29,7 @@ HOST_FILE = "host.json"
 LOG_FILE = "log-tail.txt"
 SUMMARY_FILE = "SUMMARY.md"
 STACKS_FOLDER = "stacks"
+RECORDER_FOLDER = "flight-recorder"
 _READ_CAP = 64 << 20
 _T = TypeVar("_T")
 
@@ -94,6 +97,14 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
 
     text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
     write_private(staging / SUMMARY_FILE, text.encode("utf-8", "replace"))
+
+
+def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
+    """What torch's Flight Recorder held in each rank, trimmed, by rank."""
+    folder = staging / RECORDER_FOLDER
+    for rank, data in dumps.items():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(folder / f"rank{rank}.json", as_json(data))
 
 
 def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:

@@ -30,6 +30,7 @@ from watchdog_train.evidence import (
 )
 from watchdog_train.evidence.attaching import Attaching, Tools
 from watchdog_train.evidence.proc import is_fed_by
+from watchdog_train.evidence.recorders import Recorders
 from watchdog_train.evidence.request import (
     EvidenceRequest,
     read_request,
@@ -92,10 +93,17 @@ class _Collection:
         # Tools that hang must leave time for the ways that need no tool.
         kept_s = _ASKING_S if request.slot_dir is not None else 0.0
         tools_until = max(self.started + 1.0, self.until - kept_s)
+        ranks = {t.pid: t.member.rank for t in self.targets if t.end is None}
+        self.recorders = Recorders(
+            request.slot_dir,
+            request.attempt_dir,
+            {pid: rank for pid, rank in ranks.items() if rank is not None},
+        )
         self.attaching = Attaching(request, tools, system, self.by_pid, tools_until)
 
     def run(self) -> None:
         """Everything that touches processes."""
+        self.recorders.first_look()
         for target in self.targets:
             target.read_facts(self.request.slot_dir)
         if self.request.mode == "look":
@@ -184,6 +192,9 @@ class _Collection:
     def close(self) -> EvidenceResult:
         """Diagnosis, files, result."""
         request = self.request
+        recorded, collectives = self.recorders.last_look()
+        for pid in self.recorders.silent:
+            self.by_pid[pid].note("torch's worker server did not answer")
         sources = SourceReader()
         for target in self.targets:
             target.threads = with_sources(target.threads, sources.line)
@@ -198,6 +209,7 @@ class _Collection:
             exit=request.exit,
             host=facts,
             locks=self._locks(),
+            collectives=collectives,
             world_size=self._world_size(),
         )
         diagnosis, patience = diagnose(evidence, self._rules())
@@ -222,6 +234,7 @@ class _Collection:
             host=bundle.HostRecord(facts=facts, details=details),
         )
         bundle.write_staged(self.staging, whole)
+        bundle.write_recorders(self.staging, {one.rank: one.data for one in recorded})
         return bundle.publish(self.staging, Path(request.out_dir), result)
 
     def _world_size(self) -> int | None:

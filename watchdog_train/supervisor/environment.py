@@ -18,7 +18,7 @@ INJECT_DIRECTORY = Path(layout.__file__).parent / "inject"
 PER_ATTEMPT_NAMES = tuple(
     value
     for name, value in vars(layout).items()
-    if name.startswith("ENV_") and name != "ENV_NO_PTRACER"
+    if name.startswith("ENV_") and not name.startswith("ENV_NO_")
 )
 
 
@@ -64,9 +64,23 @@ def training_environment(
                 "recorded": plan.checkpoint.how_checked == "recorded",
             }
         )
+    _record_collectives(env)
     # setproctitle overwrites the environment that /proc shows, and with it the token.
     env.setdefault("SPT_NOENV", "1")
     if sys.platform == "win32":
         # An emoji printed into a cp1252 pipe raises UnicodeEncodeError.
         env.setdefault("PYTHONIOENCODING", "utf-8")
     return env
+
+
+def _record_collectives(env: dict[str, str]) -> None:
+    """Torch keeps its newest collectives, and NCCL leaves them with us when one times out.
+
+    Only by the names of torch 2.9 and later: 2.13 warns on stderr of the old ones, and has them
+    on by default.
+    """
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in env:
+        env.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in env:
+        prefix = os.path.join(env[layout.ENV_ATTEMPT_DIR], layout.RECORDER_PREFIX)
+        env.setdefault("TORCH_FR_DUMP_TEMP_FILE", prefix)

@@ -8,10 +8,10 @@ import msgspec
 
 from watchdog_train.core.facts import CollectiveFact
 from watchdog_train.core.model import Value
+from watchdog_train.core.recorder import looks_like_recorder, read_recorder
 from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.text.reader import Dump
-from watchdog_train.evidence.text.recorder import looks_like_recorder, read_recorder
 from watchdog_train.evidence.text.roles import Who
 
 _LINES_CAP = 2000

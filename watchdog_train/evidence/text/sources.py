@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from watchdog_train.core.model import Value
+from watchdog_train.core.recorder import as_json
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.files import read_regular
+from watchdog_train.evidence.recorders import read_dump
 
 HEAD_BYTES = 2 << 20
 TAIL_BYTES = 4 << 20
@@ -134,6 +136,10 @@ def _read(name: str, path: Path, cap_bytes: int, notes: list[str]) -> Source | N
         notes.append(f"{path} could not be read")
         return None
     content, size = head
+    if content[:1] == b"\x80" and size == len(content):
+        recorded = read_dump(content)  # NCCL leaves its Flight Recorder as a pickle
+        if recorded is not None:
+            return Source(name=f"{name}.json", text=as_json(recorded).decode())
     if b"\0" in content[:4096] and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return None
     cut = False

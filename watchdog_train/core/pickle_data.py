@@ -10,10 +10,16 @@ import pickletools
 import struct
 from typing import Any, NamedTuple
 
-from watchdog_train.checkpoints.files import DamagedError, UnreadableError
-
 OPCODES_CAP = 20_000_000
 """A checkpoint's metadata takes about 40 a tensor shard."""
+
+
+class DamagedPickleError(ValueError):
+    """It ends too early or contradicts itself; the text says how."""
+
+
+class UnreadablePickleError(ValueError):
+    """It is too long, or not plain data; the text says how."""
 
 
 class Symbol(NamedTuple):
@@ -49,24 +55,26 @@ _ARGUMENT = frozenset(
 _NOTHING = frozenset(("PROTO", "FRAME", "STOP"))
 
 
-def read(data: bytes) -> Any:
+def read(data: bytes, most_opcodes: int = OPCODES_CAP) -> Any:
     """The value that a pickle describes.
 
     Raises:
-        DamagedError: it ends too early or contradicts itself.
-        UnreadableError: it uses an opcode that metadata does not need, or is too long.
+        DamagedPickleError: it ends too early or contradicts itself.
+        UnreadablePickleError: it uses an opcode that metadata does not need, or is too long.
     """
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if count > OPCODES_CAP:
-                raise UnreadableError("its pickle is longer than what is read of it")
+            if count > most_opcodes:
+                raise UnreadablePickleError("its pickle is longer than what is read of it")
             machine.take(opcode.name, argument)
         return machine.stack.pop()
     except (ValueError, IndexError, KeyError, TypeError, struct.error, AttributeError) as error:
-        raise DamagedError(f"its pickle is damaged ({type(error).__name__})") from error
+        raise DamagedPickleError(f"its pickle is damaged ({type(error).__name__})") from error
     except (RecursionError, MemoryError, OverflowError) as error:
-        raise UnreadableError(f"its pickle cannot be read ({type(error).__name__})") from error
+        raise UnreadablePickleError(
+            f"its pickle cannot be read ({type(error).__name__})"
+        ) from error
 
 
 class _Machine:
@@ -146,7 +154,7 @@ class _Machine:
             case "POP":
                 stack.pop()
             case _:
-                raise UnreadableError(f"its pickle uses {name}, which metadata does not need")
+                raise UnreadablePickleError(f"its pickle uses {name}, which metadata does not need")
 
     def _update(self, values: list[Any]) -> None:
         target = self.stack[-1]

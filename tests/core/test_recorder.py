@@ -1,0 +1,172 @@
+"""Flight Recorder dumps: real ones of torch 2.13 with gloo, NCCL's from its documented format."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchdog_train.core.collectives import compare
+from watchdog_train.core.pickle_data import DamagedPickleError, UnreadablePickleError, read
+from watchdog_train.core.recorder import as_json, looks_like_recorder, read_recorder, still_in
+from watchdog_train.evidence.recorders import read_dump
+from watchdog_train.evidence.text.sources import read_sources
+
+CAPTURED = Path(__file__).parents[1] / "programs" / "recorders"
+
+
+def facts(name: str, kind: str):
+    found = []
+    for rank in (0, 1):
+        data = read_dump((CAPTURED / f"gloo-{name}-rank{rank}.{kind}").read_bytes())
+        found += read_recorder(data, rank)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["json", "pickle"])
+def test_the_rank_that_left_is_named_with_its_collective(kind):
+    """Both variants of one moment say the same: rank 1 is one all-reduce behind."""
+    found = compare(facts("left", kind))
+    assert (found.relation, found.culprit) == ("behind", 1)
+    assert found.words == (
+        "rank 0: collective 3 ALLREDUCE ([[5]]) enqueued 3, completed 2",
+        "rank 1: collective 2 ALLREDUCE ([[3]]) enqueued 2, completed 2",
+    )
+
+
+@pytest.mark.parametrize("kind", ["json", "pickle"])
+def test_different_operations_at_one_number_have_no_culprit_among_two(kind):
+    """Who of two ranks is wrong nobody can tell; that they differ is certain."""
+    found = compare(facts("mismatch", kind))
+    assert (found.relation, found.culprit) == ("different-operation", None)
+    assert "BROADCAST" in found.words[1]
+
+
+def nccl(rank, completed, enqueued, op):
+    """Handwritten from the documented format; not tested on NCCL."""
+    entries = [
+        {
+            "record_id": number,
+            "pg_id": 0,
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": number,
+            "op_id": number,
+            "profiling_name": op if number == enqueued else "nccl:all_reduce",
+            "input_sizes": [[1024, 8]],
+            "state": "completed" if number <= completed else "started",
+            "retired": number <= completed,
+            "is_p2p": False,
+            "frames": [{"name": "step", "filename": "train.py", "line": 3}],
+        }
+        for number in range(1, enqueued + 1)
+    ]
+    status = {"last_enqueued_collective": enqueued, "last_completed_collective": completed}
+    return {"version": "2.10", "entries": entries, "pg_status": {"0": status}}
+
+
+def test_one_of_eight_ranks_in_another_operation_is_the_odd_one():
+    """The majority is the victim."""
+    dumps = [
+        nccl(rank, 40, 41, "nccl:broadcast" if rank == 5 else "nccl:all_reduce")
+        for rank in range(8)
+    ]
+    found = compare([fact for rank, one in enumerate(dumps) for fact in read_recorder(one, rank)])
+    assert (found.relation, found.culprit) == ("different-operation", 5)
+
+
+def test_a_rank_that_never_joined_is_behind_the_seven_others():
+    """The smallest number that was enqueued, in the group of all."""
+    dumps = [nccl(rank, 40, 40 if rank == 3 else 41, "nccl:all_gather") for rank in range(8)]
+    found = compare([fact for rank, one in enumerate(dumps) for fact in read_recorder(one, rank)])
+    assert (found.relation, found.culprit) == ("behind", 3)
+
+
+def test_a_group_that_moves_between_two_looks_accuses_nobody():
+    """Ranks of a healthy job are a collective apart at any moment."""
+    before = read_recorder(nccl(0, 40, 41, "nccl:all_reduce"), 0)
+    later = read_recorder(nccl(0, 41, 42, "nccl:all_reduce"), 0)
+    other = read_recorder(nccl(1, 41, 41, "nccl:all_reduce"), 1)
+    assert still_in(before, (*later, *other)) == ()
+    assert still_in(before, (*before, *other)) == (*before, *other)
+
+
+def test_a_pickle_that_runs_something_is_only_data():
+    """What would call a function when it is loaded becomes a description, and no dump."""
+
+    class Bomb:
+        def __reduce__(self):
+            return (Path.touch, (Path("/tmp/must-not-exist-of-recorder-test"),))
+
+    content = pickle.dumps({"entries": [Bomb(), {"process_group": Bomb(), "state": Bomb()}]})
+    assert read_recorder(read_dump(content), 0) != ()
+    assert not Path("/tmp/must-not-exist-of-recorder-test").exists()
+
+
+def test_a_pickle_that_holds_itself_stays_small():
+    """The same list a billion times, and one within itself: written down in bounded space."""
+    laughs: list = [1]
+    for _ in range(40):
+        laughs = [laughs, laughs]
+    own: list = []
+    own.append(own)
+    entry = {"collective_seq_id": 1, "input_sizes": laughs, "output_sizes": own, "frames": laughs}
+    content = pickle.dumps({"entries": [entry] * 9, "pg_status": {"0": {"x": laughs}}}, protocol=2)
+    started = time.monotonic()
+    data = read_dump(content)
+    assert len(as_json(data)) < 20_000
+    assert read_recorder(data, 0)
+    assert time.monotonic() - started < 5
+
+
+def test_a_folder_of_nccl_pickles_can_be_brought(tmp_path):
+    """`wtrain diagnose` takes what NCCL left, without unpickling it."""
+    for rank in range(2):
+        dump = nccl(rank, 5, 6 - rank, "nccl:all_reduce")
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    sources, _ = read_sources([str(tmp_path)])
+    assert [source.name for source in sources] == [
+        "nccl_trace_rank_0.json",
+        "nccl_trace_rank_1.json",
+    ]
+    assert looks_like_recorder(json.loads(sources[0].text))
+
+
+KEYS = (
+    "entries", "pg_status", "0", "state", "rank", "process_group", "collective_seq_id",
+    "input_sizes", "last_enqueued_collective", "profiling_name",
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_any_data_is_no_exception(data):
+    """Whatever a rank answers: facts or none, and a file that can be written."""
+    compare(read_recorder(data, 0))
+    looks_like_recorder(data)
+    assert as_json(data)
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"", b"\x80\x02", b"\x80\x04}"]))
+def test_any_bytes_are_no_exception(content, head):
+    """A dump that was cut, or is none."""
+    assert read_dump(head + content) is None or looks_like_recorder(read_dump(head + content))
+
+
+@given(st.integers(min_value=0, max_value=1500))
+def test_a_real_pickle_cut_anywhere_is_damaged(at):
+    """Half a file is no dump."""
+    content = (CAPTURED / "gloo-left-rank0.pickle").read_bytes()
+    if at < len(content):
+        with pytest.raises((DamagedPickleError, UnreadablePickleError)):
+            read(content[:at])
