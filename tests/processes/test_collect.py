@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.client_runs import Training
+from tests.processes.collecting import collect_tree, fake_pyspy, request_for, state_of
 from tests.support import end_process, start_program, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import Member
@@ -19,34 +20,10 @@ from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.discover import tree_of
-from watchdog_train.evidence.request import EvidenceRequest, read_result, write_request
+from watchdog_train.evidence.request import read_result, write_request
 from watchdog_train.system import current
 
 pytestmark = pytest.mark.processes
-
-
-def state_of(pid):
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0].decode()
-
-
-def request_for(tmp_path, members, mode="full", **changes):
-    values = {
-        "mode": mode,
-        "stall_id": "0001",
-        "why": "stall",
-        "out_dir": str(tmp_path / "out"),
-        "staging_dir": str(tmp_path / "staging"),
-        "members": tuple(members),
-        **changes,
-    }
-    return EvidenceRequest(**values)
-
-
-def collect_tree(tmp_path, pid, mode="full", find_pyspy=pyspy.find, **changes):
-    members = tree_of(current(), pid)
-    request = request_for(tmp_path, members, mode, **changes)
-    return collect(request, find_pyspy=find_pyspy, find_pystack=lambda: None)
 
 
 @pytest.fixture
@@ -77,13 +54,6 @@ def sleeper():
     process.send_signal(signal.SIGCONT)
     process.kill()
     process.wait()
-
-
-def fake_pyspy(tmp_path, body):
-    path = tmp_path / "fake-py-spy"
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return lambda: str(path)
 
 
 @pytest.mark.torch

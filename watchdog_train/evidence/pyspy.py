@@ -87,7 +87,23 @@ def threads_of(data: Any, pid: int | None) -> tuple[ThreadStack, ...] | None:
         return None
     threads = [_thread(entry, pid) for entry in data[:THREADS_CAP] if isinstance(entry, dict)]
     found = tuple(thread for thread in threads if thread is not None)
-    return found or None
+    return _with_main(found) or None
+
+
+def _with_main(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
+    """In another pid namespace neither name nor number tell the main thread: its bottom does."""
+    if any(thread.main for thread in threads):
+        return threads
+    bottoms = [at for at, one in enumerate(threads) if _starts_a_script(one)]
+    if len(bottoms) != 1:
+        return threads
+    main = msgspec.structs.replace(threads[bottoms[0]], main=True)
+    return (*threads[: bottoms[0]], main, *threads[bottoms[0] + 1 :])
+
+
+def _starts_a_script(thread: ThreadStack) -> bool:
+    python = [frame for frame in thread.frames if not frame.native]
+    return bool(python) and python[-1].function == "<module>"
 
 
 def _thread(entry: dict[str, Any], pid: int | None) -> ThreadStack | None:

@@ -1,0 +1,306 @@
+"""What can be captured of a process in each situation, and by which way: docs/evidence.md."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.client_runs import Training
+from tests.processes.collecting import collect_tree, fake_pyspy, state_of
+from tests.support import wait_until
+from watchdog_train.client import layout
+from watchdog_train.evidence import pyspy
+from watchdog_train.evidence.bundle import read_bundle
+from watchdog_train.evidence.discover import tree_of
+from watchdog_train.evidence.request import EvidenceRequest, read_result, write_request
+from watchdog_train.system import current
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc"),
+]
+
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+is_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+
+WATCHED = """
+import ctypes, os, sys, time
+import watchdog_train
+watchdog_train.beat()
+def undumpable():
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+    sleeps()
+def sleeps():
+    print("ready", flush=True)
+    time.sleep(600)
+def spins():
+    print("ready", flush=True)
+    while True:
+        pass
+def holds_gil():
+    print("ready", flush=True)
+    semaphore = ctypes.create_string_buffer(64)
+    ctypes.PyDLL(None).sem_init(semaphore, 0, 0)
+    ctypes.PyDLL(None).sem_wait(semaphore)
+globals()[sys.argv[1]]()
+"""
+VFORK = """
+import ctypes, time
+print("ready", flush=True)
+if ctypes.CDLL(None).vfork() == 0:
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """Starts a training that the client watches."""
+    started = []
+
+    def start(what):
+        training = Training(tmp_path)
+        training.control().close()
+        process = training.start(WATCHED, arguments=(what,))
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        slot = training.slot_dir / f"{process.pid}{layout.SLOT_SUFFIX}"
+        wait_until(slot.exists, 10, "its slot")
+        return process, str(training.slot_dir)
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.communicate(timeout=20)
+
+
+@pytest.fixture
+def started():
+    """Children of the test, ended with their groups."""
+    found = []
+
+    def start(argv, **options):
+        process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, text=True, start_new_session=True, **options
+        )
+        found.append(process)
+        return process
+
+    yield start
+    for process in found:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+
+
+def of(tmp_path):
+    """The one process of the bundle."""
+    (process,) = read_bundle(tmp_path / "out").evidence.processes
+    return process
+
+
+SITUATIONS = [
+    ("sleeps", True, "py-spy"),
+    ("spins", True, "py-spy"),
+    ("holds_gil", True, "py-spy"),
+    ("sleeps", False, "fault handler"),
+    ("spins", False, "fault handler"),
+    ("holds_gil", False, "fault handler"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "tool", "how"), SITUATIONS)
+def test_running_and_waiting_processes(tmp_path, watched, what, tool, how):
+    """With and without py-spy, the interpreter lock held in C included."""
+    process, slot_dir = watched(what)
+    found = {} if tool else {"find_pyspy": lambda: None}
+    result = collect_tree(tmp_path, process.pid, slot_dir=slot_dir, **found)
+    assert result.captured == 1, result.missing
+    assert of(tmp_path).how.removesuffix(" native") == how
+    assert any(frame.name == what for frame in of(tmp_path).main.frames)
+    assert process.poll() is None
+    assert state_of(process.pid) in "SR"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", [True, False])
+def test_a_stopped_process_is_only_read(tmp_path, watched, tool):
+    """py-spy reads it; from inside it cannot answer, and that is said."""
+    process, slot_dir = watched("sleeps")
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state_of(process.pid) == "T", 5, "stopped")
+    found = {} if tool else {"find_pyspy": lambda: None}
+    result = collect_tree(tmp_path, process.pid, slot_dir=slot_dir, **found)
+    assert result.captured == tool
+    assert state_of(process.pid) == "T"
+    if not tool:
+        assert "pip install py-spy" in result.missing[0].why
+
+
+def test_nobody_attaches_to_a_process_in_the_kernel(tmp_path, started):
+    """A real state D (the parent of a vfork): named with the place, and no tool is started."""
+    process = started([sys.executable, "-c", VFORK])
+    assert process.stdout.readline() == "ready\n"
+    wait_until(lambda: state_of(process.pid) == "D", 10, "in the kernel")
+    called = tmp_path / "called"
+    spy = fake_pyspy(tmp_path, f'echo "$@" >> {called}; exit 1')
+    result = collect_tree(tmp_path, process.pid, find_pyspy=spy)
+    (why,) = [missing.why for missing in result.missing if missing.pid == process.pid]
+    assert "uninterruptible sleep" in why
+    asked = called.read_text() if called.exists() else ""
+    assert f"--pid {process.pid} " not in asked + " "
+
+
+def denied(tmp_path, pid, slot_dir, prefix):
+    """Collects in a process that has lost a right."""
+    request = EvidenceRequest(
+        mode="full",
+        stall_id="0001",
+        why="stall",
+        out_dir=str(tmp_path / "out"),
+        staging_dir=str(tmp_path / "staging"),
+        members=tree_of(current(), pid),
+        slot_dir=slot_dir,
+    )
+    write_request(request, tmp_path / "request.json")
+    command = [sys.executable, "-m", "watchdog_train.evidence.collect"]
+    subprocess.run(
+        [*prefix, *command, str(tmp_path / "request.json")], check=True, timeout=60, cwd="/"
+    )
+    return read_result(request)
+
+
+@is_root
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["sleeps", "holds_gil", "undumpable"])
+def test_where_ptrace_is_denied_the_process_writes_itself(tmp_path, watched, what):
+    """Without CAP_SYS_PTRACE, as in most containers; also for a process that is not dumpable."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("no setpriv here")
+    drop = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
+    process, slot_dir = watched(what)
+    result = denied(tmp_path, process.pid, slot_dir, drop)
+    assert result.captured == 1, result.missing
+    assert of(tmp_path).how == "fault handler"
+    assert "ptrace is refused" in result.problem
+
+
+@is_root
+@pytest.mark.slow
+def test_a_process_of_another_user_is_read_by_root(tmp_path, started):
+    """Root reads everybody's."""
+    process = started([sys.executable, "-c", SOMEBODY])
+    assert process.stdout.readline() == "ready\n"
+    assert collect_tree(tmp_path, process.pid).captured == 1
+
+
+SOMEBODY = """
+import os, time
+os.setresuid(65534, 65534, 65534)
+print("ready", flush=True)
+time.sleep(600)
+"""
+STRANGER_COLLECTS = """
+import os, sys
+from watchdog_train.evidence import answers, collect, manual
+from watchdog_train.evidence.request import read_request
+request = read_request(__import__("pathlib").Path(sys.argv[1]))
+import watchdog_train.remedies.catalogue, watchdog_train.rules, watchdog_train.report.evidence_text
+watchdog_train.rules.load_rules()
+binary, system = collect.pyspy.find(), collect.current_system()
+os.setgroups([]); os.setresgid(54321, 54321, 54321); os.setresuid(54321, 54321, 54321)
+collect.collect(request, find_pyspy=lambda: binary, find_pystack=lambda: None, system=system)
+"""
+
+
+@is_root
+@pytest.mark.slow
+def test_a_process_of_another_user_is_named_as_such(tmp_path, started):
+    """Neither user is root: no stacks, a reason that a person can act on, and a whole bundle."""
+    process = started([sys.executable, "-c", SOMEBODY])
+    assert process.stdout.readline() == "ready\n"
+    folder = Path(os.path.realpath("/tmp")) / f"stranger-{os.getpid()}"
+    folder.mkdir(mode=0o777)
+    try:
+        folder.chmod(0o777)
+        request = EvidenceRequest(
+            mode="full",
+            stall_id="0001",
+            why="stall",
+            out_dir=str(folder / "out"),
+            staging_dir=str(folder / "staging"),
+            members=tree_of(current(), process.pid),
+        )
+        write_request(request, folder / "request.json")
+        command = [sys.executable, "-c", STRANGER_COLLECTS, str(folder / "request.json")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        result = read_result(request)
+        assert result.captured == 0
+        assert process.poll() is None
+        assert result.missing[0].why
+    finally:
+        shutil.rmtree(folder)
+
+
+@is_root
+@pytest.mark.slow
+def test_a_process_in_another_pid_namespace_is_read(tmp_path, started):
+    """As in a container that is looked at from its host."""
+    code = "import time; print('ready', flush=True); time.sleep(600)"
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    process = started([*unshare, sys.executable, "-c", code])
+    if process.stdout.readline() != "ready\n":
+        pytest.skip("no pid namespaces here")
+    result = collect_tree(tmp_path, process.pid)
+    assert result.captured == 1, result.missing
+    inside = [p for p in read_bundle(tmp_path / "out").evidence.processes if p.how]
+    assert inside[0].main.frames[-1].name == "<module>"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_python_is_read(tmp_path, started, version):
+    """By py-spy, with line numbers."""
+    found = sorted(PYENV.glob(f"{version}.*/bin/python"))
+    if not found:
+        pytest.skip(f"no Python {version} here")
+    code = "import time\ndef waits():\n    time.sleep(600)\nprint('ready', flush=True)\nwaits()"
+    process = started([str(found[0]), "-c", code])
+    assert process.stdout.readline() == "ready\n"
+    assert collect_tree(tmp_path, process.pid).captured == 1
+    frames = [frame for frame in of(tmp_path).main.frames if not frame.native]
+    assert [(frame.name, frame.line) for frame in frames] == [("waits", 3), ("<module>", 5)]
+
+
+@pytest.mark.slow
+def test_a_tool_that_hangs_leaves_time_for_the_way_without_tools(tmp_path, watched):
+    """However long py-spy may take, the fault handler is still asked."""
+    process, slot_dir = watched("sleeps")
+    hanging = fake_pyspy(tmp_path, "exec sleep 600")
+    started_at = time.monotonic()
+    result = collect_tree(
+        tmp_path, process.pid, slot_dir=slot_dir, find_pyspy=hanging, deadline_s=8
+    )
+    assert time.monotonic() - started_at < 10
+    assert (result.captured, of(tmp_path).how) == (1, "fault handler")
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/sys/kernel/yama/ptrace_scope"), reason="no Yama in this kernel"
+)
+@pytest.mark.slow
+def test_under_yama_the_training_lets_its_own_user_attach(tmp_path, watched):
+    """PR_SET_PTRACER_ANY of the client: a sibling may attach under scope 1."""
+    if Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip() != "1":
+        pytest.skip("ptrace_scope is not 1")
+    process, slot_dir = watched("sleeps")
+    assert pyspy.find() is not None
+    assert collect_tree(tmp_path, process.pid, slot_dir=slot_dir).captured == 1
