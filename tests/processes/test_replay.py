@@ -26,7 +26,7 @@ def test_a_strangers_trace(tmp_path: Path) -> None:
     assert told[1].split() == ["t", "verdict", "phase", "basis", "why"]
     assert told[-1] == "first stall at 133.0 s"
     data = run_wtrain("replay", trace.name, "--json", cwd=tmp_path).check().json()
-    assert list(data) == ["schema_version", "verdicts", "first_stall_t"]
+    assert list(data) == ["schema_version", "verdicts", "first_stall_t", "slowdowns"]
     assert [list(verdict) for verdict in data["verdicts"]] == [
         ["t", "kind", "phase", "basis", "why"]
     ] * 2

@@ -51,6 +51,7 @@ def replay(
     stall that stacks would prove comes later here than in the run.
     """
     from watchdog_train.core.replaying import Replay
+    from watchdog_train.core.slowdown import words as slow_words
     from watchdog_train.core.trace_reading import TraceReader
     from watchdog_train.errors import WtrainError
     from watchdog_train.store.trace_file import trace_lines
@@ -86,6 +87,16 @@ def replay(
                 "schema_version": SCHEMA_VERSION,
                 "verdicts": judged.findings,
                 "first_stall_t": judged.first_stall_t,
+                "slowdowns": [
+                    {
+                        "t": t,
+                        "usual_s": round(slow.usual_s, 4),
+                        "step_s": round(slow.step_s, 4),
+                        "factor": round(slow.factor, 1),
+                        "why": slow_words(slow),
+                    }
+                    for t, slow in judged.slow
+                ],
             }
         )
         return
@@ -141,6 +152,7 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
     what = f"{chosen.title}: {reader.samples} samples, {duration(reader.seconds)}"
     if not judged.findings:
         click.echo(f"{what}; nothing would have been called")
+        _print_slow(judged)
         return
     click.echo(what)
     rows = [("t", "verdict", "phase", "basis", "why")]
@@ -157,3 +169,11 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
         click.echo("no stall: nothing would have been ended")
     else:
         click.echo(f"first stall at {judged.first_stall_t:.1f} s")
+    _print_slow(judged)
+
+
+def _print_slow(judged: Replay) -> None:
+    from watchdog_train.core.slowdown import words
+
+    for t, slow in judged.slow:
+        click.echo(f"slow at {t:.1f} s: {words(slow)}")

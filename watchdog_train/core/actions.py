@@ -19,6 +19,7 @@ from watchdog_train.core.model import (
     Value,
 )
 from watchdog_train.core.peers import JobView, Signs
+from watchdog_train.core.slowdown import Slow
 
 TaskName = Literal["look", "evidence", "survey"]
 
@@ -104,6 +105,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """None in a run that is no task of a job."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
+    slow: Slow | None = None
+    """Steps have become slow, and still are."""
     gpu_trouble: str | None = None
     """Why nothing will be known of the GPUs any more."""
     steps_s: float | None = None

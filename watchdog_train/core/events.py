@@ -219,6 +219,31 @@ class Noticed(Event, frozen=True, kw_only=True):
     why: str
 
 
+class Slowdown(Event, frozen=True, kw_only=True):
+    """Steps take three times as long as learnt, for ten minutes of training; once per episode.
+
+    The limits of the ranks follow by themselves. Nothing is ended for it.
+    """
+
+    usual_s: float
+    """Seconds of a step, as learnt."""
+    step_s: float
+    """The same now."""
+    factor: float
+    since_mono: float
+    changed: tuple[str, ...]
+    """What is different from before, in words; empty: nothing that we can see."""
+    why: str
+
+
+class SlowdownEnded(Event, frozen=True, kw_only=True):
+    """Steps take less than twice as long as before again."""
+
+    seconds: float
+    """From its beginning."""
+    why: str
+
+
 class EvidenceCollecting(Event, frozen=True, kw_only=True):
     """Intent."""
 
@@ -519,6 +544,8 @@ AnyEvent = (
     | StallDeclared
     | StallRecovered
     | Noticed
+    | Slowdown
+    | SlowdownEnded
     | EvidenceCollecting
     | EvidenceCollected
     | Diagnosed

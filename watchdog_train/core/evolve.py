@@ -80,7 +80,10 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(state, look=event)
         case e.SuspicionEnded():
             lasting = tuple(kind for kind in state.notices if kind in LASTING)
-            return _replace(state, suspicion=None, look=None, muted=False, notices=lasting)
+            noticed = tuple(each for each in state.noticed if each.kind in LASTING)
+            return _replace(
+                state, suspicion=None, look=None, muted=False, notices=lasting, noticed=noticed
+            )
         case e.StallDeclared():
             return _stall_declared(state, event)
         case e.StallRecovered():
@@ -131,7 +134,12 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 state, state="backoff", backoff_until=event.until_mono, backoff_s=event.delay_s
             )
         case e.Noticed():
-            return _replace(state, notices=(*state.notices, event.kind))
+            others = tuple(each for each in state.noticed if each.kind != event.kind)
+            return _replace(state, notices=(*state.notices, event.kind), noticed=(*others, event))
+        case e.Slowdown():
+            return _replace(state, slowdown=event)
+        case e.SlowdownEnded():
+            return _replace(state, slowdown=None)
         case e.RemedyTaken():
             return _remedy_taken(state, event)
         case e.ResumeVerified():
@@ -212,6 +220,8 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         look=None,
         muted=False,
         notices=(),
+        noticed=(),
+        slowdown=None,
         kill=None,
         backoff_until=None,
         backoff_s=0.0,

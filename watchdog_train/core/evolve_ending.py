@@ -34,6 +34,7 @@ def asking(
                 save_wall=event.t,
                 can_be_asked_to_save=event.can_be_asked,
                 notices=tuple(kind for kind in state.notices if kind != "save-late"),
+                noticed=tuple(each for each in state.noticed if each.kind != "save-late"),
             )
         case e.StopAsked():
             kill = Kill(sequence="stop", why=event.why, stage="ask", stage_mono=event.mono)

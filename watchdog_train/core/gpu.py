@@ -83,6 +83,8 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     slowed_by: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
     """Processes of somebody else on the same devices, by pid."""
+    other_names: tuple[str, ...] = ()
+    """The same for a person: pid, command and user, as far as they are known."""
 
     @property
     def works(self) -> bool:

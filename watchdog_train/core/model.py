@@ -177,6 +177,17 @@ class RankEnd(Value, frozen=True, kw_only=True):
     """A zombie: its parent has not asked for its exit status."""
 
 
+class HostLoad(Value, frozen=True, kw_only=True):
+    """The machine at one moment. None means unknown."""
+
+    swap_bytes: int | None = None
+    """Moved to and from swap since boot."""
+    memory_pressure: float | None = None
+    """Per cent of the last minute in which some process waited for it, as for the next two."""
+    io_pressure: float | None = None
+    cpu_pressure: float | None = None
+
+
 class Sample(Value, frozen=True, kw_only=True):
     """One poll of the whole tree."""
 
@@ -203,6 +214,8 @@ class Sample(Value, frozen=True, kw_only=True):
     """Ranks of this attempt that have ended, oldest first."""
     gpu: GpuUse | None = None
     """What the GPUs of these processes show; None: unknown, or they use none."""
+    host: HostLoad | None = None
+    """As read within the last seconds."""
 
 
 class RankStatus(Value, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from watchdog_train.core.kill import live
 from watchdog_train.core.milestones import hook_events, milestones_event
 from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.slowdown import OVER_FACTOR
+from watchdog_train.core.slowdown import words as slow_words
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
 
@@ -54,6 +56,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += _resume(observation, state, step)
     found += _keeper(observation, state)
     found += _without_heartbeat(observation, state)
+    found += _pace(observation, state)
     found += _gpu(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
@@ -226,6 +229,26 @@ def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEven
     )
     pids = (attempt.root.pid,) if attempt.root is not None else ()
     return [e.Noticed(kind="no-heartbeat", pids=pids, why=why)]
+
+
+def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
+    slow, said = observation.slow, state.slowdown
+    if slow is not None and said is None:
+        return [
+            e.Slowdown(
+                usual_s=round(slow.usual_s, 4),
+                step_s=round(slow.step_s, 4),
+                factor=round(slow.factor, 1),
+                since_mono=round(slow.since, 1),
+                changed=slow.changed,
+                why=slow_words(slow),
+            )
+        ]
+    if slow is None and said is not None:
+        seconds = max(0.0, observation.now - said.since_mono)
+        why = f"steps take less than {OVER_FACTOR:.0f} times {said.usual_s:.3g} s again"
+        return [e.SlowdownEnded(seconds=round(seconds, 1), why=why)]
+    return []
 
 
 def _gpu(observation: Observation, state: State) -> list[e.AnyEvent]:

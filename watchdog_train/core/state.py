@@ -10,7 +10,9 @@ from watchdog_train.core.events import (
     KillSequence,
     KillStage,
     Looked,
+    Noticed,
     PeerAnnounced,
+    Slowdown,
 )
 from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.launchers import Launcher
@@ -216,6 +218,10 @@ class State(Value, frozen=True, kw_only=True):
     """What the look at the present suspicion said, None before it."""
     notices: tuple[str, ...] = ()
     """Kinds of `noticed` that were said about the present silence."""
+    noticed: tuple[Noticed, ...] = ()
+    """The same with their words, the newest of each kind."""
+    slowdown: Slowdown | None = None
+    """Steps of the present attempt have become slow, and still are."""
     muted: bool = False
     """The present silence has been reported already and is not to be killed for."""
     stalls: tuple[StallRecord, ...] = ()

@@ -63,6 +63,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         look=None,
         muted=False,
         notices=(),
+        noticed=(),
         attempts=attempts,
         reopened_after=len(attempts),
         restarts_since_progress=0,

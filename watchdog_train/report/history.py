@@ -102,7 +102,7 @@ def _change(
 
 def _notable(event: e.AnyEvent) -> str | None:
     match event:
-        case e.Noticed():
+        case e.Noticed() | e.Slowdown() | e.SlowdownEnded():
             return event.why
         case e.RankEnded():
             return how_it_ended(recorded(event))

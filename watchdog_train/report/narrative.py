@@ -51,6 +51,8 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.StallRecovered()
             | e.WouldHaveKilled()
             | e.Noticed()
+            | e.Slowdown()
+            | e.SlowdownEnded()
         ):
             return _silence(event, state)
         case e.EvidenceCollecting() | e.EvidenceCollected() | e.Diagnosed():
@@ -87,7 +89,9 @@ def _silence(
     | e.StallDeclared
     | e.StallRecovered
     | e.WouldHaveKilled
-    | e.Noticed,
+    | e.Noticed
+    | e.Slowdown
+    | e.SlowdownEnded,
     state: State,
 ) -> tuple[str, ...]:
     match event:
@@ -110,6 +114,10 @@ def _silence(
             return (f"stall {clean(event.stall_id, 40)} is reported only, nothing is killed{why}",)
         case e.Noticed():
             return (f"notice: {clean(event.why)}",)
+        case e.Slowdown():
+            return (f"slow: {clean(event.why, 600)}",)
+        case e.SlowdownEnded():
+            return (f"no longer slow, after {duration(event.seconds)}: {clean(event.why)}",)
 
 
 def _evidence(

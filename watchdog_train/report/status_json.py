@@ -10,6 +10,7 @@ from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress
 from watchdog_train.core.state import State
 from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
+from watchdog_train.report.notices import notices_object, slowdown_object
 from watchdog_train.report.places_text import places_object
 
 SCHEMA_VERSION = 1
@@ -59,6 +60,8 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "job": job_object(state),
         "progress": _progress_object(progress_now(state, live)),
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
+        "notices": notices_object(state),
+        "slowdown": slowdown_object(state),
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(checkpoint, live),
         "remedies": list(settings_now(state)),

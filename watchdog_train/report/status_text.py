@@ -11,6 +11,7 @@ from watchdog_train.core.state import StallRecord, State
 from watchdog_train.report import job_text, words
 from watchdog_train.report.facts import culprit_words, run_again, stall_words
 from watchdog_train.report.live import Live
+from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.places_text import place_sentences
 from watchdog_train.report.process_tree import process_tree
 from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
@@ -52,6 +53,7 @@ def status_text(
         ("Job", job_text.task_words(state.job) if state.job is not None else ""),
         ("Attempt", _attempt_line(state, live)),
         ("Progress", _progress_line(state, live)),
+        *notice_rows(state),
         *_rank_rows(state, live, paint),
         *_place_rows(state, live, paint),
         ("Checkpoint", _checkpoint_line(state, live)),

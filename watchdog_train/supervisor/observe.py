@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core import pace as paces
+from watchdog_train.core import slowdown as slowdowns
 from watchdog_train.core import track as tracks
 from watchdog_train.core.actions import (
     LaunchReport,
@@ -51,6 +52,7 @@ class Observer:
         now = context.system.monotonic()
         self._track = tracks.new_track(now)
         self._pace = paces.Pace()
+        self._slowness = slowdowns.Slowness()
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch: LaunchReport | None = None
@@ -88,7 +90,7 @@ class Observer:
             context.tasks.finished(ended)
         now = context.system.monotonic()
         attempt = state.attempt
-        self._follow(attempt, now)
+        self._follow(state, now)
         if attempt is not None and not attempt.tree_gone:
             self._read_keeper_files(attempt, now)
             if _is_hurried(state, attempt):
@@ -125,12 +127,14 @@ class Observer:
             resumed_step=self._resumed_step(),
             signs=self.signs,
             job=context.job.view(now) if context.job is not None else None,
+            slow=self._slowness.open,
             gpu_trouble=self._sampler.gpu_trouble,
             steps_s=paces.steps_s(self._pace, now),
         )
 
-    def _follow(self, attempt: AttemptRecord | None, now: float) -> None:
+    def _follow(self, state: State, now: float) -> None:
         """Forget the last attempt when a new one begins: phases and totals start anew."""
+        attempt = state.attempt
         number = attempt.attempt if attempt is not None else 0
         if number == self._attempt:
             return
@@ -138,6 +142,12 @@ class Observer:
         self._sampler.forget()
         self._track = tracks.new_track(now)
         self._pace = paces.Pace()
+        said = state.slowdown
+        self._slowness = (
+            slowdowns.Slowness()
+            if said is None
+            else slowdowns.resumed(said.usual_s, said.step_s, said.since_mono)
+        )
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch = None
@@ -203,6 +213,7 @@ class Observer:
             context.tasks.finished(ended)
         self._track = tracks.advance(self._track, self._sample, detection)
         self._pace = paces.advance(self._pace, self._sample)
+        self._slowness = slowdowns.advance(self._slowness, self._sample)
         self.signs = signs(self._track, self._sample, detection)
         self._verdict = verdict(
             self._track,

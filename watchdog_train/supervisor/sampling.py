@@ -11,7 +11,7 @@ import msgspec
 
 from watchdog_train.core.actions import LaunchReport
 from watchdog_train.core.gpu import GpuUse
-from watchdog_train.core.model import Member, MemberSample, ProcessRow, Sample
+from watchdog_train.core.model import HostLoad, Member, MemberSample, ProcessRow, Sample
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.slots import read_slots
@@ -20,9 +20,13 @@ from watchdog_train.supervisor.departures import Departures
 from watchdog_train.supervisor.gpu_watch import GpuWatch
 from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
+from watchdog_train.system.pressure import host_load
+from watchdog_train.system.strangers import stranger
 
 CHEAP_SOCKETS = 32
 """Processes whose sockets are read at every look."""
+LOAD_EVERY_S = 10.0
+MOST_NAMES = 64
 
 
 class Sampler:
@@ -33,6 +37,9 @@ class Sampler:
         self._tree: ProcessTree | None = None
         self._departures = Departures(context.system, last_words)
         self._gpus = _gpu_watch(context)
+        self._names: dict[int, str] = {}
+        self._load: HostLoad | None = None
+        self._load_at = -LOAD_EVERY_S
 
     def forget(self) -> None:
         """Another attempt begins."""
@@ -103,13 +110,30 @@ class Sampler:
             late_s=late_s,
             ended=self._departures.look(look.members, now),
             gpu=self._gpu_use(look, now),
+            host=self._host_load(now),
         )
 
     def _gpu_use(self, look: TreeLook, now: float) -> GpuUse | None:
         """Nobody is asked before something trains: most commands need no GPU."""
         if self._gpus is None or not any(m.slot is not None for m in look.members):
             return None
-        return self._gpus.read(now, {member.member.pid for member in look.members})
+        use = self._gpus.read(now, {member.member.pid for member in look.members})
+        if use is None or not use.others:
+            return use
+        return msgspec.structs.replace(use, other_names=tuple(map(self._name, use.others)))
+
+    def _name(self, pid: int) -> str:
+        """`pid 4242 (python train.py, user alice)`, as far as the system tells."""
+        if pid not in self._names:
+            if len(self._names) > MOST_NAMES:
+                self._names.clear()
+            self._names[pid] = stranger(self._context.system, pid)
+        return self._names[pid]
+
+    def _host_load(self, now: float) -> HostLoad | None:
+        if now - self._load_at >= LOAD_EVERY_S:
+            self._load, self._load_at = host_load(), now
+        return self._load
 
     def _tcp_bytes(self, look: TreeLook, *, quiet: bool) -> int | None:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.

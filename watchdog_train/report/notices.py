@@ -1,0 +1,43 @@
+"""What a person should know that is no stall, as status shows it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchdog_train.core.state import State
+from watchdog_train.report.words import clean
+
+MOST_ROWS = 4
+
+
+def notice_rows(state: State) -> list[tuple[str, str]]:
+    """Label and words: what was noticed about the present attempt, and its slowness."""
+    if state.finished:
+        return []
+    said = [clean(notice.why, 400) for notice in state.noticed][-MOST_ROWS:]
+    rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
+    if state.slowdown is not None:
+        rows.append(("Slow", clean(state.slowdown.why, 600)))
+    return rows
+
+
+def notices_object(state: State) -> list[dict[str, Any]]:
+    """The same for a program."""
+    return [
+        {"kind": notice.kind, "pids": list(notice.pids), "why": notice.why}
+        for notice in state.noticed
+    ]
+
+
+def slowdown_object(state: State) -> dict[str, Any] | None:
+    """None: steps take their usual time, as far as is known."""
+    slow = state.slowdown
+    if slow is None:
+        return None
+    return {
+        "usual_s": slow.usual_s,
+        "step_s": slow.step_s,
+        "factor": slow.factor,
+        "changed": list(slow.changed),
+        "why": slow.why,
+    }

@@ -1,0 +1,55 @@
+"""How short a machine is of memory, storage and CPU, as Linux tells it; unknown elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from watchdog_train.core.model import HostLoad
+
+READ_BYTES = 65536
+
+
+def host_load() -> HostLoad:
+    """The machine now; three files of a few lines, and one of a few hundred."""
+    return HostLoad(
+        swap_bytes=_swap_bytes(),
+        memory_pressure=_pressure("memory"),
+        io_pressure=_pressure("io"),
+        cpu_pressure=_pressure("cpu"),
+    )
+
+
+def _swap_bytes() -> int | None:
+    """In and out since boot."""
+    pages = None
+    for line in _read("/proc/vmstat").splitlines():
+        name, _, value = line.partition(b" ")
+        if name in (b"pswpin", b"pswpout") and value.isdigit():
+            pages = (pages or 0) + int(value)
+    return None if pages is None else pages * _page_size()
+
+
+def _page_size() -> int:
+    if sys.platform != "win32":
+        with suppress(OSError, ValueError):
+            return os.sysconf("SC_PAGE_SIZE")
+    return 4096
+
+
+def _pressure(what: str) -> float | None:
+    """Per cent of the last minute in which some process waited; needs CONFIG_PSI."""
+    first = _read(f"/proc/pressure/{what}").partition(b"\n")[0]
+    for field in first.split():
+        name, _, value = field.partition(b"=")
+        if name == b"avg60":
+            with suppress(ValueError):
+                return float(value)
+    return None
+
+
+def _read(path: str) -> bytes:
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read(READ_BYTES)
+    return b""
