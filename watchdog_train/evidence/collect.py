@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
-from watchdog_train.core.facts import Evidence, How, LockFact
+from watchdog_train.core.facts import Evidence, How, LockFact, LogText
 from watchdog_train.core.model import EvidenceResult, Member
 from watchdog_train.core.rules import Rules
 from watchdog_train.errors import WtrainError
@@ -23,18 +24,21 @@ from watchdog_train.evidence import (
     bundle,
     from_inside,
     host,
+    kernel_log,
     locks,
     logs,
     other_tools,
     pyspy,
 )
 from watchdog_train.evidence.attaching import Attaching, Tools
-from watchdog_train.evidence.proc import is_fed_by
+from watchdog_train.evidence.gpu import GpuLook
+from watchdog_train.evidence.open_files import is_fed_by
 from watchdog_train.evidence.recorders import Recorders
 from watchdog_train.evidence.request import (
     EvidenceRequest,
     read_request,
 )
+from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.rules import load_rules
@@ -90,6 +94,8 @@ class _Collection:
         ]
         self.by_pid = {target.pid: target for target in self.targets if target.end is None}
         self.problems: list[str] = []
+        self.swap_before = host.swap_traffic()
+        self.gpus = GpuLook() if request.mode == "full" else None
         # Tools that hang must leave time for the ways that need no tool.
         kept_s = _ASKING_S if request.slot_dir is not None else 0.0
         tools_until = max(self.started + 1.0, self.until - kept_s)
@@ -104,8 +110,9 @@ class _Collection:
     def run(self) -> None:
         """Everything that touches processes."""
         self.recorders.first_look()
+        connections = Connections()
         for target in self.targets:
-            target.read_facts(self.request.slot_dir)
+            target.read_facts(self.request.slot_dir, connections)
         if self.request.mode == "look":
             self.attaching.dump(self._eligible(), nonblocking=True)
         pause = self.started + _APART_S - time.monotonic()
@@ -202,10 +209,11 @@ class _Collection:
             [path for path in (request.attempt_dir, os.getcwd()) if path],
             request.oom_kills_before,
         )
+        kernel_lines = self._machine(details)
         evidence = Evidence(
             why=request.why,
             processes=tuple(target.evidence() for target in self.targets),
-            logs=logs.tails(self._log_files(), request.log_tail_lines),
+            logs=(*logs.tails(self._log_files(), request.log_tail_lines), *kernel_lines),
             exit=request.exit,
             host=facts,
             locks=self._locks(),
@@ -236,6 +244,22 @@ class _Collection:
         bundle.write_staged(self.staging, whole)
         bundle.write_recorders(self.staging, {one.rank: one.data for one in recorded})
         return bundle.publish(self.staging, Path(request.out_dir), result)
+
+    def _machine(self, details: dict[str, Any]) -> tuple[LogText, ...]:
+        """What else is told of the machine, and the lines of its kernel log that are about us."""
+        if self.swap_before is not None and (now := host.swap_traffic()) is not None:
+            passed_s = max(0.01, time.monotonic() - self.started)
+            details["swap_pages_s"] = round((now - self.swap_before) / passed_s, 1)
+        if self.gpus is not None:
+            details["gpu"] = self.gpus.answer(self.until)
+        starts = [target.identity.start for target in self.targets]
+        lines, problem = kernel_log.read(kernel_log.started_at(starts))
+        details["kernel_log"] = lines
+        if problem is not None:
+            details["kernel_log_problem"] = problem
+        pids = {target.pid for target in self.targets}
+        uses_gpu = any(target.uses_gpu for target in self.targets)
+        return kernel_log.evidence(lines, pids, uses_gpu=uses_gpu)
 
     def _world_size(self) -> int | None:
         """As the ranks' environment has it; on several nodes not all of them are here."""

@@ -16,18 +16,68 @@ _CGROUP_ROOT = "/sys/fs/cgroup"
 
 def oom_kills(pid: int | str = "self") -> int | None:
     """Kills by the memory killer in the cgroup of a process so far; None where it does not tell."""
-    for line in (read_text(f"{PROC}/{pid}/cgroup") or "").splitlines():
-        hierarchy, _, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
-        if hierarchy == "0":
-            events = read_text(f"{_CGROUP_ROOT}{path.rstrip('/')}/memory.events")
-            events = events or read_text(f"{_CGROUP_ROOT}/memory.events")
-            return _value(events, "oom_kill")
-        if "memory" in line.split(":", 2)[1].split(","):
-            for base in (f"{_CGROUP_ROOT}/memory{path}", f"{_CGROUP_ROOT}/memory"):
-                control = read_text(f"{base.rstrip('/')}/memory.oom_control")
-                if control is not None:
-                    return _value(control, "oom_kill")
+    for folder in _memory_folders(pid):
+        for name in ("memory.events", "memory.oom_control"):
+            text = read_text(f"{folder}/{name}")
+            if text is not None:
+                return _value(text, "oom_kill")
     return None
+
+
+def _memory_folders(pid: int | str) -> list[str]:
+    """Where the memory cgroup of a process may have its files, version 2 or 1, its own first."""
+    found = []
+    for line in (read_text(f"{PROC}/{pid}/cgroup") or "").splitlines():
+        hierarchy, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
+        if hierarchy == "0":
+            root = _CGROUP_ROOT
+        elif "memory" in controllers.split(","):
+            root = f"{_CGROUP_ROOT}/memory"
+        else:
+            continue
+        # In a container the path may be the host's, and the root is the container's own.
+        found += [f"{root}{path.rstrip('/')}", root]
+    return found
+
+
+_USED = ("memory.current", "memory.usage_in_bytes")
+_NO_LIMIT = 1 << 62
+
+
+def cgroup_memory(pid: int | str = "self") -> dict[str, int | None] | None:
+    """Memory of the container of a process: used, its limit (None: no limit), swap; in bytes."""
+    uses = (f"{folder}/{name}" for folder in _memory_folders(pid) for name in _USED)
+    folder = next((os.path.dirname(path) for path in uses if os.path.exists(path)), None)
+    if folder is None:
+        return None
+    names = {
+        "used_bytes": _USED,
+        "limit_bytes": ("memory.max", "memory.limit_in_bytes"),
+        "swap_bytes": ("memory.swap.current",),
+    }
+    found: dict[str, int | None] = {}
+    for key, files in names.items():
+        texts = (read_text(f"{folder}/{name}") for name in files)
+        text = next(filter(None, texts), "").strip()
+        found[key] = int(text) if text.isdigit() and int(text) < _NO_LIMIT else None
+    return found
+
+
+def swap_traffic() -> int | None:
+    """Pages that were read from and written to swap since boot; None where it is not told."""
+    text = read_text(f"{PROC}/vmstat")
+    numbers = [_value(text, name) for name in ("pswpin", "pswpout")]
+    return None if None in numbers else sum(number or 0 for number in numbers)
+
+
+def pressure() -> dict[str, str]:
+    """Share of time in which something, or everything, waited for memory, disk or CPU."""
+    found = {}
+    for name in ("memory", "io", "cpu"):
+        text = read_text(f"{PROC}/pressure/{name}", 1024)
+        if text:
+            found[name] = text.strip().replace("\n", "; ")
+    return found
 
 
 def _value(text: str | None, key: str) -> int | None:
@@ -70,6 +120,8 @@ def collect(paths: Sequence[str], oom_kills_before: int | None) -> tuple[HostFac
         "disks": disks,
         "oom_kills": kills,
         "oom_kills_before": oom_kills_before,
+        "cgroup_memory": cgroup_memory(),
+        "pressure": pressure(),
     }
     return facts, details
 

@@ -9,8 +9,6 @@ import mmap
 import os
 import platform
 import stat
-from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
@@ -18,7 +16,6 @@ PROC = "/proc"
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _TASKS_CAP = 64
 """Threads looked at one by one; a process with more is not worth the time."""
-_FILES_CAP = 256
 _READ_CAP = 1 << 20
 
 _SYSCALLS = {
@@ -275,56 +272,6 @@ def is_python(pid: int) -> bool | None:
         return True
     maps = read_text(f"{PROC}/{pid}/maps", 4 << 20)
     return None if maps is None else "libpython" in maps
-
-
-def open_files(pid: int) -> dict[str, Any]:
-    """Open files by kind, and the regular ones by name."""
-    counts: dict[str, int] = {}
-    names: list[str] = []
-    try:
-        entries = os.listdir(f"{PROC}/{pid}/fd")
-    except OSError:
-        return {}
-    for entry in entries[:_FILES_CAP]:
-        try:
-            target = os.readlink(f"{PROC}/{pid}/fd/{entry}")
-        except OSError:
-            continue
-        kind = target.partition(":")[0] if ":" in target else "file"
-        counts[kind] = counts.get(kind, 0) + 1
-        if kind == "file" and not target.startswith("/dev/"):
-            names.append(target[:300])
-    return {"total": len(entries), "kinds": counts, "files": sorted(set(names))[:32]}
-
-
-def is_fed_by(pid: int, others: Iterable[int]) -> bool:
-    """Whether one of these processes holds the writing end of the pipe that is its input.
-
-    `python train.py | tee log`: tee waits for the training, not for a person.
-    """
-    try:
-        pipe = os.readlink(f"{PROC}/{pid}/fd/0")
-    except OSError:
-        return False
-    return pipe.startswith("pipe:") and any(_writes_to(other, pipe) for other in others)
-
-
-def _writes_to(pid: int, pipe: str) -> bool:
-    folder = f"{PROC}/{pid}/fd"
-    try:
-        entries = os.listdir(folder)[:_FILES_CAP]
-    except OSError:
-        return False
-    for entry in entries:
-        try:
-            if os.readlink(f"{folder}/{entry}") != pipe:
-                continue
-            # The mode of such a link tells for what it is open.
-            if os.lstat(f"{folder}/{entry}").st_mode & stat.S_IWUSR:
-                return True
-        except OSError:
-            continue
-    return False
 
 
 def waits_for_input(pid: int, process: ProcLook) -> bool | None:

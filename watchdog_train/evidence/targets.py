@@ -15,6 +15,8 @@ from watchdog_train.core.rank_gone import ending
 from watchdog_train.core.stacks import WAITS, ThreadStack, frame_matches, own_frames, printable
 from watchdog_train.evidence import proc, redact
 from watchdog_train.evidence.milestones import read_milestones
+from watchdog_train.evidence.open_files import open_files
+from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.text.formats import kernel_frames
 
 _ARGUMENTS_CAP, _ARGUMENT_CAP = 100, 300
@@ -100,6 +102,11 @@ class Target:
         return self.last.state if self.last else None
 
     @property
+    def uses_gpu(self) -> bool:
+        """Whether it has the device of an NVIDIA GPU open."""
+        return any(name.startswith("/dev/nvidia") for name in self.files.get("files", ()))
+
+    @property
     def identity(self) -> ProcessId:
         """The very process, safe against pid reuse."""
         return ProcessId(self.pid, self.first.start if self.first else self.member.start)
@@ -118,7 +125,7 @@ class Target:
             self.second = again
             self.waits_for_input = proc.waits_for_input(self.pid, again)
 
-    def read_facts(self, slot_dir: str | None = None) -> None:
+    def read_facts(self, slot_dir: str | None, connections: Connections) -> None:
         """Everything that needs no second look: of /proc, and its own words."""
         self.milestones = read_milestones(slot_dir, self.identity)
         self.milestones_at = time.monotonic() if self.milestones else None
@@ -131,7 +138,9 @@ class Target:
         kept = [name for name in variables if _KEEP_VARIABLES.match(name)]
         self.environment = redact.redact_environment(variables, kept)
         self.environment_names = tuple(sorted(set(variables) - set(kept)))[:500]
-        self.files = proc.open_files(self.pid)
+        self.files = open_files(self.pid)
+        if self.files:
+            self.files["sockets"] = connections.of(self.pid, self.files["sockets"])
         self.kernel_stack = proc.kernel_stack(self.pid)
 
     def take(self, threads: tuple[ThreadStack, ...], how: How) -> None:

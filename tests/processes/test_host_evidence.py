@@ -1,0 +1,137 @@
+"""What is told of the machine around a training: the kernel log, connections, memory, GPUs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from watchdog_train.evidence import host, kernel_log
+from watchdog_train.evidence.gpu import GpuLook
+from watchdog_train.evidence.open_files import open_files
+from watchdog_train.evidence.sockets import Connections
+from watchdog_train.system import current
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc"),
+]
+
+
+def record(at_s: float, text: str) -> str:
+    return f"6,{int(at_s)},{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=x\n"
+
+
+def kept(tmp_path: Path, since: float, *records: str) -> tuple[str, ...]:
+    """A file gives all records in one read, a device one at a time."""
+    found: list[str] = []
+    for number, text in enumerate(records):
+        path = tmp_path / str(number)
+        path.write_text(text)
+        found += kernel_log.read(since, str(path))[0]
+    return tuple(found)
+
+
+OOM = "Memory cgroup out of memory: Killed process 4242 (python) total-vm:1kB"
+
+
+def test_only_what_matters_and_is_new_is_kept(tmp_path):
+    """An old kill, and the chatter of drivers, say nothing of this training."""
+    lines = kept(
+        tmp_path,
+        100.0,
+        record(99.0, OOM),
+        record(101.0, "usb 1-1: new device"),
+        record(
+            102.0, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus. token=abcdef123"
+        ),
+        "no record at all",
+    )
+    assert lines == (
+        "[102.000000] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus. token=[removed]",
+    )
+
+
+def test_a_kill_of_somebody_else_is_no_evidence():
+    """On a shared machine others run out of memory, too."""
+    line = f"[101.0] {OOM}"
+    assert kernel_log.evidence([line], {7}, uses_gpu=False) == ()
+    (log,) = kernel_log.evidence([line], {4242}, uses_gpu=False)
+    assert (log.source, log.lines) == ("kernel log", (line,))
+
+
+def test_a_fault_of_a_gpu_counts_for_who_uses_one():
+    """And only where the line names no other process."""
+    xid = "[1.0] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    others = "[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=99, name=python, MMU fault"
+    assert kernel_log.evidence([xid, others], {7}, uses_gpu=False) == ()
+    (log,) = kernel_log.evidence([xid, others], {7}, uses_gpu=True)
+    assert log.lines == (xid,)
+
+
+def test_a_file_server_that_answers_again_is_no_cause():
+    """Only one that still is silent."""
+    gone, back = "[1.0] nfs: server big not responding, timed out", "[2.0] nfs: server big OK"
+    assert kernel_log.evidence([gone, back], (), uses_gpu=False) == ()
+    (log,) = kernel_log.evidence([gone, back, gone], (), uses_gpu=False)
+    assert log.lines == (gone,)
+
+
+def test_no_right_to_read_it_is_said(tmp_path):
+    """The reason stays in host.json."""
+    lines, problem = kernel_log.read(None, str(tmp_path / "none"))
+    assert (lines, "may not be read" in problem) == ((), True)
+
+
+def test_the_kernels_clock_of_a_process():
+    """Our own start lies behind us, by less than the machine's uptime."""
+    who = current().identity(os.getpid())
+    since = kernel_log.started_at([who.start])
+    assert 0 < time.monotonic() - since < time.monotonic() + 1
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_connections_are_told_with_what_is_not_sent(family):
+    """Who talks to whom, and bytes that nobody reads."""
+    with socket.socket(family) as listener:
+        try:
+            listener.bind(("localhost", 0))
+        except OSError:
+            pytest.skip("no such addresses here")
+        listener.listen()
+        port = listener.getsockname()[1]
+        with socket.create_connection(listener.getsockname()[:2]) as one, listener.accept()[0]:
+            one.sendall(b"x" * 77)
+            rows = Connections().of(os.getpid(), open_files(os.getpid())["sockets"])
+    assert any(row.endswith("ESTABLISHED, 77 bytes not read") for row in rows), rows
+    assert any(row.endswith(f":{port} LISTEN") for row in rows), rows
+
+
+def test_memory_of_the_container_is_told_in_bytes():
+    """Used is a number wherever there is a memory cgroup; no limit is None, not a huge number."""
+    found = host.cgroup_memory()
+    if found is None:
+        pytest.skip("no memory cgroup here")
+    assert found["used_bytes"] > 1 << 20
+    assert found["limit_bytes"] is None or found["limit_bytes"] < 1 << 62
+
+
+def test_a_look_at_gpus_that_hangs_is_ended_in_time():
+    """A driver without its GPU never answers."""
+    started = time.monotonic()
+    look = GpuLook([sys.executable, "-c", "import time; time.sleep(600)"])
+    assert "no answer" in look.answer(time.monotonic() + 0.3)["problem"]
+    assert time.monotonic() - started < 5
+
+
+def test_a_look_at_gpus_tells_devices():
+    """One reading as JSON becomes part of host.json; anything else is a problem in words."""
+    code = 'print(\'{"devices": [{"index": 0, "util": 100.0, "power_w": 91.0}]}\')'
+    reading = GpuLook([sys.executable, "-c", code]).answer(time.monotonic() + 20)
+    assert reading["devices"][0]["power_w"] == 91.0
+    nothing = GpuLook([sys.executable, "-c", "print(9)"]).answer(time.monotonic() + 20)
+    assert "NVML told nothing" in nothing["problem"]

@@ -1,0 +1,67 @@
+"""One look at the GPUs, by a child with a deadline: a driver that lost its GPU never answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.gpu import GpuReading
+from watchdog_train.system.gpu import command, may_be_there
+
+DEADLINE_S = 5.0
+_ANSWER_CAP_BYTES = 1 << 20
+_POLL_S = 0.02
+
+
+class GpuLook:
+    """Started early, read late."""
+
+    def __init__(self, argv: list[str] | None = None) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._problem: str | None = None
+        self._started = time.monotonic()
+        if argv is None and not may_be_there():
+            return
+        try:
+            self._out = tempfile.TemporaryFile()  # noqa: SIM115 - read and closed by answer()
+            self._process = subprocess.Popen(
+                argv or command(once=True),
+                stdin=subprocess.DEVNULL,
+                stdout=self._out,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd=os.sep,
+            )
+        except OSError as error:
+            self._problem = f"no process could be started to look at the GPUs: {error}"
+
+    def answer(self, until: float) -> dict[str, Any] | None:
+        """What NVML told by then, or the problem; None where there is no GPU to look at."""
+        process = self._process
+        if process is None:
+            return {"problem": self._problem} if self._problem else None
+        until = min(until, self._started + DEADLINE_S)
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        with self._out as file:
+            if process.poll() is None:
+                process.kill()  # stuck in the driver it stays until that lets go of it
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+                return {"problem": "NVML gave no answer in time: the driver may be stuck"}
+            file.seek(0)
+            line = file.read(_ANSWER_CAP_BYTES).partition(b"\n")[0]
+        try:
+            reading: dict[str, Any] = msgspec.to_builtins(
+                msgspec.json.decode(line, type=GpuReading)
+            )
+        except msgspec.DecodeError:
+            return {"problem": f"NVML told nothing (exit code {process.returncode})"}
+        found: dict[str, Any] = msgspec.to_builtins(reading)
+        return found

@@ -1,0 +1,70 @@
+"""What processes have open, and who writes to whom through a pipe. Only reads /proc."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from typing import Any
+
+from watchdog_train.evidence.proc import PROC
+
+_FILES_CAP = 256
+
+
+def open_files(pid: int) -> dict[str, Any]:
+    """Open files by kind, the regular ones by name, and the inodes of sockets."""
+    counts: dict[str, int] = {}
+    names: list[str] = []
+    sockets: list[str] = []
+    try:
+        entries = os.listdir(f"{PROC}/{pid}/fd")
+    except OSError:
+        return {}
+    for entry in entries[:_FILES_CAP]:
+        try:
+            target = os.readlink(f"{PROC}/{pid}/fd/{entry}")
+        except OSError:
+            continue
+        kind = target.partition(":")[0] if ":" in target else "file"
+        counts[kind] = counts.get(kind, 0) + 1
+        if kind == "socket":
+            sockets.append(target[len("socket:[") : -1])
+        elif kind == "file" and (not target.startswith("/dev/") or "nvidia" in target):
+            names.append(target[:300])
+    return {
+        "total": len(entries),
+        "kinds": counts,
+        "files": sorted(set(names))[:32],
+        "sockets": sockets,
+    }
+
+
+def is_fed_by(pid: int, others: Iterable[int]) -> bool:
+    """Whether one of these processes holds the writing end of the pipe that is its input.
+
+    `python train.py | tee log`: tee waits for the training, not for a person.
+    """
+    try:
+        pipe = os.readlink(f"{PROC}/{pid}/fd/0")
+    except OSError:
+        return False
+    return pipe.startswith("pipe:") and any(_writes_to(other, pipe) for other in others)
+
+
+def _writes_to(pid: int, pipe: str) -> bool:
+    folder = f"{PROC}/{pid}/fd"
+    try:
+        entries = os.listdir(folder)[:_FILES_CAP]
+    except OSError:
+        return False
+    for entry in entries:
+        try:
+            if os.readlink(f"{folder}/{entry}") != pipe:
+                continue
+            # The mode of such a link tells for what it is open.
+            if os.lstat(f"{folder}/{entry}").st_mode & stat.S_IWUSR:
+                return True
+        except OSError:
+            continue
+    return False
