@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=1)
+    parser.add_argument("--rank", type=int, default=1, help="-1: all of them")
     parser.add_argument("--at", type=int, default=25)
     parser.add_argument("--resume")
     args = parser.parse_args()
@@ -45,7 +45,7 @@ def main() -> None:
         first = saved["step"]
     print(f"rank {rank} attempt {os.environ.get('WTRAIN_ATTEMPT')} from {first}", flush=True)
     for step in range(first, args.steps):
-        if rank == args.rank and step == args.at and not args.resume:
+        if args.rank in (rank, -1) and step == args.at and not args.resume:
             if args.fault == "hang":
                 time.sleep(10_000)
             if args.fault == "crash":

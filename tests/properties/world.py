@@ -24,6 +24,7 @@ from watchdog_train.core.evolve import evolve, replay
 from watchdog_train.core.model import (
     CheckpointFinding,
     EvidenceResult,
+    JointAnswer,
     Patience,
     Plan,
     ProcessId,
@@ -246,6 +247,7 @@ class World(Machine):
             look=self.answers.get("look"),
             evidence=self.answers.get("evidence"),
             survey=self.answers.get("survey"),
+            joint=self.answers.get("joint"),
             last_save=self.save,
         )
 
@@ -311,6 +313,8 @@ class World(Machine):
                     stall_id=action.stall_id, why=action.bundle_why, dir=f"/r/{action.stall_id}"
                 )
                 self._task("evidence", self.evidence_s, self._result(action.stall_id))
+            case a.StartJoint():
+                self._task("joint", 0.5, self._joint())
             case a.StartSurvey():
                 self._task("survey", 0.5, self._survey())
             case a.Signal():
@@ -347,6 +351,12 @@ class World(Machine):
 
     def _result(self, stall_id: str, **more: Any) -> EvidenceResult:
         return b.result(stall_id, **more)
+
+    def _joint(self) -> JointAnswer:
+        """Every other one fails."""
+        failed = JointAnswer(diagnosis=None, problem="it left no answer")
+        number = self.state.attempt.attempt if self.state.attempt is not None else 0
+        return failed if number % 2 else JointAnswer(diagnosis=self._result("joint").diagnosis)
 
     def _survey(self) -> Survey:
         if self.saved_step is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Container
 from pathlib import Path
 
 from tests.support import CompletedRun, Event, is_alive, of_type
@@ -84,6 +85,25 @@ def assert_tree_is_gone(run: CompletedRun) -> None:
     assert not left, f"left behind: {left}"
     for before, after in zip(gone, launched[1:], strict=False):
         assert before["seq"] < after["seq"], "launched over a live tree"
+
+
+def assert_blames(
+    event: Event, rank: int, families: Container[str], *, surely: bool = True, role: str = "rank"
+) -> None:
+    """The diagnosis of a bundle names the planted process, and a family that fits.
+
+    Where the evidence cannot tell who it was, it may name nobody, and must not be sure of itself;
+    a wrong one is never right.
+    """
+    diagnosis = event["diagnosis"]
+    culprit = diagnosis["culprit"]
+    if diagnosis["family"] is not None or surely:
+        assert diagnosis["family"] in families, diagnosis
+    if culprit is None:
+        assert not surely, diagnosis
+        assert diagnosis["confidence"] < 0.8, diagnosis
+    else:
+        assert (culprit["role"], culprit["rank"]) == (role, rank), diagnosis
 
 
 def last_line(text: str, start: str = "finished ") -> str:

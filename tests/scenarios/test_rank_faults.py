@@ -13,6 +13,7 @@ import pytest
 
 from tests.scenarios.checks import (
     assert_asked_before_killed,
+    assert_blames,
     assert_evidence_came_first,
     assert_log_is_sound,
     assert_never_killed,
@@ -81,6 +82,10 @@ class Hang:
     launcher: str
     args: tuple[str, ...] = ()
     workers: int = 0
+    families: tuple[str, ...] = ("rank-left-early",)
+    culprit: int = 1
+    surely: bool = True
+    """Whether stacks and process states can tell who it was."""
     marks: tuple[pytest.MarkDecorator, ...] = field(default=())
 
     @property
@@ -88,17 +93,20 @@ class Hang:
         return f"{self.fault}-{self.launcher}"
 
 
+MISMATCH = ("collective-mismatch", "gloo-timeout")
+"""Two ranks that wait in different operations: which of them is wrong, no evidence tells."""
+GIL, LOADER, SAVE = ("gil-deadlock",), ("dataloader-worker-stuck",), ("rank-left-early",)
 HANGS = (
-    Hang("receive", "spawn"),
-    Hang("receive", "torchrun", marks=(SLOW,)),
+    Hang("receive", "spawn", families=MISMATCH, surely=False),
+    Hang("receive", "torchrun", families=MISMATCH, surely=False, marks=(SLOW,)),
     Hang("sleep", "spawn", marks=(SLOW,)),
-    Hang("leave", "torchrun", marks=(SLOW,)),
-    Hang("leave", "spawn", marks=(SLOW,)),
-    Hang("hold-gil", "torchrun", marks=(SLOW,)),
-    Hang("hold-gil", "spawn", marks=(SLOW,)),
-    Hang("worker", "torchrun", ("--workers", "1"), workers=2, marks=(SLOW,)),
-    Hang("worker", "spawn", ("--workers", "1"), workers=2, marks=(SLOW,)),
-    Hang("hang-in-save", "torchrun", marks=(SLOW,)),
+    Hang("leave", "torchrun", families=MISMATCH, surely=False, marks=(SLOW,)),
+    Hang("leave", "spawn", families=MISMATCH, surely=False, marks=(SLOW,)),
+    Hang("hold-gil", "torchrun", families=GIL, marks=(SLOW,)),
+    Hang("hold-gil", "spawn", families=GIL, marks=(SLOW,)),
+    Hang("worker", "torchrun", ("--workers", "1"), workers=2, families=LOADER, marks=(SLOW,)),
+    Hang("worker", "spawn", ("--workers", "1"), workers=2, families=LOADER, marks=(SLOW,)),
+    Hang("hang-in-save", "torchrun", families=SAVE, culprit=0, marks=(SLOW,)),
 )
 
 
@@ -122,6 +130,9 @@ def test_a_rank_that_hangs(hang: Hang, tmp_path: Path) -> None:
     assert signals[0] == ("launcher", signal.SIGSTOP), run.describe()
     rejected = [Path(event["path"]).name for event in run.of_type("checkpoint_rejected")]
     assert rejected == (["step-000030.pt"] if hang.fault == "hang-in-save" else [])
+    role = "worker" if hang.workers else "rank"
+    (diagnosed,) = run.of_type("diagnosed")
+    assert_blames(diagnosed, hang.culprit, hang.families, surely=hang.surely, role=role)
 
 
 CRASHES = (

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenarios.checks import assert_blames
 from tests.support import (
     PROGRAMS,
     Event,
@@ -35,11 +36,11 @@ pytestmark = [
 ]
 
 
-def start_job(cwd: Path, tasks: int, *program: str) -> RunningWtrain:
-    """The job; its ranks meet at a port that is free now."""
+def start_job(cwd: Path, tasks: int, *program: str, port: int = 0) -> RunningWtrain:
+    """The job; its ranks meet at a port that is free now, or at the one that is given."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        port = port or probe.getsockname()[1]
     config = write_fast_config(cwd)
     options = ["--config", str(config), "--resume-arg", "--resume {checkpoint}"]
     command = [sys.executable, str(PROGRAMS / "task_ranks.py"), *program]
@@ -123,8 +124,19 @@ def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
     done = job.result(280)
     text = described(tmp_path)
     assert done.returncode == 0, text
-    assert_one_plan(logs(tmp_path), text)
+    found = logs(tmp_path)
+    assert_one_plan(found, text)
     assert_all_finished(tmp_path, 2, 2, text)
+    joint = {
+        n: [one for one in of_type(log, "diagnosed") if one["tasks"]] for n, log in found.items()
+    }
+    assert not joint[1], text
+    if fault == "hang":  # each task alone sees one rank wait; the leader reads what all have taken
+        (diagnosed,) = joint[0]
+        assert diagnosed["tasks"] == [0, 1]
+        assert_blames(diagnosed, 1, ("rank-left-early",))
+        shown = run_wtrain("status", "--json", found[0][0]["run_id"], cwd=tmp_path).json()
+        assert shown["last_stall"]["diagnosis"] == diagnosed["diagnosis"]
 
 
 @pytest.mark.slow
@@ -176,3 +188,35 @@ def test_a_stop_of_one_stops_all(tmp_path: Path) -> None:
     for events in logs(tmp_path).values():
         assert of_type(events, "run_finished")[0]["exit_code"] == 77, text
         assert not [one for one in of_type(events, "attempt_launched") if is_alive(one["pid"])]
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    """The job cannot begin; the next attempt of all its tasks meets at another port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = start_job(tmp_path, 2, port=port).result(280)
+    text = described(tmp_path)
+    assert done.returncode == 0, text
+    assert_all_finished(tmp_path, 2, 2, text)
+    plans = [of_type(log, "attempt_launching")[-1]["plan"] for log in logs(tmp_path).values()]
+    ports = {plan["env"]["MASTER_PORT"] for plan in plans}
+    assert len(ports) == 1, text
+    assert ports != {str(port)}, text
+    assert "MASTER_PORT is taken" in plans[0]["why"], text
+
+
+@pytest.mark.slow
+def test_all_tasks_crash_at_once(tmp_path: Path) -> None:
+    """Each of them has an end of its own to tell of; they begin again together, once."""
+    job = start_job(tmp_path, 2, "--fault", "crash", "--rank", "-1")
+    done = job.result(280)
+    text = described(tmp_path)
+    assert done.returncode == 0, text
+    found = logs(tmp_path)
+    assert_one_plan(found, text)
+    assert_all_finished(tmp_path, 2, 2, text)
+    for events in found.values():
+        first = of_type(events, "attempt_exited")[0]
+        assert (first["attempt"], first["code"]) == (1, 3), text
+        assert len(of_type(events, "attempt_launched")) == 2, text

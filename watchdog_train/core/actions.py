@@ -10,6 +10,7 @@ from watchdog_train.core.model import (
     BundleWhy,
     EvidenceResult,
     ExitStatus,
+    JointAnswer,
     MemberSample,
     Plan,
     ProcessId,
@@ -21,7 +22,7 @@ from watchdog_train.core.model import (
 from watchdog_train.core.peers import JobView, Signs
 from watchdog_train.core.slowdown import Slow
 
-TaskName = Literal["look", "evidence", "survey"]
+TaskName = Literal["look", "evidence", "survey", "joint"]
 
 
 class Request(Value, frozen=True, kw_only=True):
@@ -89,6 +90,9 @@ class Observation(Value, frozen=True, kw_only=True):
     look: EvidenceResult | None = None
     evidence: EvidenceResult | None = None
     survey: Survey | None = None
+    joint: JointAnswer | None = None
+    other_port: int | None = None
+    """A free port for the ranks to meet at, when MASTER_PORT is taken between two attempts."""
     settings: tuple[SettingReport, ...] = ()
     places: tuple[RankPlaces, ...] = ()
     """Milestones of the judged processes."""
@@ -137,6 +141,13 @@ class StartEvidence(Value, frozen=True, kw_only=True):
     kind: str
     """hang, crash, manual or busy: the verdict's word in the bundle."""
     verdict: Verdict
+
+
+class StartJoint(Value, frozen=True, kw_only=True):
+    """Diagnose the evidence of all tasks of a job together."""
+
+    bundles: tuple[str, ...]
+    """Their directories, our own first."""
 
 
 class StartSurvey(Value, frozen=True, kw_only=True):
@@ -188,6 +199,7 @@ Action = (
     | Launch
     | StartLook
     | StartEvidence
+    | StartJoint
     | StartSurvey
     | Signal
     | AskStop

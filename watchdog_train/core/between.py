@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from watchdog_train.core import asking, kill, ladder
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
 from watchdog_train.core.confer import as_one_job
 from watchdog_train.core.ladder import RemedySpec
+from watchdog_train.core.model import Plan
 from watchdog_train.core.outcome import finish
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
@@ -95,5 +98,13 @@ def _plan_again(
         # the next one launches at once.
         until = observation.now + step.delay_s
         events.append(e.BackingOff(delay_s=step.delay_s, until_mono=until, why=step.why))
-    events.append(e.PlanMade(plan=step.plan))
+    events.append(e.PlanMade(plan=_meeting_elsewhere(step.plan, observation.other_port)))
     return Record(events=tuple(events), consumes=("survey",))
+
+
+def _meeting_elsewhere(plan: Plan, port: int | None) -> Plan:
+    """The plan with another MASTER_PORT, where somebody else has taken the one that is set."""
+    if port is None:
+        return plan
+    why = f"{plan.why} MASTER_PORT is taken by another process, so the ranks meet at {port}."
+    return msgspec.structs.replace(plan, env={**plan.env, "MASTER_PORT": str(port)}, why=why)

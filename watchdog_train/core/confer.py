@@ -10,6 +10,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
+from watchdog_train.core.joint import diagnose_together
 from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
 from watchdog_train.core.model import Diagnosis, Outcome, Plan
 from watchdog_train.core.peers import (
@@ -59,7 +60,11 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
         task = attempt.cause.task
         why = f"task {task} has taken its announcement back"
         return Record(events=(e.PeerRetracted(task=task, why=why),))
-    return _end_for_all(observation, state, policy) or _plan_for_all(observation, state, policy)
+    return (
+        _end_for_all(observation, state, policy)
+        or _plan_for_all(observation, state, policy)
+        or diagnose_together(observation, state)
+    )
 
 
 def _wait_for_the_rest(observation: Observation, state: State, policy: Policy) -> Action | None:
@@ -274,9 +279,12 @@ def _best_diagnosis(state: State, peers: tuple[PeerView, ...]) -> Diagnosis | No
     if cause is not None and cause.kind == "crash":
         guilty = found.get(cause.task)
         return guilty.diagnosis if guilty is not None else None
-    mine = trouble_of(state)
+    mine, bundle = trouble_of(state), bundle_of(state)
     if mine is not None and mine.kind == "crash":
         return mine.diagnosis
+    joint = bundle.diagnosis if bundle is not None and bundle.joint else None
+    if joint is not None and joint.family is not None:
+        return joint
     diagnoses = [trouble.diagnosis for trouble in found.values() if trouble is not None]
     known = [diagnosis for diagnosis in diagnoses if diagnosis is not None]
     return max(known, key=lambda one: (one.family is not None, one.confidence), default=None)

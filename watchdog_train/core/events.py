@@ -204,6 +204,7 @@ NoticeKind = Literal[
     "save",
     "save-late",
     "not-whole",
+    "joint",
     "peers",
     "gpu",
 ]
@@ -267,6 +268,8 @@ class EvidenceCollected(Event, frozen=True, kw_only=True):
 class Diagnosed(Event, frozen=True, kw_only=True):
     stall_id: str
     diagnosis: Diagnosis
+    tasks: tuple[int, ...] = ()
+    """Of a job, whose evidence it rests on together; empty: this run's alone."""
 
 
 class StopRequested(Event, frozen=True, kw_only=True):

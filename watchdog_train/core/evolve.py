@@ -292,7 +292,8 @@ def _evidence(
                 fingerprint=event.fingerprint,
             )
         case e.Diagnosed():
-            return _stall(state, event.stall_id, diagnosis=event.diagnosis)
+            joint = bool(event.tasks)
+            return _stall(state, event.stall_id, diagnosis=event.diagnosis, joint=joint)
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:

@@ -404,6 +404,14 @@ Patience = Literal["proven", "may-end", "input", "healthy", "unknown"]
 for something outside; input: for a person; healthy: it works; unknown: the stacks do not tell."""
 
 
+class JointAnswer(Value, frozen=True, kw_only=True):
+    """What the evidence of all tasks of a job says together."""
+
+    diagnosis: Diagnosis | None
+    problem: str | None = None
+    """Why there is none."""
+
+
 class Missing(Value, frozen=True, kw_only=True):
     """Evidence that could not be had."""
 

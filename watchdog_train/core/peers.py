@@ -74,6 +74,8 @@ class Trouble(Value, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     """None until the evidence is there."""
     fingerprint: str | None = None
+    bundle: str | None = None
+    """Directory of the evidence; None until it is there."""
 
 
 class Proposal(Value, frozen=True, kw_only=True):
@@ -267,6 +269,7 @@ def trouble_of(state: State) -> Trouble | None:
         return None
     diagnosis = bundle.diagnosis if bundle is not None else None
     fingerprint = bundle.fingerprint if bundle is not None else None
+    folder = bundle.dir if bundle is not None and bundle.collected else None
     if attempt.stall_id is not None and bundle is not None:
         return Trouble(
             kind="stall",
@@ -276,6 +279,7 @@ def trouble_of(state: State) -> Trouble | None:
             why=bundle.words,
             diagnosis=diagnosis,
             fingerprint=fingerprint,
+            bundle=folder,
         )
     if not attempt.ended or is_done(state):
         return None
@@ -289,6 +293,7 @@ def trouble_of(state: State) -> Trouble | None:
         signal=attempt.signal,
         diagnosis=diagnosis,
         fingerprint=fingerprint,
+        bundle=folder,
     )
 
 

@@ -66,6 +66,8 @@ class StallRecord(Value, frozen=True, kw_only=True):
     processes: int = 0
     fingerprint: str | None = None
     diagnosis: Diagnosis | None = None
+    joint: bool = False
+    """The diagnosis rests on the evidence of all tasks of the job."""
     recovered: bool = False
     reported_only: bool = False
     """Nothing was killed for it, by the user's choice."""

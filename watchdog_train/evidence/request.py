@@ -49,6 +49,15 @@ class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was or will be done about it, for SUMMARY.md."""
 
 
+class JointRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Diagnose several bundles of one job together; see evidence.joint."""
+
+    bundles: tuple[str, ...]
+    """Their directories; the answer is kept in the first."""
+    out: str
+    rules_dirs: tuple[str, ...] = ()
+
+
 def write_request(request: EvidenceRequest, path: Path) -> None:
     """For `python -m watchdog_train.evidence.collect PATH`."""
     write_private(path, msgspec.json.encode(request))

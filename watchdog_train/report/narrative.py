@@ -159,11 +159,14 @@ def _diagnosed(event: e.Diagnosed) -> tuple[str, ...]:
             f"{'at' if found.kind == 'crash' else 'stuck'}: {culprit_words(found.culprit)}"
         )
     explanation = clean(found.explanation, 800)
+    cause = "cause"
+    if event.tasks:
+        cause += f", from the evidence of tasks {', '.join(map(str, event.tasks[:MAX_NAMED]))}"
     if found.family is None:
-        lines.append(f"cause: not known. {explanation}".rstrip())
+        lines.append(f"{cause}: not known. {explanation}".rstrip())
     else:
         sure = f"{clean(found.family, 60)}, {100 * found.confidence:.0f} % sure"
-        lines.append(f"cause: {explanation} ({sure})")
+        lines.append(f"{cause}: {explanation} ({sure})")
     return tuple(lines)
 
 

@@ -31,6 +31,7 @@ from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
+from watchdog_train.supervisor.meeting import MeetingPort
 from watchdog_train.supervisor.sampling import Sampler
 
 QUICK_LOOK_S = 0.01
@@ -68,6 +69,8 @@ class Observer:
         self.signs = Signs()
         """Of our tree at the newest look."""
         self._part_of_more = is_part_of_more(context.environment)
+        task = context.job.task if context.job is not None else None
+        self._meeting = MeetingPort(context.environment, task)
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
@@ -117,6 +120,8 @@ class Observer:
             look=tasks.look,
             evidence=tasks.evidence,
             survey=tasks.survey,
+            joint=tasks.joint,
+            other_port=self._other_port(state),
             settings=self._side_files.settings(self._sample, attempt),
             places=self._side_files.places(),
             hooks=self._side_files.hooks(),
@@ -131,6 +136,13 @@ class Observer:
             gpu_trouble=self._sampler.gpu_trouble,
             steps_s=paces.steps_s(self._pace, now),
         )
+
+    def _other_port(self, state: State) -> int | None:
+        attempt = state.attempt
+        waits = state.launcher is None and state.next_plan is None and not state.finished
+        if attempt is None or not attempt.tree_gone or not waits:
+            return None
+        return self._meeting.replacement()
 
     def _follow(self, state: State, now: float) -> None:
         """Forget the last attempt when a new one begins: phases and totals start anew."""

@@ -23,7 +23,7 @@ from watchdog_train.core.model import BundleWhy, Member, Plan, ProcessId
 from watchdog_train.core.rank_gone import missing_ranks
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
-from watchdog_train.evidence.request import EvidenceRequest, write_private
+from watchdog_train.evidence.request import EvidenceRequest, JointRequest, write_private
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.deliver import deliver
@@ -35,6 +35,8 @@ MOST_ENDED = 64
 """Ranks that have ended and are listed in a bundle."""
 SURVEY_S = 60.0
 """Deadline of a survey; reading whole files gets half of it, so that an answer always comes."""
+JOINT_S = 10.0
+"""For reading the bundles of all tasks; on a busy machine most of it is the start of Python."""
 AROUND_KILL_S = 10.0
 """What was saved this shortly before the end of an attempt is always checked in full."""
 STREAM_FILES = ("output.log", "stdout.log", "stderr.log")
@@ -65,26 +67,14 @@ class Performer:
                 self._look(action, state, observation)
             case a.StartEvidence():
                 yield from self._evidence(action, state, observation)
+            case a.StartJoint():
+                self._diagnose_together(action, state)
             case a.StartSurvey():
                 self._survey(action, state, observation)
             case a.Signal():
                 yield from self._signal(action, observation)
-            case a.AskStop():
-                control = self._context.control
-                sequence = control.request_stop() if control is not None else 0
-                yield e.StopAsked(
-                    sequence=sequence,
-                    can_be_asked=action.can_be_asked,
-                    why=action.why,
-                    step=action.step,
-                    expects_save=action.expects_save,
-                )
-            case a.AskSave():
-                control = self._context.control
-                sequence = control.request_save() if control is not None else 0
-                yield e.SaveRequested(
-                    by=action.by, sequence=sequence, can_be_asked=action.can_be_asked
-                )
+            case a.AskStop() | a.AskSave():
+                yield self._ask(action)
             case a.CleanUp():
                 self._ended_wall = time.time()
                 yield self._clean_up()
@@ -92,6 +82,22 @@ class Performer:
                 yield from self._take_over(action)
             case a.Wait():
                 return
+
+    def _ask(self, action: a.AskStop | a.AskSave) -> e.StopAsked | e.SaveRequested:
+        """Through the control page."""
+        control = self._context.control
+        if isinstance(action, a.AskSave):
+            sequence = control.request_save() if control is not None else 0
+            return e.SaveRequested(
+                by=action.by, sequence=sequence, can_be_asked=action.can_be_asked
+            )
+        return e.StopAsked(
+            sequence=control.request_stop() if control is not None else 0,
+            can_be_asked=action.can_be_asked,
+            why=action.why,
+            step=action.step,
+            expects_save=action.expects_save,
+        )
 
     def _take_over(self, action: a.TakeOver) -> Iterator[e.AnyEvent]:
         yield e.PeerLost(task=action.task, pid=action.pid, run_id=action.run_id, why=action.why)
@@ -235,6 +241,17 @@ class Performer:
             "attempt": state.attempt.attempt if state.attempt is not None else 0,
             "why": verdict.why,
         }
+
+    def _diagnose_together(self, action: a.StartJoint, state: State) -> None:
+        number = state.attempt.attempt if state.attempt is not None else 0
+        folder = self._context.directory.attempt(number)
+        request = JointRequest(
+            bundles=action.bundles,
+            out=str(folder / "joint.json"),
+            rules_dirs=tuple(map(os.path.abspath, self._context.policy.evidence.rules_dirs)),
+        )
+        path = folder / "joint-request.json"
+        self._context.tasks.diagnose_together(request, path, deadline_s=JOINT_S)
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
         # With all formats of checkpoints, which most runs never ask for.

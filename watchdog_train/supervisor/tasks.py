@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from watchdog_train.core.actions import TaskName
-from watchdog_train.core.model import EvidenceResult, Survey
+from watchdog_train.core.model import EvidenceResult, JointAnswer, Survey
 from watchdog_train.evidence.request import (
     EvidenceRequest,
+    JointRequest,
     read_result,
     write_private,
     write_request,
@@ -47,6 +48,7 @@ class Tasks:
         self.look: EvidenceResult | None = None
         self.evidence: EvidenceResult | None = None
         self.survey: Survey | None = None
+        self.joint: JointAnswer | None = None
 
     @property
     def running(self) -> frozenset[TaskName]:
@@ -93,6 +95,22 @@ class Tasks:
         except OSError as error:
             self.survey = _no_survey(f"the survey could not be started: {error}")
 
+    def diagnose_together(self, request: JointRequest, path: Path, *, deadline_s: float) -> None:
+        """Start the diagnosis of several bundles as one."""
+        answer = Path(request.out)
+
+        def finish(ended: FinishedChild) -> None:
+            problem = _problem(ended) or "it left no answer"
+            self.joint = _read_joint(answer) or JointAnswer(diagnosis=None, problem=problem)
+
+        self.discard("joint")
+        try:
+            answer.unlink(missing_ok=True)
+            write_private(path, msgspec.json.encode(request))
+            self._start("joint", "watchdog_train.evidence.joint", path, deadline_s, finish)
+        except OSError as error:
+            self.joint = JointAnswer(diagnosis=None, problem=f"it could not be started: {error}")
+
     def discard(self, name: TaskName) -> None:
         """Forget a result that has been used."""
         match name:
@@ -102,6 +120,8 @@ class Tasks:
                 self.evidence = None
             case "survey":
                 self.survey = None
+            case "joint":
+                self.joint = None
 
     def finished(self, ended: FinishedChild) -> None:
         """Take the answer of a child that has ended, if it was one of ours."""
@@ -156,5 +176,13 @@ def _read_survey(answer: Path) -> Survey | None:
     try:
         with answer.open("rb") as file:
             return msgspec.json.decode(file.read(SURVEY_CAP_BYTES), type=Survey)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _read_joint(answer: Path) -> JointAnswer | None:
+    try:
+        with answer.open("rb") as file:
+            return msgspec.json.decode(file.read(SURVEY_CAP_BYTES), type=JointAnswer)
     except (OSError, msgspec.DecodeError):
         return None

@@ -1,0 +1,47 @@
+"""One diagnosis from the evidence of all tasks of a job, made by its leader. Pure.
+
+A task that trains one rank of a world sees one rank hang: whether it is the cause or waits for
+another one is only told by the stacks of all. Nothing is held back for it: by then the evidence is
+on disk, and the tree is gone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, Observation, Record, StartJoint, Wait
+from watchdog_train.core.peers import bundle_of
+from watchdog_train.core.state import State
+from watchdog_train.core.together import LOOK_AGAIN_S, in_one_boat
+
+NOTICE: Final = "joint"
+
+
+def diagnose_together(observation: Observation, state: State) -> Action | None:
+    """Of a hang, before the next attempt is planned; a crash has said itself what it died of."""
+    bundle, job = bundle_of(state), state.job
+    if job is None or bundle is None or bundle.joint or bundle.why != "stall":
+        return None
+    if bundle.dir is None or not bundle.collected or NOTICE in state.notices:
+        return None
+    theirs = {
+        peer.summary.task: peer.summary.trouble.bundle
+        for peer in in_one_boat(observation, state)
+        if peer.summary.trouble is not None and peer.summary.trouble.bundle
+    }
+    if not theirs:
+        return None
+    answer = observation.joint
+    if answer is None:
+        if "joint" in observation.running:
+            return Wait(until=observation.now + LOOK_AGAIN_S)
+        return StartJoint(bundles=(bundle.dir, *(path for path in theirs.values() if path)))
+    event: e.AnyEvent
+    if answer.diagnosis is None:
+        why = f"the evidence of all tasks was not diagnosed together: {answer.problem}"
+        event = e.Noticed(kind=NOTICE, pids=(), why=why)
+    else:
+        tasks = tuple(sorted((job.task.task, *theirs)))
+        event = e.Diagnosed(stall_id=bundle.id, diagnosis=answer.diagnosis, tasks=tasks)
+    return Record(events=(event,), consumes=("joint",))

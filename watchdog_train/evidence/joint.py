@@ -1,0 +1,62 @@
+"""Diagnoses the bundles of all tasks of a job as one, in a process of its own.
+
+It only reads what the tasks have written, and writes `joint.json` into the first bundle.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from watchdog_train.core.diagnose import diagnose
+from watchdog_train.core.model import JointAnswer
+from watchdog_train.errors import WtrainError
+from watchdog_train.evidence.request import JointRequest, write_private
+from watchdog_train.evidence.text.bring import evidence_from
+from watchdog_train.rules import load_rules
+
+JOINT_FILE = "joint.json"
+SCHEMA_VERSION = 1
+
+
+def answer(request: JointRequest) -> JointAnswer:
+    """The diagnosis, or why there is none."""
+    there = [path for path in request.bundles if Path(path).is_dir()]
+    if len(there) < 2:
+        return JointAnswer(diagnosis=None, problem="fewer than two bundles can be read")
+    try:
+        evidence, _ = evidence_from(there)
+    except WtrainError as error:
+        return JointAnswer(diagnosis=None, problem=error.message)
+    try:
+        rules = load_rules(request.rules_dirs)
+    except WtrainError:
+        rules = load_rules()  # the collector of each bundle has said which file is broken
+    diagnosis, _ = diagnose(evidence, rules)
+    _keep(request, there, JointAnswer(diagnosis=diagnosis))
+    return JointAnswer(diagnosis=diagnosis)
+
+
+def _keep(request: JointRequest, there: list[str], found: JointAnswer) -> None:
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "bundles": there,
+        "diagnosis": msgspec.to_builtins(found.diagnosis),
+    }
+    with suppress(OSError):  # the diagnosis is in the event log as well
+        text = msgspec.json.format(msgspec.json.encode(content))
+        write_private(Path(request.bundles[0]) / JOINT_FILE, text)
+
+
+def main() -> int:
+    """Answers the request in the file that is named."""
+    request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=JointRequest)
+    write_private(Path(request.out), msgspec.json.encode(answer(request)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
