@@ -25,6 +25,8 @@ SEEN = {
     "safetensors": "saves and loads",
     "transformers": "Trainer: step, total, loss, evaluation, saves; it resumes, saves and stops on "
     "request. `from_pretrained` of models and tokenizers",
+    "trl": "SFTTrainer, DPOTrainer: as for transformers, whose hook it is",
+    "sentence_transformers": "SentenceTransformerTrainer: the same",
     "accelerate": "`Accelerator`, `prepare`, `init_trackers`, `save_state` with a record, "
     "`load_state`",
     "datasets": "`load_dataset`, `load_from_disk`, `map`, `filter`",
@@ -68,16 +70,26 @@ A checkpoint goes back only into the training it came from: the same directory, 
 trainings into that directory, the same model, data length and schedule (Trainer), and once in an
 attempt for each rank. Of folds, stages or tasks the one that ran when the attempt ended goes on;
 those before it are trained again from their beginning, or skipped where the script skips them.
+Give each a directory of its own: where two write checkpoints of the same names into one, the
+earlier, trained again, writes over those of the later, which then begins anew too.
 
 Loops over `accelerate` and plain loops are given the path by `--resume-arg` or read it from
 `WTRAIN_RESUME_FROM`: no hook can do it for them.
 """
 
 
+DERIVED = {"trl": ("transformers", "1.16.0"), "sentence_transformers": ("transformers", "6.2.0")}
+"""Libraries without a hook of their own: whose it is, and the version that tests ran with."""
+
+
 def library_page() -> str:
     """The whole page."""
     rows = []
     for library, seen in SEEN.items():
+        if library in DERIVED:
+            hook, tested_with = DERIVED[library]
+            rows.append(f"| {library} | as {hook} | {tested_with} | {seen} |")
+            continue
         found = [entry for entry in libraries.HOOKS.values() if entry[1] == library]
         oldest = max(entry[2] for entry in found)
         beyond = min(entry[3] for entry in found)

@@ -215,6 +215,33 @@ def test_another_training_in_the_same_place_is_not_resumed(
     assert any("another model, data" in note for note in training.note()["notes"])
 
 
+WRITTEN_OVER = """
+import json, os, sys
+import watchdog_train
+from watchdog_train.client import notes, resume
+print(json.dumps([resume.checkpoint_for(sys.argv[1], "out", 1, None), notes._notes]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["hf", "lightning"])
+def test_a_checkpoint_that_was_written_over_is_not_resumed(training: Training, kind: str) -> None:
+    """An earlier stage, trained again, has saved in its place: it is that one's weights now."""
+    path = training.root / "out" / "checkpoint-2"
+    path.mkdir(parents=True)
+    newest = path / "trainer_state.json"
+    if kind == "lightning":
+        newest = path = path / "last.ckpt"
+    newest.write_text("{}")
+    chosen = newest.stat().st_mtime_ns / 1e9
+    order = {"via": "hook", "format": kind, "path": str(path), "saved_at": chosen}
+    order["output_dir"] = str(training.root / "out")
+    training.resume = order
+    assert training.json(WRITTEN_OVER, kind) == [str(path), []]
+    training.attempt, training.resume = 2, order | {"saved_at": chosen - 1.0}
+    why = "not resumed: another training has written over the checkpoint since"
+    assert training.json(WRITTEN_OVER, kind) == [None, [why]]
+
+
 def test_one_process_of_an_attempt_resumes(training: Training, checkpoints: Path) -> None:
     """A pool that starts a process for each task: only the first of them goes on."""
     first, _ = resumed(training, checkpoints, {"nth": 1}, "out")

@@ -410,6 +410,7 @@ def test_environment_of_a_resumed_attempt(via: str) -> None:
         "nth": None,
         "recorded": False,
         "signature": None,
+        "saved_at": None,
     }
 
 

@@ -85,10 +85,15 @@ def test_a_second_stage_in_its_own_directory(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(175)
 def test_a_second_stage_in_the_same_directory(tmp_path: Path) -> None:
-    """There its steps lie below those of the first stage: the newest number is not the newest."""
+    """There its steps lie below those of the first stage: the newest number is not the newest.
+
+    The first stage, trained again, writes over it: the second begins anew, never with its weights.
+    """
     run = run_mode("same-dir", tmp_path)
-    assert began(run) == [("out", 0), ("out", 0), ("out", 0), ("out", 10)]
-    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
+    assert began(run) == [("out", 0), ("out", 0), ("out", 0), ("out", 0)]
+    assert not run.of_type("resume_verified")[-1]["ok"], run.describe()
+    first, again, _ = [(int(step), total) for _, step, total in ENDED.findall(run.stdout)]
+    assert first == again == (20, first[1])
     rejected = {event["path"] for event in run.of_type("checkpoint_rejected")}
     assert not [path for path in rejected if path.endswith("checkpoint-10")]
 

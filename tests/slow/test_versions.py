@@ -31,7 +31,14 @@ BESIDE = {
     # Old Lightning asks for pkg_resources, which setuptools has dropped.
     "lightning": ("setuptools==80.9.0",),
     "pytorch_lightning": ("setuptools==80.9.0",),
-    "datasets": ("fsspec==2024.6.1", "dill==0.3.8", "multiprocess==0.70.16"),
+    "datasets": (
+        "fsspec==2024.6.1",
+        "dill==0.3.8",
+        "multiprocess==0.70.16",
+        "pyarrow==17.0.0",
+        "pandas==2.2.3",
+        "pytz",
+    ),
 }
 HUGGING_FACE = ("transformers", "accelerate", "huggingface_hub", "datasets", "safetensors", "tqdm")
 PYTEST = ("-m", "pytest", "-q", "--all", "-p", "no:randomly")
@@ -121,7 +128,7 @@ def test_the_oldest_versions(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("wanted", ["3.10", "3.12"])
+@pytest.mark.parametrize("wanted", ["3.10", "3.12", "3.13"])
 def test_other_pythons(wanted: str, tmp_path: Path) -> None:
     """What needs no torch: the whole of our own side, and the client in a bare script."""
     directory = tmp_path / "environment"

@@ -9,6 +9,8 @@ from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, slot
 
 _MOST_PLACES = 1000
+# A time as a float of seconds is exact to less than a microsecond; no save takes as little as this.
+_SAME_MOMENT_S = 0.001
 # torchrun starts all ranks of a job again, and all of them have to resume alike.
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
@@ -67,6 +69,9 @@ def checkpoint_for(format_name, output_dir, ordinal, given, signature=None):
         if not os.path.exists(wanted["path"]):
             notes.note("not resumed: the checkpoint is gone")
             return None
+        if _is_written_over(wanted):
+            notes.note("not resumed: another training has written over the checkpoint since")
+            return None
         before = wanted.get("signature")
         if before and signature and before != signature:
             notes.note("not resumed: another model, data or schedule than the checkpoint came from")
@@ -113,6 +118,22 @@ def _is_meant(wanted, nth, ordinal):
     if wanted.get("ordinal"):
         return wanted["ordinal"] == ordinal
     return nth == 1
+
+
+def _is_written_over(wanted):
+    """Whether it is a newer save than the one that was chosen.
+
+    Two stages may write checkpoints of the same names into one directory: the first of them, which
+    is trained again, has by then put its own in the place of the second's.
+    """
+    chosen = wanted.get("saved_at")
+    if not isinstance(chosen, float):
+        return False
+    path = wanted["path"]
+    if wanted.get("format") == "hf":
+        # The last file of each of its saves; others may be touched without one.
+        path = os.path.join(path, "trainer_state.json")
+    return os.stat(path).st_mtime > chosen + _SAME_MOMENT_S
 
 
 def _claimed():

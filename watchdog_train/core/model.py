@@ -293,6 +293,8 @@ class CheckpointRef(Value, frozen=True, kw_only=True):
     """As in SaveRecord."""
     signature: str | None = None
     """As in SaveRecord."""
+    saved_at: float | None = None
+    """As in CheckpointFinding."""
 
 
 class SaveRecord(Value, frozen=True, kw_only=True):

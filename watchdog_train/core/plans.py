@@ -102,6 +102,7 @@ def build(
             home=checkpoint.home,
             nth=checkpoint.nth,
             signature=checkpoint.signature,
+            saved_at=checkpoint.saved_at,
         )
     return Plan(
         attempt=attempt,

@@ -61,6 +61,7 @@ def training_environment(
                 "ordinal": plan.checkpoint.ordinal,
                 "nth": plan.checkpoint.nth,
                 "signature": plan.checkpoint.signature,
+                "saved_at": plan.checkpoint.saved_at,
                 "recorded": plan.checkpoint.how_checked == "recorded",
             }
         )
