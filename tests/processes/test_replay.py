@@ -38,6 +38,7 @@ def test_a_strangers_trace(tmp_path: Path) -> None:
         "schema_version": 1,
         "verdicts": [],
         "first_stall_t": None,
+        "slowdowns": [],
     }
     assert "nothing would have been called" in run_wtrain(*slow, cwd=tmp_path).check().stdout
 
