@@ -46,9 +46,7 @@ def test_a_fresh_phase_has_at_least_its_default() -> None:
     assert soft_hard("train", (100.0,) * 50, fresh=True) == pytest.approx((250.0, 3000.0))
 
 
-@pytest.mark.parametrize(
-    "phase", ["startup", "download", "load", "checkpoint", "finishing", "idle"]
-)
+@pytest.mark.parametrize("phase", ["startup", "download", "load", "checkpoint", "finishing"])
 def test_other_phases_learn_nothing(phase: Phase) -> None:
     """Their default holds however regular they were."""
     default = getattr(DEFAULT, phase)

@@ -19,6 +19,10 @@ COSTLY: tuple[Phase, ...] = ("unknown", "eval", "checkpoint")
 remote judge, an upload, a program that sends no heartbeat."""
 
 
+_AS: dict[Phase, Phase] = {"finished": "finishing", "idle": "unknown"}
+"""Phases without a limit of their own. A service that idles is not judged at all: it has none."""
+
+
 class Budget(Value, frozen=True, kw_only=True):
     """What applies to one rank now."""
 
@@ -41,7 +45,7 @@ def robust_quantile(gaps: tuple[float, ...]) -> float:
 
 def default_budget(phase: Phase, detection: Detection) -> PhaseBudget:
     """What applies to a phase while nothing is learnt."""
-    found: PhaseBudget = getattr(detection.phases, phase if phase != "finished" else "finishing")
+    found: PhaseBudget = getattr(detection.phases, _AS.get(phase, phase))
     return found
 
 

@@ -66,9 +66,6 @@ class Phases(Section, frozen=True, kw_only=True):
     checkpoint: Annotated[
         PhaseBudget, Meta(description="a slow save writes or waits in D state; both count as life")
     ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
-    idle: Annotated[
-        PhaseBudget, Meta(description="a service between two trainings is not stalled")
-    ] = PhaseBudget(soft_s=86400.0, hard_s=864000.0)
     finishing: Annotated[
         PhaseBudget, Meta(description="final save, merge, upload, exit handlers")
     ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
