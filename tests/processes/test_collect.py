@@ -285,8 +285,12 @@ def test_a_dump_of_its_own_shell_leaves_itself_out(tmp_path):
         ["sh", "-c", wtrain], cwd=tmp_path, capture_output=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    (process,) = json.loads(done.stdout)["processes"]
+    answer = json.loads(done.stdout)
+    (process,) = answer["processes"]
     assert process["role"] == "other"
+    show = [sys.executable, "-m", "watchdog_train", "show", "--json"]
+    shown = subprocess.run(show, cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    assert json.loads(shown.stdout)["dir"] == answer["dir"], "it is the newest there is here"
 
 
 CLIENT = """

@@ -1,4 +1,4 @@
-"""`wtrain show`: one bundle on one screen, then its stacks, the odd one first."""
+"""`wtrain show`: one bundle on one screen; with options all of it, the odd one first."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from watchdog_train.core.idle import Group
 from watchdog_train.evidence.bundle import Bundle
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary
+from watchdog_train.report.screen_text import one_screen
 
 SCHEMA_VERSION = 1
-_GROUPS_SHOWN = 2
-_FRAMES_SHOWN = 6
-"""The rest of the screen is the summary's."""
 _FRAMES_ALL = 20
 
 
 @click.command("show")
 @click.argument("stall", required=False)
 @click.option("--run", "run_ref", metavar="RUN", help="The run whose stall is meant.")
-@click.option("--all", "everything", is_flag=True, help="All groups of stacks.")
+@click.option("--all", "everything", is_flag=True, help="All of the summary, all groups of stacks.")
 @click.option("--rank", type=click.IntRange(min=0), help="Whole stacks of this rank's processes.")
 @click.option("--raw", is_flag=True, help="Whole stacks of every process, helpers included.")
 @runs_dir_option
@@ -49,15 +47,17 @@ def show(
         print_json(_answer(folder, bundle, found))
         return
     click.echo(f"wtrain: {folder}", err=True)
-    text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
-    click.echo(text)
+    told = (bundle.verdict, bundle.diagnosis, bundle.evidence)
+    if not (everything or raw or rank is not None):
+        click.echo(one_screen(*told, remedy_words=remedy_words()))
+        return
+    click.echo(summary(*told, remedy_words=remedy_words()))
+    if everything:
+        click.echo(group_text(found, frames=_FRAMES_ALL))
     if raw or rank is not None:
         for process in bundle.evidence.processes:
             if rank is None or process.rank == rank:
                 click.echo(stacks_text(process))
-    else:
-        frames = _FRAMES_ALL if everything else _FRAMES_SHOWN
-        click.echo(group_text(found if everything else found[:_GROUPS_SHOWN], frames=frames))
 
 
 def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str, object]:

@@ -17,7 +17,7 @@ _EVIDENCE_LINES = 8
 _GROUP_LINES = 8
 _GROUP_FRAMES = 5
 _LABELS_SHOWN = 6
-_TITLES = {"stall": "Stall", "crash": "Crash", "manual": "Dump on request"}
+TITLES = {"stall": "Stall", "crash": "Crash", "manual": "Dump on request"}
 
 
 def summary(
@@ -28,12 +28,12 @@ def summary(
     remedy_words: Mapping[str, str] | None = None,
 ) -> str:
     """What is stuck, which process and frame, why, what follows, what to change."""
-    lines = [f"# {_TITLES[verdict.why]} {verdict.id}", "", *_what(verdict, diagnosis, evidence), ""]
+    lines = [f"# {TITLES[verdict.why]} {verdict.id}", "", *_what(verdict, diagnosis, evidence), ""]
     lines += ["## Why", "", *_why(diagnosis), ""]
     lines += ["## Evidence", ""]
     if diagnosis is not None:
         lines += [f"- {text}" for text in diagnosis.evidence[:_EVIDENCE_LINES]]
-    lines += [f"- {text}" for text in _captured(verdict)]
+    lines += [f"- {text}" for text in captured_lines(verdict)]
     on_the_way = process_sentences(evidence)
     if on_the_way:
         lines += ["", "## On the way", "", *[f"- {text}" for text in on_the_way]]
@@ -63,7 +63,7 @@ def _what(verdict: BundleVerdict, diagnosis: Diagnosis | None, evidence: Evidenc
     if verdict.command:
         lines.append(f"- command: `{' '.join(verdict.command)[:300]}`")
     if verdict.exit is not None:
-        lines.append(f"- ended: {_ended(verdict)}")
+        lines.append(f"- ended: {ended(verdict)}")
     silence = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
     silence += [f"in phase {verdict.phase}"] if verdict.phase else []
     if silence:
@@ -78,7 +78,8 @@ def _what(verdict: BundleVerdict, diagnosis: Diagnosis | None, evidence: Evidenc
     return lines
 
 
-def _ended(verdict: BundleVerdict) -> str:
+def ended(verdict: BundleVerdict) -> str:
+    """By an exit code or a signal, as far as it is known."""
     end = verdict.exit
     if end is None or (end.code is None and end.signal is None):
         return "nobody knows how"
@@ -101,7 +102,8 @@ def _why(diagnosis: Diagnosis | None) -> list[str]:
     return lines
 
 
-def _captured(verdict: BundleVerdict) -> list[str]:
+def captured_lines(verdict: BundleVerdict) -> list[str]:
+    """How many stacks there are, and why the others are missing."""
     total = len(verdict.processes)
     if not total:
         return []

@@ -1,0 +1,78 @@
+"""`wtrain show` fits on one screen, whatever was caught, and says what matters."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.corpus.cases import read_cases
+from watchdog_train.core.diagnose import diagnose
+from watchdog_train.core.facts import BundleVerdict
+from watchdog_train.core.model import CapturedProcess
+from watchdog_train.evidence.text.gather import gather
+from watchdog_train.remedies.catalogue import remedy_words
+from watchdog_train.report.screen_text import HEIGHT, WIDTH, one_screen
+from watchdog_train.rules import load_rules
+
+
+def verdict_of(evidence) -> BundleVerdict:
+    rows = tuple(
+        CapturedProcess(
+            pid=process.pid,
+            start=1,
+            role=process.role,
+            rank=process.rank,
+            worker=process.worker,
+            state=process.state,
+            captured=bool(process.threads),
+            why_not=None if process.threads else "ptrace is refused " * 20,
+        )
+        for process in evidence.processes
+    )
+    return BundleVerdict(
+        id="0001",
+        why=evidence.why,
+        at=1.0,
+        attempt=2,
+        beat_age_s=61.0,
+        phase="train",
+        processes=rows,
+        exit=evidence.exit,
+        done=("then every process of the training is ended, and it restarts " * 4,),
+    )
+
+
+@pytest.mark.parametrize("part", ["tuning", "held_out", "captured"])
+def test_every_case_fits_on_one_screen(part):
+    """At most 23 lines of 80 characters; the culprit and the first remedy are always on it."""
+    rules, words = load_rules(), remedy_words()
+    for case in read_cases(part):
+        evidence = gather(case.sources)
+        diagnosis, _ = diagnose(evidence, rules)
+        text = one_screen(verdict_of(evidence), diagnosis, evidence, remedy_words=words)
+        lines = text.split("\n")
+        assert len(lines) < HEIGHT, (case.name, text)
+        assert max(map(len, lines)) <= WIDTH, (case.name, text)
+        assert (diagnosis.family or "cause unknown") in text, case.name
+        if diagnosis.remedies:
+            assert f"change  1 {diagnosis.remedies[0]}"[:70] in text, (case.name, text)
+
+
+def test_what_is_on_the_screen():
+    """Who, where everybody is, why, what to change, and how to see more."""
+    case = next(c for c in read_cases("held_out") if "rank-7-loader" in c.name)
+    evidence = gather(case.sources)
+    diagnosis, _ = diagnose(evidence, load_rules())
+    text = one_screen(verdict_of(evidence), diagnosis, evidence, remedy_words=remedy_words())
+    assert text.startswith("Dump on request 0001, attempt 2, ")
+    assert "\nsince   no progress for 61 s, in phase train\n" in text
+    assert "\nwhere   ranks 0-2: all_reduce (gpt/loop.py:88) | rank 3: DataLoader wait" in text
+    assert "then    every process" in text
+    assert "wtrain show --all" in text
+
+
+def test_without_a_diagnosis_it_says_so():
+    """A bundle whose diagnosis cannot be read is still shown."""
+    evidence = gather(())
+    text = one_screen(msgspec.structs.replace(verdict_of(evidence)), None, evidence)
+    assert "no diagnosis was made" in text

@@ -1,0 +1,130 @@
+"""A bundle on one screen of 80 by 24: who is stuck, since when, why, what follows. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Mapping
+
+from watchdog_train.core.diagnose import culprit_process, groups
+from watchdog_train.core.facts import BundleVerdict, Evidence
+from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.stacks import trimmed
+from watchdog_train.report.evidence_text import TITLES, captured_lines, ended, labels
+from watchdog_train.report.glance_text import glance
+
+WIDTH, HEIGHT = 80, 24
+_INDENT = 8
+_FRAMES = 6
+
+
+def one_screen(
+    verdict: BundleVerdict,
+    diagnosis: Diagnosis | None,
+    evidence: Evidence,
+    *,
+    remedy_words: Mapping[str, str] | None = None,
+) -> str:
+    """At most 23 lines of at most 80 characters, the last one free for the prompt."""
+    parts = [
+        *_wrapped("", _head(verdict), 1),
+        *_wrapped("since", _since(verdict), 1),
+        *_wrapped("stuck" if _hangs(diagnosis) else "at", _culprit(diagnosis, evidence), 2),
+        *_wrapped("why", _why(diagnosis), 5),
+        *_wrapped("or", _others(diagnosis), 1),
+        *_wrapped("where", glance(evidence, diagnosis), 3),
+        *_wrapped("then", "; ".join(text.removeprefix("then ") for text in verdict.done), 2),
+        *_changes(diagnosis, remedy_words or {}),
+        *_wrapped("known", "; ".join(captured_lines(verdict)), 2),
+    ]
+    more = _more(diagnosis)
+    room = HEIGHT - 1 - len(parts) - len(more)
+    return "\n".join([*parts, *_stack(diagnosis, evidence, room), *more])
+
+
+def _hangs(diagnosis: Diagnosis | None) -> bool:
+    return diagnosis is not None and diagnosis.kind == "hang"
+
+
+def _head(verdict: BundleVerdict) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.at))
+    words = f"{TITLES[verdict.why]} {verdict.id}"
+    words += f", attempt {verdict.attempt}" if verdict.attempt else ""
+    return f"{words}, {at}"
+
+
+def _since(verdict: BundleVerdict) -> str:
+    since = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
+    since += [f"in phase {verdict.phase}"] if verdict.phase else []
+    since += [f"ended by {ended(verdict)}"] if verdict.exit is not None else []
+    return ", ".join(since)
+
+
+def _culprit(diagnosis: Diagnosis | None, evidence: Evidence) -> str:
+    if diagnosis is None or diagnosis.culprit is None:
+        return ""
+    process = culprit_process(evidence, diagnosis)
+    label = process.who if process else diagnosis.culprit.role
+    return f"{label} in {diagnosis.culprit.frame}"
+
+
+def _why(diagnosis: Diagnosis | None) -> str:
+    if diagnosis is None:
+        return "no diagnosis was made"
+    sure = f", {diagnosis.confidence:.0%} sure" if diagnosis.family else ""
+    return f"{diagnosis.family or 'cause unknown'}{sure}. {diagnosis.explanation}"
+
+
+def _others(diagnosis: Diagnosis | None) -> str:
+    others = (
+        [one for one in diagnosis.ranked if one.family != diagnosis.family] if diagnosis else []
+    )
+    return ", ".join(f"{one.family} ({one.confidence:.0%})" for one in others)
+
+
+def _changes(diagnosis: Diagnosis | None, words: Mapping[str, str]) -> list[str]:
+    lines: list[str] = []
+    for number, name in enumerate(diagnosis.remedies[:3] if diagnosis else (), 1):
+        text = f"{number} {name}{f': {words[name]}' if name in words else ''}"
+        lines += _wrapped("change" if number == 1 else "", text, 1, indent=_INDENT)
+    return lines
+
+
+def _stack(diagnosis: Diagnosis | None, evidence: Evidence, room: int) -> list[str]:
+    """The innermost frames of the odd one, with their source."""
+    found = groups(evidence, diagnosis)
+    frames = trimmed(found[0].frames)[: min(_FRAMES, room - 2)] if found else ()
+    if not frames:
+        return []
+    lines = ["", _cut(f"{labels(found[0])}:")]
+    for frame in frames:
+        source = f"  | {frame.source.strip()}" if frame.source else ""
+        lines.append(_cut(f"    {frame}{source}"))
+    return lines
+
+
+def _more(diagnosis: Diagnosis | None) -> list[str]:
+    rank = diagnosis.culprit.rank if diagnosis and diagnosis.culprit else None
+    one = "" if rank is None else f"--rank {rank}, "
+    return ["", f"More: wtrain show --all (everything), {one}--raw (whole stacks)"]
+
+
+def _wrapped(name: str, text: str, most: int, *, indent: int | None = None) -> list[str]:
+    """`name    text`, in at most so many lines; nothing for no text."""
+    if not text:
+        return []
+    margin = indent if indent is not None else _INDENT if name else 0
+    lines = textwrap.wrap(
+        text,
+        WIDTH - margin,
+        max_lines=most,
+        placeholder=" ...",
+        break_long_words=True,
+        break_on_hyphens=False,
+    )
+    first = name.ljust(margin)
+    return [f"{first if at == 0 else ' ' * margin}{line}".rstrip() for at, line in enumerate(lines)]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
