@@ -74,6 +74,16 @@ class SaveReport(Value, frozen=True, kw_only=True):
     """Unix seconds."""
 
 
+class Sleep(Value, frozen=True, kw_only=True):
+    """A time in which nobody looked; it counts as no silence."""
+
+    at: float
+    """Supervisor's clock, when it was over."""
+    seconds: float
+    machine: bool
+    """The whole machine slept: else only the supervisor was stopped, or got no CPU."""
+
+
 class Observation(Value, frozen=True, kw_only=True):
     """Everything the supervisor has seen at one moment."""
 
@@ -109,6 +119,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """None in a run that is no task of a job."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
+    slept: Sleep | None = None
+    """The newest sleep of the machine, or of ours."""
     slow: Slow | None = None
     """Steps have become slow, and still are."""
     gpu_trouble: str | None = None

@@ -169,8 +169,10 @@ def _suspect(
     early = not learnt and worst.phase not in OVER
     survived = max(survived_s(track, rank.phase, sample.at) for rank, _ in judging)
     newest = max(rank.changed_at for rank, _ in judging)
+    prints = _prints(track, newest, sample.at)
     return Verdict(
         kind="suspect",
+        prints=prints,
         basis=_basis("quiet", worst.phase),
         phase=worst.phase,
         ranks=tuple(sorted({rank.rank for rank in over})),
@@ -184,7 +186,7 @@ def _suspect(
         least_s=max(detection.early_silence_s if early else 0.0, SURVIVED_FACTOR * survived),
         unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
         progress_at=track.progress_at,
-        why=quiet_words(worst, budget, age_s, has_slot=bool(track.ranks)),
+        why=quiet_words(worst, budget, age_s, has_slot=bool(track.ranks), prints=prints),
     )
 
 
@@ -207,13 +209,18 @@ def _stirs(track: Track, newest: float, now: float, *, phase: Phase) -> bool:
     In training the ranks' own keep-alives are such a talk. An evaluation that asks a remote judge
     talks when the silence begins and when it ends.
     """
-    if track.ranks and track.log_at > newest + RECENT_SHARE * (now - newest):
+    if _prints(track, newest, now):
         return True
     talked_at = track.activity.talked_at
     if phase == "train" or talked_at is None:
         return False
     since = newest if phase == "eval" else newest + RECENT_SHARE * (now - newest)
     return talked_at >= since
+
+
+def _prints(track: Track, newest: float, now: float) -> bool:
+    """Output in the newer half of the silence."""
+    return bool(track.ranks) and track.log_at > newest + RECENT_SHARE * (now - newest)
 
 
 def _rank_gone(gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: Track) -> Verdict:
@@ -242,12 +249,14 @@ def _left_behind(found: Verdict, track: Track, sample: Sample) -> Verdict:
     if gone is None or found.basis == "finishing":
         return found
     early = rank_gone.left_early(gone, sample)
+    through = not early and not rank_gone.has_failed(gone.end)
+    rest = ", and the others may be finishing" if through else ""
     return _replace(
         found,
         basis="rank-gone",
         ranks=(gone.end.rank,),
-        may_be_through=not early and not rank_gone.has_failed(gone.end),
-        why=f"{found.why}; {rank_gone.how_it_ended(gone.end)}, {gone.idle_s:.0f} s ago",
+        may_be_through=through,
+        why=f"{found.why}; {rank_gone.how_it_ended(gone.end)}, {gone.idle_s:.0f} s ago{rest}",
     )
 
 

@@ -207,6 +207,7 @@ NoticeKind = Literal[
     "joint",
     "peers",
     "gpu",
+    "no-progress",
 ]
 
 

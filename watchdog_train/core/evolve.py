@@ -135,7 +135,11 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             )
         case e.Noticed():
             others = tuple(each for each in state.noticed if each.kind != event.kind)
-            return _replace(state, notices=(*state.notices, event.kind), noticed=(*others, event))
+            return _replace(
+                state,
+                notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
+                noticed=(*others, event),
+            )
         case e.Slowdown():
             return _replace(state, slowdown=event)
         case e.SlowdownEnded():

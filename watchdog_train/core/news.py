@@ -17,6 +17,8 @@ from watchdog_train.core.track import judged
 CENSUS_EVERY_S = 10.0
 """A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""
 PHASE_EVERY_S = 5.0
+SAID_SLEEP_S = 30.0
+"""A look of ours that is late by less is not worth a word; a sleep of the machine always is."""
 NO_HEARTBEAT_S = 60.0
 """A cold import of torch from a slow disk takes half of that; then a person should know."""
 
@@ -56,6 +58,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += _resume(observation, state, step)
     found += _keeper(observation, state)
     found += _without_heartbeat(observation, state)
+    found += _sleep(observation, state)
     found += _pace(observation, state)
     found += _gpu(observation, state)
     found += answers(observation, state)
@@ -229,6 +232,18 @@ def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEven
     )
     pids = (attempt.root.pid,) if attempt.root is not None else ()
     return [e.Noticed(kind="no-heartbeat", pids=pids, why=why)]
+
+
+def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """Each sleep once: who looks at the times of a night wants to know why nothing was called."""
+    slept = observation.slept
+    if slept is None or (not slept.machine and slept.seconds < SAID_SLEEP_S):
+        return []
+    if any(said.kind == "suspended" and said.mono >= slept.at for said in state.noticed):
+        return []
+    who = "the machine slept" if slept.machine else "this supervisor was stopped or got no CPU"
+    why = f"{who} for {slept.seconds:.0f} s; that time counts as no silence, all limits begin anew"
+    return [e.Noticed(kind="suspended", pids=(), why=why)]
 
 
 def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:

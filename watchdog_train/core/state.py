@@ -37,7 +37,7 @@ RunState = Literal[
 ]
 
 
-LASTING = ("keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu")
+LASTING = ("keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "suspended")
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
 

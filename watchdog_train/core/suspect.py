@@ -61,10 +61,12 @@ def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | 
         # Also after a quiet moment: its patience must not go on counting while the job works.
         return Record(events=(_suspected(verdict),))
     kind = BUSY[verdict.basis]
-    if kind in state.notices:
+    printing = kind == "busy" and verdict.prints
+    word: e.NoticeKind = "no-progress" if printing else kind
+    if kind in state.notices or (kind == "busy" and "no-progress" in state.notices):
         return None
     if "evidence" in observation.running or any(stall.collecting for stall in state.stalls):
-        return Record(events=(e.Noticed(kind=kind, pids=verdict.pids, why=verdict.why),))
+        return Record(events=(e.Noticed(kind=word, pids=verdict.pids, why=verdict.why),))
     return StartEvidence(
         stall_id=next_stall_id(observation, state),
         bundle_why="manual",

@@ -67,6 +67,8 @@ class Track(Value, frozen=True, kw_only=True):
     slept_at: float | None = None
     """The newest poll before which the machine or we ourselves slept."""
     slept_s: float = 0.0
+    slept_machine: bool = False
+    """It was the machine: else only we were not let run."""
     survived: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     """Per phase, the longest quiet silence of late that ended by itself, and when it ended."""
     begun: bool = False
@@ -143,6 +145,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         suspended_s=sample.suspended_s,
         slept_at=track.slept_at,
         slept_s=track.slept_s,
+        slept_machine=track.slept_machine,
         survived=survived,
         begun=True,
         world=worlds.advance(track.world, sample, progressed=progressed),
@@ -173,12 +176,16 @@ def _slept_s(track: Track, sample: Sample, detection: Detection) -> float:
     CLOCK_MONOTONIC stops in suspend, so a suspend shows in suspended_s and a pause of our own
     process in late_s.
     """
-    suspended_s = 0.0
-    if sample.suspended_s is not None and track.suspended_s is not None:
-        suspended_s = sample.suspended_s - track.suspended_s
+    suspended_s = _suspended_s(track, sample)
     if suspended_s > 1.0:
         return suspended_s
     return sample.late_s if sample.late_s > detection.late_poll_s else 0.0
+
+
+def _suspended_s(track: Track, sample: Sample) -> float:
+    if sample.suspended_s is None or track.suspended_s is None:
+        return 0.0
+    return sample.suspended_s - track.suspended_s
 
 
 def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
@@ -194,6 +201,7 @@ def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
         activity=activities.restarted(track.activity),
         slept_at=sample.at,
         slept_s=slept_s,
+        slept_machine=_suspended_s(track, sample) > 1.0,
     )
 
 

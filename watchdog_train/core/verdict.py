@@ -32,6 +32,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     """All are in their training steps, and the length of those is known."""
     stirs: bool = False
     """There are signs of life that are too weak to be work."""
+    prints: bool = False
+    """Its output went on in the newer half of the silence: alive, though nothing progresses."""
     quiet_s: float = 0.0
     """How long nothing in the whole job has been work; never more than age_s."""
     least_s: float = 0.0
@@ -47,13 +49,18 @@ class Verdict(Value, frozen=True, kw_only=True):
     why: str = ""
 
 
-def quiet_words(rank: RankTrack, budget: Budget, age_s: float, *, has_slot: bool) -> str:
+def quiet_words(
+    rank: RankTrack, budget: Budget, age_s: float, *, has_slot: bool, prints: bool = False
+) -> str:
     """Silent and quiet."""
     source = "learnt from this run" if budget.learnt else "default"
     what = f"rank {rank.rank} made no progress" if has_slot else "no output and no heartbeat"
+    if rank.phase in OVER:
+        what = f"training is over, but rank {rank.rank} has not ended, without a sign of progress"
     return (
         f"{what} for {age_s:.0f} s in phase {rank.phase} (limit {budget.soft_s:.0f} s, {source}), "
         "and the whole job is quiet: no CPU, no I/O, no process born or ended"
+        + ("; only its output goes on" if prints else "")
     )
 
 
@@ -76,6 +83,8 @@ def busy_words(sample: Sample, found: Verdict, *, quiet: bool) -> str:
     why = f"no progress for {found.age_s:.0f} s in phase {found.phase} (limit {found.hard_s:.0f} s)"
     if quiet:
         return f"{why}, but another rank is within its own limit"
+    if found.prints:
+        return f"{why}, but the job is alive: its output goes on while no step is counted"
     if sample.cpu_s is None:
         return f"{why}, and nothing tells whether the job works: its CPU time is not known"
     return f"{why}, but the job is busy"

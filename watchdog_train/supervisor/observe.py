@@ -17,6 +17,7 @@ from watchdog_train.core.actions import (
     Observation,
     Request,
     SaveReport,
+    Sleep,
 )
 from watchdog_train.core.asking import awaits_proof
 from watchdog_train.core.detect import Verdict, signs, verdict
@@ -132,6 +133,7 @@ class Observer:
             resumed_step=self._resumed_step(),
             signs=self.signs,
             job=context.job.view(now) if context.job is not None else None,
+            slept=self._slept(),
             slow=self._slowness.open,
             gpu_trouble=self._sampler.gpu_trouble,
             steps_s=paces.steps_s(self._pace, now),
@@ -261,6 +263,12 @@ class Observer:
         line = self._trace.line(self._sample, attempt.attempt)
         if line is not None:
             context.trace.append(line)
+
+    def _slept(self) -> Sleep | None:
+        track = self._track
+        if track.slept_at is None:
+            return None
+        return Sleep(at=track.slept_at, seconds=track.slept_s, machine=track.slept_machine)
 
     def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
         if attempt is None or not awaits_proof(state):
