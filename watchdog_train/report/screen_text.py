@@ -86,7 +86,8 @@ def _changes(diagnosis: Diagnosis | None, words: Mapping[str, str]) -> list[str]
     lines: list[str] = []
     for number, name in enumerate(diagnosis.remedies[:3] if diagnosis else (), 1):
         text = f"{number} {name}{f': {words[name]}' if name in words else ''}"
-        lines += _wrapped("change" if number == 1 else "", text, 1, indent=_INDENT)
+        first = number == 1
+        lines += _wrapped("change" if first else "", text, 2 if first else 1, indent=_INDENT)
     return lines
 
 
