@@ -9,7 +9,7 @@ import pytest
 
 from watchdog_train.cli import main
 from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
-from watchdog_train.core.facts import Evidence, LogText, ProcessEvidence
+from watchdog_train.core.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.stacks import Frame, ThreadStack
 from watchdog_train.errors import WtrainError
@@ -88,6 +88,59 @@ def test_a_frame_that_looks_like_a_placeholder_is_only_text():
     case["processes"][1]["main"][0] = "{pid.__class__}{line} (/home/u/{rank}.py:3)"
     diagnosis, _ = diagnose(evidence_of(case), RULES)
     assert "{rank}.py" in diagnosis.explanation
+
+
+BACKWARD = ("_engine_run_backward (torch/autograd/graph.py:1)", "main (train.py:9)")
+
+
+def two_ranks(main, **of_rank_1):
+    """Rank 0 waits for others in a backward pass; rank 1 is at `main`."""
+    where = {"state": "S", "cpu_share": 0.0, "waits": "waits for a lock without a time limit"}
+    processes = [
+        {"pid": 10, "ppid": 1, "role": "rank", "rank": 0, "main": BACKWARD, **where},
+        {"pid": 11, "ppid": 1, "role": "rank", "rank": 1, "main": main, **where},
+    ]
+    evidence = evidence_of({"why": "stall", "processes": processes})
+    first, second = evidence.processes
+    (thread,) = second.threads
+    thread = msgspec.structs.replace(thread, owns_gil=of_rank_1.pop("owns_gil", False))
+    second = msgspec.structs.replace(second, threads=(thread,), **of_rank_1)
+    return msgspec.structs.replace(evidence, processes=(first, second))
+
+
+def behind(rank):
+    """What two ranks recorded, one of which has begun a collective less."""
+    return tuple(
+        CollectiveFact(rank=one, seq=7 - (one == rank), last_enqueued=7 - (one == rank))
+        for one in (0, 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("late", "family"), [(1, "rank-left-early"), (0, "collective-mismatch"), (None, None)]
+)
+def test_records_count_for_more_where_the_stacks_agree(late, family):
+    """Behind by its records and in no collective by its stack: two witnesses of one rank."""
+    evidence = two_ranks(("load (train.py:3)", "main (train.py:9)"))
+    alone = diagnose(evidence, RULES)[0]
+    assert (alone.family, alone.culprit.rank) == ("rank-left-early", 1)
+    if late is None:
+        return
+    both = diagnose(msgspec.structs.replace(evidence, collectives=behind(late)), RULES)[0]
+    assert both.family == family
+    assert (both.confidence > 0.75) == (late == 1)
+    assert "fewer collectives" in both.explanation or late == 0
+
+
+def test_a_holder_of_the_interpreter_lock_that_waits_for_a_native_lock():
+    """That is why the others wait for this rank; one that only sleeps there may be anything."""
+    locked = ("!pthread_mutex_lock (libc.so.6)", "!ffi_call (libffi.so.8)", "go (train.py:3)")
+    kernel = {"owns_gil": True, "wchan": "futex_do_wait"}
+    found = diagnose(two_ranks(locked, **kernel), RULES)[0]
+    assert (found.family, found.culprit.rank) == ("gil-deadlock", 1)
+    asleep = ("!clock_nanosleep (libc.so.6)", "!ffi_call (libffi.so.8)", "go (train.py:3)")
+    found = diagnose(two_ranks(asleep, owns_gil=True, wchan="hrtimer_nanosleep"), RULES)[0]
+    assert (found.family, found.culprit.rank) == ("rank-left-early", 1)
 
 
 def test_no_evidence_at_all_is_not_known():

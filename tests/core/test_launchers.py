@@ -211,6 +211,55 @@ def test_the_users_environment_is_kept(env: dict[str, str], lacking: set[str]) -
     assert variables("torchrun t.py", env) == {k: v for k, v in OWN.items() if k not in lacking}
 
 
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=1
+# Not: torchrun --nnodes=4 train.py
+export OMP_NUM_THREADS=4   # one a core: torchrun --tee 3
+torchrun \\
+    --nproc-per-node=2 \\
+    train.py "$@" 2>&1 | tee log.txt
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["bash run.sh", "uv run bash -e run.sh", "nice bash -o pipefail run.sh --lr 1"]
+)
+def test_a_shell_script_is_read(tmp_path: Path, command: str) -> None:
+    """Its torchrun gets what torchrun in the command gets; comments start nothing."""
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    launcher = launcher_of(shlex.split(command), {}, str(tmp_path))
+    assert launcher is not None
+    assert (launcher.nodes, launcher.processes, launcher.settled) == (1, 2, ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["torchrun $ARGS train.py", 'torchrun --nproc-per-node=2 "${OPTIONS[@]}" train.py',
+     "torchrun `cat options` train.py", "torchrun $(cat options) train.py",
+     "accelerate launch $ARGS train.py", "torchrun $SCRIPT"],
+)  # fmt: skip
+def test_options_that_only_the_shell_knows_settle_everything(tmp_path: Path, line: str) -> None:
+    """They may ask for two nodes: then a rendezvous of our own would end the job."""
+    (tmp_path / "run.sh").write_text(line)
+    launcher = launcher_of(["bash", "run.sh"], {}, str(tmp_path))
+    set_by_us = environment(launcher, run_id="run", attempt=2, attempt_dir="/r")
+    assert set_by_us == {SHARE: "1"}
+    assert rank_streams(launcher) == 0
+    assert variables(shlex.join(["bash", "-c", line])) == {SHARE: "1"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["bash run.sh", "bash -c 'echo' run.sh", "bash -s run.sh", "bash", "python run.sh",
+     "bash missing.sh", "bash .", "bash -o"],
+)  # fmt: skip
+def test_a_script_that_starts_no_launcher_or_cannot_be_read(tmp_path: Path, command: str) -> None:
+    """It is an ordinary command then."""
+    (tmp_path / "run.sh").write_text("python train.py\n" if command == "bash run.sh" else SCRIPT)
+    assert launcher_of(shlex.split(command), {}, str(tmp_path)) is None
+
+
 def test_accelerate_gets_a_place_of_its_own() -> None:
     """It hands its own log directory to torchrun, and has no option for the id."""
     alone = {SHARE: "1", "PET_LOCAL_ADDR": "127.0.0.1", "PET_STANDALONE": "1"}

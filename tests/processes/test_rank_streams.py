@@ -41,7 +41,10 @@ TERMINAL = Terminal(
     rows=33,
     columns=111,
 )
-BEGIN = f"import json, os\nplaces = json.loads(os.environ[{layout.ENV_RANK_STREAMS!r}])\n"
+BEGIN = (
+    f"import json, os\ntold = json.loads(os.environ[{layout.ENV_RANK_STREAMS!r}])\n"
+    "places = told['ranks']\n"
+)
 
 
 @contextlib.contextmanager
@@ -90,6 +93,23 @@ def test_ranks_are_told_apart(tmp_path: Path) -> None:
         ["launcher", *rank_text(tmp_path, 0).splitlines(), *rank_text(tmp_path, 1).splitlines()]
     )
     assert record(tmp_path, "exit.json")["dropped_bytes"] == 0
+
+
+@pytest.mark.parametrize("terminal", [PIPES, TWO_PIPES, TERMINAL])
+def test_a_launcher_knows_whether_its_words_come_to_us(tmp_path: Path, terminal: Terminal) -> None:
+    """Behind a pipe of the user's own (`torchrun ... | tee log`) its ranks must write there."""
+    program = (
+        "from watchdog_train.client.hooks.torchrun import _writes_to_us\n"
+        "import sys\n"
+        "before = _writes_to_us(told['own'])\n"
+        "os.dup2(os.pipe()[1], 2)\n"
+        "after = _writes_to_us(told['own'])\n"
+        "print(before, after, flush=True)\n"
+    )
+    with kept(tmp_path, program, terminal) as process:
+        ended(process)
+    (path,) = [one for one in tmp_path.glob("*.log") if one.read_text().strip()]
+    assert path.read_text().split() == ["True", "False"]
 
 
 def test_a_rank_that_says_nothing_has_no_file(tmp_path: Path) -> None:
@@ -254,7 +274,15 @@ HANDLERS = """
 import json, os, sys
 read, write = os.pipe()
 places = [{"output": f"/proc/self/fd/{write}"}, {"output": "/no/such/place"}]
-os.environ["WTRAIN_RANK_STREAMS"] = sys.argv[1].replace("PLACES", json.dumps(places))
+def same(descriptor):
+    found = os.fstat(descriptor)
+    return [found.st_dev, found.st_ino]
+own = {"stdout": same(1), "stderr": same(2)}
+told = {
+    "PLACES": json.dumps({"ranks": places, "own": own}),
+    "PIPED": json.dumps({"ranks": places, "own": {**own, "stdout": same(read)}}),
+}
+os.environ["WTRAIN_RANK_STREAMS"] = told.get(sys.argv[1], sys.argv[1])
 import torch.distributed.elastic.multiprocessing.api as api
 def say(rank, stdout=None):
     handler = api.SubprocessHandler(
@@ -275,6 +303,7 @@ print(json.dumps({"codes": codes, "heard": heard, "own": open("own.txt").read()}
         ("PLACES", {}, "rank0\nerr0\n", "armed"),
         pytest.param("not JSON", {}, "", "failed", marks=pytest.mark.slow),
         pytest.param("", {}, "", "armed", marks=pytest.mark.slow),
+        pytest.param("PIPED", {}, "", "armed", marks=pytest.mark.slow),
         # Ranks that a rank starts must not write into the files of the outer ones.
         pytest.param("PLACES", {"LOCAL_RANK": "0"}, "", "armed", marks=pytest.mark.slow),
     ],

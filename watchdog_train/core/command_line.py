@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+import msgspec
+
 from watchdog_train.client import layout
 from watchdog_train.core.model import Value
 
@@ -26,6 +28,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _OPERATORS = frozenset("();<>|&")
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?\Z")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _SHELL_DEPTH = 2
 _MOST_WORDS = 10_000
 
@@ -81,6 +84,8 @@ class Found(Value, frozen=True, kw_only=True):
     """By full name with hyphens; a flag has an empty value."""
     variables: dict[str, str]
     """Set in the command itself: `env PET_NNODES=2 torchrun`."""
+    is_open: bool = False
+    """More options may come from a shell variable: `torchrun $ARGS train.py`."""
 
 
 def find(argv: Sequence[str]) -> Found | None:
@@ -96,7 +101,27 @@ def find(argv: Sequence[str]) -> Found | None:
     for launcher in reversed(found):
         options |= launcher.options
         variables |= launcher.variables
-    return Found(family=found[0].family, options=options, variables=variables)
+    is_open = any(launcher.is_open for launcher in found)
+    return Found(family=found[0].family, options=options, variables=variables, is_open=is_open)
+
+
+def shell_file(argv: Sequence[str]) -> str | None:
+    """The script that a command hands to a shell (`bash run.sh`), as it is written; else None."""
+    words = tuple(argv[:_MOST_WORDS])
+    first = _first_program(words)
+    if first is None or _program(words[first]) not in _SHELLS:
+        return None
+    position = first + 1
+    while position < len(words) and words[position][:1] in ("-", "+"):
+        if not words[position].startswith("--") and words[position].endswith(("c", "s")):
+            return None
+        position += 2 if words[position] in ("-o", "+o", "-O", "+O") else 1
+    return words[position] if position < len(words) else None
+
+
+def find_in_script(text: str) -> Found | None:
+    """The launcher that a shell script starts, as far as its words tell without running it."""
+    return find(("sh", "-c", text))
 
 
 def starts_ranks(command: Sequence[str]) -> bool:
@@ -125,7 +150,7 @@ def _launchers(words: tuple[str, ...], depth: int) -> list[Found]:
         for command in _commands(script):
             for one in _launchers(command, depth - 1):
                 variables = {**exported, **one.variables}
-                found.append(Found(family=one.family, options=one.options, variables=variables))
+                found.append(msgspec.structs.replace(one, variables=variables))
             if command[0] == "export" or len(command) == 1:
                 exported |= _assignments(command)
         return found
@@ -133,8 +158,11 @@ def _launchers(words: tuple[str, ...], depth: int) -> list[Found]:
     if place is None:
         return []
     family, begin = place
-    options = _read(words[begin:], family)
-    return [Found(family=family, options=options, variables=_assignments(words[:begin]))]
+    options, rest = _read(words[begin:], family)
+    # A shell variable in place of the script may hold options as well.
+    is_open = bool(rest) and rest[0][:1] in ("$", "`")
+    variables = _assignments(words[:begin])
+    return [Found(family=family, options=options, variables=variables, is_open=is_open)]
 
 
 def _assignments(words: Sequence[str]) -> dict[str, str]:
@@ -144,13 +172,7 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
 
 def _shell_script(words: Sequence[str]) -> str | None:
     """What `bash -c SCRIPT` runs; a shell among the arguments of a script or launcher is not it."""
-    programs = (*_SHELLS, *layout.LAUNCHER_SCRIPTS)
-    ends = (
-        position
-        for position, word in enumerate(words)
-        if _program(word) in programs or _PYTHON.match(_program(word)) or _is_script(word)
-    )
-    first = next(ends, None)
+    first = _first_program(words)
     if first is None or _program(words[first]) not in _SHELLS:
         return None
     position = first + 1
@@ -160,6 +182,17 @@ def _shell_script(words: Sequence[str]) -> str | None:
             return words[position + 1]
         position += 2 if word in ("-o", "+o", "-O", "+O") else 1
     return None
+
+
+def _first_program(words: Sequence[str]) -> int | None:
+    """Where wrappers and their options end: at a shell, a launcher, a Python or its script."""
+    programs = (*_SHELLS, *layout.LAUNCHER_SCRIPTS)
+    ends = (
+        position
+        for position, word in enumerate(words)
+        if _program(word) in programs or _PYTHON.match(_program(word)) or _is_script(word)
+    )
+    return next(ends, None)
 
 
 class _Run(Value, frozen=True):
@@ -227,7 +260,9 @@ def _family(run: _Run, words: Sequence[str]) -> tuple[Family, int] | None:
 
 def _commands(script: str) -> Iterator[tuple[str, ...]]:
     """The simple commands of a shell script; none where its quotes do not close."""
-    lexer = shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    lines = script.replace("\\\n", " ").split("\n")
+    text = " ; ".join(_COMMENT.sub("", line) for line in lines)
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""
     command: list[str] = []
@@ -244,8 +279,8 @@ def _commands(script: str) -> Iterator[tuple[str, ...]]:
             command.append(word)
 
 
-def _read(words: Sequence[str], family: Family) -> dict[str, str]:
-    """The launcher's own options: those before the script."""
+def _read(words: Sequence[str], family: Family) -> tuple[dict[str, str], list[str]]:
+    """The launcher's own options, which are before the script, and what comes after them."""
     known = _OPTIONS[family]
     found: dict[str, str] = {}
     rest = list(words)
@@ -263,7 +298,7 @@ def _read(words: Sequence[str], family: Family) -> dict[str, str]:
         elif not equals:
             value = rest.pop(0) if rest else ""
         found[name] = value
-    return found
+    return found, rest
 
 
 def _program(word: str) -> str:

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import msgspec
+
 from watchdog_train.core.command_line import Family, Found, option_names
 from watchdog_train.core.model import Value
 
 Settled = Literal["rendezvous", "id", "store", "logs", "streams"]
 
 SHARED_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+_ALL_SETTLED: tuple[Settled, ...] = ("rendezvous", "id", "logs", "streams")
+"""Of a launcher some of whose options are not known; the store of it is nobody's choice."""
 UNKNOWN_RANKS = 16
 """What `--nproc-per-node gpu` may come to on one machine."""
 MOST_RANK_STREAMS = 64
@@ -49,8 +53,12 @@ def describe(
     """
     variables = {**environment, **found.variables}
     if found.family == "accelerate":
-        return _accelerate(found, variables, settings)
-    return _torchrun(found, variables)
+        launcher = _accelerate(found, variables, settings)
+    else:
+        launcher = _torchrun(found, variables)
+    if not found.is_open:
+        return launcher
+    return msgspec.structs.replace(launcher, nodes=None, processes=None, settled=_ALL_SETTLED)
 
 
 def environment(

@@ -107,12 +107,19 @@ def _ranks_fit(clause: RanksClause | None, scene: Scene) -> bool:
         and _is(clause.silent, bool(scene.silent_ranks))
         and _is(clause.all_seen, bool(scene.evidence.world_size) and not scene.silent_ranks)
         and _is(clause.steps_differ, _differ(scene.logs.last_steps()))
+        and _is(clause.agree, _agree(scene))
         and (clause.unrecorded is None or clause.unrecorded not in _recording(scene))
     )
 
 
 def _is(wanted: bool | None, actual: bool) -> bool:
     return wanted is None or wanted is actual
+
+
+def _agree(scene: Scene) -> bool:
+    standings, recorded = scene.standings, scene.recorded
+    odd = {p.rank for p in scene.evidence.processes if p.pid in standings.odd}
+    return recorded is not None and recorded.culprit is not None and odd == {recorded.culprit}
 
 
 def _recording(scene: Scene) -> frozenset[int]:

@@ -97,6 +97,8 @@ class RanksClause(Part, frozen=True, kw_only=True):
     """This rank recorded nothing, while others did."""
     steps_differ: bool | None = None
     """Ranks printed different last steps."""
+    agree: bool | None = None
+    """The one rank that is behind by its records is the one in no collective by the stacks."""
 
 
 class HostClause(Part, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ def keep(orders: dict[str, Any]) -> int:
     wake_fds = () if wake_fd is None else (wake_fd,)
     for fd in {*reads.values(), *child_fds.values(), *ranks.fds, *wake_fds}:
         os.set_inheritable(fd, False)
-    ranks.announce()
+    ranks.announce(child_fds)
     wake = Wake(wake_fd)
     me = os.getpid()
     about = {"keeper_pid": me, "keeper_start": _start_of(me, orders), "pid": None, "start": None}

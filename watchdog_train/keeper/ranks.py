@@ -44,10 +44,11 @@ class RankStreams:
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.writer = threading.Thread(target=self._write, daemon=True)
 
-    def announce(self) -> None:
+    def announce(self, child_fds: dict[str, int]) -> None:
         """Tell the launcher by its environment where each of its ranks may write.
 
-        By way of our own open files: these names live exactly as long as somebody reads.
+        By way of our own open files: these names live exactly as long as somebody reads. A launcher
+        that writes elsewhere (into a pipe of the user's own script) knows it by `own`.
         """
         me = os.getpid()
         places = [
@@ -55,7 +56,11 @@ class RankStreams:
             for rank in self.streams
         ]
         if places:
-            os.environ[self.variable] = json.dumps(places)
+            own = {}
+            for name in ("stdout", "stderr"):
+                found = os.fstat(child_fds[name])
+                own[name] = [found.st_dev, found.st_ino]
+            os.environ[self.variable] = json.dumps({"ranks": places, "own": own})
 
     def start(self, streams: dict[str, Stream]) -> None:
         """Begin to read."""

@@ -1,4 +1,7 @@
-"""The launcher of a command, with what accelerate's own config file says. Reads that file only."""
+"""The launcher of a command, or of its shell script, with what accelerate's config file says.
+
+It reads these two files and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,43 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from watchdog_train.core.command_line import Found, find
+from watchdog_train.core.command_line import Found, find, find_in_script, shell_file
 from watchdog_train.core.launchers import Launcher, describe
 
 CONFIG_CAP_BYTES = 64 * 1024
+SCRIPT_CAP_BYTES = 256 * 1024
 MOST_BRACKETS = 200
 """A parser takes seconds for some thousand open ones."""
 
 
 def launcher_of(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -> Launcher | None:
-    """What starts the ranks of this command; None where the command does not tell."""
-    found = find(argv)
+    """What starts the ranks of this command; None where it and its shell script do not tell."""
+    found = find(argv) or _in_script(argv, Path(cwd))
     if found is None:
         return None
     settings: dict[str, Any] | None = {}
     if found.family == "accelerate":
         settings = _accelerate_config(found, {**environment, **found.variables}, Path(cwd))
     return describe(found, environment, settings)
+
+
+def _in_script(argv: Sequence[str], cwd: Path) -> Found | None:
+    """What `bash run.sh` starts; what is not certain from its text alone is left as it is."""
+    named = shell_file(argv)
+    text = _text(cwd / named, SCRIPT_CAP_BYTES) if named is not None else None
+    return None if text is None else find_in_script(text.decode("utf-8", "replace"))
+
+
+def _text(path: Path, cap_bytes: int) -> bytes | None:
+    """A whole file; None where it cannot be read or is too long."""
+    try:
+        if not path.is_file():  # a pipe would never end
+            return None
+        with path.open("rb") as file:
+            text = file.read(cap_bytes + 1)
+    except (OSError, ValueError):
+        return None
+    return text if len(text) <= cap_bytes else None
 
 
 def _accelerate_config(
@@ -48,14 +71,11 @@ def _accelerate_config(
 def _read(path: Path) -> dict[str, Any] | None:
     import yaml  # most runs do not need it
 
+    text = _text(path, CONFIG_CAP_BYTES)
+    if text is None or text.count(b"[") + text.count(b"{") > MOST_BRACKETS:
+        return None
     try:
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            text = file.read(CONFIG_CAP_BYTES + 1)
-        if len(text) > CONFIG_CAP_BYTES or text.count(b"[") + text.count(b"{") > MOST_BRACKETS:
-            return None
         content = yaml.safe_load(text)  # JSON is YAML, as far as such a file goes
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml.YAMLError):
         return None
     return content if isinstance(content, dict) else None

@@ -21,7 +21,10 @@ def arm(module):
         return
     import json
 
-    places = json.loads(text)
+    told = json.loads(text)
+    if not _writes_to_us(told["own"]):
+        return
+    places = told["ranks"]
     handler = module.SubprocessHandler
     original = handler._popen
 
@@ -37,6 +40,15 @@ def arm(module):
                     file.close()
 
     handler._popen = _popen
+
+
+def _writes_to_us(own):
+    """Not behind a pipe or redirection of the user's (`torchrun ... | tee log` in a script)."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        found = os.fstat(descriptor)
+        if [found.st_dev, found.st_ino] != own[name]:
+            return False
+    return True
 
 
 def _streams(handler, places, env):
