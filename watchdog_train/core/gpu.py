@@ -13,9 +13,10 @@ import msgspec
 
 FLAT_UTIL = 98.0
 """Per cent: from here on a kernel has run all the time, whatever it did."""
-IDLE_POWER_SHARE = 0.35
+IDLE_POWER_SHARE = 0.25
 """Of the power limit: work at full utilisation takes more; a kernel that spins in a collective is
-said to stay near idle power (not measured)."""
+said to stay near idle power (not measured). Low on purpose: a healthy job of small kernels takes
+little power, too, and must count as alive."""
 IN_USE_BYTES = 256 << 20
 """Of GPU memory: a device without even the context of a process holds less."""
 
