@@ -75,6 +75,42 @@ earlier, trained again, writes over those of the later, which then begins anew t
 
 Loops over `accelerate` and plain loops are given the path by `--resume-arg` or read it from
 `WTRAIN_RESUME_FROM`: no hook can do it for them.
+
+## Explicit calls for a loop over accelerate
+
+`WatchdogLoop` resumes, saves and stops on request, and knows the total. Outside of `wtrain run` it
+counts steps and saves when it is told to, nothing else:
+
+```python
+from watchdog_train.integrations.accelerate import WatchdogLoop
+
+
+def train(accelerator, model, optimizer, loader, total_steps):
+    loop = WatchdogLoop(accelerator, "checkpoints", total_steps)
+    loop.resume()
+    while loop.step < total_steps:
+        left = accelerator.skip_first_batches(loader, loop.step % len(loader))
+        for batch in left:
+            accelerator.backward(model(batch).pow(2).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            if loop.step_done():
+                return loop.step
+            if loop.step % 5 == 0:
+                loop.save()
+            if loop.step == total_steps:
+                break
+    return loop.step
+```
+
+## What the tests ran on
+
+The versions above were run on Linux with Python 3.11 and torch 2.13.0. The oldest of each library
+runs there as well, in an environment of its own (`tests/slow/test_versions.py`). wtrain's own side
+and the client without torch run on Python 3.10, 3.12 and 3.13. What could not be had: CPU builds of
+any other torch, and of torch for another Python, so the lower end of torch's range and the hooks
+on other Pythons are not run. Of transformers 4.46 with torch 2.6 or newer the Trainer itself
+cannot resume, which is why the range begins at 4.47.
 """
 
 

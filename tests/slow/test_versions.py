@@ -26,7 +26,7 @@ OLDEST = {library: tested[0] for _, library, _, _, tested in HOOKS.values()}
 NEWEST = {library: tested[-1] for _, library, _, _, tested in HOOKS.values()}
 BESIDE = {
     # What goes with the oldest of these libraries and is not taken from this environment.
-    "transformers": ("tokenizers==0.20.3", "numpy==1.26.4", "requests", "urllib3", "certifi"),
+    "transformers": ("tokenizers==0.21.0", "numpy==1.26.4", "requests", "urllib3", "certifi"),
     "huggingface_hub": ("charset-normalizer",),
     # Old Lightning asks for pkg_resources, which setuptools has dropped.
     "lightning": ("setuptools==80.9.0",),

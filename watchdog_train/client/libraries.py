@@ -24,13 +24,13 @@ HOOKS = {
     "torch.utils.tensorboard.writer": ("tensorboard", "torch", (2, 1), (3, 0), ("2.13.0",)),
     "safetensors.torch": ("safetensors", "safetensors", (0, 4), (1, 0), ("0.4.5", "0.8.0")),
     "transformers.trainer": (
-        ("transformers", "transformers", (4, 46), (6, 0), ("4.46.3", "5.23.0"))
+        ("transformers", "transformers", (4, 47), (6, 0), ("4.47.0", "5.23.0"))
     ),
     "transformers.modeling_utils": (
-        ("pretrained", "transformers", (4, 46), (6, 0), ("4.46.3", "5.23.0"))
+        ("pretrained", "transformers", (4, 47), (6, 0), ("4.47.0", "5.23.0"))
     ),
     "transformers.tokenization_utils_base": (
-        ("pretrained", "transformers", (4, 46), (6, 0), ("4.46.3", "5.23.0"))
+        ("pretrained", "transformers", (4, 47), (6, 0), ("4.47.0", "5.23.0"))
     ),
     "lightning.pytorch": ("lightning", "lightning", (2, 1), (3, 0), ("2.1.0", "2.6.6")),
     "pytorch_lightning": (
