@@ -15,6 +15,7 @@ import pytest
 from tests.client_runs import Training
 from tests.processes.collecting import collect_tree, fake_pyspy, state_of
 from tests.support import wait_until
+from watchdog_train.cli.dump import slot_dir_of
 from watchdog_train.client import layout
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
@@ -127,6 +128,15 @@ def test_running_and_waiting_processes(tmp_path, watched, what, tool, how):
     assert any(frame.name == what for frame in of(tmp_path).main.frames)
     assert process.poll() is None
     assert state_of(process.pid) in "SR"
+
+
+@pytest.mark.slow
+def test_a_dump_by_pid_of_a_watched_process_asks_it_from_inside(tmp_path, watched):
+    """Its environment names where its slot is; the user need not know of the run."""
+    process, slot_dir = watched("sleeps")
+    members = tree_of(current(), process.pid)
+    assert str(slot_dir_of(members)) == slot_dir
+    assert slot_dir_of(tree_of(current(), os.getpid())[:1]) is None
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from watchdog_train.evidence import host, kernel_log
 from watchdog_train.evidence.gpu import GpuLook
@@ -135,3 +137,15 @@ def test_a_look_at_gpus_tells_devices():
     assert reading["devices"][0]["power_w"] == 91.0
     nothing = GpuLook([sys.executable, "-c", "print(9)"]).answer(time.monotonic() + 20)
     assert "NVML told nothing" in nothing["problem"]
+
+
+@given(
+    st.binary(max_size=200), st.sampled_from([b"", b"6,1,999999999,-;", b"6,1,99999999999999999,"])
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+def test_any_record_is_no_exception(tmp_path, content, head):
+    """What the kernel prints may hold names that a training chose."""
+    path = tmp_path / "kmsg"
+    path.write_bytes(head + content)
+    lines, _ = kernel_log.read(0.0, str(path))
+    kernel_log.evidence(lines, {1}, uses_gpu=True)
