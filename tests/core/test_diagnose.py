@@ -132,6 +132,14 @@ def test_records_count_for_more_where_the_stacks_agree(late, family):
     assert "fewer collectives" in both.explanation or late == 0
 
 
+def test_who_reports_that_a_peer_is_gone_is_not_blamed():
+    """Rank 0 prints what it suffers from; which rank has ended it does not know."""
+    line = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    case = {"why": "crash", "processes": [], "log": [line], "exit": {"code": 1}}
+    found, _ = diagnose(evidence_of(case), RULES)
+    assert (found.family, found.culprit) == ("gloo-timeout", None)
+
+
 def test_a_holder_of_the_interpreter_lock_that_waits_for_a_native_lock():
     """That is why the others wait for this rank; one that only sleeps there may be anything."""
     locked = ("!pthread_mutex_lock (libc.so.6)", "!ffi_call (libffi.so.8)", "go (train.py:3)")

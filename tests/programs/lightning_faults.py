@@ -49,7 +49,7 @@ class Planted(Callback):
 class HalfWritten(TorchCheckpointIO):
     """Rank 0 dies when half of a checkpoint of the third epoch is written."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, *rest: Any) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, **options: Any) -> None:
         if checkpoint["global_step"] > AT and once("fault-planted"):
             content = io.BytesIO()
             torch.save(checkpoint, content)
@@ -57,7 +57,7 @@ class HalfWritten(TorchCheckpointIO):
             with open(path, "wb") as file:
                 file.write(content.getvalue()[: len(content.getvalue()) // 2])
             die()
-        super().save_checkpoint(checkpoint, path, *rest)
+        super().save_checkpoint(checkpoint, path, **options)
 
 
 def main() -> None:

@@ -1,13 +1,14 @@
 """One rank of a gloo job under srun: its number comes from Slurm, as many scripts do it.
 
---fault hang|crash|eval and --rank say what happens to whom at --at, in the first attempt only,
-which has no --resume.
+--fault hang|receive|crash|die-in-save|eval and --rank say what happens to whom at --at, in the
+first attempt only, which has no --resume.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import time
 
 os.environ["RANK"] = os.environ["SLURM_PROCID"]
@@ -48,6 +49,8 @@ def main() -> None:
         if args.rank in (rank, -1) and step == args.at and not args.resume:
             if args.fault == "hang":
                 time.sleep(10_000)
+            if args.fault == "receive":  # while the others are in all_reduce
+                dist.recv(torch.zeros(8), src=0)
             if args.fault == "crash":
                 raise SystemExit(3)
             if args.fault == "eval":
@@ -59,7 +62,11 @@ def main() -> None:
         if rank == 0 and (step + 1) % 10 == 0:
             os.makedirs("checkpoints", exist_ok=True)
             content = {"model": model.state_dict(), "step": step + 1}
-            torch.save(content, f"checkpoints/step-{step + 1:06d}.pt")
+            path = f"checkpoints/step-{step + 1:06d}.pt"
+            torch.save(content, path)
+            if args.fault == "die-in-save" and step >= args.at and not args.resume:
+                os.truncate(path, os.path.getsize(path) // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
     print(f"finished rank={rank} step={args.steps}", flush=True)
     dist.destroy_process_group()

@@ -116,8 +116,12 @@ def assert_all_finished(cwd: Path, tasks: int, attempt: int, text: str) -> None:
     assert not list(runtime.rglob("task-*.json")), text
 
 
+FAMILIES = {"hang": ("rank-left-early",), "receive": ("collective-mismatch", "gloo-timeout")}
+"""What a hang of one rank is called when the evidence of all tasks is read together."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["hang", "crash"])
+@pytest.mark.parametrize("fault", ["hang", "receive", "crash", "die-in-save"])
 def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
     """Evidence of every task before the first kill, one plan, all resumed, all finished."""
     job = start_job(tmp_path, 2, "--fault", fault)
@@ -131,10 +135,15 @@ def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
         n: [one for one in of_type(log, "diagnosed") if one["tasks"]] for n, log in found.items()
     }
     assert not joint[1], text
-    if fault == "hang":  # each task alone sees one rank wait; the leader reads what all have taken
+    if fault == "die-in-save":
+        rejected = of_type(found[0], "checkpoint_rejected")
+        assert [Path(one["path"]).name for one in rejected] == ["step-000030.pt"], text
+    if (
+        fault in FAMILIES
+    ):  # each task alone sees one rank wait; the leader reads what all have taken
         (diagnosed,) = joint[0]
         assert diagnosed["tasks"] == [0, 1]
-        assert_blames(diagnosed, 1, ("rank-left-early",))
+        assert_blames(diagnosed, 1, FAMILIES[fault], surely=fault == "hang")
         shown = run_wtrain("status", "--json", found[0][0]["run_id"], cwd=tmp_path).json()
         assert shown["last_stall"]["diagnosis"] == diagnosed["diagnosis"]
 

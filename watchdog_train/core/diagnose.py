@@ -72,7 +72,7 @@ def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
         family=best.rule.family,
         kind=signature.kind or best.rule.kind,
         confidence=round(confidence, 2),
-        culprit=culprit_of(best.match, scene),
+        culprit=None if _told_by_a_victim(best) else culprit_of(best.match, scene),
         explanation=worded(signature.explanation, best.match, scene),
         evidence=evidence_lines(best.match, scene),
         ranked=tuple(ranked),
@@ -82,6 +82,11 @@ def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
     if patience in ("unknown", "may-end") and sealed_rank(evidence):
         patience = "proven"
     return diagnosis, patience
+
+
+def _told_by_a_victim(best: _Candidate) -> bool:
+    """Whoever prints that a peer is gone, or did not come, is not the one who went."""
+    return best.rule.symptom and best.match.hit is not None and not best.match.bound
 
 
 def _patience_of_unknown(evidence: Evidence) -> Patience:
