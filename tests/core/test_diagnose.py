@@ -285,3 +285,15 @@ def test_what_cannot_be_judged_is_refused_in_words(tmp_path, capsys, content, re
     words = capsys.readouterr().err
     assert reference in words
     assert "Traceback" not in words
+
+
+def test_where_no_stack_could_be_taken_the_reason_is_the_answer():
+    """Advice to take stacks would be of no use to somebody who has just tried."""
+    process = ProcessEvidence(
+        pid=7, start=3, ppid=1, role="other", name="sh", why_not="not a Python process (sh)"
+    )
+    diagnosis, _ = diagnose(Evidence(why="manual", processes=(process,)), load_rules())
+    assert diagnosis.family is None
+    assert diagnosis.explanation == (
+        "No stack could be taken. sh (pid 7): not a Python process (sh)."
+    )

@@ -82,6 +82,9 @@ def _which_capture(scene: Scene) -> str:
     if scene.evidence.why == "crash":
         return "Neither the last lines of output nor the exit status name a cause that is known."
     if not any(process.threads for process in scene.evidence.processes):
+        tried = [p for p in scene.evidence.processes if p.pid > 0 and p.why_not]
+        if tried and all(p.start for p in tried):
+            return f"No stack could be taken. {tried[0].who}: {tried[0].why_not}."
         return (
             "The output names no cause that is known. Stacks of every process while it hangs would "
             "decide: wtrain dump --pid PID."
