@@ -82,5 +82,3 @@ def test_sft_then_dpo_into_one_directory(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     run = hung_once("same-dir", tmp_path)
     assert began(run) == [("sft", 0), ("dpo", 0), ("sft", 0), ("dpo", 0)]
-    verified = run.of_type("resume_verified")[-1]
-    assert not verified["ok"], run.describe()
