@@ -228,3 +228,24 @@ def test_uv_run_torchrun(tmp_path: Path) -> None:
     assert_tree_is_gone(run)
     launcher = json.loads((run.run_dir / "events.jsonl").read_bytes().splitlines()[0])["launcher"]
     assert launcher["settled"] == ["rendezvous", "id"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_torchrun_in_a_script_with_a_pipe(tmp_path: Path) -> None:
+    """It has a rendezvous for each attempt, and what its ranks print goes through the pipe."""
+    config = write_fast_config(tmp_path)
+    launch = f"{TORCHRUN} --nproc-per-node=2 {PROGRAMS / 'rank_sleeps.py'}"
+    (tmp_path / "run.sh").write_text(f'set -o pipefail\n{launch} "$@" | tee -a log.txt\n')
+    run = run_wtrain(
+        *("run", "--config", str(config), *RESUME, "--", "bash", "run.sh"),
+        cwd=tmp_path,
+        timeout_s=140,
+    )
+    seen = [process["role"] for process in run.only("evidence_collected")["processes"]]
+    assert sorted(role for role in seen if role != "other") == ["launcher", "rank", "rank"]
+    assert run.returncode == 0, run.describe()
+    assert_tree_is_gone(run)
+    ids = [env["PET_RDZV_ID"] for env in plans(run)]
+    assert len(set(ids)) == 2, ids
+    assert last_line((tmp_path / "log.txt").read_text()) == last_line(run.stdout)
