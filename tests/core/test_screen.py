@@ -76,3 +76,9 @@ def test_without_a_diagnosis_it_says_so():
     evidence = gather(())
     text = one_screen(msgspec.structs.replace(verdict_of(evidence)), None, evidence)
     assert "no diagnosis was made" in text
+
+
+def test_every_remedy_of_the_rules_is_explained():
+    """A bare id tells nobody what to change."""
+    named = {remedy for rule in load_rules().families for remedy in rule.remedies}
+    assert named - remedy_words().keys() == set()

@@ -261,7 +261,7 @@ def script_lines(framework: str | None = None) -> dict[str, str]:
 
 def remedy_words() -> dict[str, str]:
     """Remedy id -> what it does and the line for the script, for the reader of a bundle."""
-    return {
+    return dict(USER_FIXES) | {
         name: "; ".join(filter(None, (item.summary, item.script_line)))
         for name, item in CATALOGUE.items()
     }
