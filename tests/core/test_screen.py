@@ -42,7 +42,14 @@ def verdict_of(evidence) -> BundleVerdict:
     )
 
 
-@pytest.mark.parametrize("part", ["tuning", "held_out", "captured"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "held_out",
+        pytest.param("tuning", marks=pytest.mark.slow),
+        pytest.param("captured", marks=pytest.mark.slow),
+    ],
+)
 def test_every_case_fits_on_one_screen(part):
     """At most 23 lines of 80 characters; the culprit and the first remedy are always on it."""
     rules, words = load_rules(), remedy_words()
