@@ -70,8 +70,7 @@ class Observer:
         self.signs = Signs()
         """Of our tree at the newest look."""
         self._part_of_more = is_part_of_more(context.environment)
-        task = context.job.task if context.job is not None else None
-        self._meeting = MeetingPort(context.environment, task)
+        self._meeting: MeetingPort | None = None
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
@@ -144,6 +143,9 @@ class Observer:
         waits = state.launcher is None and state.next_plan is None and not state.finished
         if attempt is None or not attempt.tree_gone or not waits:
             return None
+        if self._meeting is None:  # whether this is a task of a job is known by now
+            task = self._context.job.task if self._context.job is not None else None
+            self._meeting = MeetingPort(self._context.environment, task)
         return self._meeting.replacement()
 
     def _follow(self, state: State, now: float) -> None:
