@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from watchdog_train.core.diagnose import diagnose
 from watchdog_train.core.stacks import FRAMES_CAP
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence import fault_handler, pyspy
+from watchdog_train.evidence import from_inside, pyspy
 from watchdog_train.evidence.logs import clean_line, tail
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.evidence.text.gather import gather
@@ -50,7 +50,7 @@ def test_any_json_is_no_exception(value):
 def test_any_text_is_no_exception(text):
     """Every parser of untrusted text is total."""
     pyspy.parse(text, 1)
-    fault_handler.parse(text)
+    from_inside.parse(text)
     clean_line(text)
 
 
@@ -197,7 +197,7 @@ THREAD = "Thread 0x00007f1 (most recent call first):\n"
 @given(st.lists(st.sampled_from([THREAD, '  File "a.py", line 3 in f\n', "junk\n", "  ...\n"])))
 def test_any_order_of_faulthandler_lines_is_no_exception(lines):
     """A torn or mixed dump gives what is whole in it."""
-    threads = fault_handler.parse("".join(lines))
+    threads = from_inside.parse("".join(lines))
     assert (threads is None) == (THREAD not in lines)
 
 
@@ -209,7 +209,7 @@ def test_a_faulthandler_dump_is_read():
         "Current thread 0x00007f20 (most recent call first):\n"
         '  File "/home/u/train.py", line 31 in __getitem__\n'
     )
-    threads = fault_handler.parse(text)
+    threads = from_inside.parse(text)
     assert [thread.main for thread in threads] == [False, True]
     assert threads[0].name == "pulse"
     assert str(threads[1].frames[0]) == "__getitem__ (train.py:31)"
