@@ -228,7 +228,7 @@ WAYS = pytest.mark.parametrize("way", ["stop", "ctrl-c"])
 def test_a_trainer_saves_at_the_next_step(name: str, way: str, tmp_path: Path) -> None:
     """It is asked through the page, which no wrapper stands before; nobody is signalled."""
     example = str(EXAMPLES / "hf_trainer.py")
-    run = stop(start(tmp_path, name, *program_command(example, "--epochs", "500")), way)
+    run = stop(start(tmp_path, name, *program_command(example, "--max_steps", "100000")), way)
     assert not run.of_type("signalled"), run.describe()
     assert run.of_type("save_proven"), run.describe()
     assert run.only("run_finished")["warning"] is None, run.describe()
