@@ -74,29 +74,16 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
     states = {member.state for member in sample.members}
     window = activity.window
     if window is None:
-        return _replace(activity, window=_open(sample, states))
-    uninterruptible = window.uninterruptible or "D" in states
-    running = window.running or _may_run(sample.members, states)
-    works = window.gpu_works or (sample.gpu is not None and sample.gpu.works)
-    spins = window.gpu_spins and sample.gpu is not None and sample.gpu.spins
+        return _replace(activity, window=opened(sample, states))
+    seen = looked(window, sample, states)
     if sample.at - window.at < detection.window_s:
-        seen = (uninterruptible, running, works, spins)
-        if seen != (window.uninterruptible, window.running, window.gpu_works, window.gpu_spins):
-            window = _replace(
-                window,
-                uninterruptible=uninterruptible,
-                running=running,
-                gpu_works=works,
-                gpu_spins=spins,
-            )
-            return _replace(activity, window=window)
-        return activity
-    moved = works or _moved(window, sample, detection)
-    still = not moved and _no_cpu(window, sample, detection, running=running)
-    spun = spins and not moved and not uninterruptible
+        return activity if seen is window else _replace(activity, window=seen)
+    moved = _moved(seen, sample, detection)
+    still = not moved and _no_cpu(seen, sample, detection)
+    spun = seen.gpu_spins and not moved and not seen.uninterruptible
     return Activity(
-        window=_open(sample, states),
-        quiet_windows=activity.quiet_windows + 1 if still and not uninterruptible else 0,
+        window=opened(sample, states),
+        quiet_windows=activity.quiet_windows + 1 if still and not seen.uninterruptible else 0,
         quiet_since=activity.quiet_since if activity.quiet_windows else window.at,
         stuck_windows=activity.stuck_windows + 1 if still else 0,
         spinning_windows=activity.spinning_windows + 1 if spun else 0,
@@ -132,7 +119,8 @@ def quiet_cpu_share(sample: Sample, detection: Detection) -> float:
     return max(detection.quiet_cpu_fraction, detection.quiet_cpu_per_process * len(sample.members))
 
 
-def _open(sample: Sample, states: set[str | None]) -> Window:
+def opened(sample: Sample, states: set[str | None]) -> Window:
+    """A window that begins with this poll."""
     return Window(
         at=sample.at,
         cpu_s=sample.cpu_s,
@@ -147,27 +135,53 @@ def _open(sample: Sample, states: set[str | None]) -> Window:
     )
 
 
+def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
+    """The window with what this look has shown; the same object where that is nothing new."""
+    uninterruptible = window.uninterruptible or "D" in states
+    running = window.running or _may_run(sample.members, states)
+    works = window.gpu_works or (sample.gpu is not None and sample.gpu.works)
+    spins = window.gpu_spins and sample.gpu is not None and sample.gpu.spins
+    seen = (uninterruptible, running, works, spins)
+    if seen == (window.uninterruptible, window.running, window.gpu_works, window.gpu_spins):
+        return window
+    return _replace(
+        window,
+        uninterruptible=uninterruptible,
+        running=running,
+        gpu_works=works,
+        gpu_spins=spins,
+    )
+
+
+def was_still(window: Window, sample: Sample, detection: Detection) -> bool:
+    """Nothing in a window that ends with this poll could have been work."""
+    return not _moved(window, sample, detection) and _no_cpu(window, sample, detection)
+
+
 def _may_run(members: tuple[MemberSample, ...], states: set[str | None]) -> bool:
     """Somebody was seen running, or nobody's state is known."""
     return "R" in states or not members or states == {None}
 
 
-def _no_cpu(window: Window, sample: Sample, detection: Detection, *, running: bool) -> bool:
+def _no_cpu(window: Window, sample: Sample, detection: Detection) -> bool:
     """Whether no CPU time worth the name was used; where it is unknown, states take its place.
 
     A total that shrinks was not counted right: no silence can be told from it.
     """
     if window.cpu_s is None or sample.cpu_s is None:
         # A total that was lost for one look could have shown work in it.
-        return not running and window.cpu_s is sample.cpu_s
+        return not window.running and window.cpu_s is sample.cpu_s
     used_s = sample.cpu_s - window.cpu_s
     return 0 <= used_s <= quiet_cpu_share(sample, detection) * (sample.at - window.at)
 
 
 def _moved(window: Window, sample: Sample, detection: Detection) -> bool:
-    """Whether anything was born, ended, written, read or talked; what is unknown adds no life."""
+    """Whether a GPU computed, or anything was born, ended, written, read or talked.
+
+    What is unknown adds no life.
+    """
     seconds = sample.at - window.at
-    if window.births != sample.births or window.deaths != sample.deaths:
+    if window.gpu_works or window.births != sample.births or window.deaths != sample.deaths:
         return True
     return any(
         before is not None and after is not None and after - before > limit * seconds

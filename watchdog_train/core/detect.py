@@ -14,6 +14,7 @@ from watchdog_train.core.peers import Signs
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.special import stopped, waits_for_input
 from watchdog_train.core.track import RankTrack, Track, judged, survived_s
+from watchdog_train.core.usual import is_quiet_at_work
 from watchdog_train.core.verdict import (
     BUSY,
     OVER,
@@ -24,6 +25,7 @@ from watchdog_train.core.verdict import (
     frozen_words,
     quiet_words,
     stuck_words,
+    usual_words,
 )
 
 __all__ = ["BUSY", "OVER", "Verdict", "required_windows", "signs", "verdict"]
@@ -110,12 +112,9 @@ def verdict(
         return alive
     found = _suspect(track, sample, detection, judging, tuple(over))
     if quiet and silent:
-        # A rank within its own budget may be the one that the others rightly wait for.
-        if elsewhere_quiet:
-            return _left_behind(found, track, sample)
-        if too_long:
-            return _replace(found, basis="hard-budget", why=elsewhere_words(found))
-        return _replace(found, alone=True, why=alone_words(found))
+        return _silent_and_quiet(
+            found, track, sample, elsewhere_quiet=elsewhere_quiet, too_long=too_long
+        )
     if not too_long:
         return _replace(found, basis="uninterruptible", why=stuck_words(sample, found))
     spins = silent and found.steady and is_spinning(track.activity, sample, detection)
@@ -123,6 +122,21 @@ def verdict(
         return _replace(found, basis="frozen", why=frozen_words(sample, found))
     why = elsewhere_words(found) if spins else busy_words(sample, found, quiet=quiet)
     return _replace(found, basis="hard-budget", why=why)
+
+
+def _silent_and_quiet(
+    found: Verdict, track: Track, sample: Sample, *, elsewhere_quiet: bool, too_long: bool
+) -> Verdict:
+    """Everybody in our tree is silent, and the tree is quiet."""
+    basis: Basis = "hard-budget" if too_long else found.basis
+    if not track.ranks and is_quiet_at_work(track.usual):
+        return _replace(found, basis=basis, quiet_at_work=True, why=usual_words(found))
+    # A rank within its own budget may be the one that the others rightly wait for.
+    if elsewhere_quiet:
+        return _left_behind(found, track, sample)
+    if too_long:
+        return _replace(found, basis=basis, why=elsewhere_words(found))
+    return _replace(found, alone=True, why=alone_words(found))
 
 
 def _candidates(track: Track) -> tuple[RankTrack, ...]:

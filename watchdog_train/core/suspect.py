@@ -96,7 +96,7 @@ def _quiet(
     if look.patience == "proven":
         basis: Basis = "proven" if verdict.basis == "quiet" else verdict.basis
         return _declare(observation, state, basis, words)
-    if verdict.alone:
+    if verdict.alone or verdict.quiet_at_work:
         return None
     waited_s = observation.now - state.suspicion_mono
     allowed_s = _patience_s(state, policy, verdict)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core import activity as activities
+from watchdog_train.core import usual as usuals
 from watchdog_train.core import world as worlds
 from watchdog_train.core.activity import Activity
 from watchdog_train.core.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING
 from watchdog_train.core.model import MemberSample, Phase, Sample, SlotReading, Value
 from watchdog_train.core.policy import Detection
+from watchdog_train.core.usual import Usual
 from watchdog_train.core.world import World
 
 _replace = msgspec.structs.replace
@@ -58,6 +60,8 @@ class Track(Value, frozen=True, kw_only=True):
     started_at: float
     ranks: tuple[RankTrack, ...] = ()
     activity: Activity = Activity()
+    usual: Usual = Usual()
+    """Kept while nobody sends a heartbeat."""
     progress_at: float = 0.0
     """When any judged process was last seen to progress, 0 before; an adoption sees none."""
     log_bytes: int = 0
@@ -123,7 +127,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         track = _forgive(track, sample, slept_s)
     stopped = any(member.state in ("T", "t") for member in sample.members)
     ranks, progressed = _advance_ranks(track, sample, stopped=stopped, learn=not slept_s)
-    activity, survived = track.activity, track.survived
+    activity, survived, usual = track.activity, track.survived, track.usual
     if activity.quiet_windows and not slept_s and any(r.changed_at == sample.at for r in ranks):
         survived = _survived(track, sample, detection)
     if progressed:
@@ -134,10 +138,14 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         # Whoever stopped it will let it go on: after that it gets a fresh start.
         since = track.stopped_since if track.stopped_since is not None else sample.at
         log_at, activity = sample.at, activities.restarted(activity)
+        usual = usuals.restarted(usual)
+    elif not ranks:
+        usual = usuals.advance(usual, sample, detection)
     return Track(
         started_at=track.started_at,
         ranks=ranks,
         activity=activities.advance(activity, sample, detection),
+        usual=usual,
         progress_at=sample.at if progressed else track.progress_at,
         log_bytes=sample.log_bytes,
         log_at=log_at,
@@ -199,6 +207,7 @@ def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
         log_at=sample.at,
         stopped_since=None,
         activity=activities.restarted(track.activity),
+        usual=usuals.restarted(track.usual),
         slept_at=sample.at,
         slept_s=slept_s,
         slept_machine=_suspended_s(track, sample) > 1.0,

@@ -46,6 +46,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     progress_at: float = 0.0
     alone: bool = False
     """Quiet is this tree only: elsewhere in the job somebody works, or nothing is known."""
+    quiet_at_work: bool = False
+    """The tree is as quiet when it works: only its stacks can prove that it hangs."""
     why: str = ""
 
 
@@ -68,6 +70,11 @@ def alone_words(found: Verdict) -> str:
     """Silent and quiet, as far as we see; ranks of the same world may work elsewhere."""
     seen = "all that we see of the job is quiet"
     return found.why.replace("the whole job is quiet", seen, 1)
+
+
+def usual_words(found: Verdict) -> str:
+    """Silent and quiet, by signals that were as quiet while it worked."""
+    return f"{found.why}; it has been as quiet while it worked, so only its stacks can prove a hang"
 
 
 def elsewhere_words(found: Verdict) -> str:
