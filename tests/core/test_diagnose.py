@@ -9,7 +9,13 @@ import pytest
 
 from watchdog_train.cli import main
 from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
-from watchdog_train.core.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
+from watchdog_train.core.facts import (
+    CollectiveFact,
+    Evidence,
+    HostFacts,
+    LogText,
+    ProcessEvidence,
+)
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.stacks import Frame, ThreadStack
 from watchdog_train.errors import WtrainError
@@ -297,3 +303,29 @@ def test_where_no_stack_could_be_taken_the_reason_is_the_answer():
     assert diagnosis.explanation == (
         "No stack could be taken. sh (pid 7): not a Python process (sh)."
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "families"),
+    [
+        (HostFacts(), {"oom-killer"}),
+        (HostFacts(oom_kills=3), {"oom-killer"}),
+        (HostFacts(oom_kills=1, oom_since_start=True), {"oom-killer"}),
+        (HostFacts(oom_kills=0, oom_since_start=True), {None, "unknown"}),
+    ],
+    ids=["not counted", "counted for ever", "counted", "counted, and none"],
+)
+@pytest.mark.parametrize(
+    "log", ["torchrun: exitcode  : -9 (pid: 7)", "step 7 loss 0.3"], ids=["launcher", "alone"]
+)
+def test_a_kill_is_for_want_of_memory_only_where_that_can_be(host, families, log):
+    """Somebody's `kill -9` is no reason to train with smaller batches."""
+    evidence = Evidence(
+        why="crash",
+        processes=(),
+        logs=(LogText(source="output.log", lines=(log,)),),
+        exit=ExitStatus(code=None, signal=9, how_known="keeper"),
+        host=host,
+    )
+    diagnosis, _ = diagnose(evidence, RULES)
+    assert diagnosis.family in families

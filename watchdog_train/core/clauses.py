@@ -148,8 +148,10 @@ def host_fits(clause: HostClause | None, host: HostFacts) -> bool:
     if clause is None:
         return True
     killed = bool(host.oom_kills) and host.oom_since_start
+    possible = killed or not (host.oom_since_start and host.oom_kills == 0)
     return (
         (clause.oom_killed is None or clause.oom_killed == killed)
+        and (clause.oom_possible is None or clause.oom_possible == possible)
         and _over(host.shm_used_share, clause.shm_used_over)
         and _over(host.swap_used_share, clause.swap_used_over)
         and _over(host.load_per_core, clause.load_over)

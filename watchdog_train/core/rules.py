@@ -105,6 +105,8 @@ class HostClause(Part, frozen=True, kw_only=True):
     """The machine fits all of this."""
 
     oom_killed: bool | None = None
+    oom_possible: bool | None = None
+    """False where the kernel's count since the start is known and tells of no such kill."""
     shm_used_over: Share | None = None
     memory_available_under: Share | None = None
     swap_used_over: Share | None = None
