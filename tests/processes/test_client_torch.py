@@ -111,7 +111,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_have_slots_of_their_own(training: Training, method: str) -> None:
     """Forked and spawned workers say so with their number, and the rank's words stay its own."""
     process = training.start(WORKERS.replace("METHOD", repr(method)))
@@ -236,6 +236,7 @@ print(json.dumps([sum(counters["graph_break"].values()), dict(counters["stats"])
 """
 
 
+@pytest.mark.slow
 def test_torch_compile_breaks_its_graphs_no_more_than_without_us(training: Training) -> None:
     """The number of graph breaks and of graphs is the same."""
     with_us = training.json(COMPILED)

@@ -311,6 +311,7 @@ print(json.dumps([t.state.global_step, type(copied).__name__]))
 )
 
 
+@pytest.mark.slow
 def test_the_explicit_callback_does_nothing_unsupervised(training: Training) -> None:
     """Added by hand it works in and out of a supervised run, and is pickled as a plain one."""
     env = plain_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}

@@ -292,7 +292,7 @@ def test_dead_keeper_does_not_block_a_rank(
     os.mkfifo(tmp_path / "gate")
     program = (
         "import json, os, subprocess\n"
-        "place = json.loads(os.environ['WTRAIN_RANK_STREAMS'])[1]['output']\n"
+        "place = json.loads(os.environ['WTRAIN_RANK_STREAMS'])['ranks'][1]['output']\n"
         "rank = 'echo before; read _ <gate; seq 30000; echo end'\n"
         "subprocess.Popen(['sh', '-c', rank], stdout=open(place, 'w'))\n"
         "os.close(1)\nos.close(2)\nopen('gate').read()\n"

@@ -56,7 +56,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 @pytest.fixture
 def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
     """As much of a supervisor as an observer looks at."""
-    tasks = SimpleNamespace(running=frozenset(), look=None, evidence=None, survey=None)
+    tasks = SimpleNamespace(running=frozenset(), look=None, evidence=None, survey=None, joint=None)
     return SimpleNamespace(
         system=clock,
         directory=directory,

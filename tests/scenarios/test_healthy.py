@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
     "program",
     [
         "long_matmul.py",
-        "big_save.py",
+        pytest.param("big_save.py", marks=pytest.mark.slow),
         "slow_download.py",
-        "tokenise_processes.py",
+        pytest.param("tokenise_processes.py", marks=pytest.mark.slow),
         pytest.param("long_eval.py", marks=pytest.mark.slow),
         pytest.param("many_children.py", marks=pytest.mark.slow),
     ],

@@ -92,6 +92,7 @@ def test_workers_on_a_lock_held_at_fork(tmp_path: Path) -> None:
     assert last_line(run.stdout) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_a_spawned_worker_that_sleeps(tmp_path: Path) -> None:
     """A spawned worker asleep for ever is found; settings by environment are reported as taken."""
@@ -125,7 +126,7 @@ def test_with_the_default_settings(tmp_path: Path) -> None:
     [
         "double_fork.py",
         "ignore_sigterm.py",
-        "socket_read.py",
+        pytest.param("socket_read.py", marks=pytest.mark.slow),
         pytest.param("ctypes_gil.py", marks=pytest.mark.slow),
         pytest.param("ctypes_nogil.py", marks=pytest.mark.slow),
         pytest.param("dead_file_lock.py", marks=pytest.mark.slow),

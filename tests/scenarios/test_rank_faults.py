@@ -164,7 +164,7 @@ def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "how"),
     [
-        ("fail", "ended with an exception"),
+        pytest.param("fail", "ended with an exception", marks=SLOW),
         pytest.param("die", "was ended by SIGKILL", marks=SLOW),
     ],
 )

@@ -142,7 +142,8 @@ ENV_SETTINGS = "WTRAIN_SETTINGS"  # JSON list of {"id", ...} applied in process,
 # JSON {"via","format","path","step","output_dir","ordinal","recorded"}
 ENV_RESUME_HOOK = "WTRAIN_RESUME_HOOK"
 ENV_ATTEMPT_DIR = "WTRAIN_ATTEMPT_DIR"  # where the client appends saves.<pid>.jsonl
-# JSON list by local rank: {stream: where that rank may write}; only a launcher uses it.
+# JSON {"ranks": [{stream: where that rank may write}, by local rank], "own": {stream: [device,
+# inode] of the keeper's own}}; only a launcher that writes to the latter uses it.
 ENV_RANK_STREAMS = "WTRAIN_RANK_STREAMS"
 ENV_NO_WORKER_SERVER = "WTRAIN_NO_WORKER_SERVER"  # 1: no worker server of torch in the ranks
 ENV_NO_PTRACER = "WTRAIN_NO_PTRACER"  # 1: do not allow any process of this user to attach
