@@ -274,3 +274,25 @@ def test_unsaved_work_is_counted_from_the_last_save() -> None:
     found = judge(poll, 80)
     assert found.kind == "suspect"
     assert found.unsaved_s == 20.0  # up to the last progress: silence is no work
+
+
+def polling(usual_s: float) -> Callable[[float], float]:
+    """CPU time in uneven portions: 40 ms more in every fifth window of two seconds."""
+    return lambda at: usual_s * (int(at) // 2) + 0.04 * (int(at) // 10)
+
+
+@pytest.mark.parametrize(("usual_s", "stays"), [(0.02, True), (0.12, False)])
+def test_a_little_more_cpu_time_does_not_end_a_quiet_silence(usual_s: float, stays: bool) -> None:
+    """A rank that asks a store over and over is above and below the limit in turns."""
+    poll = silent(b.rank(phase="startup"), b.rank(11, 1, phase="startup"), cpu_s=polling(usual_s))
+    track, rules, kinds = new_track(0.0), Detection(), []
+    for at in range(600):
+        sample = poll(float(at))
+        track = advance(track, sample, rules)
+        kinds.append(verdict(track, sample, rules).kind)
+    if stays:
+        first = kinds.index("suspect")
+        assert first < 80
+        assert set(kinds[first:]) == {"suspect"}
+    else:
+        assert set(kinds) == {"alive"}

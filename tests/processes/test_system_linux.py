@@ -458,6 +458,25 @@ def test_what_is_told_to_a_launcher_is_no_sign_of_life(linux: LinuxSystem, start
     assert (LinuxSystem().tcp_bytes([rank.pid, store.pid]) or 0) > alone
 
 
+def test_what_a_rank_asks_its_own_store_is_no_sign_of_life(
+    linux: LinuxSystem, start: Started
+) -> None:
+    """Rank 0 holds the store that all ranks meet at, and waits in it by asking it."""
+    asks = (
+        "import socket, time\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "s = socket.create_connection(server.getsockname())\n"
+        "store, _ = server.accept()\n"
+        "for _ in range(100): s.sendall(bytes(100)); store.sendall(store.recv(100)); s.recv(100)\n"
+        "print('asked', flush=True); time.sleep(1e6)\n"
+    )
+    rank = start(PYTHON, "-c", asks, stdout=subprocess.PIPE)
+    assert rank.stdout.readline().strip() in (b"asked", "asked")
+    if linux.tcp_bytes([rank.pid]) is None:
+        pytest.skip("this kernel does not answer sock_diag")
+    assert LinuxSystem().tcp_bytes([rank.pid], [rank.pid]) == 0
+
+
 def test_tcp_bytes_of_nobody_is_zero(linux: LinuxSystem, start: Started) -> None:
     """A process without sockets has moved nothing: known, not unknown."""
     assert linux.tcp_bytes([start("sleep", "60").pid]) == 0

@@ -139,13 +139,15 @@ class Sampler:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
 
         A torchrun agent talks to its own store all the time (1.3 to 2.2 kB/s measured), and a rank
-        that waits in a rendezvous to the agent's (7 to 8): neither is a sign of life.
+        that waits in a rendezvous to the agent's, or to the one that rank 0 holds (7 to 9): none
+        of that is a sign of life.
         """
         launchers = [s.member.pid for s in look.members if s.member.role in ("launcher", "keeper")]
+        ranks = [s.member.pid for s in look.members if s.member.role == "rank"]
         pids = [s.member.pid for s in look.members if s.member.pid not in launchers]
         if len(pids) > CHEAP_SOCKETS and not quiet:
             return None
-        return self._context.system.tcp_bytes(pids, launchers)
+        return self._context.system.tcp_bytes(pids, (*launchers, *ranks))
 
     def _seeded_tree(
         self, state: State, attempt: AttemptRecord, launch: LaunchReport | None

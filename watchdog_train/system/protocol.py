@@ -72,7 +72,7 @@ class ProcessSystem(Protocol):
     def tcp_bytes(self, pids: Iterable[int], others: Iterable[int] = ()) -> int | None:
         """Bytes acknowledged and received by the TCP sockets of these processes so far.
 
-        What they tell `others`, the launchers of the same tree, does not count.
+        What they tell `others`, launchers and ranks of the same tree, does not count.
         """
 
     # -- acting ------------------------------------------------------------------

@@ -54,9 +54,9 @@ class TcpSocket(NamedTuple):
 class TcpCounter:
     """Bytes that the sockets of a tree have moved; a closed socket's bytes stay counted.
 
-    What is said to a launcher does not count: a rank that waits in a rendezvous asks torchrun's
-    store there over and over (7 to 8 kB/s), and would never be quiet. Between other members it
-    does: a download may come through a helper of the same tree.
+    What is said to a launcher or to a rank of the same tree does not count: a rank that waits in a
+    rendezvous asks the store there over and over (7 to 9 kB/s), its own store if it is rank 0, and
+    would never be quiet. Between other members it does: a download may come through a helper.
     """
 
     def __init__(self) -> None:
@@ -68,19 +68,19 @@ class TcpCounter:
 
         Args:
             pids: whose sockets count.
-            others: launchers of the tree: connections to them do not count.
+            others: launchers and ranks of the tree: connections to them do not count.
         """
         inodes = _socket_inodes(pids)
         if inodes is None:
             return None
-        launchers = _socket_inodes(others) or set()
+        stores = _socket_inodes(others) or set()
         try:
             # Asked after the inodes: a number that was given away meanwhile would be a foreigner's,
             # and only bytes that it moves while it has that number would be counted.
             sockets = tcp_sockets() if inodes else {}
         except OSError:
             return None
-        theirs = {each.here for each in sockets.values() if each.inode in launchers}
+        theirs = {each.here for each in sockets.values() if each.inode in stores}
         now = {
             cookie: each.moved_bytes
             for cookie, each in sockets.items()
