@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.client_runs import Training
-from tests.processes.collecting import collect_tree, fake_pyspy, state_of
+from tests.processes.collecting import collect_tree, fake_pyspy, request_for, state_of
 from tests.support import wait_until
 from watchdog_train.cli.dump import slot_dir_of
 from watchdog_train.client import layout
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.discover import tree_of
-from watchdog_train.evidence.request import EvidenceRequest, read_result, write_request
+from watchdog_train.evidence.request import read_result, write_request
 from watchdog_train.system import current
 
 pytestmark = [
@@ -170,15 +170,7 @@ def test_nobody_attaches_to_a_process_in_the_kernel(tmp_path, started):
 
 def denied(tmp_path, pid, slot_dir, prefix):
     """Collects in a process that has lost a right."""
-    request = EvidenceRequest(
-        mode="full",
-        stall_id="0001",
-        why="stall",
-        out_dir=str(tmp_path / "out"),
-        staging_dir=str(tmp_path / "staging"),
-        members=tree_of(current(), pid),
-        slot_dir=slot_dir,
-    )
+    request = request_for(tmp_path, tree_of(current(), pid), slot_dir=slot_dir)
     write_request(request, tmp_path / "request.json")
     command = [sys.executable, "-m", "watchdog_train.evidence.collect"]
     subprocess.run(
@@ -240,14 +232,7 @@ def test_a_process_of_another_user_is_named_as_such(tmp_path, started):
     folder.mkdir(mode=0o777)
     try:
         folder.chmod(0o777)
-        request = EvidenceRequest(
-            mode="full",
-            stall_id="0001",
-            why="stall",
-            out_dir=str(folder / "out"),
-            staging_dir=str(folder / "staging"),
-            members=tree_of(current(), process.pid),
-        )
+        request = request_for(folder, tree_of(current(), process.pid))
         write_request(request, folder / "request.json")
         command = [sys.executable, "-c", STRANGER_COLLECTS, str(folder / "request.json")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

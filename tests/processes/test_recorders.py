@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.client_runs import Training
+from tests.processes.collecting import request_for
 from tests.support import wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import Member
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.recorders import fetch
-from watchdog_train.evidence.request import EvidenceRequest
 
 pytestmark = pytest.mark.processes
 
@@ -106,16 +106,7 @@ class Job:
             Member(pid=process.pid, start=0, role="rank", rank=rank)
             for rank, process in enumerate(self.ranks)
         )
-        request = EvidenceRequest(
-            mode="full",
-            stall_id="0001",
-            why="stall",
-            out_dir=str(tmp_path / "out"),
-            staging_dir=str(tmp_path / "staging"),
-            slot_dir=str(self.training.slot_dir),
-            members=members,
-        )
-        return collect(request)
+        return collect(request_for(tmp_path, members, slot_dir=str(self.training.slot_dir)))
 
     def end(self) -> list[tuple[str, str]]:
         for rank in self.ranks:

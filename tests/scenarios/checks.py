@@ -87,6 +87,18 @@ def assert_tree_is_gone(run: CompletedRun) -> None:
         assert before["seq"] < after["seq"], "launched over a live tree"
 
 
+def assert_brought_home(run: CompletedRun) -> None:
+    """One restart from the whole checkpoint of step 20, the last of 60 steps, and nothing left."""
+    run.check(0)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    assert len(run.of_type("attempt_launched")) == 2, run.describe()
+    assert run.only("checkpoint_chosen")["step"] == 20, run.describe()
+    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
+    assert last_line(run.stdout) == "finished step=60"
+    assert run.only("run_finished")["outcome"] == "succeeded"
+
+
 def assert_blames(
     event: Event, rank: int, families: Container[str], *, surely: bool = True, role: str = "rank"
 ) -> None:

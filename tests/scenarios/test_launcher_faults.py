@@ -10,10 +10,8 @@ import pytest
 
 from tests.scenarios.checks import (
     assert_blames,
+    assert_brought_home,
     assert_evidence_came_first,
-    assert_log_is_sound,
-    assert_tree_is_gone,
-    last_line,
 )
 from tests.support import PROGRAMS, CompletedRun, bin_path, run_wtrain, write_fast_config
 
@@ -48,13 +46,7 @@ def run_fault(cwd: Path, launcher: str, fault: str) -> CompletedRun:
     config = str(write_fast_config(cwd))
     job = (*LAUNCHERS[launcher], fault)
     run = run_wtrain("run", "--config", config, *resume, "--", *job, cwd=cwd, timeout_s=280)
-    run.check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
-    assert len(run.of_type("attempt_launched")) == 2, run.describe()
-    assert run.only("checkpoint_chosen")["step"] == 20, run.describe()
-    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
-    assert last_line(run.stdout) == "finished step=60"
+    assert_brought_home(run)
     return run
 
 

@@ -14,8 +14,8 @@ import pytest
 from tests.scenarios.checks import (
     assert_asked_before_killed,
     assert_blames,
+    assert_brought_home,
     assert_evidence_came_first,
-    assert_log_is_sound,
     assert_never_killed,
     assert_tree_is_gone,
     last_line,
@@ -54,18 +54,6 @@ def run_job(cwd: Path, launcher: str, program: str, *args: str) -> CompletedRun:
     config = write_fast_config(cwd)
     job = command(launcher, program, *args)
     return run_wtrain("run", "--config", str(config), *RESUME, "--", *job, cwd=cwd, timeout_s=200)
-
-
-def assert_brought_home(run: CompletedRun) -> None:
-    """One restart from a whole checkpoint, the last step, and nothing left."""
-    run.check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
-    assert len(run.of_type("attempt_launched")) == 2, run.describe()
-    assert run.only("checkpoint_chosen")["step"] == 20, run.describe()
-    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
-    assert last_line(run.stdout) == "finished step=60"
-    assert run.only("run_finished")["outcome"] == "succeeded"
 
 
 def captured(run: CompletedRun) -> list[Event]:

@@ -74,6 +74,14 @@ def described(cwd: Path) -> str:
     return "\n".join([*parts, *errors])
 
 
+def ended(job: RunningWtrain, code: int = 0) -> tuple[dict[int, list[Event]], str]:
+    """The event log of each task of a job that ended with this code, and all of it as text."""
+    done = job.result(280)
+    text = described(job.cwd)
+    assert done.returncode == code, text
+    return logs(job.cwd), text
+
+
 def pids(job: RunningWtrain) -> list[int]:
     """Of the supervisors."""
     path = job.cwd / "tasks.pids"
@@ -125,10 +133,7 @@ FAMILIES = {"hang": ("rank-left-early",), "receive": ("collective-mismatch", "gl
 def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
     """Evidence of every task before the first kill, one plan, all resumed, all finished."""
     job = start_job(tmp_path, 2, "--fault", fault)
-    done = job.result(280)
-    text = described(tmp_path)
-    assert done.returncode == 0, text
-    found = logs(tmp_path)
+    found, text = ended(job)
     assert_one_plan(found, text)
     assert_all_finished(tmp_path, 2, 2, text)
     joint = {
@@ -138,9 +143,8 @@ def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
     if fault == "die-in-save":
         rejected = of_type(found[0], "checkpoint_rejected")
         assert [Path(one["path"]).name for one in rejected] == ["step-000030.pt"], text
-    if (
-        fault in FAMILIES
-    ):  # each task alone sees one rank wait; the leader reads what all have taken
+    if fault in FAMILIES:
+        # Each task alone sees one rank wait; the leader reads what all have taken.
         (diagnosed,) = joint[0]
         assert diagnosed["tasks"] == [0, 1]
         assert_blames(diagnosed, 1, FAMILIES[fault], surely=fault == "hang")
@@ -152,10 +156,8 @@ def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
 def test_a_rank_that_evaluates_alone_is_no_stall(tmp_path: Path) -> None:
     """Ten soft budgets long one rank works and three wait: nobody is dumped or killed for it."""
     job = start_job(tmp_path, 4, "--fault", "eval")
-    done = job.result(280)
-    text = described(tmp_path)
-    assert done.returncode == 0, text
-    for events in logs(tmp_path).values():
+    found, text = ended(job)
+    for events in found.values():
         assert not of_type(events, "stall_declared"), text
         assert not [one for one in of_type(events, "signalling") if one["targets"]], text
     assert_all_finished(tmp_path, 4, 1, text)
@@ -191,10 +193,8 @@ def test_a_stop_of_one_stops_all(tmp_path: Path) -> None:
     assert "1/2 slurm" in listed.stdout, listed.describe()
     name = next(path.name for path in run_directories(tmp_path) if "-task1-" in path.name)
     assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=90).returncode == 0
-    done = job.result(120)
-    text = described(tmp_path)
-    assert done.returncode == 77, text
-    for events in logs(tmp_path).values():
+    found, text = ended(job, 77)
+    for events in found.values():
         assert of_type(events, "run_finished")[0]["exit_code"] == 77, text
         assert not [one for one in of_type(events, "attempt_launched") if is_alive(one["pid"])]
 
@@ -204,11 +204,9 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """The job cannot begin; the next attempt of all its tasks meets at another port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = start_job(tmp_path, 2, port=port).result(280)
-    text = described(tmp_path)
-    assert done.returncode == 0, text
+        found, text = ended(start_job(tmp_path, 2, port=port))
     assert_all_finished(tmp_path, 2, 2, text)
-    plans = [of_type(log, "attempt_launching")[-1]["plan"] for log in logs(tmp_path).values()]
+    plans = [of_type(log, "attempt_launching")[-1]["plan"] for log in found.values()]
     ports = {plan["env"]["MASTER_PORT"] for plan in plans}
     assert len(ports) == 1, text
     assert ports != {str(port)}, text
@@ -219,10 +217,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 def test_all_tasks_crash_at_once(tmp_path: Path) -> None:
     """Each of them has an end of its own to tell of; they begin again together, once."""
     job = start_job(tmp_path, 2, "--fault", "crash", "--rank", "-1")
-    done = job.result(280)
-    text = described(tmp_path)
-    assert done.returncode == 0, text
-    found = logs(tmp_path)
+    found, text = ended(job)
     assert_one_plan(found, text)
     assert_all_finished(tmp_path, 2, 2, text)
     for events in found.values():

@@ -43,6 +43,7 @@ from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
+from watchdog_train.system.pressure import swap_pages
 from watchdog_train.system.protocol import ProcessSystem
 
 _APART_S = 0.6
@@ -94,7 +95,7 @@ class _Collection:
         ]
         self.by_pid = {target.pid: target for target in self.targets if target.end is None}
         self.problems: list[str] = []
-        self.swap_before = host.swap_traffic()
+        self.swap_before = swap_pages()
         self.gpus = GpuLook() if request.mode == "full" else None
         # Tools that hang must leave time for the ways that need no tool.
         kept_s = _ASKING_S if request.slot_dir is not None else 0.0
@@ -135,7 +136,7 @@ class _Collection:
         for target in self.targets:
             if target.member.role == "keeper":
                 target.why_not = target.why_not or "our own keeper: it only waits"
-            elif not target.may_be_attached:
+            elif not target.may_be_attached():
                 continue
             elif target.python is False:
                 name = target.first.name if target.first else "?"
@@ -247,7 +248,7 @@ class _Collection:
 
     def _machine(self, details: dict[str, Any]) -> tuple[LogText, ...]:
         """What else is told of the machine, and the lines of its kernel log that are about us."""
-        if self.swap_before is not None and (now := host.swap_traffic()) is not None:
+        if self.swap_before is not None and (now := swap_pages()) is not None:
             passed_s = max(0.01, time.monotonic() - self.started)
             details["swap_pages_s"] = round((now - self.swap_before) / passed_s, 1)
         if self.gpus is not None:

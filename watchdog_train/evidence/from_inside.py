@@ -30,9 +30,9 @@ _POLL_S = 0.01
 class Asked:
     """One process that was asked to write its stacks, and where they will be."""
 
-    def __init__(self, slot_dir: str, who: ProcessId, request: int | None = None) -> None:
+    def __init__(self, slot_dir: str, who: ProcessId) -> None:
         self.who = who
-        self.request = request
+        self.request: int | None = None
         """Number on the control page; None: it was asked by a signal."""
         self._slot_dir = slot_dir
         self._path = os.path.join(slot_dir, f"{who.pid}{layout.DUMP_SUFFIX}")
@@ -95,7 +95,7 @@ def ask_by_page(slot_dir: str, targets: list[ProcessId]) -> dict[int, Asked] | s
         return "it has no slot, so it does not read the control page"
     try:
         with ControlPage.open(Path(slot_dir) / layout.CONTROL_FILE) as page:
-            asked = {who.pid: Asked(slot_dir, who, page.dump_request + 1) for who in heard}
+            asked = {who.pid: Asked(slot_dir, who) for who in heard}
             number = page.request_dump()
             for one in asked.values():
                 one.request = number

@@ -58,9 +58,7 @@ class GpuLook:
             file.seek(0)
             line = file.read(_ANSWER_CAP_BYTES).partition(b"\n")[0]
         try:
-            reading: dict[str, Any] = msgspec.to_builtins(
-                msgspec.json.decode(line, type=GpuReading)
-            )
+            reading = msgspec.json.decode(line, type=GpuReading)
         except msgspec.DecodeError:
             return {"problem": f"NVML told nothing (exit code {process.returncode})"}
         found: dict[str, Any] = msgspec.to_builtins(reading)

@@ -63,13 +63,6 @@ def cgroup_memory(pid: int | str = "self") -> dict[str, int | None] | None:
     return found
 
 
-def swap_traffic() -> int | None:
-    """Pages that were read from and written to swap since boot; None where it is not told."""
-    text = read_text(f"{PROC}/vmstat")
-    numbers = [_value(text, name) for name in ("pswpin", "pswpout")]
-    return None if None in numbers else sum(number or 0 for number in numbers)
-
-
 def pressure() -> dict[str, str]:
     """Share of time in which something, or everything, waited for memory, disk or CPU."""
     found = {}

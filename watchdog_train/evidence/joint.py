@@ -36,8 +36,9 @@ def answer(request: JointRequest) -> JointAnswer:
     except WtrainError:
         rules = load_rules()  # the collector of each bundle has said which file is broken
     diagnosis, _ = diagnose(evidence, rules)
-    _keep(request, there, JointAnswer(diagnosis=diagnosis))
-    return JointAnswer(diagnosis=diagnosis)
+    found = JointAnswer(diagnosis=diagnosis)
+    _keep(request, there, found)
+    return found
 
 
 def _keep(request: JointRequest, there: list[str], found: JointAnswer) -> None:

@@ -64,9 +64,10 @@ class Target:
         elif look.state in ("Z", "X"):
             self.why_not = "it has died and its parent has not noticed (zombie)"
 
-    @property
     def may_be_attached(self) -> bool:
-        """Whether a tool may read it now; in uninterruptible sleep it would hang the tool, too.
+        """Whether a tool may read it now, and if not, `why_not`.
+
+        In uninterruptible sleep it would hang the tool, too.
 
         Judged by the newest look: a process that has just read from a disk is out of it again.
         """

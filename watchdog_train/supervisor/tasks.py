@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -28,7 +28,8 @@ from watchdog_train.supervisor.children import ChildTable, FinishedChild
 if TYPE_CHECKING:
     from watchdog_train.checkpoints.survey import SurveyRequest
 
-SURVEY_CAP_BYTES = 16 * 1024 * 1024
+_Answer = TypeVar("_Answer", Survey, JointAnswer)
+ANSWER_CAP_BYTES = 16 * 1024 * 1024
 EXTRA_S = 10.0
 """For starting Python and closing the bundle, on top of the task's own deadline."""
 
@@ -84,7 +85,7 @@ class Tasks:
 
         def finish(ended: FinishedChild) -> None:
             problem = _problem(ended) or "the survey left no answer"
-            self.survey = _read_survey(answer) or _no_survey(problem)
+            self.survey = _read_answer(answer, Survey) or _no_survey(problem)
 
         self.discard("survey")
         try:
@@ -101,7 +102,9 @@ class Tasks:
 
         def finish(ended: FinishedChild) -> None:
             problem = _problem(ended) or "it left no answer"
-            self.joint = _read_joint(answer) or JointAnswer(diagnosis=None, problem=problem)
+            self.joint = _read_answer(answer, JointAnswer) or JointAnswer(
+                diagnosis=None, problem=problem
+            )
 
         self.discard("joint")
         try:
@@ -172,17 +175,9 @@ def _problem(ended: FinishedChild) -> str | None:
     return None
 
 
-def _read_survey(answer: Path) -> Survey | None:
+def _read_answer(answer: Path, kind: type[_Answer]) -> _Answer | None:
     try:
         with answer.open("rb") as file:
-            return msgspec.json.decode(file.read(SURVEY_CAP_BYTES), type=Survey)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _read_joint(answer: Path) -> JointAnswer | None:
-    try:
-        with answer.open("rb") as file:
-            return msgspec.json.decode(file.read(SURVEY_CAP_BYTES), type=JointAnswer)
+            return msgspec.json.decode(file.read(ANSWER_CAP_BYTES), type=kind)
     except (OSError, msgspec.DecodeError):
         return None

@@ -21,13 +21,18 @@ def host_load() -> HostLoad:
     )
 
 
-def _swap_bytes() -> int | None:
-    """In and out since boot."""
+def swap_pages() -> int | None:
+    """Read from and written to swap since boot; None where it is not told."""
     pages = None
     for line in _read("/proc/vmstat").splitlines():
         name, _, value = line.partition(b" ")
         if name in (b"pswpin", b"pswpout") and value.isdigit():
             pages = (pages or 0) + int(value)
+    return pages
+
+
+def _swap_bytes() -> int | None:
+    pages = swap_pages()
     return None if pages is None else pages * _page_size()
 
 
