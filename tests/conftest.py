@@ -20,9 +20,25 @@ hypothesis.settings.load_profile("wtrain")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the slow tests, too")
+    parser.addoption(
+        "--portable",
+        action="store_true",
+        help="run with what psutil can do, as on macOS; without tests marked needs_...",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--portable"):
+        os.environ["WTRAIN_SYSTEM"] = "portable"
+    else:
+        os.environ.pop("WTRAIN_SYSTEM", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--portable"):
+        for item in items:
+            for name in {"needs_subreaper", "needs_tcp_bytes"} & set(item.keywords):
+                item.add_marker(pytest.mark.skip(reason=f"{name}: not with --portable"))
     if config.getoption("--all"):
         return
     skip = pytest.mark.skip(reason="slow: only with --all")
@@ -39,7 +55,8 @@ def _state_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         patch.setenv("XDG_STATE_HOME", str(home / "state"))
         patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
         for name in [name for name in os.environ if name.startswith("WTRAIN_")]:
-            patch.delenv(name)
+            if name != "WTRAIN_SYSTEM":
+                patch.delenv(name)
         yield
 
 

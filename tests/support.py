@@ -178,7 +178,11 @@ def scenario_environment(cwd: Path, env: Mapping[str, str] | None = None) -> dic
     runtime = home / "runtime"
     runtime.mkdir(parents=True, exist_ok=True)
     runtime.chmod(0o700)
-    base = {key: value for key, value in os.environ.items() if not key.startswith("WTRAIN_")}
+    base = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("WTRAIN_") or key == "WTRAIN_SYSTEM"
+    }
     return {
         **base,
         MARKER: os.environ.get(MARKER, "none"),

@@ -26,7 +26,7 @@ def main(path: str) -> int:
     os.chdir(folder)
     with open(name, encoding="utf-8") as file:
         orders = json.load(file)
-    prepare()
+    prepare(adopt_orphans=orders.get("adopt_orphans", True))
     return keep(orders) if orders["argv"] is not None else drain(orders)
 
 

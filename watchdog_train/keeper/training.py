@@ -108,14 +108,14 @@ class Training:
         return left, reaped
 
 
-def prepare() -> None:
-    """Be deaf to what is meant for the training, and adopt its orphans."""
+def prepare(*, adopt_orphans: bool) -> None:
+    """Be deaf to what is meant for the training, and adopt its orphans where that can be."""
     for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         prctl(PR_SET_NAME, b"wtrain-keeper", 0, 0, 0)
-        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, int(adopt_orphans), 0, 0, 0)
 
 
 def stat_of(pid: int) -> tuple[str, int, int] | None:

@@ -131,8 +131,9 @@ def start_keeper(
         "cap_bytes": run.log_cap_bytes,
         "ignore_hup": run.ignore_hup,
         "linger_s": LINGER_S,
-        # psutil counts start times differently: then the system is asked by whoever reads.
-        "tell_start": children.system.name == "linux",
+        # Elsewhere psutil counts start times differently: the system is asked by whoever reads.
+        "tell_start": sys.platform == "linux",
+        "adopt_orphans": children.system.name == "linux",
     }
     try:
         child = _spawn_keeper(

@@ -20,6 +20,7 @@ from watchdog_train.system.places import private_directory
 from watchdog_train.system.protocol import ExitWatch, SignalResult
 
 FULL_LOOK_EVERY = 10
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK") if sys.platform != "win32" else 100
 REFUSED = (psutil.Error, OSError, NotImplementedError, SystemError)
 """What psutil raises for a process that is gone, not ours to see, or half ended."""
 STATES = {
@@ -204,6 +205,14 @@ def _refusals() -> Iterator[list[SignalResult]]:
 
 
 def _start(process: psutil.Process) -> int:
+    """What ProcessId.start is; on Linux clock ticks since boot, as the client and keeper know it.
+
+    There psutil adds the time of boot, which moves with every step of the clock, to what the
+    kernel says; older versions keep the one that was asked for last.
+    """
+    if sys.platform == "linux":
+        boot_time = psutil.boot_time()
+        return round((process.create_time() - boot_time) * CLOCK_TICKS)
     return round(process.create_time() * 100)
 
 
