@@ -329,3 +329,24 @@ def test_a_kill_is_for_want_of_memory_only_where_that_can_be(host, families, log
     )
     diagnosis, _ = diagnose(evidence, RULES)
     assert diagnosis.family in families
+
+
+@pytest.mark.parametrize("others", [(), ("pid 4242 (python, user alice) with 61.0 GB on GPU 0",)])
+def test_memory_that_somebody_else_holds_is_no_want_of_ours(others):
+    """Smaller batches are no answer to a neighbour: his name is, and another try first."""
+    evidence = Evidence(
+        why="crash",
+        logs=(
+            LogText(source="output.log", lines=("torch.OutOfMemoryError: CUDA out of memory.",)),
+        ),
+        exit=ExitStatus(code=1, signal=None, how_known="keeper"),
+        host=HostFacts(gpu_others=others),
+    )
+    diagnosis, _ = diagnose(evidence, RULES)
+    assert diagnosis.family == "cuda-oom"
+    if others:
+        assert "alice" in diagnosis.explanation
+        assert "no out-of-memory of this training alone" in diagnosis.explanation
+        assert diagnosis.remedies[0] == "plain-retry"
+    else:
+        assert diagnosis.remedies == ("batch-halve-accumulate",)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -10,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.support import is_alive, wait_until
-from watchdog_train.core.gpu import GpuUse
+from watchdog_train.core.gpu import GpuHold, GpuUse
+from watchdog_train.core.gpu_memory import holders_words
 from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.gpu_memory import GpuMemory
 from watchdog_train.supervisor.gpu_watch import ANSWER_S, FIRST_ANSWER_S, RETRY_S, GpuWatch
 from watchdog_train.system import current
 from watchdog_train.system import gpu as system_gpu
+from watchdog_train.system.strangers import stranger
 
 pytestmark = pytest.mark.processes
 
@@ -223,6 +228,78 @@ def test_the_child_ends_with_its_listener(
     watched.close()
     wait_until(lambda: bool(table.poll()), 15, "the child has ended")
     assert not is_alive(child.pid)
+
+
+TAKEN_MEANWHILE = (
+    TWO_GPUS
+    + """
+    import json, os, sys
+    caller = sys._getframe()
+    while "INITIAL_PID_NAMESPACE" not in caller.f_globals: caller = caller.f_back
+    # This driver knows the pids of this machine, also where the test runs in a container.
+    caller.f_globals["INITIAL_PID_NAMESPACE"] = os.stat("/proc/self/ns/pid").st_ino
+    def holders(): return json.load(open(os.environ["HOLDERS"]))
+    def nvmlDeviceGetMemoryInfo(handle):
+        used = sum(size for _, size in holders()) if handle == 0 else 0
+        return Value(used=used << 30, total=80 << 30)
+    def nvmlDeviceGetComputeRunningProcesses(handle):
+        if handle: return []
+        return [Value(pid=pid, usedGpuMemory=size << 30) for pid, size in holders()]
+"""
+)
+
+
+def test_who_has_taken_the_memory_after_the_job_is_named(
+    watch: Callable[[str], GpuWatch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked anew after the job's end: a process of ours first, then a stranger with its user."""
+    system = current()
+    job = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "60"])
+    who = system.identity(job.pid)
+    assert who is not None
+
+    def holds(*holders: tuple[int, int]) -> None:
+        (tmp_path / "new").write_text(json.dumps(holders))
+        (tmp_path / "new").rename(tmp_path / "holders")
+
+    monkeypatch.setenv("HOLDERS", str(tmp_path / "holders"))
+    holds((job.pid, 60))
+    watched = watch(TAKEN_MEANWHILE)
+    memory = GpuMemory(watched, system, lambda pid: stranger(system, pid))
+
+    def held() -> GpuHold | None:
+        found = memory.held(system.monotonic(), {who})
+        return found if found is not None and found.answered else None
+
+    def taken() -> GpuHold | None:
+        found = held()
+        return found if found is not None and found.others else None
+
+    def free() -> bool:
+        found = held()
+        return found is not None and found.is_free
+
+    try:
+        reading = wait_until(lambda: watched.reading(system.monotonic()), 20, "the GPUs are seen")
+        memory.follow(reading, {job.pid})
+        found = wait_until(held, 20, "an answer of a time after the end")
+        assert [one.pid for one in found.ours] == [job.pid]
+        assert not found.others
+        job.kill()
+        job.wait(10)
+        holds((other.pid, 61))
+        found = wait_until(taken, 20, "the stranger is seen")
+        assert not found.ours
+        assert found.others[0].name == stranger(system, other.pid)
+        assert "user " in found.others[0].name
+        assert memory.others(system.monotonic(), {who}) == (holders_words(found.others),)
+        holds()
+        wait_until(free, 20, "the memory is free")
+    finally:
+        for process in (job, other):
+            process.kill()
+            process.wait(10)
 
 
 def test_no_gpu_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

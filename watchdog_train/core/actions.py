@@ -6,6 +6,7 @@ from typing import Literal
 
 from watchdog_train.core.detect import Verdict
 from watchdog_train.core.events import AnyEvent, KillSequence, KillStage
+from watchdog_train.core.gpu import GpuHold
 from watchdog_train.core.model import (
     BundleWhy,
     EvidenceResult,
@@ -123,6 +124,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """The newest sleep of the machine, or of ours."""
     slow: Slow | None = None
     """Steps have become slow, and still are."""
+    gpu_hold: GpuHold | None = None
+    """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
     gpu_trouble: str | None = None
     """Why nothing will be known of the GPUs any more."""
     steps_s: float | None = None

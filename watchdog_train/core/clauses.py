@@ -152,6 +152,7 @@ def host_fits(clause: HostClause | None, host: HostFacts) -> bool:
     return (
         (clause.oom_killed is None or clause.oom_killed == killed)
         and (clause.oom_possible is None or clause.oom_possible == possible)
+        and (clause.gpu_shared is None or clause.gpu_shared == bool(host.gpu_others))
         and _over(host.shm_used_share, clause.shm_used_over)
         and _over(host.swap_used_share, clause.swap_used_over)
         and _over(host.load_per_core, clause.load_over)

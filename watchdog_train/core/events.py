@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from watchdog_train.core.gpu import GpuHolder
 from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.launchers import Launcher
 from watchdog_train.core.model import (
@@ -395,6 +396,23 @@ class BackingOff(Event, frozen=True, kw_only=True):
     why: str
 
 
+class GpuMemoryHeld(Event, frozen=True, kw_only=True):
+    """The next attempt waits: memory of its GPUs is held. Said again when it is by others."""
+
+    ours: tuple[GpuHolder, ...]
+    """Processes of the last attempt that the driver has not let go of."""
+    others: tuple[GpuHolder, ...]
+    unnamed: tuple[int, ...]
+    """Devices in use, and the driver does not tell by whom."""
+    why: str
+
+
+class GpuMemoryFree(Event, frozen=True, kw_only=True):
+    """What the next attempt waited for is over."""
+
+    waited_s: float
+
+
 class RemedyTaken(Event, frozen=True, kw_only=True):
     """What the training process itself reported about a setting."""
 
@@ -569,6 +587,8 @@ AnyEvent = (
     | WouldHaveKilled
     | GivenUp
     | BackingOff
+    | GpuMemoryHeld
+    | GpuMemoryFree
     | RemedyTaken
     | ResumeVerified
     | Adopted

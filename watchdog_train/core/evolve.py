@@ -133,6 +133,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(
                 state, state="backoff", backoff_until=event.until_mono, backoff_s=event.delay_s
             )
+        case e.GpuMemoryHeld() | e.GpuMemoryFree():
+            return _gpu_memory(state, event)
         case e.Noticed():
             others = tuple(each for each in state.noticed if each.kind != event.kind)
             return _replace(
@@ -229,6 +231,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         kill=None,
         backoff_until=None,
         backoff_s=0.0,
+        gpu_held=None,
         rejected=(),
         can_be_asked_to_save=False,
     )
@@ -298,6 +301,13 @@ def _evidence(
         case e.Diagnosed():
             joint = bool(event.tasks)
             return _stall(state, event.stall_id, diagnosis=event.diagnosis, joint=joint)
+
+
+def _gpu_memory(state: State, event: e.GpuMemoryHeld | e.GpuMemoryFree) -> State:
+    if isinstance(event, e.GpuMemoryFree):
+        return _replace(state, gpu_held=None)
+    since = state.gpu_held_mono if state.gpu_held is not None else event.mono
+    return _replace(state, state="backoff", gpu_held=event, gpu_held_mono=since)
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:

@@ -159,6 +159,8 @@ class HostFacts(Value, frozen=True, kw_only=True):
     swap_used_share: float | None = None
     load_per_core: float | None = None
     disk_free_bytes: int | None = None
+    gpu_others: tuple[str, ...] = ()
+    """Processes of others with memory on the GPUs of the training, for a person."""
 
 
 class LockFact(Value, frozen=True, kw_only=True):

@@ -51,6 +51,11 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True):
     """It is split: utilisation is not told then."""
     processes: tuple[GpuProcess, ...] | None = None
 
+    @property
+    def key(self) -> str:
+        """The same for the same device at every look."""
+        return self.uuid or f"index {self.index}"
+
 
 class GpuXid(msgspec.Struct, frozen=True, kw_only=True):
     """A critical error that the driver has reported while we looked."""
@@ -70,6 +75,50 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """The driver's pids are those of another pid namespace: we are in a container."""
     problem: str | None = None
     """Why there is nothing to be seen, and never will be."""
+    at: float = 0.0
+    """When it was taken, on the monotonic clock of the machine, seconds; 0: not told."""
+
+
+class GpuNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job has held at most on one device; None: the driver would not say."""
+
+    device: str
+    bytes: int | None
+
+
+class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job has used of the GPUs."""
+
+    needs: tuple[GpuNeed, ...] = ()
+    beside: frozenset[int] = frozenset()
+    """Pids of others that had memory on the same devices while it ran."""
+
+
+class GpuHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who has memory on a device that a job needs."""
+
+    device: int
+    pid: int
+    memory_bytes: int | None = None
+    name: str = ""
+    """For a person: pid, command and user, as far as they are known."""
+
+
+class GpuHold(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands in the way of another attempt."""
+
+    ours: tuple[GpuHolder, ...] = ()
+    others: tuple[GpuHolder, ...] = ()
+    unnamed: tuple[int, ...] = ()
+    """Devices whose memory is in use, the driver does not tell by whom."""
+    answered: bool = True
+    """False: the driver was asked and has said nothing yet."""
+    asked_at: float = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """Nobody stands in the way."""
+        return self.answered and not (self.ours or self.others or self.unnamed)
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +162,9 @@ def job_use(reading: GpuReading, pids: AbstractSet[int]) -> GpuUse | None:
         reading: one look.
         pids: of the whole job.
     """
-    if reading.foreign_pids:
-        mine = [d for d in reading.devices if (d.memory_used_bytes or 0) >= IN_USE_BYTES]
-        others: set[int] = set()
-    else:
-        mine = [d for d in reading.devices if _pids(d) & pids]
+    mine = own_devices(reading, pids)
+    others = set[int]()
+    if not reading.foreign_pids:
         others = {pid for device in mine for pid in _pids(device) - pids}
     if not mine:
         return None
@@ -135,6 +182,13 @@ def job_use(reading: GpuReading, pids: AbstractSet[int]) -> GpuUse | None:
         slowed_by=tuple(sorted({why for device in mine for why in device.slowed_by})),
         others=tuple(sorted(others))[:8],
     )
+
+
+def own_devices(reading: GpuReading, pids: AbstractSet[int]) -> list[GpuDevice]:
+    """Those on which the job has memory; in a container every one in use is taken for its own."""
+    if reading.foreign_pids:
+        return [d for d in reading.devices if (d.memory_used_bytes or 0) >= IN_USE_BYTES]
+    return [d for d in reading.devices if _pids(d) & pids]
 
 
 def _pids(device: GpuDevice) -> set[int]:

@@ -222,6 +222,13 @@ class Recovery(Section, frozen=True, kw_only=True):
         float, _non_negative("before the second attempt of a plan that failed early; doubles")
     ] = 2.0
     backoff_cap_s: Annotated[float, _non_negative("longest backoff")] = 300.0
+    gpu_wait_s: Annotated[
+        float,
+        _non_negative(
+            "before a restart, for GPU memory that a process of ours or of somebody else holds; "
+            "then the run ends with 75"
+        ),
+    ] = 300.0
     checkpoints: Annotated[
         tuple[str, ...], Meta(description="where checkpoints are, when it is not found by itself")
     ] = ()

@@ -20,7 +20,7 @@ from watchdog_train.core.stacks import EITHER
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 PLACEHOLDERS = frozenset(
-    {"who", "rank", "pid", "frame", "line", "signal", "parent", "top", "op", "silent"}
+    {"who", "rank", "pid", "frame", "line", "signal", "parent", "top", "op", "silent", "others"}
 )
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
@@ -112,6 +112,8 @@ class HostClause(Part, frozen=True, kw_only=True):
     swap_used_over: Share | None = None
     load_over: float | None = None
     """Load average per core."""
+    gpu_shared: bool | None = None
+    """Somebody else is known to hold memory on the training's GPUs."""
 
 
 class Signature(Part, frozen=True, kw_only=True):
@@ -150,7 +152,8 @@ class Signature(Part, frozen=True, kw_only=True):
     dead_lock_owner: bool = False
     """A lock file that is waited for belongs to a process that is gone."""
     explanation: str
-    """Two sentences for a person; {who} {rank} {pid} {frame} {line} {signal} {parent} {top}."""
+    """Two sentences for a person; {who} {rank} {pid} {frame} {line} {signal} {parent} {top}
+    {others}."""
     remedies: tuple[str, ...] | None = None
     """Instead of the family's."""
 

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.events import (
+    GpuMemoryHeld,
     HookNotArmed,
     KillSequence,
     KillStage,
@@ -242,6 +243,10 @@ class State(Value, frozen=True, kw_only=True):
     backoff_until: float | None = None
     backoff_s: float = 0.0
     """How long the next plan waits in all."""
+    gpu_held: GpuMemoryHeld | None = None
+    """Who holds the GPU memory that the next attempt waits for, as said last."""
+    gpu_held_mono: float = 0.0
+    """When that was said first."""
     given_up: str | None = None
     given_up_code: int | None = None
     given_up_outcome: Outcome | None = None

@@ -29,6 +29,7 @@ def adopted(state: State, event: e.Adopted) -> State:
     return _replace(
         state,
         backoff_until=None,
+        gpu_held=None,
         suspicion_mono=event.mono,
         progress_mono=event.mono,
         phase_mono=event.mono,
@@ -59,6 +60,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         next_plan=None,
         job=None,  # its peers have ended with the job: what goes on now goes on alone
         backoff_until=None,
+        gpu_held=None,
         suspicion=None,
         look=None,
         muted=False,

@@ -216,6 +216,7 @@ def worded(template: str, match: Match, scene: Scene) -> str:
         "signal": signal_name(end.signal) if end is not None and end.signal else "a signal",
         "parent": parent.who if parent else "its parent",
         "op": (scene.recorded.op if scene.recorded else None) or "a collective",
+        "others": ", ".join(scene.evidence.host.gpu_others[:4]) or "others",
         "silent": f"rank(s) {silent}" if silent else "the ranks that printed nothing",
     }
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)

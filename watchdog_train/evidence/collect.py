@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
 from watchdog_train.core.facts import Evidence, How, LockFact, LogText
 from watchdog_train.core.model import EvidenceResult, Member
@@ -210,6 +212,7 @@ class _Collection:
             [path for path in (request.attempt_dir, os.getcwd()) if path],
             request.oom_kills_before,
         )
+        facts = msgspec.structs.replace(facts, gpu_others=request.gpu_others)
         kernel_lines = self._machine(details)
         evidence = Evidence(
             why=request.why,

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.gpu import GpuReading
+from watchdog_train.system import current
 from watchdog_train.system.gpu import command, may_be_there
+from watchdog_train.system.strangers import stranger
 
 DEADLINE_S = 5.0
 _ANSWER_CAP_BYTES = 1 << 20
@@ -59,7 +61,21 @@ class GpuLook:
             line = file.read(_ANSWER_CAP_BYTES).partition(b"\n")[0]
         try:
             reading = msgspec.json.decode(line, type=GpuReading)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return {"problem": f"NVML told nothing (exit code {process.returncode})"}
-        found: dict[str, Any] = msgspec.to_builtins(reading)
+        return with_names(reading)
+
+
+def with_names(reading: GpuReading) -> dict[str, Any]:
+    """As JSON has it; with every process a word for a person: pid, command and user.
+
+    Not in a container, where a pid of the driver's belongs to somebody else here, or to nobody.
+    """
+    found: dict[str, Any] = msgspec.to_builtins(reading)
+    if reading.foreign_pids:
         return found
+    system = current()
+    for device in found["devices"]:
+        for process in device["processes"] or ():
+            process["who"] = stranger(system, process["pid"])
+    return found

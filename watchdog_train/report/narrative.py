@@ -285,6 +285,10 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
         case e.BackingOff():
             # The plan follows at once, and says why.
             return (f"waiting {duration(event.delay_s).replace('.0 s', ' s')} first",)
+        case e.GpuMemoryHeld():
+            return (f"waiting for GPU memory: {clean(event.why, 800)}",)
+        case e.GpuMemoryFree():
+            return (f"the GPU memory is free, after {duration(event.waited_s)}",)
         case e.AttemptLaunching() if event.plan.attempt > 1:
             used = event.plan.checkpoint
             source = "from the beginning"

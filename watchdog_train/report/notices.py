@@ -15,6 +15,8 @@ def notice_rows(state: State) -> list[tuple[str, str]]:
     if state.finished:
         return []
     said = [clean(notice.why, 400) for notice in state.noticed][-MOST_ROWS:]
+    if state.gpu_held is not None:
+        said.append(clean(state.gpu_held.why, 600))
     rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
     if state.slowdown is not None:
         rows.append(("Slow", clean(state.slowdown.why, 600)))
@@ -23,10 +25,15 @@ def notice_rows(state: State) -> list[tuple[str, str]]:
 
 def notices_object(state: State) -> list[dict[str, Any]]:
     """The same for a program."""
-    return [
+    found = [
         {"kind": notice.kind, "pids": list(notice.pids), "why": notice.why}
         for notice in state.noticed
     ]
+    held = state.gpu_held
+    if held is not None:
+        pids = [holder.pid for holder in (*held.ours, *held.others)]
+        found.append({"kind": "gpu-memory", "pids": pids, "why": held.why})
+    return found
 
 
 def slowdown_object(state: State) -> dict[str, Any] | None:

@@ -146,7 +146,9 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
         parts.append(duration(live.at - state.started_at))
     if word == "suspected" and state.look is not None:
         parts.append(clean(state.look.why))
-    if state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
+    if state.gpu_held is not None:
+        parts.append("waits for GPU memory")
+    elif state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
         parts.append(f"next attempt in {duration(state.backoff_until - live.mono)}")
     if state.kill is not None:
         stall = state.last_stall

@@ -47,11 +47,16 @@ class GpuWatch:
 
     def read(self, now: float, pids: AbstractSet[int]) -> GpuUse | None:
         """What the GPUs of these processes show; None: unknown."""
+        reading = self.reading(now)
+        return None if reading is None else job_use(reading, pids)
+
+    def reading(self, now: float) -> GpuReading | None:
+        """The newest look at all devices; None: unknown."""
         if self.trouble is None:
             self._listen(now)
         if self._reading is None or now - self._heard_at > STALE_S:
             return None
-        return job_use(self._reading, pids)
+        return self._reading
 
     def close(self) -> None:
         """End the child, if the driver lets it end."""

@@ -21,6 +21,7 @@ from watchdog_train.core.actions import (
 )
 from watchdog_train.core.asking import awaits_proof
 from watchdog_train.core.detect import Verdict, signs, verdict
+from watchdog_train.core.gpu import GpuHold
 from watchdog_train.core.jobs import is_part_of_more
 from watchdog_train.core.model import MemberSample, Sample
 from watchdog_train.core.peers import Signs, elsewhere_quiet
@@ -75,6 +76,10 @@ class Observer:
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
         return self._sampler.members_ever()
+
+    def gpu_others(self) -> tuple[str, ...]:
+        """Who else has memory on the job's GPUs, by the newest word of the driver."""
+        return self._sampler.gpu_others()
 
     def lengthen(self, state: State, stall_id: str) -> None:
         """A stall recovered by itself: that phase gets longer budgets from now on."""
@@ -134,9 +139,15 @@ class Observer:
             job=context.job.view(now) if context.job is not None else None,
             slept=self._slept(),
             slow=self._slowness.open,
+            gpu_hold=self._gpu_hold(state, now),
             gpu_trouble=self._sampler.gpu_trouble,
             steps_s=paces.steps_s(self._pace, now),
         )
+
+    def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
+        attempt = state.attempt
+        waits = state.next_plan is not None and attempt is not None and attempt.tree_gone
+        return self._sampler.gpu_hold(now) if waits else None
 
     def _other_port(self, state: State) -> int | None:
         attempt = state.attempt

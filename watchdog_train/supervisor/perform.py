@@ -214,6 +214,7 @@ class Performer:
             exit=observation.exit,
             command=state.argv,
             oom_kills_before=context.oom_kills_before,
+            gpu_others=self._observer.gpu_others(),
             done=self._what_follows(why),
         )
 

@@ -10,13 +10,21 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core.actions import LaunchReport
-from watchdog_train.core.gpu import GpuUse
-from watchdog_train.core.model import HostLoad, Member, MemberSample, ProcessRow, Sample
+from watchdog_train.core.gpu import GpuHold, GpuUse, job_use
+from watchdog_train.core.model import (
+    HostLoad,
+    Member,
+    MemberSample,
+    ProcessId,
+    ProcessRow,
+    Sample,
+)
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.slots import read_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.departures import Departures
+from watchdog_train.supervisor.gpu_memory import GpuMemory
 from watchdog_train.supervisor.gpu_watch import GpuWatch
 from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
@@ -37,12 +45,17 @@ class Sampler:
         self._tree: ProcessTree | None = None
         self._departures = Departures(context.system, last_words)
         self._gpus = _gpu_watch(context)
+        self._gpu_memory = (
+            GpuMemory(self._gpus, context.system, self._name) if self._gpus is not None else None
+        )
+        self._of_earlier_attempts: frozenset[ProcessId] = frozenset()
         self._names: dict[int, str] = {}
         self._load: HostLoad | None = None
         self._load_at = -LOAD_EVERY_S
 
     def forget(self) -> None:
         """Another attempt begins."""
+        self._of_earlier_attempts = self._identities_ever()
         self._tree = None
         self._departures.forget()
 
@@ -55,6 +68,22 @@ class Sampler:
     def gpu_trouble(self) -> str | None:
         """Why nothing will be known of the GPUs any more."""
         return self._gpus.trouble if self._gpus is not None else None
+
+    def _identities_ever(self) -> frozenset[ProcessId]:
+        now = self._tree.identities_ever() if self._tree is not None else frozenset[ProcessId]()
+        return self._of_earlier_attempts | now
+
+    def gpu_hold(self, now: float) -> GpuHold | None:
+        """Who holds the GPU memory that another attempt needs; of a time without an attempt."""
+        if self._gpu_memory is None:
+            return None
+        return self._gpu_memory.held(now, self._identities_ever())
+
+    def gpu_others(self) -> tuple[str, ...]:
+        """Who else has memory on the job's GPUs, by the newest word of the driver."""
+        if self._gpu_memory is None:
+            return ()
+        return self._gpu_memory.others(self._context.system.monotonic(), self._identities_ever())
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
@@ -117,7 +146,13 @@ class Sampler:
         """Nobody is asked before something trains: most commands need no GPU."""
         if self._gpus is None or not any(m.slot is not None for m in look.members):
             return None
-        use = self._gpus.read(now, {member.member.pid for member in look.members})
+        pids = {member.member.pid for member in look.members}
+        reading = self._gpus.reading(now)
+        if reading is None:
+            return None
+        if self._gpu_memory is not None:
+            self._gpu_memory.follow(reading, pids)
+        use = job_use(reading, pids)
         if use is None or not use.others:
             return use
         return msgspec.structs.replace(use, other_names=tuple(map(self._name, use.others)))

@@ -77,6 +77,10 @@ class ProcessTree:
         """Everybody recorded and not seen dead."""
         return tuple(self._members.values())
 
+    def identities_ever(self) -> frozenset[ProcessId]:
+        """All who ever belonged, the dead included."""
+        return frozenset((*self._members, *self._dead))
+
     def pids_ever(self) -> frozenset[int]:
         """Pids of all who ever belonged, the dead included."""
         return frozenset(identity.pid for identity in (*self._members, *self._dead))

@@ -72,11 +72,13 @@ class Looker:
     def reading(self) -> GpuReading:
         """All devices now."""
         self._take_xids()
+        at = time.monotonic()
         return GpuReading(
             devices=tuple(self._device(index, handle) for index, handle in self._handles),
             xids=tuple(self._xids),
             driver=self._driver,
             foreign_pids=in_a_pid_namespace(),
+            at=at,
         )
 
     def _ask(self, question: Any, *values: Any) -> Any:

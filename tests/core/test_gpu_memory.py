@@ -1,0 +1,197 @@
+"""GPU memory before a restart: ours is waited for, others are named, the unknown stops nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Launch, Record, Wait
+from watchdog_train.core.decide import decide
+from watchdog_train.core.evolve import evolve
+from watchdog_train.core.gpu import (
+    GpuClaim,
+    GpuDevice,
+    GpuHold,
+    GpuHolder,
+    GpuProcess,
+    GpuReading,
+)
+from watchdog_train.core.gpu_memory import (
+    ANSWER_S,
+    SAY_AGAIN_S,
+    UNNAMED_S,
+    claimed,
+    hold,
+    strangers,
+)
+from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.core.state import State
+
+GB = 1 << 30
+POLICY = Policy(recovery=Recovery(gpu_wait_s=100.0))
+ALICE = GpuHolder(device=0, pid=4242, memory_bytes=61 * GB, name="pid 4242 (python, user alice)")
+MINE = GpuHolder(device=0, pid=b.ROOT, memory_bytes=70 * GB, name="pid 10")
+
+
+def device(index: int, *held: tuple[int, int | None], total: int = 80 * GB) -> GpuDevice:
+    """`held`: pid and bytes of each process."""
+    used = sum(size or 0 for _, size in held)
+    return GpuDevice(
+        index=index,
+        uuid=f"GPU-{index}",
+        memory_used_bytes=used,
+        memory_total_bytes=total,
+        processes=tuple(GpuProcess(pid=pid, memory_bytes=size) for pid, size in held),
+    )
+
+
+def look(*devices: GpuDevice, **more: Any) -> GpuReading:
+    return GpuReading(devices=devices, **more)
+
+
+AT_WORK = look(device(0, (10, 40 * GB), (11, 20 * GB)), device(1, (7, GB)))
+JOB = claimed(GpuClaim(), AT_WORK, {10, 11})
+
+
+def test_a_claim_is_the_most_that_was_held() -> None:
+    """It grows, does not shrink, and knows only devices on which the job has memory."""
+    assert [(need.device, need.bytes) for need in JOB.needs] == [("GPU-0", 60 * GB)]
+    later = claimed(JOB, look(device(0, (10, 5 * GB)), device(1, (10, 2 * GB), (7, GB))), {10, 11})
+    assert [(need.device, need.bytes) for need in later.needs] == [
+        ("GPU-0", 60 * GB),
+        ("GPU-1", 2 * GB),
+    ]
+    assert later.beside == {7}
+
+
+def test_room_for_the_claim_is_enough() -> None:
+    """A small process of somebody else on the same device stands in nobody's way."""
+    assert hold(JOB, look(device(0)), {10, 11}).is_free
+    assert hold(JOB, look(device(0, (4242, 19 * GB))), {10, 11}).is_free
+    assert hold(JOB, look(device(0), device(1, (7, 79 * GB))), {10, 11}).is_free
+
+
+def test_who_has_taken_the_room_is_named() -> None:
+    """Taken meanwhile, by whoever the driver says."""
+    found = hold(JOB, look(device(0, (4242, 61 * GB))), {10, 11})
+    assert [(one.pid, one.device) for one in found.others] == [(4242, 0)]
+    assert not found.ours
+    assert not found.unnamed
+
+
+def test_a_process_of_ours_is_waited_for_even_where_there_is_room() -> None:
+    """Nothing is started over memory of the last attempt."""
+    found = hold(JOB, look(device(0, (11, GB))), {10, 11})
+    assert [one.pid for one in found.ours] == [11]
+    assert not found.is_free
+
+
+def test_a_neighbour_of_unknown_size_who_was_there_all_the_time_is_none() -> None:
+    """A driver that tells no sizes: only whoever has come meanwhile can be meant."""
+    claim = claimed(GpuClaim(), look(device(0, (10, None), (7, None), total=0)), {10})
+    full = GpuDevice(
+        index=0,
+        uuid="GPU-0",
+        memory_used_bytes=70 * GB,
+        processes=(GpuProcess(pid=7), GpuProcess(pid=8)),
+    )
+    assert [one.pid for one in hold(claim, look(full), {10}).others] == [8]
+
+
+def test_in_a_container_nobody_can_be_named() -> None:
+    """The driver's pids are the machine's: 10 there is not our 10."""
+    claim = claimed(GpuClaim(), look(device(0, (31337, 60 * GB)), foreign_pids=True), {10})
+    found = hold(claim, look(device(0, (10, 60 * GB)), foreign_pids=True), {10})
+    assert (found.ours, found.others, found.unnamed) == ((), (), (0,))
+    assert strangers(claim, look(device(0, (10, 60 * GB)), foreign_pids=True), {10}) == ()
+
+
+def waiting(at: float = 0.0) -> State:
+    """A run between two attempts, with a plan."""
+    gone = (b.exited(1), e.TreeGone(), e.PlanMade(plan=b.plan(2)))
+    return b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone, at=at)
+
+
+def act(state: State, found: GpuHold | None, at: float) -> Any:
+    seen = b.observation(b.sample(at, keeper_alive=False, empty_looks=2), gpu_hold=found)
+    return decide(seen, state, POLICY, {})
+
+
+def after(state: State, action: Any, at: float) -> State:
+    assert isinstance(action, Record), action
+    (event,) = action.events
+    return evolve(state, msgspec.structs.replace(event, mono=at))
+
+
+@pytest.mark.parametrize("found", [None, GpuHold(), GpuHold(answered=False, asked_at=-ANSWER_S)])
+def test_nothing_known_and_nobody_there_launches(found: GpuHold | None) -> None:
+    """No GPU, a free one, and a driver that does not answer in time."""
+    assert isinstance(act(waiting(), found, 1.0), Launch)
+
+
+def test_the_driver_is_asked_once_more_after_the_end() -> None:
+    """What it said while the job lived counts for nothing."""
+    action = act(waiting(), GpuHold(answered=False, asked_at=0.5), 1.0)
+    assert isinstance(action, Wait)
+    assert 1.0 < action.until <= 2.0
+
+
+def test_somebody_else_is_named_waited_for_and_then_the_run_ends_with_75() -> None:
+    """Never an out-of-memory of ours, and never a start over theirs."""
+    taken = GpuHold(others=(ALICE,))
+    action = act(waiting(), taken, 1.0)
+    assert isinstance(action, Record)
+    (said,) = action.events
+    assert isinstance(said, e.GpuMemoryHeld)
+    assert "user alice" in said.why
+    assert "65.5 GB on GPU 0" in said.why
+    assert "no out-of-memory of the training" in said.why
+    state = after(waiting(), action, 1.0)
+    assert state.state == "backoff"
+    assert isinstance(act(state, taken, 50.0), Wait)
+    action = act(state, taken, 101.0)
+    assert isinstance(action, Record)
+    (given_up,) = action.events
+    assert isinstance(given_up, e.GivenUp)
+    assert (given_up.exit_code, given_up.outcome) == (75, "gave_up")
+    assert "pid 4242 (python, user alice)" in given_up.why
+
+
+def test_memory_that_comes_back_lets_the_attempt_begin() -> None:
+    """It is said how long that took."""
+    state = after(waiting(), act(waiting(), GpuHold(ours=(MINE,)), 1.0), 1.0)
+    action = act(state, GpuHold(), 31.0)
+    assert action == Record(events=(e.GpuMemoryFree(waited_s=30.0),))
+    assert isinstance(act(after(state, action, 31.0), GpuHold(), 31.0), Launch)
+
+
+def test_another_holder_is_said_but_moves_no_limit() -> None:
+    """A queue of strangers cannot keep the run for ever."""
+    state = after(waiting(), act(waiting(), GpuHold(ours=(MINE,)), 1.0), 1.0)
+    assert isinstance(act(state, GpuHold(others=(ALICE,)), 1.5), Wait)
+    again = act(state, GpuHold(others=(ALICE,)), 2.0 + SAY_AGAIN_S)
+    state = after(state, again, 2.0 + SAY_AGAIN_S)
+    assert state.gpu_held is not None
+    assert state.gpu_held.others == (ALICE,)
+    (given_up,) = act(state, GpuHold(others=(ALICE,)), 101.0).events
+    assert isinstance(given_up, e.GivenUp)
+
+
+def test_memory_of_nobody_holds_a_run_only_for_a_while() -> None:
+    """A container: whose it is cannot be told, so it ends no run."""
+    state = after(waiting(), act(waiting(), GpuHold(unnamed=(0,)), 1.0), 1.0)
+    assert isinstance(act(state, GpuHold(unnamed=(0,)), UNNAMED_S), Wait)
+    assert isinstance(act(state, GpuHold(unnamed=(0,)), UNNAMED_S + 1.5), Launch)
+
+
+def test_a_stop_ends_the_wait() -> None:
+    """Whoever does not want to wait says so."""
+    state = after(waiting(), act(waiting(), GpuHold(others=(ALICE,)), 1.0), 1.0)
+    stopped = evolve(state, b.stop())
+    (finished,) = act(stopped, GpuHold(others=(ALICE,)), 2.0).events
+    assert isinstance(finished, e.RunFinished)
+    assert finished.exit_code == 77
