@@ -212,7 +212,7 @@ def test_resume_arguments_must_name_the_checkpoint(file: Path, text: str) -> Non
         load(None, None, {"recovery.resume_arg": text, "recovery.max_restarts": 99})
     for part in ("--resume-arg", "--max-restarts", hint):
         assert part in caught.value.render()
-    for fine in ("--resume {checkpoint}", "resume={ckpt}"):
+    for fine in ("--resume {checkpoint}", "resume={ckpt}", "auto"):
         assert load(None, None, {"recovery.resume_arg": fine}).policy.recovery.resume_arg == fine
 
 

@@ -468,6 +468,60 @@ def test_how_the_checkpoint_reaches_the_script(format_, argv, template, via, exp
     assert ("WTRAIN_RESUME_FROM" in answer.why) is (via == "env")
 
 
+AUTO = [
+    (("--resume",), "--resume", "by --resume"),
+    (("--restart-every", "--resume_from_checkpoint", "--resume"), "--resume_from_checkpoint", ""),
+    (("--resume-epoch",), None, "if that is what it means"),
+    ((), None, "no such option of the script is known"),
+]
+
+
+@pytest.mark.parametrize(("options", "used", "words"), AUTO)
+def test_auto_uses_only_an_option_that_surely_means_it(options, used, words):
+    """--resume-arg auto takes what the script's own parser knows, and guesses nothing."""
+    survey = msgspec.structs.replace(found(20, format="torch"), resume_options=options)
+    answer = step(history("hang@30"), survey, resume_arg="auto")
+    assert isinstance(answer, Restart)
+    assert words in answer.why
+    if used is None:
+        assert (answer.plan.resume_via, answer.plan.argv) == ("env", ARGV)
+    else:
+        assert answer.plan.argv == (*ARGV, used, "/out/checkpoint-20")
+        assert answer.plan.resume_arg == f"{used} {{checkpoint}}"
+
+
+def test_auto_leaves_frameworks_and_the_users_own_word_alone():
+    """A hook proves more than an argument, and who says --resume in the command has decided."""
+    survey = msgspec.structs.replace(found(20, format="hf"), resume_options=("--resume",))
+    answer = step(history("hang@30"), survey, resume_arg="auto")
+    assert answer.plan.resume_via == "hook"
+    state = msgspec.structs.replace(history("hang@30"), argv=(*ARGV, "--resume", "x"))
+    survey = msgspec.structs.replace(survey, findings=found(20, format="torch").findings)
+    assert step(state, survey, resume_arg="auto").plan.resume_via == "script"
+
+
+def test_auto_keeps_the_option_when_the_last_attempt_showed_none():
+    """An attempt that died before it read its arguments does not take the option away."""
+    state = history("hang@30", "hang@30")
+    first = state.attempts[0]
+    plan = msgspec.structs.replace(first.plan, resume_arg="--resume {checkpoint}")
+    attempts = (msgspec.structs.replace(first, plan=plan), *state.attempts[1:])
+    state = msgspec.structs.replace(state, attempts=attempts)
+    answer = step(state, found(20, format="torch"), resume_arg="auto")
+    assert answer.plan.argv == (*ARGV, "--resume", "/out/checkpoint-20")
+
+
+def test_auto_is_given_up_when_the_script_refuses_it():
+    """A usage error before the first step: the next attempt goes without the argument."""
+    state = history("hang@30", "exit2@-")
+    plan = msgspec.structs.replace(state.attempts[1].plan, resume_arg="--resume {checkpoint}")
+    last = msgspec.structs.replace(state.attempts[1], plan=plan)
+    state = msgspec.structs.replace(state, attempts=(state.attempts[0], last))
+    survey = msgspec.structs.replace(found(20, format="torch"), resume_options=("--resume",))
+    answer = step(state, survey, resume_arg="auto")
+    assert (answer.plan.resume_via, answer.plan.argv) == ("env", ARGV)
+
+
 def test_no_checkpoint_is_said_loudly():
     """Beginning again is said in the plan's own words."""
     answer = step(history("hang@30"))

@@ -106,23 +106,26 @@ def test_settings_are_reported_once() -> None:
 @pytest.mark.parametrize(
     ("loaded", "saved_step", "step", "ok"),
     [
-        (7, 7, 8, True),  # the hook loaded it
-        (7, 7, 3, False),  # it was loaded, and the counter is behind
-        (None, 7, 8, True),  # the script resumed by itself
-        (None, 7, 1, False),  # it began again
-        (None, None, 1, False),
-        (7, None, 1, True),
+        (7, 7, {"words": 8, "first_step": 8}, True),  # the hook loaded it
+        (7, 7, {"words": 3, "first_step": 3}, False),  # it was loaded, and the counter is behind
+        (None, 7, {"words": 1, "step": 9, "first_step": 8}, True),  # it resumed by itself
+        (None, 7, {"words": 1, "first_step": 1}, False),  # it began again
+        (None, 7, {"words": 9, "first_step": 1}, False),  # and was far when it was seen first
+        (None, 7, {"words": 9}, False),  # a plain loop that counts from zero
+        (None, 7, {"words": 2, "step": 9}, True),  # one whose progress bar does not
+        (None, None, {"words": 1}, False),
+        (7, None, {"words": 1}, True),
     ],
 )
-def test_a_resume_is_verified_at_the_first_step(
-    loaded: int | None, saved_step: int | None, step: int, ok: bool
+def test_a_resume_is_verified_by_the_first_step(
+    loaded: int | None, saved_step: int | None, step: dict[str, int], ok: bool
 ) -> None:
-    """Started again is not resumed."""
+    """Started again is not resumed, however late the first look at it comes."""
     checkpoint = CheckpointRef(path="/o", format="hf", step=saved_step, how_checked="quick")
     plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
     launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
     state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
-    told = tell(state, b.rank(words=step), resumed_step=loaded)
+    told = tell(state, b.rank(**step), resumed_step=loaded)
     assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok]
 
 

@@ -104,7 +104,7 @@ class Task(World):
     def publish(self) -> None:
         """At each change of its stage, and once a second."""
         own = signs(self.track, self.sample, self.policy.detection)
-        summary = summarise(self.state, own, self.policy.recovery.resume_arg)
+        summary = summarise(self.state, own)
         assert summary is not None
         before, self.last = self.last, summary
         same = before is not None and msgspec.structs.replace(

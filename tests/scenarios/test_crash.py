@@ -12,6 +12,7 @@ from tests.support import program_command, run_wtrain, write_fast_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
+AUTO = ("--resume-arg", "auto")
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 WAYS = {
     "exception": (1, None),
@@ -26,10 +27,13 @@ WAYS = {
     ["exception", *(pytest.param(x, marks=pytest.mark.slow) for x in ("kill", "exit", "segv"))],
 )
 def test_crash_once(how: str, tmp_path: Path) -> None:
-    """A training that crashes once goes on from its checkpoint and succeeds."""
+    """A training that crashes once goes on from its checkpoint and succeeds.
+
+    The option that takes the checkpoint is found in the script's own parser.
+    """
     config = write_fast_config(tmp_path)
     command = program_command("crash_at_step.py", how)
-    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
+    run = run_wtrain("run", "--config", str(config), *AUTO, "--", *command, cwd=tmp_path)
     run.check(0)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
@@ -40,6 +44,9 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
     assert bundle["why"] == "crash"
     chosen = run.only("checkpoint_chosen")
     assert Path(chosen["path"]).name == "step-000010.pt"
+    plan = run.of_type("plan_made")[-1]["plan"]
+    assert plan["argv"][-2:] == ["--resume", chosen["path"]], plan
+    assert run.only("resume_verified")["ok"], run.describe()
     assert last_line(run.stdout).startswith("finished step=20 ")
     if how == "exception":
         summary = next(run.run_dir.glob("stalls/*/log-tail.txt")).read_text("utf-8")

@@ -28,7 +28,10 @@ def beat(step=None, total_steps=None):
         if words[_PHASE] in _BEFORE_TRAINING:
             first.over()
         if step is not None:
-            words[L.W_FRAMEWORK_STEP] = int(step) + 1
+            number = int(step) + 1
+            if not words[L.W_FIRST_STEP]:
+                words[L.W_FIRST_STEP] = number
+            words[L.W_FRAMEWORK_STEP] = number
         if total_steps is not None:
             words[L.W_TOTAL_STEPS] = int(total_steps)
     except Exception:

@@ -80,8 +80,8 @@ def around_load(original):
             result = original(*args, **kwargs)
         finally:
             leave(token)
-        if args:
-            resume.loaded(args[0])
+        # torch.load calls it f, safetensors filename.
+        resume.loaded(args[0] if args else kwargs.get("f") or kwargs.get("filename"))
         return result
 
     return like(wrapper, original)

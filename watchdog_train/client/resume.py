@@ -176,6 +176,8 @@ def loaded(source):
         wanted = order()
         if not wanted or _used or wanted.get("format") in ("hf", "lightning"):
             return
+        if not isinstance(source, (str, os.PathLike)):
+            source = getattr(source, "name", None)  # an open file
         if isinstance(source, (str, os.PathLike)):
             path = os.fspath(source)
             if _same(path, wanted["path"]) or _same(os.path.dirname(path), wanted["path"]):

@@ -118,6 +118,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """Of our own tree, for our peers."""
     job: JobView | None = None
     """None in a run that is no task of a job."""
+    not_resumed: str | None = None
+    """Why a hook has not handed over the checkpoint of the plan, in the training's words."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
     slept: Sleep | None = None

@@ -135,7 +135,7 @@ def _give_up(why: str, exit_code: int, outcome: Outcome = "gave_up") -> Record:
 
 def _plan_for_all(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Take over the leader's plan; None when it is on us to make it."""
-    received = _received(observation, state, policy)
+    received = _received(observation, state)
     if received is not None:
         return received
     if lower_peers(observation, state):
@@ -147,7 +147,7 @@ def _plan_for_all(observation: Observation, state: State, policy: Policy) -> Act
     return None
 
 
-def _received(observation: Observation, state: State, policy: Policy) -> Action | None:
+def _received(observation: Observation, state: State) -> Action | None:
     """The best plan that any task proposes for an attempt after ours, if it is not ours already."""
     job, attempt = state.job, state.attempt
     if job is None or attempt is None:
@@ -159,7 +159,7 @@ def _received(observation: Observation, state: State, policy: Policy) -> Action 
         if peer.summary.proposal is not None
         and peer.summary.proposal.plan.attempt > attempt.attempt
     ]
-    own = own_proposal(state, policy.recovery.resume_arg)
+    own = own_proposal(state)
     if own is not None and own.plan.attempt > attempt.attempt:
         offers.append(own)
     # Whoever has launched one has seen all agree to it: then it is that one and no other.
@@ -196,8 +196,8 @@ def _for_this_task(offer: Proposal, state: State) -> Plan:
     plan, argv = offer.plan, state.argv
     if argv == offer.base_argv:
         argv = plan.argv
-    elif plan.resume_via == "argv" and offer.resume_arg and plan.checkpoint is not None:
-        argv = with_arguments(argv, offer.resume_arg, plan.checkpoint.path)
+    elif plan.resume_arg and plan.checkpoint is not None:
+        argv = with_arguments(argv, plan.resume_arg, plan.checkpoint.path)
     env = {**launcher_environment(state, plan.attempt), **offer.env}
     return _replace(plan, argv=argv, env=env)
 
@@ -207,7 +207,7 @@ def _launch_together(observation: Observation, state: State, policy: Policy) -> 
     job = state.job
     if job is None or job.agreed is None:
         return None
-    better = _received(observation, state, policy)
+    better = _received(observation, state)
     if better is not None:
         return better
     peers = in_one_boat(observation, state)

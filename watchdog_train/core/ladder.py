@@ -30,6 +30,8 @@ RUNGS: tuple[tuple[str, ...], ...] = (
     ("nccl-p2p-off",),
 )
 """For an unknown cause, in order: people's own cure first, execution remedies only."""
+_USAGE_ERROR = 2
+"""Exit code of argparse."""
 _NATIVE_CRASHES = (4, 6, 7, 8, 11)
 """ILL, ABRT, BUS, FPE, SEGV: from below the script, where its own errors end with a code."""
 
@@ -199,7 +201,7 @@ def _restart(
     offers: Sequence[str],
 ) -> Restart:
     recovery = case.policy.recovery
-    resume = plans.resume(case.state.argv, case.choice, recovery.resume_arg, survey)
+    resume = plans.resume(case.state.argv, case.choice, _resume_arg(case, survey), survey)
     uses = (*case.effect, *added)
     offered = _offered(offers)
     why = f"{_what_happened(case)}; {_what_next(case, added, catalogue)}{offered}. {resume.words}"
@@ -212,6 +214,7 @@ def _restart(
         argv=resume.argv,
         via=resume.via,
         checkpoint=case.choice.chosen,
+        resume_arg=resume.template,
     )
     delay_s = 0.0
     if ids(plan) == ids(case.attempt.plan):
@@ -224,6 +227,21 @@ def _restart(
         delay_s=delay_s,
         why=why,
     )
+
+
+def _resume_arg(case: Case, survey: Survey | None) -> str | None:
+    """As the user said; with auto the option that was found before, where none was shown since.
+
+    None after an attempt that refused its arguments.
+    """
+    given = case.policy.recovery.resume_arg
+    last = case.attempt
+    if given == plans.AUTO_RESUME and last.plan.resume_arg and last.code == _USAGE_ERROR:
+        return None if last.first_step is None else given
+    if given != plans.AUTO_RESUME or (survey is not None and survey.resume_options):
+        return given
+    before = [one.plan.resume_arg for one in case.state.attempts if one.plan.resume_arg]
+    return before[-1] if before else given
 
 
 def _what_happened(case: Case) -> str:

@@ -122,6 +122,8 @@ class SlotReading(Value, frozen=True, kw_only=True):
     samples_s: float | None
     train_ordinal: int
     resumed_step: int | None
+    first_step: int | None = None
+    """The framework's step after the first one of the newest training, None before it."""
 
 
 class Member(Value, frozen=True, kw_only=True):
@@ -368,6 +370,8 @@ class Plan(Value, frozen=True, kw_only=True):
     checkpoint: CheckpointRef | None
     resume_via: ResumeVia
     remedies: tuple[RemedyUse, ...]
+    resume_arg: str | None = None
+    """The arguments by which argv names the checkpoint, {checkpoint} for its path."""
 
 
 class Culprit(Value, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.asking import answers
@@ -19,6 +20,7 @@ CENSUS_EVERY_S = 10.0
 PHASE_EVERY_S = 5.0
 SAID_SLEEP_S = 30.0
 """A look of ours that is late by less is not worth a word; a sleep of the machine always is."""
+_OPTIMIZER_STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
 NO_HEARTBEAT_S = 60.0
 """A cold import of torch from a slow disk takes half of that; then a person should know."""
 
@@ -180,17 +182,35 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     if step is None or (to_come and not loaded):
         return []
     expected = attempt.plan.checkpoint.step
+    first = _first_step(observation.sample)
     if loaded:
         ok = expected is None or step >= expected
         why = "the training loaded the checkpoint and goes on from it"
         if not ok:
             why = f"the checkpoint was loaded, but the step counter is at {step}"
-    elif expected is not None and step > expected:
-        ok, why = True, "the first step seen lies behind the checkpoint's"
+    elif expected is not None and first is not None and first > expected:
+        ok, why = True, "the training's own first step lies behind the checkpoint's"
     else:
         ok = False
-        why = "a whole checkpoint existed, but the training did not load it"
-    return [e.ResumeVerified(expected_step=expected, first_step=step, ok=ok, why=why)]
+        reason = observation.not_resumed or "no load of it was seen"
+        why = f"a whole checkpoint existed, but the training did not load it: {reason}"
+    seen = step if first is None else first
+    return [e.ResumeVerified(expected_step=expected, first_step=seen, ok=ok, why=why)]
+
+
+def _first_step(sample: Sample) -> int | None:
+    """The step after the first one of the training, as its process tells it.
+
+    Not what a poll sees first: a training that began anew may have passed the checkpoint by then.
+    """
+    return min((found for _, slot in judged(sample) if (found := _began_at(slot))), default=None)
+
+
+def _began_at(slot: SlotReading) -> int | None:
+    if slot.first_step is not None or slot.step is None:
+        return slot.first_step
+    # A plain loop: where its progress bar stood before the first step of this process.
+    return slot.step - slot.progress[_OPTIMIZER_STEPS] + 1
 
 
 def _is_to_come(sample: Sample, ordinal: int | None) -> bool:

@@ -85,7 +85,6 @@ class Proposal(Value, frozen=True, kw_only=True):
     plan: Plan
     base_argv: tuple[str, ...]
     """The proposer's command, before anything was added for the resume."""
-    resume_arg: str | None
     env: dict[str, str]
     """Of the plan's, what is for every task: the settings, not the proposer's own launcher."""
     delay_s: float
@@ -201,7 +200,7 @@ class JobView(Value, frozen=True, kw_only=True):
     """Those that have been heard of, by number."""
 
 
-def summarise(state: State, signs: Signs, resume_arg: str | None) -> Summary | None:
+def summarise(state: State, signs: Signs) -> Summary | None:
     """The record of the task whose state this is, without its sequence number; None of no task."""
     job, attempt, supervisor = state.job, state.attempt, state.supervisor
     if job is None or supervisor is None:
@@ -223,7 +222,7 @@ def summarise(state: State, signs: Signs, resume_arg: str | None) -> Summary | N
         killing=state.kill is not None or (attempt is not None and attempt.barrier),
         gone=attempt is not None and attempt.tree_gone,
         done=is_done(state),
-        proposal=own_proposal(state, resume_arg),
+        proposal=own_proposal(state),
         agreed=job.agreed,
         gave_up=_gave_up(state),
         stop=StopWord(by=stop.by, mode=stop.mode, exit_code=stop.exit_code) if stop else None,
@@ -297,7 +296,7 @@ def trouble_of(state: State) -> Trouble | None:
     )
 
 
-def own_proposal(state: State, resume_arg: str | None) -> Proposal | None:
+def own_proposal(state: State) -> Proposal | None:
     """The plan that this task has proposed last, also after its launch: who comes late needs it."""
     job, attempt = state.job, state.attempt
     if job is None or job.agreed is None or job.agreed.proposer != job.task.task:
@@ -309,7 +308,6 @@ def own_proposal(state: State, resume_arg: str | None) -> Proposal | None:
                 proposer=job.task.task,
                 plan=plan,
                 base_argv=state.argv,
-                resume_arg=resume_arg,
                 env=_for_all(plan, state),
                 delay_s=state.backoff_s,
             )

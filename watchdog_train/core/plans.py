@@ -23,6 +23,8 @@ from watchdog_train.core.model import (
 from watchdog_train.core.state import State
 
 PLACEHOLDERS = ("{checkpoint}", "{ckpt}")
+AUTO_RESUME = "auto"
+"""As --resume-arg: the option that the script's own parser has shown in an attempt before."""
 _CLOCK_DOUBT_S = 5.0
 """A file server's clock may be this much behind ours."""
 _REJECTED_CAP = 20
@@ -33,6 +35,12 @@ _OWN_RESUME = frozenset(
         "resume_training", "auto_resume", "autoresume", "auto_resume_from_checkpoints",
     )
 )  # fmt: skip
+
+_SURE_NAMES = (
+    "resume_from_checkpoint", "resume_from", "resume_path", "resume_ckpt", "resume_checkpoint",
+    "resume", "restore_from", "restore", "load_checkpoint", "from_checkpoint",
+)  # fmt: skip
+"""Of an option that takes the path of a checkpoint, the surest first."""
 
 _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
 """Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
@@ -73,6 +81,8 @@ class Resume(Value, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     via: ResumeVia
     words: str
+    template: str | None = None
+    """The arguments in argv that name it."""
 
 
 def build(
@@ -85,6 +95,7 @@ def build(
     argv: Sequence[str],
     via: ResumeVia = "none",
     checkpoint: CheckpointFinding | None = None,
+    resume_arg: str | None = None,
 ) -> Plan:
     """A plan in which the settings are spelled out, so that a person can repeat it."""
     specs = [catalogue[use.id] for use in uses if use.id in catalogue]
@@ -113,6 +124,7 @@ def build(
         checkpoint=reference,
         resume_via=via,
         remedies=tuple(uses),
+        resume_arg=resume_arg,
     )
 
 
@@ -172,9 +184,8 @@ def resume(
     what = name if chosen.step is None else f"step {chosen.step} ({name})"
     if not chosen.whole:
         what += ", of which it cannot be told whether it is whole"
-    if resume_arg:
-        new_argv = with_arguments(argv, resume_arg, chosen.path)
-        return Resume(argv=new_argv, via="argv", words=f"It resumes from {what}.")
+    if resume_arg and resume_arg != AUTO_RESUME:
+        return _by_arguments(argv, resume_arg, chosen.path, f"It resumes from {what}.")
     own = own_resume_option(argv, chosen.format)
     if own is not None:
         words = f"The newest checkpoint is {what}; {own} in the command decides what is loaded."
@@ -182,16 +193,37 @@ def resume(
     if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
         return Resume(argv=argv, via="hook", words=f"It resumes from {what}.")
     options = survey.resume_options if survey is not None else ()
-    would = (
-        f'the script knows {options[0]}: --resume-arg "{options[0]} {{checkpoint}}" would pass it'
-        if options
-        else '--resume-arg "--resume {checkpoint}" would pass it'
-    )
+    if resume_arg == AUTO_RESUME and (option := sure_option(options)) is not None:
+        words = f"It resumes from {what}, by {option}, which the script's own parser knows."
+        return _by_arguments(argv, f"{option} {{checkpoint}}", chosen.path, words)
     words = (
         f"The newest checkpoint is {what}; only WTRAIN_RESUME_FROM names it: unless the script "
-        f"reads that or resumes by itself, training begins from its start ({would})."
+        f"reads that or resumes by itself, training begins from its start "
+        f"({_suggestion(options, resume_arg)})."
     )
     return Resume(argv=argv, via="env", words=words)
+
+
+def _by_arguments(argv: tuple[str, ...], template: str, path: str, words: str) -> Resume:
+    new_argv = with_arguments(argv, template, path)
+    return Resume(argv=new_argv, via="argv", words=words, template=template)
+
+
+def sure_option(options: Sequence[str]) -> str | None:
+    """The option that surely takes the path of a checkpoint; None where that would be a guess."""
+    plain = {option.lstrip("-").replace("-", "_").replace(".", "_"): option for option in options}
+    return next((plain[name] for name in _SURE_NAMES if name in plain), None)
+
+
+def _suggestion(options: Sequence[str], resume_arg: str | None) -> str:
+    if not options:
+        unknown = "no such option of the script is known; " if resume_arg == AUTO_RESUME else ""
+        return f'{unknown}--resume-arg "--resume {{checkpoint}}" would pass it'
+    option = sure_option(options) or options[0]
+    known = f'the script knows {", ".join(options)}: --resume-arg "{option} {{checkpoint}}"'
+    if resume_arg == AUTO_RESUME:
+        return f"{known} would pass it, if that is what it means"
+    return f"{known} would pass it"
 
 
 def _nothing_found(survey: Survey | None) -> str:

@@ -234,7 +234,10 @@ class Recovery(Section, frozen=True, kw_only=True):
     ] = ()
     resume_arg: Annotated[
         str | None,
-        Meta(description="arguments to add on a restart, {checkpoint} stands for the path"),
+        Meta(
+            description="arguments to add on a restart, {checkpoint} stands for the path; auto: "
+            "the option of the script's own parser (argparse) by which it resumes"
+        ),
     ] = None
     with_remedies: Annotated[
         tuple[str, ...], Meta(description="remedies applied from the first attempt")

@@ -17,6 +17,8 @@ from watchdog_train.core.state import AttemptRecord
 from watchdog_train.store.slots import read_note
 
 WHY_CAP = 500
+NOT_RESUMED = "not resumed: "
+"""How the client's notes about it begin."""
 MOST_OPTIONS = 4
 _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 """What may be shown as a part of a command."""
@@ -29,10 +31,14 @@ class SideFiles:
     def __init__(self, slot_dir: Path | None) -> None:
         self._slot_dir = slot_dir
         self._known: dict[int, tuple[MemberSample, Note]] = {}
+        self._silent: dict[int, MemberSample] = {}
+        """Judged, and without a side file so far."""
+        self._resume_options: tuple[str, ...] = ()
 
     def forget(self) -> None:
         """Another attempt begins."""
         self._known.clear()
+        self._silent.clear()
 
     def look(self, sample: Sample) -> None:
         """Read what has changed since the last look."""
@@ -43,7 +49,8 @@ class SideFiles:
 
     def look_once_more(self) -> None:
         """The training has ended: what was written since the last look."""
-        for member, _ in list(self._known.values()):
+        # The first words of a training that ended within a second are written at its end.
+        for member in [*self._silent.values(), *(member for member, _ in self._known.values())]:
             self._read(member)
 
     def _read(self, member: MemberSample) -> None:
@@ -54,6 +61,9 @@ class SideFiles:
         # An earlier process of the same number may have left one.
         if note is not None and note.attempt == slot.attempt and note.start == slot.start:
             self._known[slot.pid] = (member, note)
+            self._silent.pop(slot.pid, None)
+        elif slot.pid not in self._known:
+            self._silent[slot.pid] = member
 
     def places(self) -> tuple[RankPlaces, ...]:
         """The milestones of every process that was judged in this attempt."""
@@ -100,10 +110,22 @@ class SideFiles:
             option
             for _, note in self._known.values()
             for option in note.options
-            if option.takes_value and _OPTION.fullmatch(option.name)
+            if option.takes_value and option.takes_text and _OPTION.fullmatch(option.name)
         ]
         resume = [option.name for option in found if option.kind == "resume"]
-        return tuple(dict.fromkeys(resume))[:MOST_OPTIONS]
+        if resume:  # of this attempt; one that ended early has not shown any
+            self._resume_options = tuple(dict.fromkeys(resume))[:MOST_OPTIONS]
+        return self._resume_options
+
+    def not_resumed(self) -> str | None:
+        """Why a hook has not handed over the checkpoint, the newest reason that was given."""
+        found = [
+            text.removeprefix(NOT_RESUMED)
+            for _, note in self._known.values()
+            for text in note.notes
+            if text.startswith(NOT_RESUMED)
+        ]
+        return found[-1][:WHY_CAP] if found else None
 
     def settings(self, sample: Sample, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:
         """What training processes said about settings of the plan that nobody spoke of before."""

@@ -168,6 +168,7 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         samples_s=_double(words[layout.W_SAMPLES_PER_S]),
         train_ordinal=words[layout.W_TRAIN_ORDINAL],
         resumed_step=_less_one(words[layout.W_RESUMED_STEP]),
+        first_step=_less_one(words[layout.W_FIRST_STEP]),
     )
 
 

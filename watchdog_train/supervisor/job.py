@@ -83,9 +83,9 @@ class JobLink:
     def _alive(self, summary: Summary) -> bool | None:
         return self._system.is_alive(ProcessId(summary.pid, summary.start))
 
-    def publish(self, state: State, signs: Signs, resume_arg: str | None, now: float) -> None:
+    def publish(self, state: State, signs: Signs, now: float) -> None:
         """Tell the peers: at once when the stage has changed, else once a second."""
-        summary = summarise(state, signs, resume_arg)
+        summary = summarise(state, signs)
         if summary is None:
             return
         same = self._published is not None and summary == _replace(self._published, signs=signs)

@@ -118,7 +118,7 @@ class Supervisor:
             return
         before = job.problem
         now = context.system.monotonic()
-        job.publish(self.state, self._observer.signs, context.policy.recovery.resume_arg, now)
+        job.publish(self.state, self._observer.signs, now)
         if job.problem is not None and before is None:
             context.display.say(f"wtrain: {job.problem}")
 

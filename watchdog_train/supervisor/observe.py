@@ -132,6 +132,7 @@ class Observer:
             hooks=self._side_files.hooks(),
             training=self._side_files.training(),
             resume_options=self._side_files.resume_options(),
+            not_resumed=self._side_files.not_resumed(),
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
             resumed_step=self._resumed_step(),

@@ -3,11 +3,16 @@
 It must never run a script for its help, and notes no value that may be a secret.
 """
 
+import os
+import sys
+
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import milestones, notes, phases, slot
 
 _MOST = 24
 _LONGEST = 200
+# Looked through in a hundredth of a second; torch is not among them yet.
+_MOST_OBJECTS = 300_000
 # What an option is for, by a word in its name; the first that fits.
 _KINDS = (
     ("resume", ("resume", "restart", "load_from", "load_checkpoint", "from_checkpoint", "restore")),
@@ -35,6 +40,23 @@ def arm(module):
         return result
 
     parser.parse_known_args = phases.like(parse_known_args, original)
+    _parsed_before(parser)
+
+
+def _parsed_before(kind):
+    """A script may read its arguments before it imports torch, and with it this hook.
+
+    Only where there is one such parser: of several some may be a library's own.
+    """
+    import gc
+
+    name = os.path.basename(sys.argv[0])
+    objects = gc.get_objects()
+    if len(objects) > _MOST_OBJECTS:
+        return
+    found = [each for each in objects if issubclass(type(each), kind) and each.prog == name]
+    if len(found) == 1:
+        _parsed(found[0])
 
 
 def _parsed(parser):
@@ -62,8 +84,17 @@ def _note(action):
         "kind": kind,
         # An option without a value (store_true) cannot name a checkpoint.
         "takes_value": action.nargs != 0,
+        "takes_text": _takes_text(action),
         "default": _default(action.default),
     }
+
+
+def _takes_text(action):
+    """Whether a path may be its value: not where it is converted to a number, or one of a few."""
+    if action.choices is not None or action.nargs not in (None, "?"):
+        return False
+    name = getattr(action.type, "__name__", "")
+    return action.type not in (int, float, complex) and "bool" not in name
 
 
 def kind_of(name):

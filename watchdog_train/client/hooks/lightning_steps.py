@@ -59,7 +59,7 @@ def counted(trainer):
     words = slot.words
     words[L.W_TRAIN_ORDINAL] += 1
     # Those of the fit before; this one's are known when it has loaded its checkpoint.
-    words[_STEP] = words[L.W_TOTAL_STEPS] = 0
+    words[_STEP] = words[L.W_FIRST_STEP] = words[L.W_TOTAL_STEPS] = 0
     _preparing[:] = [milestones.begin("prepare training")]
     # Read by processes that ddp_spawn starts with a copy of this Trainer.
     trainer._wtrain_ordinal = words[L.W_TRAIN_ORDINAL]
@@ -113,6 +113,8 @@ def batch_ends(trainer):
     words[_STEP] = step + 1
     words[_LAST] = now
     if words[_PHASE] == L.PHASE_FIRST_STEP and step != fit.step:
+        # Not the batches before it, whose gradients were accumulated at the checkpoint's step.
+        words[L.W_FIRST_STEP] = step + 1
         first.step_done()
     if now - fit.looked_at > _LOOK_EVERY_NS:
         _look(trainer, fit, words, now)

@@ -57,7 +57,7 @@ def _train_begins(args, state):
     milestones.end(_preparing.pop() if _preparing else None)
     first.training_begins()
     # Of the training before, as far as there was one: this one has not made a step.
-    words[L.W_FRAMEWORK_STEP] = 0
+    words[L.W_FRAMEWORK_STEP] = words[L.W_FIRST_STEP] = 0
     words[L.W_TOTAL_STEPS] = max(0, int(state.max_steps))
     _last_log[:] = [time.monotonic(), int(state.global_step)]
     if control.can_be_asked():
@@ -67,6 +67,9 @@ def _train_begins(args, state):
 def _step_ends(state, wishes):
     words = slot.words
     step = int(state.global_step)
+    if not words[L.W_FIRST_STEP]:
+        # Before the other: who reads a step must find where the training began.
+        words[L.W_FIRST_STEP] = step + 1
     words[L.W_FRAMEWORK_STEP] = step + 1
     words[L.W_LAST_BEAT_NS] = slot.now_ns()
     if words[L.W_PHASE] == L.PHASE_FIRST_STEP:

@@ -102,7 +102,7 @@ def _begin(trainer, original, args, kwargs):
     except Exception as error:
         notes.note("a training was not prepared: " + type(error).__name__)
     # The steps of the training before must not be taken for those of this one.
-    slot.words[L.W_FRAMEWORK_STEP] = 0
+    slot.words[L.W_FRAMEWORK_STEP] = slot.words[L.W_FIRST_STEP] = 0
     # Last: whoever reads that this training has begun must find what it has resumed from.
     slot.words[L.W_TRAIN_ORDINAL] = ordinal
     return replaced
