@@ -62,7 +62,7 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
         return Record(events=(e.PeerRetracted(task=task, why=why),))
     return (
         _end_for_all(observation, state, policy)
-        or _plan_for_all(observation, state, policy)
+        or _plan_for_all(observation, state)
         or diagnose_together(observation, state)
     )
 
@@ -133,7 +133,7 @@ def _give_up(why: str, exit_code: int, outcome: Outcome = "gave_up") -> Record:
     return Record(events=(e.GivenUp(why=why, exit_code=exit_code, outcome=outcome),))
 
 
-def _plan_for_all(observation: Observation, state: State, policy: Policy) -> Action | None:
+def _plan_for_all(observation: Observation, state: State) -> Action | None:
     """Take over the leader's plan; None when it is on us to make it."""
     received = _received(observation, state)
     if received is not None:
