@@ -21,6 +21,15 @@ def test_the_step_is_read_without_unpickling(tmp_path, protocol, step):
     assert (finding.format, finding.step, finding.whole) == ("lightning", step, True)
 
 
+def test_what_a_batch_system_made_lightning_save_is_one_too(tmp_path):
+    """hpc_ckpt_N.ckpt holds what the others hold; a training that was saved so goes on from it."""
+    write_files(
+        tmp_path, {"epoch=0-step=4.ckpt": lightning_zip(4), "hpc_ckpt_1.ckpt": lightning_zip(6)}
+    )
+    told = [(os.path.basename(item.path), item.format, item.step) for item in look(tmp_path)]
+    assert told[0] == ("hpc_ckpt_1.ckpt", "lightning", 6)
+
+
 class Bomb:
     """Unpickled it would leave a file."""
 

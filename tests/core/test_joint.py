@@ -39,7 +39,7 @@ def task(number: int, *more: e.AnyEvent) -> State:
 
 
 def peer() -> PeerView:
-    summary = summarise(task(1), Signs(ranks=1, world=2), None)
+    summary = summarise(task(1), Signs(ranks=1, world=2))
     assert isinstance(summary, Summary)
     return PeerView(summary=summary, heard_s=0.1, alive=True)
 

@@ -7,8 +7,6 @@ keys of its dictionary are the epoch, the step and the version of Lightning.
 from __future__ import annotations
 
 import os
-import pickletools
-import struct
 from contextlib import closing
 
 from watchdog_train.checkpoints.files import (
@@ -19,29 +17,18 @@ from watchdog_train.checkpoints.files import (
     open_regular,
 )
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict
+from watchdog_train.checkpoints.pickle_head import Head, read_head
 from watchdog_train.checkpoints.torch_zip import OpenZip, check_file
-from watchdog_train.core.model import Value
 
 NAME = "lightning"
 _SUFFIXES = (".ckpt", ".pt", ".pth")
 _EXAMINED_CAP = 200
 """Files that are opened in one directory, newest first: save_top_k=-1 keeps them all."""
-_HEAD_BYTES = 64 * 1024
-_HEAD_OPCODES = 200
-_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _VERSION_KEY = "pytorch-lightning_version"
 _OPTIMIZERS = (b"\x10\x00\x00\x00optimizer_states", b"\x8c\x10optimizer_states")
 """The key that a file of weights alone lacks, as protocols 2 and 4 of pickle write it."""
 _PICKLE_CAP_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
-
-
-class _Head(Value, frozen=True, kw_only=True):
-    """The beginning of a checkpoint's dictionary."""
-
-    step: int | None
-    offset: int
-    """Of its pickle in the file."""
 
 
 class LightningFormat:
@@ -60,15 +47,17 @@ class LightningFormat:
         found = []
         for entry in entries[:_EXAMINED_CAP]:
             path = os.path.join(listing.path, entry.name)
-            head = _read_head(path)
-            if head is None or _holds_only_weights(path, head):
+            head = read_head(path)
+            if head is None or _VERSION_KEY not in head.words or _holds_only_weights(path, head):
                 continue
+            step = head.number_after("global_step")
+            step = step if step is not None and step >= 0 else None
             found.append(
                 Candidate(
                     path=path,
                     format=NAME,
-                    step=head.step,
-                    order=head.step,
+                    step=step,
+                    order=step,
                     files={entry.name: (entry.size, entry.mtime_ns)},
                 )
             )
@@ -91,42 +80,7 @@ def _may_be_one(entry: Entry) -> bool:
     return entry.kind == "file" and entry.name.endswith(_SUFFIXES) and not hidden
 
 
-def _read_head(path: str) -> _Head | None:
-    """What the first entry of the zip begins with; None when that is not Lightning's."""
-    try:
-        with open_regular(path) as file:
-            data = file.read(_HEAD_BYTES)
-    except (UnreadableError, OSError):
-        return None
-    if len(data) < _LOCAL_HEADER.size:
-        return None
-    # A zip that was cut short has lost its table of contents, but not this.
-    fields = _LOCAL_HEADER.unpack_from(data)
-    name_end = _LOCAL_HEADER.size + fields[9]
-    name = data[_LOCAL_HEADER.size : name_end]
-    if fields[0] != b"PK\x03\x04" or fields[3] != 0 or not name.endswith(b"/data.pkl"):
-        return None
-    return _head_at(name_end + fields[10], data)
-
-
-def _head_at(offset: int, data: bytes) -> _Head | None:
-    key, step, is_lightning = None, None, False
-    try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(data[offset:])):
-            if is_lightning or count > _HEAD_OPCODES:
-                break
-            if "PUT" in opcode.name or opcode.name == "MEMOIZE":
-                continue
-            if key == "global_step" and type(argument) is int and argument >= 0:
-                step = argument
-            is_lightning = argument == _VERSION_KEY
-            key = argument
-    except (ValueError, LookupError, struct.error, OverflowError):
-        pass  # the head ends in the middle of it, or it is damaged: what was read counts
-    return _Head(step=step, offset=offset) if is_lightning else None
-
-
-def _holds_only_weights(path: str, head: _Head) -> bool:
+def _holds_only_weights(path: str, head: Head) -> bool:
     """Whether no state of an optimizer is in it, which fit() needs; False where it is damaged."""
     try:
         with closing(OpenZip(path)) as archive:

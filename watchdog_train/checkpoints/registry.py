@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable
 
@@ -12,23 +13,41 @@ from watchdog_train.checkpoints import (
     hf,
     lightning,
     megatron,
+    plugins,
     safetensors,
     torch_zip,
+    vision,
 )
 from watchdog_train.checkpoints.formats import Candidate, Format
 
-FORMATS: tuple[Format, ...] = (
+BUILT_IN: tuple[Format, ...] = (
     hf.HuggingFaceFormat(),
     lightning.LightningFormat(),
     accelerate.AccelerateFormat(),
     megatron.MegatronFormat(),
     deepspeed.DeepspeedFormat(),
     dcp.DcpFormat(),
+    vision.TimmFormat(),
+    vision.UltralyticsFormat(),
     torch_zip.TorchFormat(),
     safetensors.SafetensorsFormat(),
 )
 """In order of what a training can go on from: a framework's full state before single files."""
-BY_NAME = {item.name: item for item in FORMATS}
+plugin_problems = plugins.Problems()
+"""What went wrong with the plugins in this process so far."""
+
+
+@functools.cache
+def formats() -> tuple[Format, ...]:
+    """All of them; plugins first, because theirs is the nearer knowledge."""
+    taken = frozenset(item.name for item in BUILT_IN)
+    return (*plugins.load(taken, plugin_problems), *BUILT_IN)
+
+
+@functools.cache
+def by_name() -> dict[str, Format]:
+    """The same by name."""
+    return {item.name: item for item in formats()}
 
 
 def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
@@ -40,7 +59,7 @@ def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault((candidate.format, os.path.dirname(candidate.path)), []).append(candidate)
-    rank = {item.name: number for number, item in enumerate(FORMATS)}
+    rank = {item.name: number for number, item in enumerate(formats())}
     # Weights in safetensors beside files of torch.save come from one loop: time decides there.
     rank[safetensors.NAME] = rank[torch_zip.NAME]
     ordered = sorted(
@@ -56,6 +75,6 @@ def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     result: list[Candidate] = []
     for (name, _), group in ordered:
         # A second training into one directory is newer than the first, whatever its steps.
-        in_order = BY_NAME[name].newest_first(tuple(group))
+        in_order = by_name()[name].newest_first(tuple(group))
         result += sorted(in_order, key=lambda one: -one.stage)
     return tuple(result)

@@ -18,7 +18,7 @@ from watchdog_train.checkpoints.files import UnreadableError, sizes_of
 from watchdog_train.checkpoints.find import find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Level, Limits, Verdict
 from watchdog_train.checkpoints.records import Records, Running, Whose
-from watchdog_train.checkpoints.registry import BY_NAME, newest_first
+from watchdog_train.checkpoints.registry import by_name, newest_first, plugin_problems
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
 from watchdog_train.core.model import CheckpointFinding, SaveRecord, Survey, Value
@@ -95,7 +95,7 @@ def survey(
     return Survey(
         findings=tuple(findings),
         directories=found.directories,
-        problem=problem,
+        problem="; ".join(filter(None, (problem, *plugin_problems))) or None,
         resume_options=request.resume_options,
     )
 
@@ -117,7 +117,7 @@ def _still_changing(
     for candidate in recent:
         after = sizes_of(candidate.path)
         changed = [name for name, size in candidate.files.items() if after.get(name) != size]
-        if os.path.isdir(candidate.path) and BY_NAME[candidate.format].owns_directory:
+        if os.path.isdir(candidate.path) and by_name()[candidate.format].owns_directory:
             changed += sorted(set(after) - set(candidate.files))
         if changed:
             changing[candidate.path] = f"still being written: {changed[0]} changed while we looked"
@@ -135,7 +135,7 @@ def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str |
     noted = "exactly as the save hook noted it when the save had ended"
     if recorded and limits.level == "quick" and not _unfinished_inside(candidate):
         return Verdict(whole=True, why=noted, how_checked="recorded")
-    verdict = BY_NAME[candidate.format].check(candidate, limits)
+    verdict = by_name()[candidate.format].check(candidate, limits)
     if recorded and verdict.whole is None:
         return Verdict(whole=True, why=noted, how_checked="recorded")
     if recorded and verdict.whole:
