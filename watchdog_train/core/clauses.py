@@ -11,6 +11,7 @@ from watchdog_train.core.facts import (
     HostFacts,
     ProcessEvidence,
 )
+from watchdog_train.core.first_failure import FirstFailure
 from watchdog_train.core.idle import is_idle_helper, is_idle_process, is_idle_worker
 from watchdog_train.core.log_lines import LINE_CAP
 from watchdog_train.core.log_search import compiled
@@ -129,9 +130,13 @@ def _at_top(clause: ProcessClause, frames: Sequence[Frame]) -> bool:
     return any(frame_matches(wanted, frame) for wanted in clause.top for frame in tops)
 
 
-def exit_fits(signature: Signature, evidence: Evidence) -> bool:
-    """Whether the training ended as the signature says."""
+def exit_fits(
+    signature: Signature, evidence: Evidence, failure: FirstFailure | None = None
+) -> bool:
+    """Whether the training, or the rank of it that failed first, ended as the signature says."""
     if not signature.exit_signal and not signature.exit_code:
+        return True
+    if failure is not None and failure.signals & set(signature.exit_signal):
         return True
     end = evidence.exit
     if end is None:
@@ -155,6 +160,7 @@ def host_fits(clause: HostClause | None, host: HostFacts) -> bool:
         and (clause.gpu_shared is None or clause.gpu_shared == bool(host.gpu_others))
         and _over(host.shm_used_share, clause.shm_used_over)
         and _over(host.swap_used_share, clause.swap_used_over)
+        and _over(host.swap_bytes_s, clause.swap_bytes_s_over)
         and _over(host.load_per_core, clause.load_over)
         and (
             clause.memory_available_under is None

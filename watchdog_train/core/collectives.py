@@ -179,3 +179,31 @@ def spans(ranks: Sequence[int]) -> str:
             parts.append([rank])
     texts = [str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts]
     return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(texts)}"
+
+
+_AT_BARRIER = re.compile(
+    r"store[- _]based barrier .{0,60}?\brank:? (?P<rank>\d{1,6})\b.{0,120}?"
+    r"world_size=(?P<size>\d{1,6}), (?:worker_count|num_workers_joined)=(?P<came>\d{1,6})"
+)
+_NAMED_SIZE_CAP = 4096
+
+
+def not_come(lines: Iterable[tuple[LogLine, int | None]]) -> tuple[int, ...]:
+    """Ranks that did not come to the barrier of the store, where the output tells of all that did.
+
+    Each waiting rank prints its number and how many have come. Where fewer print than came, some
+    output is missing and nobody can be named.
+    """
+    waiting: set[int] = set()
+    size = came = 0
+    for line, _ in lines:
+        if "barrier" not in line.text:
+            continue
+        found = _AT_BARRIER.search(line.text)
+        if found:
+            waiting.add(int(found["rank"]))
+            size = max(size, int(found["size"]))
+            came = max(came, int(found["came"]))
+    if len(waiting) != came or not waiting or size > _NAMED_SIZE_CAP:
+        return ()
+    return tuple(sorted(set(range(size)) - waiting))

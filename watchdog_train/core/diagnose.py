@@ -12,6 +12,8 @@ from watchdog_train.core.idle import Group, busiest_thread, group, is_idle_worke
 from watchdog_train.core.log_search import MOVED_ON, before
 from watchdog_train.core.matching import Match, match_signature
 from watchdog_train.core.model import (
+    NO_STACK,
+    Culprit,
     Diagnosis,
     DiagnosisKind,
     Patience,
@@ -180,7 +182,9 @@ def _ranked(candidates: list[_Candidate], most: float = 1.0) -> list[RankedFamil
 
 def _unknown(scene: Scene, candidates: list[_Candidate]) -> Diagnosis:
     evidence = scene.evidence
-    lines = tuple(process.line() for process in telling(evidence)[:6])
+    first = scene.first_failure.processes if scene.first_failure else ()
+    others = [process for process in telling(evidence) if process not in first]
+    lines = tuple(process.line() for process in (*first, *others)[:6])
     kind: DiagnosisKind = "crash" if evidence.why == "crash" else "unknown"
     if stopped_rank(evidence) is not None:
         kind = "stopped"
@@ -188,12 +192,21 @@ def _unknown(scene: Scene, candidates: list[_Candidate]) -> Diagnosis:
         family=None,
         kind=kind,
         confidence=round(candidates[0].confidence, 2) if candidates else 0.1,
-        culprit=None,
+        culprit=_first_to_end(scene),
         explanation=what_is_known(scene),
         evidence=(*ending(evidence), *lines),
         ranked=tuple(_ranked(candidates)),
         remedies=(),
     )
+
+
+def _first_to_end(scene: Scene) -> Culprit | None:
+    """The rank that ended badly first, whatever the cause: that much is known."""
+    failure = scene.first_failure
+    if failure is None or failure.rank is None:
+        return None
+    pid = failure.processes[0].pid
+    return Culprit(rank=failure.rank, role="rank", pid=pid if pid > 0 else None, frame=NO_STACK)
 
 
 def groups(evidence: Evidence, diagnosis: Diagnosis | None = None) -> tuple[Group, ...]:

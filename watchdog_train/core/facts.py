@@ -12,6 +12,7 @@ from watchdog_train.core.model import (
     ExitStatus,
     Milestone,
     Patience,
+    RankEnd,
     Role,
     Value,
 )
@@ -33,6 +34,14 @@ How = Literal[
     "traceback",
     "exit",
 ]
+
+
+class EndFact(Value, frozen=True, kw_only=True):
+    """How a rank ended that was gone before the evidence was taken."""
+
+    end: RankEnd
+    at_unix: float
+    """Unix seconds when it was seen to be gone; comparable within one host."""
 
 
 class ProcessEvidence(Value, frozen=True, kw_only=True):
@@ -74,6 +83,8 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     """The monotonic clock when they were read."""
     changed: bool | None = None
     """Whether a second look at the stacks differed; True proves life, False proves nothing."""
+    ended: EndFact | None = None
+    """Where its end was recorded."""
 
     @property
     def label(self) -> str:
@@ -157,6 +168,8 @@ class HostFacts(Value, frozen=True, kw_only=True):
     shm_used_share: float | None = None
     memory_available_share: float | None = None
     swap_used_share: float | None = None
+    swap_bytes_s: float | None = None
+    """Moved to and from swap; of the whole machine."""
     load_per_core: float | None = None
     disk_free_bytes: int | None = None
     gpu_others: tuple[str, ...] = ()

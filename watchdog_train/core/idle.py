@@ -96,7 +96,7 @@ def busiest_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
     return next((thread for thread in working if thread.main), working[0] if working else None)
 
 
-_WORKER_LOOP = "_worker_loop (torch/utils/data/*)"
+WORKER_LOOP = "_worker_loop (torch/utils/data/*|torchdata/*)"
 _QUEUE_GET = "get (*multiprocess*/queues.py)"
 
 
@@ -105,7 +105,7 @@ def is_idle_worker(threads: Sequence[ThreadStack]) -> bool:
     for thread in threads:
         frames = [frame for frame in own_frames(thread.frames) if not frame.native]
         for position, frame in enumerate(frames):
-            if frame_matches(_WORKER_LOOP, frame):
+            if frame_matches(WORKER_LOOP, frame):
                 above = frames[:position]
                 return bool(above) and frame_matches(_QUEUE_GET, above[-1])
     return False

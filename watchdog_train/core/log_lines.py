@@ -139,10 +139,14 @@ _PROGRESS = re.compile(
 )
 
 
+_OF_THE_SCHEDULER = re.compile(r"\s{0,8}(?:slurmstepd|srun|sbatch|scancel|slurmd)\b")
+"""Slurm counts steps, too: those of a job, as in `*** STEP 77.0 ON gpu14 CANCELLED`."""
+
+
 def progress_of(text: str) -> tuple[str, float] | None:
     """What a line of progress counts, and how far it is: ("bar:total", 120.0); None for others."""
     match = _PROGRESS.search(text[:LINE_CAP])
-    if match is None:
+    if match is None or _OF_THE_SCHEDULER.match(text):
         return None
     kind = match.lastgroup or "step"
     if kind == "total":

@@ -15,7 +15,7 @@ from watchdog_train.core.collectives import Comparison
 from watchdog_train.core.facts import ProcessEvidence
 from watchdog_train.core.log_search import Hit, LogIndex, before
 from watchdog_train.core.model import Value
-from watchdog_train.core.rules import ProcessClause, RanksClause, Signature
+from watchdog_train.core.rules import ALL_PLACEHOLDER, ProcessClause, RanksClause, Signature
 from watchdog_train.core.scene import Scene
 from watchdog_train.core.stacks import ThreadStack
 
@@ -35,6 +35,8 @@ class Match(Value, frozen=True, kw_only=True):
     """One per clause that is not `absent`; the first is the culprit."""
     hit: Hit | None
     """The log line that it was recognised by."""
+    alike: tuple[Bound, ...] = ()
+    """Everybody whom the first clause fits as it does the culprit, where the words name them."""
 
 
 def match_signature(signature: Signature, scene: Scene) -> Match | None:
@@ -44,7 +46,10 @@ def match_signature(signature: Signature, scene: Scene) -> Match | None:
         return None
     if signature.dumped is not None and signature.dumped != scene.dumped:
         return None
-    if not exit_fits(signature, evidence) or not host_fits(signature.host, evidence.host):
+    failure = scene.first_failure if signature.exit_signal else None
+    if not exit_fits(signature, evidence, failure):
+        return None
+    if not host_fits(signature.host, evidence.host):
         return None
     if signature.dead_lock_owner and not any(lock.owner_alive is False for lock in evidence.locks):
         return None
@@ -55,11 +60,21 @@ def match_signature(signature: Signature, scene: Scene) -> Match | None:
         return None
     if not signature.processes:
         return Match(signature=signature, bound=(), hit=hit)
-    for subject in _fitting(signature.processes[0], evidence.processes, scene):
+    found = _bindings(signature, scene)
+    first = next(found, None)
+    if first is None:
+        return None
+    names_all = ALL_PLACEHOLDER in signature.explanation
+    alike = (first[0], *(bound[0] for bound in found)) if names_all else ()
+    return Match(signature=signature, bound=first, hit=hit, alike=alike)
+
+
+def _bindings(signature: Signature, scene: Scene) -> Iterator[tuple[Bound, ...]]:
+    """Every way to fill the clauses, one for each culprit."""
+    for subject in _fitting(signature.processes[0], scene.evidence.processes, scene):
         rest = _bind_rest(signature.processes[1:], subject, scene)
         if rest is not None:
-            return Match(signature=signature, bound=(subject, *rest), hit=hit)
-    return None
+            yield (subject, *rest)
 
 
 def _hit(signature: Signature, scene: Scene) -> Hit | None:

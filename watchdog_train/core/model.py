@@ -374,6 +374,10 @@ class Plan(Value, frozen=True, kw_only=True):
     """The arguments by which argv names the checkpoint, {checkpoint} for its path."""
 
 
+NO_STACK = "no stack"
+"""In the place of a culprit's frame, where there is none."""
+
+
 class Culprit(Value, frozen=True, kw_only=True):
     """The process that a diagnosis points at."""
 

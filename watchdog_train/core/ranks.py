@@ -6,6 +6,7 @@ the lead. Groups of similar size are not forced into one culprit.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -119,9 +120,12 @@ def _operation(frames: Sequence[Frame], pattern: str) -> tuple[str, str | None] 
     return None
 
 
+_LIBRARY = re.compile(r"\A(?:nccl|p?mpi_)")
+
+
 def plain_operation(name: str) -> str:
     """`all_gather` for `_all_gather_base`, `all_gather_into_tensor` and NCCL's `allgather`."""
-    text = name.rpartition("::")[2].lower().removeprefix("nccl").replace("_", "")
+    text = _LIBRARY.sub("", name.rpartition("::")[2].lower()).replace("_", "")
     if "send" in text or "recv" in text:
         return "send or receive"  # one rank sends what another receives: that is no difference
     for suffix in ("intotensor", "tensor", "base", "coalesced", "object", "objectlist", "opts"):

@@ -21,7 +21,10 @@ from watchdog_train.core.stacks import EITHER
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 PLACEHOLDERS = frozenset(
     {"who", "rank", "pid", "frame", "line", "signal", "parent", "top", "op", "silent", "others"}
+    | {"all", "unseen"}
 )
+ALL_PLACEHOLDER = "{all}"
+"""Everybody whom the first clause fits, each with its place."""
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 
@@ -110,6 +113,7 @@ class HostClause(Part, frozen=True, kw_only=True):
     shm_used_over: Share | None = None
     memory_available_under: Share | None = None
     swap_used_over: Share | None = None
+    swap_bytes_s_over: float | None = None
     load_over: float | None = None
     """Load average per core."""
     gpu_shared: bool | None = None
@@ -153,7 +157,7 @@ class Signature(Part, frozen=True, kw_only=True):
     """A lock file that is waited for belongs to a process that is gone."""
     explanation: str
     """Two sentences for a person; {who} {rank} {pid} {frame} {line} {signal} {parent} {top}
-    {others}."""
+    {others} {all} {unseen}."""
     remedies: tuple[str, ...] | None = None
     """Instead of the family's."""
 

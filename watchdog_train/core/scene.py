@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from watchdog_train.core.collectives import compare, from_log
+from watchdog_train.core.collectives import compare, from_log, not_come
 from watchdog_train.core.facts import Evidence
+from watchdog_train.core.first_failure import FirstFailure, first_failure
 from watchdog_train.core.log_search import LogIndex
 from watchdog_train.core.ranks import standings
 
@@ -35,6 +36,17 @@ class Scene:
         """Ranks of which nothing is known, as far as the size of the job is known."""
         size = self.evidence.world_size or 0
         return tuple(sorted(set(range(min(size, _WORLD_CAP))) - self.ranks_seen))
+
+    @cached_property
+    def not_come(self) -> tuple[int, ...]:
+        """Ranks that the waiting ones miss, by what these have printed."""
+        return not_come(self.logs.lines())
+
+    @cached_property
+    def first_failure(self) -> FirstFailure | None:
+        """Who ended badly first, as far as ends were recorded."""
+        lines = (line for log in self.evidence.logs for line in log.lines)
+        return first_failure(self.evidence.processes, lines)
 
     @cached_property
     def dumped(self) -> bool:

@@ -6,16 +6,20 @@ Pure. What comes from the training is filled in, never parsed.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from watchdog_train.core.facts import Evidence, ProcessEvidence
+from watchdog_train.core.first_failure import first_failure_in_words, killed_in_words
 from watchdog_train.core.idle import busiest_thread, is_idle_worker
 from watchdog_train.core.matching import Bound, Match
-from watchdog_train.core.model import Culprit
+from watchdog_train.core.model import NO_STACK, Culprit
 from watchdog_train.core.scene import Scene
 from watchdog_train.core.stacks import Frame, deciding_frame
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 LINE_SHOWN = 300
+SHOWN = 8
+"""Ranks that are named; of more their number."""
 _OUTSIDE = frozenset(
     f"waits in {call}"
     for call in ("recvfrom", "recvmsg", "read", "write", "openat", "fsync", "flock", "fcntl")
@@ -64,6 +68,8 @@ def what_is_known(scene: Scene) -> str:
             f"{outside.label} {outside.waits} for something outside the training"
             f"{_its_place(outside)}."
         )
+    if scene.first_failure is not None:
+        return first_failure_in_words(scene.first_failure, evidence.host)
     return _which_capture(scene)
 
 
@@ -80,7 +86,7 @@ def _which_capture(scene: Scene) -> str:
             "ranks, taken at the same time, would decide."
         )
     if scene.evidence.why == "crash":
-        return "Neither the last lines of output nor the exit status name a cause that is known."
+        return _how_it_ended(scene.evidence)
     if not any(process.threads for process in scene.evidence.processes):
         tried = [p for p in scene.evidence.processes if p.pid > 0 and p.why_not]
         if tried and all(p.start for p in tried):
@@ -90,6 +96,15 @@ def _which_capture(scene: Scene) -> str:
             "decide: wtrain dump --pid PID."
         )
     return "The stacks fit no known cause; a second dump shows whether anything moves."
+
+
+def _how_it_ended(evidence: Evidence) -> str:
+    """What the exit status tells where no rank's end was recorded."""
+    end = evidence.exit
+    if end is not None and end.signal is not None:
+        words = killed_in_words(end.signal, evidence.host)
+        return f"The training was ended by {signal_name(end.signal)}. {words}"
+    return "Neither the last lines of output nor the exit status name a cause that is known."
 
 
 def _its_place(process: ProcessEvidence) -> str:
@@ -141,11 +156,13 @@ def culprit_of(match: Match, scene: Scene) -> Culprit | None:
             rank=process.rank,
             role=process.role,
             pid=process.pid if process.pid > 0 else None,
-            frame=frame_of(bound) or "no stack",
+            frame=frame_of(bound) or NO_STACK,
         )
     rank = match.hit.rank if match.hit else None
     if rank is None and match.signature.ranks is not None and scene.recorded is not None:
         rank = scene.recorded.culprit
+    if rank is None and match.signature.exit_signal and scene.first_failure is not None:
+        rank = scene.first_failure.rank
     if rank is None:
         return None
     owner = next((p for p in scene.evidence.processes if (p.role, p.rank) == ("rank", rank)), None)
@@ -155,7 +172,7 @@ def culprit_of(match: Match, scene: Scene) -> Culprit | None:
         rank=rank,
         role="rank",
         pid=owner.pid if owner and owner.pid > 0 else None,
-        frame=str(frame) if frame else "no stack",
+        frame=str(frame) if frame else NO_STACK,
     )
 
 
@@ -173,7 +190,7 @@ def frame_of(bound: Bound) -> str | None:
 def evidence_lines(match: Match, scene: Scene) -> tuple[str, ...]:
     """What the match rests on, a line each."""
     lines: list[str] = []
-    for bound in match.bound:
+    for bound in (*match.bound, *match.alike[:SHOWN]):
         text = bound.process.line()
         if text not in lines:
             lines.append(text)
@@ -205,7 +222,7 @@ def worded(template: str, match: Match, scene: Scene) -> str:
     top = bound.thread.frames[0] if bound and bound.thread and bound.thread.frames else None
     culprit = culprit_of(match, scene)
     rank = culprit.rank if culprit else None
-    silent = ", ".join(map(str, scene.silent_ranks[:8]))
+    silent = ", ".join(map(str, scene.silent_ranks[:SHOWN]))
     values = {
         "who": process.who if process else f"rank {rank}" if rank is not None else "the training",
         "rank": "?" if rank is None else str(rank),
@@ -218,5 +235,35 @@ def worded(template: str, match: Match, scene: Scene) -> str:
         "op": (scene.recorded.op if scene.recorded else None) or "a collective",
         "others": ", ".join(scene.evidence.host.gpu_others[:4]) or "others",
         "silent": f"rank(s) {silent}" if silent else "the ranks that printed nothing",
+        "all": _with_places(match),
+        "unseen": _unseen(scene),
     }
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)
+
+
+def _with_places(match: Match) -> str:
+    """`rank 1 (pid 11) at load (train.py:3); rank 2 (pid 12) at load (train.py:3)`."""
+    parts = [
+        f"{bound.process.who} at {frame_of(bound) or 'an unknown frame'}"
+        for bound in match.alike[:SHOWN]
+    ]
+    more = len(match.alike) - SHOWN
+    return "; ".join(parts) + (f" and {more} more" if more > 0 else "")
+
+
+def _unseen(scene: Scene) -> str:
+    """A sentence on the ranks that the others miss, with a blank before it; or nothing."""
+    if scene.not_come:
+        return f" By what the others print, {_numbers(scene.not_come)} did not come."
+    if scene.ranks_seen and scene.silent_ranks:
+        return f" Of {_numbers(scene.silent_ranks)} nothing is seen here."
+    return ""
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 1, 2 and 5`, at most so many of them."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > SHOWN:
+        return f"ranks {', '.join(map(str, ranks[:SHOWN]))} and {len(ranks) - SHOWN} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

@@ -45,7 +45,7 @@ from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
-from watchdog_train.system.pressure import swap_pages
+from watchdog_train.system.pressure import swap_bytes
 from watchdog_train.system.protocol import ProcessSystem
 
 _APART_S = 0.6
@@ -97,7 +97,7 @@ class _Collection:
         ]
         self.by_pid = {target.pid: target for target in self.targets if target.end is None}
         self.problems: list[str] = []
-        self.swap_before = swap_pages()
+        self.swap_before = swap_bytes()
         self.gpus = GpuLook() if request.mode == "full" else None
         # Tools that hang must leave time for the ways that need no tool.
         kept_s = _ASKING_S if request.slot_dir is not None else 0.0
@@ -214,6 +214,7 @@ class _Collection:
         )
         facts = msgspec.structs.replace(facts, gpu_others=request.gpu_others)
         kernel_lines = self._machine(details)
+        facts = msgspec.structs.replace(facts, swap_bytes_s=details.get("swap_bytes_s"))
         evidence = Evidence(
             why=request.why,
             processes=tuple(target.evidence() for target in self.targets),
@@ -251,9 +252,9 @@ class _Collection:
 
     def _machine(self, details: dict[str, Any]) -> tuple[LogText, ...]:
         """What else is told of the machine, and the lines of its kernel log that are about us."""
-        if self.swap_before is not None and (now := swap_pages()) is not None:
+        if self.swap_before is not None and (now := swap_bytes()) is not None:
             passed_s = max(0.01, time.monotonic() - self.started)
-            details["swap_pages_s"] = round((now - self.swap_before) / passed_s, 1)
+            details["swap_bytes_s"] = round((now - self.swap_before) / passed_s)
         if self.gpus is not None:
             details["gpu"] = self.gpus.answer(self.until)
         starts = [target.identity.start for target in self.targets]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.facts import How, ProcessEvidence
+from watchdog_train.core.facts import EndFact, How, ProcessEvidence
 from watchdog_train.core.idle import is_idle_helper, is_idle_worker
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
 from watchdog_train.core.rank_gone import ending
@@ -214,7 +214,15 @@ class Target:
             milestones=self.milestones,
             milestones_at=self.milestones_at,
             changed=self.changed,
+            ended=self._ended(),
         )
+
+    def _ended(self) -> EndFact | None:
+        """Its end, in a time that means something outside this supervisor, too."""
+        if self.end is None:
+            return None
+        ago_s = time.monotonic() - self.end.at
+        return EndFact(end=self.end, at_unix=round(time.time() - ago_s, 3))
 
     def row(self) -> CapturedProcess:
         """As verdict.json lists it."""

@@ -8,6 +8,7 @@ from watchdog_train.core.diagnose import culprit_process, groups
 from watchdog_train.core.facts import Evidence
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.report.evidence_text import group_lines
+from watchdog_train.report.facts import frame_words
 from watchdog_train.report.glance_text import glance
 
 _LINES = 8
@@ -32,7 +33,7 @@ def diagnosis_text(
     process = culprit_process(evidence, diagnosis)
     if diagnosis.culprit is not None:
         who = process.who if process else _named(diagnosis)
-        lines += ["", f"who: {who} in {diagnosis.culprit.frame}"]
+        lines += ["", f"who: {who}{frame_words(diagnosis.culprit)}"]
     if diagnosis.evidence:
         lines += ["", "evidence:", *(f"  {text}" for text in diagnosis.evidence[:_LINES])]
     others = [one for one in diagnosis.ranked if one.family != diagnosis.family]

@@ -10,6 +10,7 @@ from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.idle import Group, is_idle_helper, is_idle_worker
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.core.stacks import Frame, trimmed
+from watchdog_train.report.facts import frame_words
 from watchdog_train.report.glance_text import glance
 from watchdog_train.report.places_text import process_sentences
 
@@ -74,7 +75,7 @@ def _what(verdict: BundleVerdict, diagnosis: Diagnosis | None, evidence: Evidenc
         process = culprit_process(evidence, diagnosis)
         label = process.who if process else diagnosis.culprit.role
         verb = "stuck" if diagnosis.kind == "hang" else "where"
-        lines.append(f"- {verb}: {label} in {diagnosis.culprit.frame}")
+        lines.append(f"- {verb}: {label}{frame_words(diagnosis.culprit)}")
     return lines
 
 

@@ -11,7 +11,7 @@ from pathlib import PurePath
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.model import Culprit, Member, Plan, ProcessId
+from watchdog_train.core.model import NO_STACK, Culprit, Member, Plan, ProcessId
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.words import clean
@@ -65,7 +65,12 @@ def culprit_words(culprit: Culprit) -> str:
     else:
         who = f"{role} of rank {culprit.rank}"
     pid = "" if culprit.pid is None else f" (pid {culprit.pid})"
-    return f"{who}{pid} in {clean(culprit.frame, 240)}"
+    return f"{who}{pid}{frame_words(culprit)}"
+
+
+def frame_words(culprit: Culprit) -> str:
+    """` in acquire (threading.py:10)`, to be put behind who it is; empty without a stack."""
+    return "" if culprit.frame == NO_STACK else f" in {clean(culprit.frame, 240)}"
 
 
 def stall_words(why: str) -> str:

@@ -11,6 +11,7 @@ from watchdog_train.core.facts import BundleVerdict, Evidence
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.core.stacks import trimmed
 from watchdog_train.report.evidence_text import TITLES, captured_lines, ended, labels
+from watchdog_train.report.facts import frame_words
 from watchdog_train.report.glance_text import glance
 
 WIDTH, HEIGHT = 80, 24
@@ -65,7 +66,7 @@ def _culprit(diagnosis: Diagnosis | None, evidence: Evidence) -> str:
         return ""
     process = culprit_process(evidence, diagnosis)
     label = process.who if process else diagnosis.culprit.role
-    return f"{label} in {diagnosis.culprit.frame}"
+    return f"{label}{frame_words(diagnosis.culprit)}"
 
 
 def _why(diagnosis: Diagnosis | None) -> str:

@@ -14,25 +14,20 @@ READ_BYTES = 65536
 def host_load() -> HostLoad:
     """The machine now; three files of a few lines, and one of a few hundred."""
     return HostLoad(
-        swap_bytes=_swap_bytes(),
+        swap_bytes=swap_bytes(),
         memory_pressure=_pressure("memory"),
         io_pressure=_pressure("io"),
         cpu_pressure=_pressure("cpu"),
     )
 
 
-def swap_pages() -> int | None:
+def swap_bytes() -> int | None:
     """Read from and written to swap since boot; None where it is not told."""
     pages = None
     for line in _read("/proc/vmstat").splitlines():
         name, _, value = line.partition(b" ")
         if name in (b"pswpin", b"pswpout") and value.isdigit():
             pages = (pages or 0) + int(value)
-    return pages
-
-
-def _swap_bytes() -> int | None:
-    pages = swap_pages()
     return None if pages is None else pages * _page_size()
 
 

@@ -22,6 +22,9 @@ _VARIABLE = re.compile(
     r"HF_HUB_OFFLINE|NCCL_\w{1,60}|WORLD_SIZE|RANK|LOCAL_RANK|CUDA_LAUNCH_BLOCKING))="
     r"[\"']?(?P<value>[^\s\"']{1,200})"
 )
+_VMSTAT = re.compile(r"\s*r\s+b\s+swpd\s+free\s.{0,40}\ssi\s+so\s")
+_VMSTAT_ROWS = 3
+"""So many at least; the first one is the mean since boot."""
 _UNITS = {"": 1.0, "K": 1.0, "M": 2**10, "G": 2**20, "T": 2**30}
 
 
@@ -31,7 +34,14 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
     load: float | None = None
     cores: int | None = None
     values: dict[str, float] = {}
+    columns: list[str] = []
+    swapped: list[float] = []
     for line in lines:
+        if _VMSTAT.match(line):
+            columns = line.split()
+        elif columns and len(cells := line.split()) == len(columns) and "".join(cells).isdigit():
+            row = dict(zip(columns, cells, strict=True))
+            swapped.append((float(row["si"][:12]) + float(row["so"][:12])) * 1024)
         if "shm" in line and (match := _SHM.search(line)):
             shm = min(1.0, int(match["percent"]) / 100)
         elif match := _FREE.match(line.strip()):
@@ -49,6 +59,7 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
         shm_used_share=shm,
         swap_used_share=_used(values.get("SwapTotal"), values.get("SwapFree")),
         memory_available_share=_share(values.get("MemAvailable"), values.get("MemTotal")),
+        swap_bytes_s=min(swapped[1:]) if len(swapped) >= _VMSTAT_ROWS else None,
         load_per_core=load / cores if load is not None and cores else None,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from watchdog_train.core.idle import WORKER_LOOP
 from watchdog_train.core.model import Role, Value
 from watchdog_train.core.stacks import ThreadStack, frame_matches, own_frames
 
@@ -95,7 +96,7 @@ def role_by_stack(threads: Sequence[ThreadStack], command: str | None) -> Role:
         if not thread.main and len(threads) > 1:
             continue
         frames = own_frames(thread.frames)
-        if any(frame_matches("_worker_loop (torch/utils/data/*)", frame) for frame in frames):
+        if any(frame_matches(WORKER_LOOP, frame) for frame in frames):
             return "worker"
         if any(frame_matches(_LAUNCHER_FRAMES, frame) for frame in frames) and not any(
             frame_matches("backward|forward|training_step|train_step", frame) for frame in frames
