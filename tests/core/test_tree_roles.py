@@ -8,39 +8,45 @@ from typing import Any
 import pytest
 
 from tests.core import builders as b
+from watchdog_train.client import layout
 from watchdog_train.core.model import Member, ProcessId, ProcessRow, SlotReading
 from watchdog_train.supervisor.tree import ProcessTree
+
+
+def row(pid: int, ppid: int, start: int = 1000) -> ProcessRow:
+    return ProcessRow(
+        pid=pid,
+        start=pid + start,
+        ppid=ppid,
+        state="S",
+        cpu_s=0.0,
+        reaped_cpu_s=0.0,
+        io_bytes=0,
+        name="python",
+    )
 
 
 class Processes:
     """A machine on which nothing happens; `parents` is pid -> ppid."""
 
     def __init__(self, parents: Mapping[int, int]) -> None:
-        self.rows = {
-            pid: ProcessRow(
-                pid=pid,
-                start=pid + 1000,
-                ppid=ppid,
-                state="S",
-                cpu_s=0.0,
-                reaped_cpu_s=0.0,
-                io_bytes=0,
-                name="python",
-            )
-            for pid, ppid in parents.items()
-        }
+        self.rows = {pid: row(pid, ppid) for pid, ppid in parents.items()}
+        self.others: dict[int, ProcessRow] = {}
+        self.environments: dict[int, dict[str, str]] = {}
+        self.asked: list[int] = []
 
     def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
         return self.rows
 
     def all_processes(self) -> Mapping[int, ProcessRow]:
-        return {}
+        return self.others
 
     def command_line(self, pid: int) -> tuple[str, ...]:
         return ("python", "train.py")
 
-    def environment(self, pid: int, names: Iterable[str]) -> None:
-        return None
+    def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
+        self.asked.append(pid)
+        return self.environments.get(pid)
 
     def waits_for_input(self, pid: int) -> None:
         return None
@@ -144,3 +150,51 @@ def test_who_wraps_a_rank_is_asked_for_its_handler() -> None:
     assert {one.member.pid: one.handles_sigterm for one in look.members} == {
         10: True, 11: False, 12: None, 13: None, 14: None,
     }  # fmt: skip
+
+
+OURS = {layout.ENV_TOKEN: "t", layout.ENV_SCOPE: "s"}
+
+
+def tree_beside(others: Mapping[int, dict[str, str] | None]) -> tuple[ProcessTree, Processes]:
+    """A tree of one process, and what else runs, by pid with its environment."""
+    machine = Processes({10: 9})
+    machine.others = {pid: row(pid, 1) for pid in others}
+    machine.environments = {pid: said for pid, said in others.items() if said is not None}
+    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
+    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    return tree, machine
+
+
+def test_strangers_are_asked_once_for_the_token() -> None:
+    """Their environment stays as it began; one that could not be read is asked again."""
+    tree, machine = tree_beside({50: {}, 51: {**OURS, layout.ENV_SCOPE: "else"}, 52: None})
+    for at in (1.0, 2.0, 3.0):
+        tree.look({}, now=at, thorough=True)
+    assert [machine.asked.count(pid) for pid in (50, 51, 52)] == [1, 1, 3]
+    assert [member.pid for member in tree.members()] == [10]
+
+
+def test_a_number_that_was_given_again_is_asked_anew() -> None:
+    """The stranger has gone, and what has its pid now carries our token."""
+    tree, machine = tree_beside({50: {}})
+    tree.look({}, now=1.0, thorough=True)
+    machine.others = {50: row(50, 1, start=2000)}
+    machine.rows[50] = machine.others[50]
+    machine.environments[50] = OURS
+    tree.look({}, now=2.0, thorough=True)
+    assert {member.pid for member in tree.members()} == {10, 50}
+
+
+def test_ancestry_goes_by_who_lives_now() -> None:
+    """The worker's parent has a number that another member of the tree had before."""
+    machine = Processes({10: 9, 20: 10})
+    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
+    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    tree.look({}, now=1.0)
+    machine.rows[20] = row(20, 10, start=2000)
+    machine.rows[21] = row(21, 20, start=2000)
+    slots = {20: rank(20, 3, 4, start=2020), 21: other(21, "worker", worker=1, start=2021)}
+    look = tree.look(slots, now=2.0)
+    roles = {one.member.pid: (one.member.role, one.member.rank) for one in look.members}
+    assert roles == {10: ("other", None), 20: ("rank", 3), 21: ("worker", 3)}
+    assert look.deaths == 1

@@ -50,7 +50,7 @@ def read_slots(slot_dir: Path) -> SlotScan:
     readings: list[SlotReading] = []
     problems: list[str] = []
     for pid, name in _numbered(slot_dir, layout.SLOT_SUFFIX)[: layout.SLOT_MAX_FILES]:
-        data = _read(slot_dir / name, layout.SLOT_BYTES)
+        data = _read(os.path.join(slot_dir, name), layout.SLOT_BYTES)
         if data is None:
             continue
         answer = decode(pid, data)
@@ -63,7 +63,7 @@ def read_slots(slot_dir: Path) -> SlotScan:
 
 def read_note(slot_dir: Path, pid: int) -> Note | None:
     """The side file of a process, None when there is none that can be understood."""
-    data = _read(slot_dir / f"{pid}{layout.NOTE_SUFFIX}", NOTE_BYTES + 1)
+    data = _read(os.path.join(slot_dir, f"{pid}{layout.NOTE_SUFFIX}"), NOTE_BYTES + 1)
     return decode_note(data, pid) if data is not None else None
 
 
@@ -233,7 +233,7 @@ def _numbered(directory: Path, suffix: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def _read(path: Path, cap: int) -> bytes | None:
+def _read(path: str | Path, cap: int) -> bytes | None:
     return _read_from(path, cap, at_end=False)
 
 
@@ -241,7 +241,7 @@ def _read_end(path: Path, cap: int) -> bytes | None:
     return _read_from(path, cap, at_end=True)
 
 
-def _read_from(path: Path, cap: int, *, at_end: bool) -> bytes | None:
+def _read_from(path: str | Path, cap: int, *, at_end: bool) -> bytes | None:
     """At most `cap` bytes of a regular file; None for anything else and for one that is gone."""
     descriptor = open_regular(path)
     if descriptor is None:
@@ -257,7 +257,7 @@ def _read_from(path: Path, cap: int, *, at_end: bool) -> bytes | None:
         os.close(descriptor)
 
 
-def open_regular(path: Path) -> int | None:
+def open_regular(path: str | Path) -> int | None:
     """A descriptor to read a regular file; None for anything else, and for a file that is gone.
 
     O_NONBLOCK: a fifo put in the place of a file must not stop the supervisor.

@@ -51,6 +51,8 @@ class ProcessTree:
         self._token = token
         self._scope = scope
         self._members: dict[ProcessId, Member] = {}
+        self._by_pid: dict[int, Member] = {}
+        """The same, while they are sampled: one that is buried gives its number free."""
         self._dead: set[ProcessId] = set()
         self._last: dict[ProcessId, tuple[float, int]] = {}
         self._keeper: ProcessId | None = None
@@ -62,6 +64,8 @@ class ProcessTree:
         self._deaths = 0
         self._empty_looks = 0
         self._scanned_at = 0.0
+        self._strangers: set[ProcessId] = set()
+        """Whose environment has been read and has not our token: it stays as it began."""
         self.rows: Mapping[int, ProcessRow] = {}
         """The newest snapshot, for whoever reaps orphans that were given to us."""
 
@@ -151,19 +155,26 @@ class ProcessTree:
 
     def _add_by_token(self) -> None:
         names = (layout.ENV_TOKEN, layout.ENV_SCOPE)
+        known, self._strangers = self._strangers, set()
         for pid, row in self._system.all_processes().items():
             if pid == os.getpid() or row.identity in self._members or row.state in ("Z", "X"):
                 continue
-            environment = self._system.environment(pid, names)
-            if not environment or environment.get(layout.ENV_TOKEN) != self._token:
+            environment = {} if row.identity in known else self._system.environment(pid, names)
+            if environment is None:
                 continue
-            if environment.get(layout.ENV_SCOPE) == self._scope:
+            if (
+                environment.get(layout.ENV_TOKEN) == self._token
+                and environment.get(layout.ENV_SCOPE) == self._scope
+            ):
                 self._add(row)
+            else:
+                self._strangers.add(row.identity)
 
     def _sample(
         self, rows: Mapping[int, ProcessRow], slots: Mapping[int, SlotReading]
     ) -> tuple[MemberSample, ...]:
         samples = []
+        self._by_pid = {member.pid: member for member in self._members.values()}
         spawning = self._spawning(slots)
         wrappers = self._wrappers()
         for identity, member in list(self._members.items()):
@@ -175,7 +186,7 @@ class ProcessTree:
             if slot is not None and slot.start not in (0, identity.start):
                 slot = None
             known = self._identify(member, row, slot, slots, spawning)
-            self._members[identity] = known
+            self._members[identity] = self._by_pid[identity.pid] = known
             if known.role != "keeper":
                 self._account(identity, row)
             asks = slot is not None or member.ppid == (self._keeper.pid if self._keeper else 0)
@@ -195,7 +206,9 @@ class ProcessTree:
         return tuple(samples)
 
     def _bury(self, identity: ProcessId) -> None:
-        del self._members[identity]
+        member = self._members.pop(identity)
+        if self._by_pid.get(identity.pid) is member:
+            del self._by_pid[identity.pid]
         self._dead.add(identity)
         self._last.pop(identity, None)
         self._deaths += 1
@@ -239,13 +252,12 @@ class ProcessTree:
         )
 
     def _ancestors(self, member: Member) -> Iterable[Member]:
-        by_pid = {other.pid: other for other in self._members.values()}
         seen: set[int] = set()
-        above = by_pid.get(member.ppid)
+        above = self._by_pid.get(member.ppid)
         while above is not None and above.pid not in seen:
             seen.add(above.pid)
             yield above
-            above = by_pid.get(above.ppid)
+            above = self._by_pid.get(above.ppid)
 
     def _wrappers(self) -> frozenset[ProcessId]:
         """What stands above a launcher or rank: shells, `uv run`, `time`; the keeper is no such."""

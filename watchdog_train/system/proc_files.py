@@ -80,7 +80,7 @@ def parse_stat(text: bytes) -> Stat | None:
     """A stat line; the name may contain spaces, newlines and parentheses."""
     head, _, tail = text.rpartition(b")")
     pid, _, name = head.partition(b" (")
-    fields = tail.split()
+    fields = tail.split(None, 20)
     try:
         return Stat(
             pid=int(pid),
@@ -104,14 +104,10 @@ def read_stat(pid: int) -> Stat | None:
 
 def parse_io_bytes(text: bytes) -> int | None:
     """Bytes read and written through system calls, caches included."""
-    total = 0
-    found = 0
-    for line in text.splitlines():
-        name, _, value = line.partition(b":")
-        if name in (b"rchar", b"wchar"):
-            total += int(value)
-            found += 1
-    return total if found == 2 else None
+    words = text.split(None, 4)
+    if words[0:3:2] != [b"rchar:", b"wchar:"] or len(words) < 4:
+        return None
+    return int(words[1]) + int(words[3])
 
 
 def read_io_bytes(pid: int) -> int | None:
@@ -122,12 +118,12 @@ def read_io_bytes(pid: int) -> int | None:
 
 def parse_environment(text: bytes, names: Iterable[str]) -> dict[str, str]:
     """The named variables among those of an environ file."""
-    wanted = set(names)
+    wanted = {os.fsencode(name): name for name in names}
     found = {}
     for entry in text.split(b"\0"):
         name, separator, value = entry.partition(b"=")
-        if separator and (key := os.fsdecode(name)) in wanted:
-            found[key] = os.fsdecode(value)
+        if separator and name in wanted:
+            found[wanted[name]] = os.fsdecode(value)
     return found
 
 

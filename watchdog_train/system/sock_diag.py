@@ -70,16 +70,24 @@ class TcpCounter:
             pids: whose sockets count.
             others: launchers and ranks of the tree: connections to them do not count.
         """
-        inodes = _socket_inodes(pids)
-        if inodes is None:
-            return None
-        stores = _socket_inodes(others) or set()
-        try:
-            # Asked after the inodes: a number that was given away meanwhile would be a foreigner's,
-            # and only bytes that it moves while it has that number would be counted.
-            sockets = tcp_sockets() if inodes else {}
-        except OSError:
-            return None
+        by_pid = {pid: _socket_inodes(pid) for pid in pids}
+        inodes: set[int] = set()
+        for found in by_pid.values():
+            if found is None:
+                return None
+            inodes |= found
+        stores: set[int] = set()
+        sockets: dict[bytes, TcpSocket] = {}
+        if inodes:
+            for pid in others:
+                stores |= (by_pid[pid] if pid in by_pid else _socket_inodes(pid)) or set()
+            try:
+                # Asked after the inodes: a number that was given away meanwhile would be a
+                # foreigner's, and only bytes that it moves while it has that number would be
+                # counted.
+                sockets = tcp_sockets()
+            except OSError:
+                return None
         theirs = {each.here for each in sockets.values() if each.inode in stores}
         now = {
             cookie: each.moved_bytes
@@ -164,25 +172,23 @@ def _dump(link: socket.socket) -> Iterator[bytes]:
     raise OSError("sock_diag never ends")
 
 
-def _socket_inodes(pids: Iterable[int]) -> set[int] | None:
-    """Inodes of all sockets of these processes; None when one of them is out of our sight."""
-    inodes = set()
-    here = _network(os.getpid())
-    for pid in pids:
-        folder = f"/proc/{pid}/fd"
-        try:
-            names = os.listdir(folder)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        except OSError:
-            return None
-        if names and _network(pid) not in (here, None):
-            return None
-        for name in names:
-            with suppress(OSError):
-                target = os.readlink(f"{folder}/{name}")
-                if target.startswith("socket:["):
-                    inodes.add(int(target[8:-1]))
+def _socket_inodes(pid: int) -> set[int] | None:
+    """Inodes of all sockets of a process; None when it is out of our sight."""
+    folder = f"/proc/{pid}/fd"
+    inodes: set[int] = set()
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, ProcessLookupError):
+        return inodes
+    except OSError:
+        return None
+    for name in names:
+        with suppress(OSError):
+            target = os.readlink(f"{folder}/{name}")
+            if target.startswith("socket:["):
+                inodes.add(int(target[8:-1]))
+    if inodes and _network(pid) not in (_network(os.getpid()), None):
+        return None
     return inodes
 
 
