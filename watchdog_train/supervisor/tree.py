@@ -165,10 +165,21 @@ class ProcessTree:
             if (
                 environment.get(layout.ENV_TOKEN) == self._token
                 and environment.get(layout.ENV_SCOPE) == self._scope
+                and not self._is_older(row)
+                and self._is_this_users(pid)
             ):
                 self._add(row)
             else:
                 self._strangers.add(row.identity)
+
+    def _is_older(self, row: ProcessRow) -> bool:
+        """Than the attempt: then its environment says nothing."""
+        return self._keeper is not None and row.start < self._keeper.start
+
+    def _is_this_users(self, pid: int) -> bool:
+        """Root reads everybody's environment; unknown where a system has no numbers for users."""
+        theirs, mine = self._system.user_id(pid), self._system.user_id(os.getpid())
+        return None in (theirs, mine) or theirs == mine
 
     def _sample(
         self, rows: Mapping[int, ProcessRow], slots: Mapping[int, SlotReading]
