@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @policy_options
 @click.option("-d", "--detach", is_flag=True, help="Return once launched; survives logout.")
+@click.option(
+    "--until-first-step",
+    is_flag=True,
+    help="With -d: return when a step was made; most hangs come before it.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
-def run(detach: bool, command: tuple[str, ...], **flags: Any) -> None:
+def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags: Any) -> None:
     """Start COMMAND as a child, watch it, and bring it to its end.
 
     On a hang: stack dumps of every process, then the whole tree is stopped, then a restart from
@@ -28,6 +33,8 @@ def run(detach: bool, command: tuple[str, ...], **flags: Any) -> None:
     from watchdog_train.supervisor.command import check_command
     from watchdog_train.supervisor.start import start_run
 
+    if until_first_step and not detach:
+        raise click.UsageError("--until-first-step goes with -d")
     loaded = policy_from(flags)
     refuse_unknown(loaded.policy)
     if loaded.policy.evidence.rules_dirs:  # 60 ms that nobody else pays
@@ -36,7 +43,7 @@ def run(detach: bool, command: tuple[str, ...], **flags: Any) -> None:
         load_rules(loaded.policy.evidence.rules_dirs)
     check_command(command)
     if detach:
-        _detached(loaded.policy, command)
+        _detached(loaded.policy, command, until_first_step=until_first_step)
     for source in loaded.sources:
         click.echo(f"wtrain: settings from {source}", err=True)
     session = start_run(loaded.policy, command, available(), foreground=True)
@@ -44,17 +51,15 @@ def run(detach: bool, command: tuple[str, ...], **flags: Any) -> None:
     sys.exit(session.exit_code)
 
 
-def _detached(policy: Policy, command: tuple[str, ...]) -> None:
+def _detached(policy: Policy, command: tuple[str, ...], *, until_first_step: bool) -> None:
     from watchdog_train.remedies.catalogue import available
     from watchdog_train.supervisor.detach import Report, Reporter, in_background
     from watchdog_train.supervisor.start import start_run
 
     def launched(session: RunSession) -> Report:
-        run_id = session.directory.run_id
-        return Report(
-            code=0,
-            words=f"{run_id}\n{session.directory.path}\nwtrain status {run_id} | wtrain logs -f",
-        )
+        run_id, path = session.directory.run_id, str(session.directory.path)
+        lines = (run_id, path, f"wtrain status {run_id} | wtrain attach {run_id}")
+        return Report(code=0, words="\n".join(lines), run_dir=path)
 
     def supervise(report: Reporter) -> int:
         session = start_run(
@@ -69,4 +74,11 @@ def _detached(policy: Policy, command: tuple[str, ...]) -> None:
         session.close_with_words()
         return session.exit_code
 
-    in_background(supervise)
+    report = in_background(supervise)
+    click.echo(report.words, err=report.code != 0)
+    if until_first_step and report.run_dir is not None:
+        from watchdog_train.cli.attach import until_first_step as stay
+        from watchdog_train.store.resolve import resolve
+
+        sys.exit(stay(resolve(report.run_dir)))
+    sys.exit(report.code)

@@ -23,13 +23,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     words: str
     """For stdout when launched, for stderr when refused."""
+    run_dir: str | None = None
+    """Only when launched."""
 
 
 Reporter = Callable[[Report], None]
 
 
-def in_background(supervise: Callable[[Reporter], int]) -> NoReturn:
-    """Run `supervise` in a daemon; exit as soon as it has reported, with the code it names.
+def in_background(supervise: Callable[[Reporter], int]) -> Report:
+    """Run `supervise` in a daemon, and return what it reports.
 
     Raises:
         WtrainError: the platform cannot detach.
@@ -47,11 +49,8 @@ def in_background(supervise: Callable[[Reporter], int]) -> NoReturn:
         _become_daemon(supervise, write_fd)
     os.close(write_fd)
     os.waitpid(pid, 0)
-    report = _wait_for_report(read_fd)
-    stream = sys.stdout if report.code == 0 else sys.stderr
-    stream.write(report.words + "\n")
-    stream.flush()
-    sys.exit(report.code)
+    with open(read_fd, "rb"):
+        return _wait_for_report(read_fd)
 
 
 def _wait_for_report(read_fd: int) -> Report:

@@ -38,14 +38,26 @@ class Display:
 
         Args:
             streams: by stream: output, or stdout and stderr.
-            from_end: only what is still to come.
+            from_end: only what is still to come in the files that are there.
         """
         for tail, _ in self._tails:
             tail.close()
         self._tails = [
-            (Tail(path, from_end=from_end), self._stderr if name == "stderr" else self._stdout)
+            (Tail(path, from_end=from_end and path.exists()), self._outlet_of(name))
             for name, path in streams.items()
         ]
+
+    def show(self, stream: str, data: bytes) -> None:
+        """What a stream of the training had before it was followed."""
+        self._outlet_of(stream).put(data)
+
+    def _outlet_of(self, stream: str) -> Outlet:
+        return self._stderr if stream == "stderr" else self._stdout
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody reads what is shown any more."""
+        return self._stdout.is_dead or self._stderr.is_dead
 
     def pump(self) -> bool:
         """Pass on what is new, as much as the terminal takes; whether there was anything."""

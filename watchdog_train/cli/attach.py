@@ -1,0 +1,184 @@
+"""`wtrain attach`: see a run as if it were in this terminal; leaving it harms nothing.
+
+Must not signal, stop or ask anything of the run: Ctrl-C here is of this command alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
+
+if TYPE_CHECKING:
+    from watchdog_train.core.events import AnyEvent
+    from watchdog_train.core.state import State
+    from watchdog_train.store.run_paths import RunDirectory
+
+POLL_S = 0.1
+STATUS_EVERY_S = 2.0
+LAST_LINES = 20
+DRAIN_S = 2.0
+EXIT_NOBODY_WATCHES = 4
+"""As of `wtrain status`: the supervisor is dead, the training may live on."""
+STREAMS = ("output", "stdout", "stderr")
+
+Until = Callable[["AnyEvent"], bool]
+
+
+@click.command(short_help="See a run as if it were in this terminal.")
+@run_argument
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=LAST_LINES,
+    help="Begin with the last N lines of what it wrote.",
+)
+@runs_dir_option
+def attach(run_ref: str | None, lines: int, runs_dir: Path | None) -> None:
+    """Show what RUN writes and what wtrain says of it, until it ends; nothing is sent to it.
+
+    Ctrl-C detaches, and the training goes on. The exit code is the run's own when it ends, 0 when
+    you leave before, 4 when nobody watches over it any more.
+    """
+    from watchdog_train.store.resolve import resolve
+
+    sys.exit(Attached(resolve(run_ref, runs_dir)).follow(lines))
+
+
+def until_first_step(run: RunDirectory) -> int:
+    """Stay until the run has made a step, or cannot tell of any; the exit code.
+
+    For `wtrain run -d --until-first-step`: most hangs come before it, and then nobody sleeps.
+    """
+    from watchdog_train.core.events import FirstStep, Noticed
+
+    def is_enough(event: AnyEvent) -> bool:
+        return isinstance(event, FirstStep) or (
+            isinstance(event, Noticed) and event.kind == "no-heartbeat"
+        )
+
+    return Attached(run).follow(0, is_enough)
+
+
+class Attached:
+    """One look at a run that lasts."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        from watchdog_train.cli.watching import EventWatch
+        from watchdog_train.supervisor.display import Display
+
+        self._run = run
+        self._watch = EventWatch(run)
+        self._display = Display()
+        self._shown = 0
+        self._status_at = 0.0
+
+    def follow(self, lines: int, until: Until | None = None) -> int:
+        """Show it until it ends, `until` says so, nobody watches it, or Ctrl-C; an exit code."""
+        self._watch.new()
+        if not self._watch.state.finished:
+            self._say("attached", "Ctrl-C detaches, the training goes on")
+        self._begin(lines)
+        try:
+            while not self._watch.state.finished:
+                if self._tell(until):
+                    return 0
+                if self._watch.lost:
+                    self._say("nobody watches over it any more", self._adopt())
+                    return EXIT_NOBODY_WATCHES
+                self._display.pump()
+                self._show_status()
+                if self._display.is_left:
+                    return 0
+                time.sleep(POLL_S)
+            self._display.drain(time.monotonic() + DRAIN_S)
+            return self._ended()
+        except KeyboardInterrupt:
+            self._display.key_pressed()
+            self._say("detached, it goes on", f"wtrain attach {self._run.run_id}")
+            return 0
+        finally:
+            self._display.drain(time.monotonic() + DRAIN_S)
+            self._display.close()
+
+    def _say(self, what: str, then: str) -> None:
+        self._display.say(f"wtrain: {self._run.run_id}: {what}; {then}")
+
+    def _adopt(self) -> str:
+        return f"wtrain adopt {self._run.run_id}"
+
+    def _begin(self, lines: int) -> None:
+        """The last lines of the newest attempt, and from there what is new."""
+        from watchdog_train.cli.log_files import streams_of, tail
+
+        attempt = self._watch.state.attempt
+        if attempt is None:
+            return
+        folder = self._run.attempt(attempt.attempt)
+        for stream in streams_of(folder):
+            self._display.show(stream.name, tail(stream.path, lines))
+        self._show(attempt.attempt, from_end=True)
+
+    def _show(self, number: int, *, from_end: bool) -> None:
+        self._shown = number
+        folder = self._run.attempt(number)
+        streams = {name: folder / f"{name}.log" for name in STREAMS}
+        self._display.follow(streams, from_end=from_end)
+        if from_end:
+            self._display.pump()
+
+    def _tell(self, until: Until | None) -> bool:
+        """Say what happened; whether the awaited event is among it."""
+        from watchdog_train.report.narrative import narrate
+
+        for event, state in self._watch.new():
+            attempt = state.attempt
+            if attempt is not None and attempt.attempt != self._shown:
+                self._display.pump()
+                self._show(attempt.attempt, from_end=False)
+            for line in narrate(event, state):
+                self._display.say(line)
+            if until is not None and until(event):
+                return True
+        return False
+
+    def _show_status(self) -> None:
+        if not self._display.has_status_line:
+            return
+        now = time.monotonic()
+        if now - self._status_at >= STATUS_EVERY_S:
+            self._status_at = now
+            self._display.show_status(_status(self._run, self._watch.state))
+
+    def _ended(self) -> int:
+        from watchdog_train.remedies.catalogue import script_lines
+        from watchdog_train.report.facts import framework
+        from watchdog_train.report.summary import closing_lines
+
+        state = self._watch.state
+        report = self._run.path / "report.html"
+        known = str(report) if report.is_file() else None
+        for line in closing_lines(state, script_lines(framework(state)), report=known):
+            self._display.say(line)
+        return EXIT_RETRY_ELSEWHERE if state.exit_code is None else state.exit_code
+
+
+def _status(run: RunDirectory, state: State) -> str | None:
+    """The line at the bottom: progress as the slots tell it now."""
+    from watchdog_train.cli.reading import RunReading, look
+    from watchdog_train.report.status_json import progress_now
+    from watchdog_train.report.summary import PREFIX, progress_line
+
+    if state.state != "running":
+        return None
+    live = look(RunReading(run=run, events=(), state=state, problems=()))
+    line = progress_line(progress_now(state, live))
+    return f"{PREFIX}{line}" if line is not None else None
