@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
@@ -44,6 +47,19 @@ def wait_until(
 def bin_path(name: str) -> Path:
     """A command installed beside the Python that runs the tests."""
     return Path(sys.executable).parent / name
+
+
+def interpreter(version: str) -> str:
+    """A Python of this version, or the test is skipped; a version manager's shim may be empty."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [str(path) for path in sorted(versions.glob(f"{version}.*/bin/python"))]
+    if not found and (path := shutil.which(f"python{version}")) is not None:
+        found = [path]
+    for python in found:
+        done = subprocess.run([python, "-c", ""], capture_output=True, check=False, timeout=30)
+        if done.returncode == 0:
+            return python
+    pytest.skip(f"no Python {version} here")
 
 
 def is_alive(pid: int) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.client_runs import Training
 from tests.processes.collecting import collect_tree, fake_pyspy, request_for, state_of
-from tests.support import wait_until
+from tests.support import interpreter, wait_until
 from watchdog_train.cli.dump import slot_dir_of
 from watchdog_train.client import layout
 from watchdog_train.evidence import pyspy
@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc"),
 ]
 
-PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 is_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 
 WATCHED = """
@@ -264,11 +263,8 @@ def test_a_process_in_another_pid_namespace_is_read(tmp_path, started):
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
 def test_every_python_is_read(tmp_path, started, version):
     """By py-spy, with line numbers."""
-    found = sorted(PYENV.glob(f"{version}.*/bin/python"))
-    if not found:
-        pytest.skip(f"no Python {version} here")
     code = "import time\ndef waits():\n    time.sleep(600)\nprint('ready', flush=True)\nwaits()"
-    process = started([str(found[0]), "-c", code])
+    process = started([interpreter(version), "-c", code])
     assert process.stdout.readline() == "ready\n"
     assert collect_tree(tmp_path, process.pid).captured == 1
     frames = [frame for frame in of(tmp_path).main.frames if not frame.native]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,22 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.client_runs import INJECT, PACKAGE, Training, plain_environment, run_script
-from tests.support import wait_until
+from tests.support import interpreter, wait_until
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_note, read_slots
 
 pytestmark = pytest.mark.processes
-
-PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-
-
-def interpreter(version: str) -> str:
-    """A Python of this version, or the test is skipped."""
-    found = sorted(PYENV.glob(f"{version}.*/bin/python"))
-    path = str(found[0]) if found else shutil.which(f"python{version}")
-    if path is None:
-        pytest.skip(f"no Python {version} here")
-    return path
 
 
 @pytest.fixture

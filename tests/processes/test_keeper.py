@@ -23,8 +23,9 @@ from tests.processes.keeping import (
     wait_gone,
     write_orders,
 )
-from tests.support import is_alive, wait_until
+from tests.support import interpreter, is_alive, wait_until
 from watchdog_train.keeper.records import Record
+from watchdog_train.store.run_paths import TIMES_SUFFIX
 
 pytestmark = pytest.mark.processes
 
@@ -103,6 +104,18 @@ def test_large_output_keeps_the_newest_within_the_cap(tmp_path: Path) -> None:
     numbers = [int(line) for line in kept.splitlines()]
     assert numbers == list(range(lines - len(numbers), lines))
     assert record(tmp_path, "exit.json")["dropped_bytes"] == 0
+
+
+def test_times_tell_when_what_was_written(tmp_path: Path) -> None:
+    """The first write of a file is told with size 0, of the older half, too; ours is the name."""
+    program = "import sys\nfor n in range(200): sys.stdout.write('x' * 999 + chr(10))"
+    before = int(time.time())
+    assert keep(tmp_path, [PYTHON, "-c", program], cap_bytes=200_000) == 0
+    for name in ("output.log", "output.log.1"):
+        (line,) = (tmp_path / f"{name}{TIMES_SUFFIX}").read_text().splitlines()
+        when, size = map(int, line.split())
+        assert before <= when <= time.time()
+        assert size == 0
 
 
 def test_exit_is_written_while_grandchildren_hold_the_pipe(tmp_path: Path) -> None:
@@ -335,9 +348,7 @@ def test_record_that_cannot_be_published_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["3.10", "3.11", "3.12", "3.13"])
 def test_keeper_runs_on_every_python(tmp_path: Path, name: str) -> None:
     """With nothing but the standard library of each Python that we support, wherever it is."""
-    python = shutil.which(f"python{name}")
-    if python is None or not _starts(python):
-        pytest.skip(f"no Python {name} here")
+    python = interpreter(name)
     process = subprocess.run(
         [python, *keeper_argv(write_orders(tmp_path, ["sh", "-c", "echo x; exit 4"]))[1:]],
         capture_output=True,
@@ -446,12 +457,6 @@ def test_keeper_is_small_and_idle(tmp_path: Path) -> None:
         assert resident_kib < 13 * 1024
         (tmp_path / "gate").write_text("\n")
         process.wait(15)
-
-
-def _starts(python: str) -> bool:
-    """A shim of a version manager may be there without its Python."""
-    done = subprocess.run([python, "-c", ""], capture_output=True, check=False, timeout=30)
-    return done.returncode == 0
 
 
 def _parent(pid: int) -> int:

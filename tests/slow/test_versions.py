@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.test_client_stub import interpreter
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, interpreter
 from watchdog_train.client.libraries import HOOKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]

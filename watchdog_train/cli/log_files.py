@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Literal
 
 from watchdog_train.report import words
-from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.store.run_paths import TIMES_SUFFIX, RunDirectory
 
 BLOCK_BYTES = 1 << 16
 MAX_TAIL_BYTES = 64 << 20
+TIMES_BYTES = 16 << 20
 ATTEMPTS_LISTED = 100_000
 _ATTEMPT = re.compile(r"[0-9]{4,9}")
 # Everything a terminal obeys but colours, tabs, line ends and the \r of progress bars.
@@ -94,6 +95,32 @@ def whole(path: Path) -> Iterator[bytes]:
         with contextlib.suppress(OSError), part.open("rb") as file:
             while block := file.read(BLOCK_BYTES):
                 yield block
+
+
+def since_moment(path: Path, at: float) -> Iterator[bytes]:
+    """What a stream got from a moment on (Unix seconds), and up to ten seconds before it."""
+    for part in _parts(path):
+        if modified_at(part) < at:
+            continue
+        with contextlib.suppress(OSError), part.open("rb") as file:
+            file.seek(_offset_at(part, at))
+            while block := file.read(BLOCK_BYTES):
+                yield block
+
+
+def _offset_at(part: Path, at: float) -> int:
+    """Where the keeper was at that moment; 0 where it does not tell."""
+    offset = 0
+    with (
+        contextlib.suppress(OSError),
+        part.with_name(f"{part.name}{TIMES_SUFFIX}").open("rb") as file,
+    ):
+        for line in file.read(TIMES_BYTES).splitlines():
+            when, _, size = line.partition(b" ")
+            if not when.isdigit() or not size.isdigit() or int(when) > at:
+                break
+            offset = int(size)
+    return offset
 
 
 def tail(path: Path, lines: int) -> bytes:

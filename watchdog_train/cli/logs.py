@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +21,7 @@ from watchdog_train.cli.log_files import (
     has_rank_files,
     rank_streams_of,
     safe_for_terminal,
+    since_moment,
     streams_of,
     tail,
     whole,
@@ -44,6 +46,11 @@ LAST_EVENT_BYTES = 64 << 10
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only what this rank has written.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Only this attempt, 1 is the first.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only what was written from then on: 10m ago, 23:10, or 2026-11-21T23:10.",
+)
 @click.option("--previous", is_flag=True, help="Only the attempt before the newest.")
 @runs_dir_option
 def logs(
@@ -53,13 +60,14 @@ def logs(
     lines: int | None,
     rank: int | None,
     attempt: int | None,
+    since: str | None,
     previous: bool,
     runs_dir: Path | None,
 ) -> None:
     """Show what the training wrote, its stdout on stdout and its stderr on stderr.
 
     A terminal gets it without the control sequences that could change the terminal; a pipe or a
-    file gets the bytes as they are.
+    file gets the bytes as they are. --since begins up to ten seconds before the moment.
     """
     run = resolve(run_ref, runs_dir)
     if run_ref is None:
@@ -68,11 +76,19 @@ def logs(
         raise click.UsageError("--attempt and --previous exclude each other")
     if follow and (attempt is not None or previous):
         raise click.UsageError("-f follows the newest attempt; --attempt and --previous do not fit")
+    if since is not None and lines is not None:
+        raise click.UsageError("--since and -n exclude each other")
+    moment = None if since is None else moment_of(since)
     chosen = _chosen(run, attempt, previous=previous)
     out = _Out(rank)
     try:
         if follow:
-            _follow(run, out, FOLLOW_LINES if lines is None else lines)
+            if moment is not None:
+                _show_since(run, chosen, out, moment)
+            default = FOLLOW_LINES if moment is None else 0
+            _follow(run, out, default if lines is None else lines)
+        elif moment is not None:
+            _show_since(run, chosen, out, moment)
         else:
             _show(run, chosen, out, lines)
     except KeyboardInterrupt:
@@ -101,6 +117,27 @@ def _chosen(run: RunDirectory, attempt: int | None, *, previous: bool) -> tuple[
             reference="logs-attempt-unknown",
         )
     return (attempt,)
+
+
+def moment_of(text: str) -> float:
+    """Unix seconds of so long ago, of a time of the last 24 hours, or of a date and time."""
+    import datetime as dt
+
+    from watchdog_train.config.schema import BadValueError, parse_duration
+
+    try:
+        return time.time() - parse_duration(text)
+    except BadValueError:
+        pass
+    now = dt.datetime.now()  # noqa: DTZ005 - what a person types is local time
+    with suppress(ValueError):
+        then = dt.datetime.combine(now, dt.time.fromisoformat(text))
+        return (then if then <= now else then - dt.timedelta(days=1)).timestamp()
+    with suppress(ValueError):
+        return dt.datetime.fromisoformat(text).timestamp()
+    raise click.BadParameter(
+        f"'{text[:40]}' is no time; write 10m, 23:10 or 2026-11-21T23:10", param_hint="--since"
+    )
 
 
 def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int) -> None:
@@ -194,6 +231,13 @@ def _show(run: RunDirectory, chosen: Iterable[int], out: _Out, lines: int | None
         found += [(stream, tail(stream.path, left)) for stream in sources]
     for stream, data in reversed(found):
         out.write(data, stream)
+
+
+def _show_since(run: RunDirectory, chosen: Iterable[int], out: _Out, moment: float) -> None:
+    for number in chosen:
+        for stream in _sources(run, number, out.rank):
+            for block in since_moment(stream.path, moment):
+                out.write(block, stream)
 
 
 def _followed(run: RunDirectory, number: int, rank: int | None) -> tuple[LogStream, ...]:

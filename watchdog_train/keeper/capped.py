@@ -6,17 +6,26 @@ It must never raise: a disk that refuses is an answer.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
+
+TIMES = ".times"
+TIMES_EVERY_S = 10.0
+TIMES_CAP_BYTES = 8 * 1024 * 1024  # a month of output without a pause of ten seconds
 
 
 class CappedFile:
-    """Appended to; when half of its cap is full that half is renamed to `.1`."""
+    """Appended to; when half of its cap is full that half is renamed to `.1`.
+
+    Beside it `.times` tells when what was written: lines of Unix seconds and the size until then.
+    """
 
     def __init__(self, path: str, cap_bytes: int) -> None:
         self.path = path
         self.half_bytes = max(cap_bytes // 2, 1)
         self._fd = -1
         self._size_bytes = 0
+        self._timed_at = -TIMES_EVERY_S
 
     def append(self, data: bytes) -> int:
         """How many bytes the file took; -1 when it refused."""
@@ -24,8 +33,10 @@ class CappedFile:
             if self._fd >= 0 and self._size_bytes + len(data) > self.half_bytes:
                 self.close()
                 os.replace(self.path, self.path + ".1")
+                self._rotate_times()
             if self._fd < 0:
                 self._open()
+            self._note_time()
             written = os.write(self._fd, data[: self.half_bytes])
         except OSError:
             self.close()
@@ -43,6 +54,26 @@ class CappedFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with suppress(OSError):
+                os.close(fd)
+
+    def _rotate_times(self) -> None:
+        self._timed_at = -TIMES_EVERY_S
+        with suppress(OSError):
+            os.replace(self.path + TIMES, self.path + ".1" + TIMES)
+
+    def _note_time(self) -> None:
+        """Only a convenience for readers: what the disk refuses of it is not missed."""
+        now = time.monotonic()
+        if now - self._timed_at < TIMES_EVERY_S:
+            return
+        self._timed_at = now
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        with suppress(OSError):
+            fd = os.open(self.path + TIMES, flags, 0o600)
+            try:
+                if os.fstat(fd).st_size < TIMES_CAP_BYTES:
+                    os.write(fd, b"%d %d\n" % (time.time(), self._size_bytes))
+            finally:
                 os.close(fd)
 
     def _open(self) -> None:

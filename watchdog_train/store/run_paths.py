@@ -15,6 +15,8 @@ from watchdog_train.store.places import private_runtime_directory
 
 RUNS_DIR = "wtrain-runs"
 LATEST = "latest"
+TIMES_SUFFIX = ".times"
+"""Beside a captured stream: when the keeper had written how much of it."""
 _RUN_ID = re.compile(r"(?P<name>.+)-(?P<stamp>\d{8}-\d{6})-(?P<tail>[0-9a-f]{4})")
 _RUNS_LISTED = 100_000
 

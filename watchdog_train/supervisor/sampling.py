@@ -21,6 +21,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.store.last_words import LastWords
+from watchdog_train.store.run_paths import TIMES_SUFFIX
 from watchdog_train.store.slots import read_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.departures import Departures
@@ -232,6 +233,6 @@ def _log_bytes(attempt_dir: Path) -> int:
     total = 0
     with suppress(OSError), os.scandir(attempt_dir) as entries:
         for entry in entries:
-            if ".log" in entry.name:
+            if ".log" in entry.name and not entry.name.endswith(TIMES_SUFFIX):
                 total += entry.stat().st_size
     return total

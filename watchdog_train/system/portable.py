@@ -20,7 +20,10 @@ from watchdog_train.system.places import private_directory
 from watchdog_train.system.protocol import ExitWatch, SignalResult
 
 FULL_LOOK_EVERY = 10
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK") if sys.platform != "win32" else 100
+if sys.platform == "win32":
+    CLOCK_TICKS = 100
+else:
+    CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 REFUSED = (psutil.Error, OSError, NotImplementedError, SystemError)
 """What psutil raises for a process that is gone, not ours to see, or half ended."""
 STATES = {
