@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
+import signal
 import struct
 from pathlib import Path
 
@@ -158,6 +160,36 @@ def test_the_control_page_counts_and_remembers(tmp_path: Path) -> None:
         assert words[layout.C_SAVE_BASE] == 2
     assert path.stat().st_size == layout.CONTROL_BYTES
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_control_page_that_is_cut_short_is_mended(tmp_path: Path) -> None:
+    """Behind the end of its file a mapping is a SIGBUS: the supervisor would die of a request."""
+    path = tmp_path / "control"
+    with ControlPage.create(path) as page:
+        assert page.request_save() == 1
+        os.truncate(path, 0)
+        assert page.request_save() == 2
+        assert page.stop_request == 0
+        os.truncate(path, 100)
+        page.begin_attempt()
+    with ControlPage.open(path) as again:
+        assert again.save_request == 2
+
+
+def test_a_control_page_that_cannot_be_mended_counts_on(tmp_path: Path) -> None:
+    """Memory is full: nobody hears the requests, and the supervisor lives."""
+    path = tmp_path / "control"
+    with ControlPage.create(path) as page:
+        os.truncate(path, 0)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+        try:
+            assert [page.request_stop(), page.request_stop()] == [1, 2]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, ignored)
+        assert page.stop_request == 2
 
 
 def test_a_foreign_control_page_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -23,9 +24,20 @@ _REQUESTS = (
 class ControlPage:
     """The supervisor's end of the control page; use `create` or `open`."""
 
-    def __init__(self, mapping: mmap.mmap) -> None:
-        self._mapping = mapping
-        self._words = memoryview(mapping).cast("Q")
+    def __init__(self, descriptor: int) -> None:
+        """Map an open page, which is ours from now on.
+
+        Raises:
+            OSError: it cannot be mapped; the descriptor is closed then.
+        """
+        try:
+            self._mapping = mmap.mmap(descriptor, layout.CONTROL_BYTES)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        self._words = memoryview(self._mapping).cast("Q")
+        self._kept = bytes(self._mapping)
 
     @classmethod
     def create(cls, path: Path) -> ControlPage:
@@ -43,14 +55,12 @@ class ControlPage:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _safe_flags()
         temporary = path.with_name(f"{path.name}.{os.getpid()}")
         descriptor = os.open(temporary, flags, 0o600)
-        try:
-            # Real zeros: a hole in a sparse file is a SIGBUS in the training on a full disk.
-            if os.write(descriptor, bytes(layout.CONTROL_BYTES)) != layout.CONTROL_BYTES:
-                raise OSError(f"no room for {path}")
-            page = cls(mmap.mmap(descriptor, layout.CONTROL_BYTES))
-        finally:
+        # Real zeros: a hole in a sparse file is a SIGBUS in the training on a full disk.
+        if os.write(descriptor, bytes(layout.CONTROL_BYTES)) != layout.CONTROL_BYTES:
             os.close(descriptor)
-        page._words[layout.C_MAGIC] = layout.MAGIC
+            raise OSError(f"no room for {path}")
+        page = cls(descriptor)
+        page._store(layout.C_MAGIC, layout.MAGIC)
         os.replace(temporary, path)
         return page
 
@@ -64,12 +74,10 @@ class ControlPage:
             OSError: it cannot be opened.
         """
         descriptor = os.open(path, os.O_RDWR | _safe_flags())
-        try:
-            if os.fstat(descriptor).st_size != layout.CONTROL_BYTES:
-                raise ValueError(f"{path} is not a control page")
-            page = cls(mmap.mmap(descriptor, layout.CONTROL_BYTES))
-        finally:
+        if os.fstat(descriptor).st_size != layout.CONTROL_BYTES:
             os.close(descriptor)
+            raise ValueError(f"{path} is not a control page")
+        page = cls(descriptor)
         if page._words[layout.C_MAGIC] != layout.MAGIC:
             page.close()
             raise ValueError(f"{path} is not a control page of version {layout.VERSION}")
@@ -78,17 +86,17 @@ class ControlPage:
     @property
     def save_request(self) -> int:
         """Number of the newest request to save, 0 before the first."""
-        return self._words[layout.C_SAVE_REQUEST]
+        return self._load(layout.C_SAVE_REQUEST)
 
     @property
     def stop_request(self) -> int:
         """Number of the newest request to save and end."""
-        return self._words[layout.C_STOP_REQUEST]
+        return self._load(layout.C_STOP_REQUEST)
 
     @property
     def dump_request(self) -> int:
         """Number of the newest request for stacks."""
-        return self._words[layout.C_DUMP_REQUEST]
+        return self._load(layout.C_DUMP_REQUEST)
 
     def request_save(self) -> int:
         """Ask for a save; gives the number that W_SAVE_ANSWERED will show."""
@@ -105,12 +113,13 @@ class ControlPage:
     def begin_attempt(self) -> None:
         """Before a launch: requests made so far were for the attempts before."""
         for request, base in _REQUESTS:
-            self._words[base] = self._words[request]
+            self._store(base, self._load(request))
 
     def close(self) -> None:
         """Unmap; the file stays for the training."""
         self._words.release()
         self._mapping.close()
+        os.close(self._descriptor)
 
     def __enter__(self) -> ControlPage:  # noqa: PYI034 - typing.Self is 3.11
         return self
@@ -124,9 +133,36 @@ class ControlPage:
         self.close()
 
     def _next(self, word: int) -> int:
-        number = self._words[word] + 1
-        self._words[word] = number
+        number = self._load(word) + 1
+        self._store(word, number)
         return number
+
+    def _load(self, word: int) -> int:
+        if self._is_whole():
+            return self._words[word]
+        return memoryview(self._kept).cast("Q")[word]
+
+    def _store(self, word: int, number: int) -> None:
+        if self._is_whole():
+            self._words[word] = number
+            self._kept = bytes(self._mapping)
+        else:
+            kept = bytearray(self._kept)
+            memoryview(kept).cast("Q")[word] = number
+            self._kept = bytes(kept)
+
+    def _is_whole(self) -> bool:
+        """Mend a page that somebody has cut short: behind the end a mapping is a SIGBUS for us.
+
+        Where memory is so full that it cannot be mended, the training hears of nothing any more,
+        and whoever waits for its answer goes on without.
+        """
+        with suppress(OSError):
+            if os.fstat(self._descriptor).st_size < layout.CONTROL_BYTES:
+                os.lseek(self._descriptor, 0, os.SEEK_SET)
+                os.write(self._descriptor, self._kept)
+            return os.fstat(self._descriptor).st_size >= layout.CONTROL_BYTES
+        return False
 
 
 def _safe_flags() -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.store.log_reading import SPILL_FILE, read_spill
+from watchdog_train.store.places import release_runtime_directory
 
 _FLAGS = (
     os.O_WRONLY
@@ -78,7 +79,6 @@ class Spill:
             self._seq = 0
 
     def remove_place(self) -> None:
-        """Remove the directory if nothing is left in it."""
+        """Remove the directory if nothing is left in it, and the one above if it was the last."""
         if self._directory is not None:
-            with contextlib.suppress(OSError):
-                self._directory.rmdir()
+            release_runtime_directory(self._directory, with_content=False)

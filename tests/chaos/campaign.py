@@ -1,0 +1,147 @@
+"""Runs the cases of a campaign side by side, each in a process and a world of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.chaos import isolation, plan, trainings
+from tests.chaos.case import CASE_S
+from tests.chaos.results import Result
+from tests.support import REPOSITORY, scenario_environment
+
+MARGIN_S = 150.0
+"""Beyond the case's own limit: bystanders, checks, a machine that is busy."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which cases, and how many of them."""
+
+    seed: int
+    minutes: float | None
+    most: int | None
+    only: int | None
+    jobs: int
+    shapes: Collection[str]
+    faults: Collection[str]
+    folder: Path
+    """To work in; what failed stays there."""
+
+
+class Campaign:
+    """One campaign; `tell` hears of every case as it ends."""
+
+    def __init__(self, options: Options, tell: Callable[[Result], None]) -> None:
+        self._options = options
+        self._tell = tell
+        self._isolated = isolation.prefix() is not None
+        self._lock = threading.Lock()
+        self._baselines: dict[str, str] = {}
+        self._baseline_locks = {name: threading.Lock() for name in trainings.SHAPES}
+        self._specs = self._draw()
+        self.skipped: dict[str, int] = {}
+        """Cases that could not be tried, by the reason."""
+        self.results: list[Result] = []
+        self.problem: str | None = None
+        """Why the campaign had to end early: not even an undisturbed training runs here."""
+
+    def run(self) -> list[Result]:
+        """All results, in the order of their ends."""
+        threads = [threading.Thread(target=self._work) for _ in range(self._options.jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self.results
+
+    def _draw(self) -> Iterator[plan.CaseSpec]:
+        options = self._options
+        until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+        number = drawn = 0
+        while options.most is None or drawn < options.most:
+            number = options.only if options.only is not None else number + 1
+            if until is not None and time.monotonic() >= until:
+                return
+            found = plan.case(
+                options.seed, number, options.shapes, options.faults, isolated=self._isolated
+            )
+            if isinstance(found, plan.CaseSpec):
+                drawn += 1
+                yield found
+            else:
+                self.skipped[found] = self.skipped.get(found, 0) + 1
+            if options.only is not None:
+                return
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                spec = next(self._specs, None) if self.problem is None else None
+            if spec is None:
+                return
+            try:
+                result = self._run(spec)
+            except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+                with self._lock:
+                    self.problem = f"the campaign cannot go on: {error}"
+                return
+            with self._lock:
+                self.results.append(result)
+                self._tell(result)
+
+    def _run(self, spec: plan.CaseSpec) -> Result:
+        folder = self._options.folder / f"{spec.seed}-{spec.number:04d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        spec = replace(spec, checksum=self._baseline(spec.shape))
+        told = self._in_process(spec, folder)
+        result = Result.of(spec, told)
+        if result.outcome != "failed":
+            shutil.rmtree(folder, ignore_errors=True)
+        return result
+
+    def _in_process(self, spec: plan.CaseSpec, folder: Path) -> dict[str, object]:
+        case, answer, said = folder / "case.json", folder / "answer.json", folder / "said.txt"
+        case.write_text(json.dumps(spec.to_json()), encoding="utf-8")
+        work = [str(case), str(folder / "work"), str(answer)]
+        argv, env = isolation.command([sys.executable, "-m", "tests.chaos.run_case", *work])
+        with said.open("wb") as output:
+            process = subprocess.Popen(
+                argv,
+                cwd=REPOSITORY,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            try:
+                process.wait(CASE_S + MARGIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+        try:
+            told = json.loads(answer.read_text("utf-8"))
+        except (OSError, ValueError):
+            words = said.read_text("utf-8", "replace")[-3000:]
+            return {"outcome": "failed", "problems": [f"the case gave no answer: {words}"]}
+        assert isinstance(told, dict)
+        return told
+
+    def _baseline(self, name: str) -> str:
+        name = trainings.SHAPES[name].same_as or name
+        with self._baseline_locks[name]:
+            if name not in self._baselines:
+                folder = self._options.folder / f"baseline-{name}"
+                env = scenario_environment(folder)
+                self._baselines[name] = trainings.baseline(trainings.SHAPES[name], folder, env)
+                shutil.rmtree(folder, ignore_errors=True)
+            return self._baselines[name]

@@ -1,0 +1,180 @@
+"""What must be true at the end of every case, whatever the fault was."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.chaos import isolation
+from tests.chaos.case import Case
+from tests.support import MARKER, is_alive, of_type, run_wtrain
+from watchdog_train.core.evolve import replay
+from watchdog_train.errors import WtrainError
+from watchdog_train.store.lock import is_held
+from watchdog_train.store.log_reading import read_events
+
+RESTARTS_MOST = 5
+_OUR_FRAME = re.compile(r'File ".*/watchdog_train/(?!client/)')
+
+
+def after_run(case: Case, code: int, checksum: str) -> list[str]:
+    """Problems of the run itself, while the bystanders still live."""
+    problems = [*_exit(case, code), *_log(case, code), *_words(case)]
+    problems += _training(case, code, checksum)
+    assert case.crowd is not None
+    problems += case.crowd.harm()
+    return problems
+
+
+def after_all(case: Case, memory_before: frozenset[str]) -> list[str]:
+    """Problems of what is left, when nobody of the case should be there any more."""
+    problems = []
+    if any("last word" in note for note in case.notes):
+        _clean(case)
+    left = _processes()
+    if left:
+        problems.append(f"processes are left: {left}")
+    if isolation.is_isolated():
+        names = sorted(shared_memory() - memory_before)
+        if names:
+            problems.append(f"shared memory is left: {names}")
+    home = case.cwd / ".home"
+    folders = sorted(str(path.relative_to(home)) for path in (home / "runtime").rglob("*"))
+    if folders:
+        problems.append(f"private folders are left: {folders[:12]}")
+    entries = sorted(path.name for path in (home / "state").rglob("runs/*.json"))
+    if entries:
+        problems.append(f"still listed as live: {entries}")
+    run_dir = case.run_dir
+    if run_dir is not None:
+        if is_held(run_dir / "lock"):
+            problems.append("the lock of the run is still held")
+        if (run_dir / "lock.json").exists():
+            problems.append("the lock still names a holder")
+    return problems
+
+
+def shared_memory() -> frozenset[str]:
+    """Names in /dev/shm."""
+    return frozenset(os.listdir("/dev/shm"))
+
+
+def _clean(case: Case) -> None:
+    """A supervisor that was killed after its last word leaves its folders to `wtrain clean`."""
+    for path in (case.cwd / ".home").rglob("wtrain-*"):
+        os.utime(path, (1, 1))  # what was made within a minute is left alone
+    run_wtrain("clean", "--yes", cwd=case.cwd, env=case.env).check(0)
+
+
+def _exit(case: Case, code: int) -> Iterable[str]:
+    if code not in case.expected.codes:
+        yield f"exit code {code}, expected one of {sorted(case.expected.codes)}"
+
+
+def _log(case: Case, code: int) -> Iterable[str]:
+    run_dir = case.run_dir
+    if run_dir is None or (not case.events and case.expected.never_started):
+        if not case.expected.never_started:
+            yield "there is no run directory"
+        return
+    damaged = case.expected.log_damaged
+    try:
+        reading = read_events(run_dir / "events.jsonl", strict=not damaged)
+    except WtrainError as error:
+        yield f"the log cannot be read: {error.message} ({error.context})"
+        return
+    state = replay(reading.events)
+    if damaged:
+        return
+    if not state.finished:
+        yield f"the log does not end: state {state.state}"
+    elif state.exit_code != code:
+        yield f"the log says exit code {state.exit_code}, the process {code}"
+    shown = case.status()
+    if shown is None:
+        yield "status shows nothing"
+        return
+    told = (state.exit_code, state.outcome, len(state.attempts), "finished")
+    seen = (shown["exit_code"], shown["outcome"], shown["attempt"], shown["state"])
+    if told != seen:
+        yield f"status shows {seen}, its events give {told}"
+    yield from _order(case)
+
+
+def _order(case: Case) -> Iterable[str]:
+    """No launch over a live tree; evidence before the signals of a hang."""
+    open_attempt: int | None = None
+    collected = False
+    for event in case.events:
+        match event["type"]:
+            case "attempt_launched":
+                if open_attempt is not None:
+                    yield f"attempt {event['attempt']} was launched over {open_attempt}"
+                open_attempt, collected = event["attempt"], False
+            case "tree_gone":
+                open_attempt = None
+            case "evidence_collected":
+                collected = True
+            case "signalling" if event["sequence"] == "hang" and not collected:
+                yield "a hang was signalled before its evidence was there"
+
+
+def _words(case: Case) -> Iterable[str]:
+    for running in case.supervisors:
+        # The training's own traceback is on its stderr, too.
+        if "a bug of" in running.stderr or _OUR_FRAME.search(running.stderr):
+            yield f"wtrain has a bug: {running.stderr[-1500:]}"
+
+
+def _training(case: Case, code: int, checksum: str) -> Iterable[str]:
+    lines = [line for line in case.journal() if line[2] == "0"]
+    finished = [line for line in lines if line[3] == "finished"]
+    if code == 0:
+        if not finished or int(finished[-1][4]) != case.shape.steps:
+            yield "exit code 0, but the training did not reach its last step"
+        elif finished[-1][5] != checksum:
+            yield f"the result is {finished[-1][5]}, undisturbed it is {checksum}"
+    yield from _resumes(case, lines)
+    begins = [line for line in lines if line[3] == "begin"]
+    planned = 1 + (case.trouble != "none")
+    if case.expected.harmless and len(begins) > planned:
+        yield f"the training was started {len(begins)} times because of a harmless fault"
+    if len(of_type(case.events, "attempt_launching")) > RESTARTS_MOST + planned:
+        yield "more attempts than allowed"
+
+
+def _resumes(case: Case, lines: list[list[str]]) -> Iterable[str]:
+    """Every attempt begins at the newest checkpoint that was whole by then."""
+    saved: set[int] = set()
+    spoiled = sorted(case.expected.spoiled, key=lambda one: one[1])
+    for number, line in enumerate(lines):
+        while spoiled and spoiled[0][1] <= number:
+            saved.discard(spoiled.pop(0)[0])
+        step = int(line[4])
+        if line[3] == "saved":
+            saved.add(step)
+        elif line[3] == "begin" and number and step < max(saved, default=0):
+            yield (
+                f"attempt {line[0]} began at step {step}, "
+                f"though the checkpoint of step {max(saved)} was whole"
+            )
+
+
+def _processes() -> dict[int, str]:
+    """Whoever is there besides this case, in a world of its own; else who carries its marker."""
+    found = {}
+    marker = f"{MARKER}={os.environ.get(MARKER, 'none')}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        if pid in (1, os.getpid()) or not is_alive(pid):
+            continue
+        try:
+            if not isolation.is_isolated() and marker not in (entry / "environ").read_bytes():
+                continue
+            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        found[pid] = words[:160]
+    return found

@@ -1,0 +1,127 @@
+"""The table of faults: what each is, when it may strike, and on which trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.chaos import faults_people, faults_processes, faults_storage, faults_tools
+from tests.chaos.case import Case
+from tests.chaos.moments import Where
+from tests.chaos.trainings import Shape
+
+ANY: tuple[Where, ...] = ("early", "launch", "train", "train", "ending", "hang", "hang", "crash")
+RUNNING: tuple[Where, ...] = ("train", "train", "hang", "crash")
+STEPS: tuple[Where, ...] = ("train",)
+COLLECT: tuple[Where, ...] = ("collect",)
+
+
+def _any(_: Shape) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault."""
+
+    name: str
+    strike: Callable[[Case], None]
+    """Do it; says in case.expected what may come of it."""
+    where: tuple[Where, ...]
+    applies: Callable[[Shape], bool] = _any
+    prepare: Callable[[Case], None] | None = None
+    """Before wtrain is started: a small disk, another PATH."""
+    needs_isolation: bool = False
+
+
+def _workers(shape: Shape) -> bool:
+    return shape.workers > 0
+
+
+def _launcher(shape: Shape) -> bool:
+    return bool(shape.launcher)
+
+
+def _light(shape: Shape) -> bool:
+    return shape.light
+
+
+def _plain(shape: Shape) -> bool:
+    return not shape.launcher and shape.name != "trainer"
+
+
+p, s, t, u = faults_processes, faults_storage, faults_tools, faults_people
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("SIGKILL of a rank", p.kill_rank, RUNNING),
+        Fault("SIGSTOP of a rank", p.stop_rank, STEPS),
+        Fault("SIGTERM of a rank", p.term_rank, RUNNING),
+        Fault("SIGKILL of a worker", p.kill_worker, STEPS, _workers),
+        Fault("SIGSTOP of a worker", p.stop_worker, STEPS, _workers),
+        Fault("SIGTERM of a worker", p.term_worker, STEPS, _workers),
+        Fault("SIGKILL of the launcher", p.kill_launcher, STEPS, _launcher),
+        Fault("SIGSTOP of the launcher", p.stop_launcher, STEPS, _launcher),
+        Fault("SIGTERM of the launcher", p.term_launcher, STEPS, _launcher),
+        Fault("SIGKILL of the supervisor", p.kill_supervisor, ANY),
+        Fault("SIGKILL of two supervisors", p.kill_supervisor_twice, ANY),
+        Fault("SIGSTOP of the supervisor", p.stop_supervisor, ANY),
+        Fault("SIGTERM of the supervisor", p.term_supervisor, ANY),
+        Fault("SIGHUP of the supervisor", p.hup_supervisor, ANY),
+        Fault("SIGKILL of the keeper", p.kill_keeper, RUNNING),
+        Fault("SIGSTOP of the keeper", p.stop_keeper, RUNNING),
+        Fault("SIGTERM of the keeper", p.term_keeper, RUNNING),
+        Fault("SIGKILL of supervisor and keeper", p.kill_supervisor_and_keeper, STEPS),
+        Fault("SIGKILL of a collector", p.kill_collector, COLLECT),
+        Fault("SIGSTOP of a collector", p.stop_collector, COLLECT),
+        Fault("SIGTERM of a collector", p.term_collector, COLLECT),
+        Fault(
+            "everything that dies gets an heir to its pid",
+            p.reuse_pids,
+            STEPS,
+            needs_isolation=True,
+        ),
+        Fault(
+            "full disk under the run directory",
+            s.fill_runs,
+            ANY[1:],
+            prepare=s.small_runs,
+            needs_isolation=True,
+        ),
+        Fault(
+            "run directory read-only",
+            s.freeze_runs,
+            ANY[1:],
+            prepare=s.small_runs,
+            needs_isolation=True,
+        ),
+        Fault(
+            "full disk under the checkpoints",
+            s.fill_output,
+            STEPS,
+            _plain,
+            s.small_output,
+            needs_isolation=True,
+        ),
+        Fault("slot cut to nothing", s.cut_slot, STEPS),
+        Fault("shared memory swept", s.sweep_memory, RUNNING, needs_isolation=True),
+        Fault("log torn in its last line, supervisor killed", s.tear_log, ANY[1:]),
+        Fault("log cut while it is written", s.cut_log, RUNNING),
+        Fault("half-written checkpoint", s.half_checkpoint, STEPS),
+        Fault("newest checkpoint cut", s.cut_checkpoint, STEPS),
+        Fault("py-spy hangs", t.nothing, COLLECT, prepare=t.slow_pyspy, needs_isolation=True),
+        Fault("py-spy fails", t.nothing, COLLECT, prepare=t.failing_pyspy, needs_isolation=True),
+        Fault("port taken", t.take_port, STEPS, _launcher, t.fixed_port),
+        Fault("clock a day ahead", t.clock_ahead, ANY[1:], prepare=t.clock),
+        Fault("clock a day back", t.clock_back, ANY[1:], prepare=t.clock),
+        Fault("a second supervisor", u.second_supervisor, ANY[1:]),
+        Fault("the same training again", u.same_training, RUNNING),
+        Fault("a stop", u.stop, ANY[1:]),
+        Fault("a stop, now", u.stop_now, ANY[1:]),
+        Fault("Ctrl-C", u.interrupt, ANY[1:]),
+        Fault("Ctrl-C twice", u.interrupt_twice, ANY[1:]),
+        Fault("a stop, and the supervisor is killed", u.stop_and_kill, ANY[1:]),
+        Fault("evidence asked for", u.dump, RUNNING),
+    )
+}
+"""By name."""

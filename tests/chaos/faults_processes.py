@@ -1,0 +1,179 @@
+"""Signals to the processes of a run, and pids that come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from tests.chaos.case import Case, NotReachedError
+from tests.support import is_alive
+
+FIND_S = 3.0
+SHORT_STOP_S = 1.2
+"""Shorter than the shortest limit of the fast settings: nothing may come of it."""
+SUPERVISOR_STOP_S = 6.0
+"""Longer than `late_poll_s`: the gap must not count as silence."""
+
+
+def kill_rank(case: Case) -> None:
+    case.kill(case.one("rank", FIND_S), signal.SIGKILL)
+
+
+def term_rank(case: Case) -> None:
+    case.kill(case.one("rank", FIND_S), signal.SIGTERM)
+
+
+def stop_rank(case: Case) -> None:
+    _stop(case, "rank")
+
+
+def kill_worker(case: Case) -> None:
+    case.kill(case.one("worker", FIND_S), signal.SIGKILL)
+
+
+def term_worker(case: Case) -> None:
+    case.kill(case.one("worker", FIND_S), signal.SIGTERM)
+
+
+def stop_worker(case: Case) -> None:
+    _stop(case, "worker")
+
+
+def kill_launcher(case: Case) -> None:
+    case.kill(case.one("launcher", FIND_S), signal.SIGKILL)
+
+
+def term_launcher(case: Case) -> None:
+    case.kill(case.one("launcher", FIND_S), signal.SIGTERM)
+
+
+def stop_launcher(case: Case) -> None:
+    _stop(case, "launcher")
+
+
+def _stop(case: Case, role: str) -> None:
+    """For a moment, which is nobody's business, or for good."""
+    pid = case.one(role, FIND_S)
+    case.kill(pid, signal.SIGSTOP)
+    if case.chance.random() < 0.5:
+        case.expected.harmless = True
+        case.wait(case.chance.uniform(0.2, SHORT_STOP_S))
+        _go_on(case, pid)
+
+
+def _go_on(case: Case, pid: int) -> None:
+    if is_alive(pid):
+        case.notes.append(f"SIGCONT to {pid}")
+        os.kill(pid, signal.SIGCONT)
+
+
+def kill_supervisor(case: Case) -> None:
+    case.expected.harmless = True
+    case.expected.never_started = not case.events
+    if case.expected.never_started:
+        case.expected.codes |= {-9, 78}
+    case.kill(case.one("supervisor"), signal.SIGKILL)
+
+
+def kill_supervisor_twice(case: Case) -> None:
+    """The one that adopts is killed, too: in the middle of looking, or later."""
+    kill_supervisor(case)
+    assert case.supervisor is not None
+    case.supervisor.process.wait(10)
+    if not case.events or any(event["type"] == "run_finished" for event in case.events):
+        return
+    case.adopt()
+    case.wait(case.chance.choice((0.3, 0.8, 2.0)) * case.chance.random())
+    if not case.ended():
+        case.kill(case.one("supervisor"), signal.SIGKILL)
+
+
+def stop_supervisor(case: Case) -> None:
+    case.expected.harmless = True
+    pid = case.one("supervisor")
+    case.kill(pid, signal.SIGSTOP)
+    case.wait(case.chance.uniform(1.0, SUPERVISOR_STOP_S))
+    _go_on(case, pid)
+
+
+def term_supervisor(case: Case) -> None:
+    case.expected.codes = {0, 77} if _is_ending(case) else {77}
+    if not case.events:
+        # Nothing is installed that early: it dies as every program does.
+        case.expected.codes = {-15, 77}
+        case.expected.never_started = True
+    case.kill(case.one("supervisor"), signal.SIGTERM)
+
+
+def hup_supervisor(case: Case) -> None:
+    case.expected.harmless = True
+    if not case.events:
+        case.expected.codes = {0, -1}
+        case.expected.never_started = True
+    case.kill(case.one("supervisor"), signal.SIGHUP)
+
+
+def _is_ending(case: Case) -> bool:
+    """The training may have ended, or be about to, by itself."""
+    return any(event["type"] == "attempt_exited" for event in case.events) or bool(
+        [line for line in case.journal() if line[3] == "finished"]
+    )
+
+
+def kill_keeper(case: Case) -> None:
+    # The exit code is lost with it, so the end of the training cannot be told from a crash.
+    case.kill(case.one("keeper", FIND_S), signal.SIGKILL)
+
+
+def stop_keeper(case: Case) -> None:
+    case.expected.harmless = True
+    pid = case.one("keeper", FIND_S)
+    case.kill(pid, signal.SIGSTOP)
+    case.wait(case.chance.uniform(0.5, 4.0))
+    _go_on(case, pid)
+
+
+def term_keeper(case: Case) -> None:
+    case.expected.harmless = True
+    case.kill(case.one("keeper", FIND_S), signal.SIGTERM)
+
+
+def kill_supervisor_and_keeper(case: Case) -> None:
+    keeper = case.one("keeper", FIND_S)
+    case.kill(case.one("supervisor"), signal.SIGKILL)
+    case.kill(keeper, signal.SIGKILL)
+
+
+def kill_collector(case: Case) -> None:
+    case.expected.harmless = True
+    case.kill(case.one("collector", FIND_S), signal.SIGKILL)
+
+
+def term_collector(case: Case) -> None:
+    case.expected.harmless = True
+    case.kill(case.one("collector", FIND_S), signal.SIGTERM)
+
+
+def stop_collector(case: Case) -> None:
+    case.expected.harmless = True
+    case.kill(case.one("collector", FIND_S), signal.SIGSTOP)
+
+
+def reuse_pids(case: Case) -> None:
+    """The training is killed, and strangers get the pids of whoever has gone."""
+    pids = [case.one("rank", FIND_S), *case.pids("rank"), *case.pids("worker")]
+    members = sorted({*pids, *case.pids("launcher")})
+    case.kill(pids[0], signal.SIGKILL)
+    assert case.crowd is not None
+    until = time.monotonic() + 15.0
+    taken = 0
+    while members and time.monotonic() < until and not case.ended():
+        for pid in list(members):
+            if not os.path.exists(f"/proc/{pid}"):
+                members.remove(pid)
+                taken += case.crowd.take_pid(pid)
+        case.wait(0.005)
+    if not taken:
+        raise NotReachedError("no pid came free in time")
+    case.notes.append(f"{taken} heirs")

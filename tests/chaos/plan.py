@@ -1,0 +1,77 @@
+"""What each case of a campaign is: a function of the seed and the case's number alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.moments import TROUBLE, Moment, draw
+from tests.chaos.trainings import SHAPES, Shape
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """One case, before it is run."""
+
+    seed: int
+    number: int
+    """From 1."""
+    fault: str
+    shape: str
+    trouble: str
+    moment: Moment
+    checksum: str = ""
+    """Of an undisturbed training; filled in before it is run."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the process that runs it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> CaseSpec:
+        """The other way round."""
+        return cls(**{**fields, "moment": Moment(**fields["moment"])})
+
+    def __str__(self) -> str:
+        trouble = f", {self.trouble} at first" if self.trouble != "none" else ""
+        return f"{self.fault}; {self.shape}{trouble}; {self.moment}"
+
+
+def case(
+    seed: int, number: int, shapes: Container[str], faults: Container[str], *, isolated: bool
+) -> CaseSpec | str:
+    """Case `number` of a campaign; words when it cannot be tried here.
+
+    Every fault comes once before any comes again, in an order by chance.
+    """
+    names = sorted(FAULTS)
+    block, place = divmod(number - 1, len(names))
+    random.Random(f"{seed}/order/{block}").shuffle(names)
+    fault = FAULTS[names[place]]
+    if fault.name not in faults:
+        return "not chosen"
+    chance = random.Random(f"{seed}/{number}")
+    shape = _shape(fault, shapes, chance)
+    if shape is None:
+        return "none of the chosen trainings has what it strikes"
+    if fault.needs_isolation and not isolated:
+        return "needs namespaces and mounts of its own"
+    where = chance.choice(fault.where)
+    return CaseSpec(
+        seed=seed,
+        number=number,
+        fault=fault.name,
+        shape=shape.name,
+        trouble=TROUBLE.get(where, "none"),
+        moment=draw(where, chance),
+    )
+
+
+def _shape(fault: Fault, shapes: Container[str], chance: random.Random) -> Shape | None:
+    able = [shape for shape in SHAPES.values() if shape.name in shapes and fault.applies(shape)]
+    if not able:
+        return None
+    return chance.choices(able, [shape.weight for shape in able])[0]

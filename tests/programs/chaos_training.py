@@ -1,0 +1,109 @@
+"""Trains with torch in one of several shapes, in trouble once if asked to, and keeps a journal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from chaos_journal import Journal, Trouble, idle_if_asked
+
+idle_if_asked()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, get_worker_info  # noqa: E402
+from zoo import Training  # noqa: E402
+
+
+class Numbers(Dataset):
+    """Every sample is a function of its number; a worker may get stuck at one of them."""
+
+    def __init__(self, first: int, last: int, trouble: Trouble) -> None:
+        self.first, self.last, self.trouble = first, last, trouble
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        number = self.first + index
+        if get_worker_info() is not None:
+            self.trouble.strike(number // 4)
+        return torch.randn(8, generator=torch.Generator().manual_seed(number))
+
+
+def train(args: argparse.Namespace, journal: Journal) -> None:
+    """One process, with or without workers."""
+    training = Training(args.step_s)
+    training.resume(args.resume)
+    journal.note("begin", training.step)
+    trouble = Trouble(args.trouble, args.at)
+    workers = args.shape in ("fork", "spawn")
+    data = Numbers(training.step * 4, args.steps * 4, trouble)
+    loader = DataLoader(
+        data,
+        batch_size=4,
+        num_workers=2 if workers else 0,
+        multiprocessing_context=args.shape if workers else None,
+    )
+    for batch in loader:
+        if not workers:
+            trouble.strike(training.step)
+        training.train_step(batch)
+        journal.note("step", training.step)
+        if training.step % 5 == 0:
+            training.save()
+            journal.note("saved", training.step)
+    checksum = sum(weights.double().sum().item() for weights in training.model.parameters())
+    journal.note("finished", training.step, f"{checksum:.9f}")
+    training.finish()
+
+
+def train_ranks(args: argparse.Namespace, journal: Journal) -> None:
+    """A rank of several under torchrun: rank 1 is the one that gets into trouble."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-2)
+    first = 0
+    if args.resume:
+        saved = torch.load(args.resume)
+        model.load_state_dict(saved["model"])
+        first = saved["step"]
+    journal.note("begin", first)
+    trouble = Trouble(args.trouble, args.at)
+    for step in range(first, args.steps):
+        if dist.get_rank() == 1:
+            trouble.strike(step)
+        optimizer.zero_grad()
+        parallel(torch.ones(2, 8) * (step + 1 + dist.get_rank()) / 50).sum().backward()
+        optimizer.step()
+        time.sleep(args.step_s)
+        journal.note("step", step + 1)
+        if dist.get_rank() == 0 and (step + 1) % 5 == 0:
+            os.makedirs("checkpoints", exist_ok=True)
+            content = {"model": model.state_dict(), "step": step + 1}
+            torch.save(content, f"checkpoints/step-{step + 1:06d}.pt")
+            journal.note("saved", step + 1)
+    dist.barrier()
+    checksum = sum(weights.double().sum().item() for weights in model.parameters())
+    journal.note("finished", args.steps, f"{checksum:.9f}")
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shape", choices=("loop", "fork", "spawn", "ranks"))
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument("--trouble", choices=("none", "hang", "crash"), default="none")
+    parser.add_argument("--at", type=int, default=20)
+    parser.add_argument("--resume")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    (train_ranks if args.shape == "ranks" else train)(args, Journal())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Random faults at random moments: a short campaign of cheap trainings here, a long one at night.
+
+Two minutes of it would take the fast tier over its twelve minutes on two cores, so it gets one, on
+the trainings without torch; the long campaign has all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import plan
+from tests.chaos.faults import FAULTS
+from tests.chaos.trainings import SHAPES
+from tests.support import REPOSITORY
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario]
+
+SEED = 20261122
+LIGHT = [name for name, shape in SHAPES.items() if shape.light]
+
+
+def campaign(folder: Path, *args: str, timeout_s: float) -> list[dict[str, object]]:
+    """The cases of a campaign, all of which must have been survived."""
+    answer = folder / "campaign.json"
+    words = ("--seed", str(SEED), "--json", str(answer), "--folder", str(folder), *args)
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "chaos"), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    cases = json.loads(answer.read_text("utf-8"))["cases"]
+    assert isinstance(cases, list)
+    return cases
+
+
+@pytest.mark.timeout(290)
+def test_a_short_campaign(tmp_path: Path) -> None:
+    """Half a minute of faults on trainings without torch."""
+    words = [word for name in LIGHT for word in ("--training", name)]
+    cases = campaign(tmp_path, "--minutes", "0.4", "--jobs", "2", *words, timeout_s=280)
+    assert [case for case in cases if case["outcome"] == "survived"], cases
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_long_campaign(tmp_path: Path) -> None:
+    """Ten minutes of all faults on all trainings."""
+    cases = campaign(tmp_path, "--minutes", "10", "--jobs", "3", timeout_s=1450)
+    assert len({case["fault"] for case in cases}) > len(FAULTS) // 2, cases
+
+
+def test_a_case_follows_from_its_seed_and_number() -> None:
+    """So that a failing one can be run again by itself; every fault comes once in a round."""
+    every = {"shapes": set(SHAPES), "faults": set(FAULTS), "isolated": True}
+    first = [plan.case(5, number, **every) for number in range(1, len(FAULTS) + 1)]
+    assert first == [plan.case(5, number, **every) for number in range(1, len(FAULTS) + 1)]
+    assert sorted(case.fault for case in first if isinstance(case, plan.CaseSpec)) == sorted(FAULTS)
+    spec = first[0]
+    assert isinstance(spec, plan.CaseSpec)
+    assert plan.CaseSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_a_fault_that_cannot_be_tried_is_counted_with_its_reason() -> None:
+    """Never left out in silence."""
+    found = {
+        plan.case(5, number, {"beats"}, set(FAULTS), isolated=False)
+        for number in range(1, len(FAULTS) + 1)
+    }
+    reasons = {one for one in found if isinstance(one, str)}
+    assert reasons == {
+        "needs namespaces and mounts of its own",
+        "none of the chosen trainings has what it strikes",
+    }
