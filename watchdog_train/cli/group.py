@@ -61,6 +61,9 @@ COMMANDS: dict[str, CommandRow] = {
     "clean": CommandRow(
         "Prepare", "clean:clean", "Show what ended runs have left behind, and remove it."
     ),
+    "completion": CommandRow(
+        "Prepare", "completion:completion", "Print what a shell needs to complete wtrain."
+    ),
     "demo": CommandRow("Prepare", "demo:demo", "Watch wtrain catch a real hang, in a minute."),
 }
 

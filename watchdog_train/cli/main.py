@@ -23,6 +23,8 @@ TYPE_CHECKING = False  # typing takes 2 ms to import
 if TYPE_CHECKING:
     from typing import TextIO
 
+COMPLETE = "_WTRAIN_COMPLETE"
+"""Set by a shell's function when it asks how a command line may go on; name and values of click."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell reports for `wtrain logs | head`."""
 
@@ -69,6 +71,10 @@ def _dispatch(arguments: list[str]) -> int:
     from watchdog_train.cli.group import build_group
 
     group = build_group()
+    if (instruction := os.environ.get(COMPLETE)) is not None:
+        from watchdog_train.cli.completion import answer
+
+        return answer(group, instruction)
     try:
         # Not group.main(): it ends the process itself, with 1, when stdout is closed.
         with group.make_context("wtrain", arguments or ["--help"]) as context:

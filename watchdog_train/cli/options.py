@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
+from watchdog_train.cli.completion import runs
+
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def run_argument(function: AnyFunction) -> AnyFunction:
     """The optional RUN; arrives as `run_ref`."""
-    return click.argument("run_ref", metavar="[RUN]", required=False)(function)
+    return click.argument("run_ref", metavar="[RUN]", required=False, shell_complete=runs)(function)
 
 
 def json_option(function: AnyFunction) -> AnyFunction:

@@ -11,12 +11,14 @@ from typing import Any
 
 import click
 
+from watchdog_train.cli.completion import remedies
 from watchdog_train.cli.options import AnyFunction
 from watchdog_train.config import LoadedPolicy, load
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.schema import FLAG_OF_KEY, Setting, settings
 from watchdog_train.config.text import scalar
 
+_OF_REMEDIES = {"--with", "--without", "--allow"}
 _METAVARS = {"--name": "NAME", "--resume-arg": "ARGS", "--checkpoints": "DIR", "--runs-dir": "DIR"}
 
 
@@ -27,6 +29,9 @@ def policy_options(function: AnyFunction) -> AnyFunction:
     function = click.option(
         "--preset",
         metavar="NAME",
+        shell_complete=lambda _context, _parameter, begun: [
+            name for name in PRESETS if name.startswith(begun)
+        ],
         help="Start from a named set of settings: " + ", ".join(PRESETS) + ".",
     )(function)
     return click.option(
@@ -86,4 +91,5 @@ def _option(setting: Setting, flag: str) -> Any:
         default=None,
         show_default=False,
         help=text,
+        shell_complete=remedies if flag in _OF_REMEDIES else None,
     )
