@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.core import builders as b
@@ -296,3 +297,34 @@ def test_a_little_more_cpu_time_does_not_end_a_quiet_silence(usual_s: float, sta
         assert set(kinds[first:]) == {"suspect"}
     else:
         assert set(kinds) == {"alive"}
+
+
+def answering(at: float) -> float:
+    """CPU time of two ranks that put their Flight Recorders into words at 100 s and 101 s."""
+    return 0.16 * ((at >= 100) + (at >= 101))
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "asked", "stays"),
+    [
+        (answering, True, True),
+        (answering, False, False),
+        (lambda at: 0.7 * (at >= 100), True, False),
+        (lambda at: 0.6 * max(0.0, at - 100), True, False),
+        (lambda at: 0.1 * max(0.0, at - 100), True, False),
+    ],
+)
+def test_what_a_look_costs_the_ranks_does_not_end_its_own_suspicion(
+    cpu_s: Callable[[float], float], asked: bool, stays: bool
+) -> None:
+    """Only in the windows of the look, and only so much: work is seen then, and right after it."""
+    ranks = (b.rank(phase="startup"), b.rank(11, 1, phase="startup"))
+    silence = silent(*ranks, cpu_s=cpu_s)
+    track, rules, kinds = new_track(0.0), Detection(), []
+    for at in range(130):
+        sample = silence(float(at))
+        sample = msgspec.structs.replace(sample, asked=asked and 100 <= at <= 102)
+        track = advance(track, sample, rules)
+        kinds.append(verdict(track, sample, rules).kind)
+    assert kinds[99] == "suspect"
+    assert ("alive" not in kinds[100:]) == stays

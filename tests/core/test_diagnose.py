@@ -157,6 +157,17 @@ def test_a_holder_of_the_interpreter_lock_that_waits_for_a_native_lock():
     assert (found.family, found.culprit.rank) == ("rank-left-early", 1)
 
 
+def test_nothing_is_proven_of_ranks_that_exchange_collectives():
+    """They went on between two looks: whatever the stacks look like, it is no deadlock."""
+    case = json.loads((CASES[0].parent / "sealed_worker.json").read_text())
+    evidence = evidence_of(case)
+    assert diagnose(evidence, RULES)[1] == "proven"
+    alive = msgspec.structs.replace(evidence, exchanging=(0, 1))
+    found, patience = diagnose(alive, RULES)
+    assert patience == "healthy"
+    assert "ranks 0 and 1: exchanged collectives between two looks" in found.evidence
+
+
 def test_no_evidence_at_all_is_not_known():
     """Nothing captured means: I do not know."""
     diagnosis, patience = diagnose(Evidence(why="stall"), RULES)

@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchdog_train.core.collectives import compare
+from watchdog_train.core.facts import CollectiveFact
 from watchdog_train.core.pickle_data import DamagedPickleError, UnreadablePickleError, read
-from watchdog_train.core.recorder import as_json, looks_like_recorder, read_recorder, still_in
+from watchdog_train.core.recorder import (
+    advanced,
+    as_json,
+    looks_like_recorder,
+    read_recorder,
+    still_in,
+)
 from watchdog_train.evidence.recorders import read_dump
 from watchdog_train.evidence.text.sources import read_sources
 
@@ -93,6 +100,19 @@ def test_a_group_that_moves_between_two_looks_accuses_nobody():
     other = read_recorder(nccl(1, 41, 41, "nccl:all_reduce"), 1)
     assert still_in(before, (*later, *other)) == ()
     assert still_in(before, (*before, *other)) == (*before, *other)
+
+
+def test_ranks_that_exchange_while_they_are_looked_at():
+    """Only numbers that grew, of a group that was known before: a new group proves nothing."""
+    before = (fact(0, 5, 5), fact(1, 5, 4), fact(2, 5, 5))
+    after = (fact(0, 6, 5), fact(1, 5, 5), fact(2, 5, 5), fact(3, 9, 9))
+    assert advanced(before, after) == (0, 1)
+    assert advanced(after, before) == ()
+    assert advanced((), after) == ()
+
+
+def fact(rank: int, enqueued: int, completed: int) -> CollectiveFact:
+    return CollectiveFact(rank=rank, seq=5, last_enqueued=enqueued, last_completed=completed)
 
 
 def test_a_pickle_that_runs_something_is_only_data():

@@ -152,6 +152,8 @@ def test_ranks_that_go_on_are_not_accused(tmp_path, job):
     ranks.ready()
     result = ranks.collect(tmp_path)
     assert result.diagnosis.family in (None, "healthy-slow")
+    assert result.patience == "healthy"
+    assert "ranks 0 and 1: exchanged collectives between two looks" in result.diagnosis.evidence
     assert (tmp_path / "out" / "flight-recorder" / "rank0.json").is_file()
 
 

@@ -17,6 +17,11 @@ LEAVES_AT = 2.0
 """Times the CPU time that a quiet window may hold: with so much a quiet job is not quiet any more.
 A rank that polls the store of a rendezvous uses about 1.6 % of a core (measured), in some windows
 more than the 2 % that are called quiet; each of them ended the suspicion."""
+ANSWER_CPU_S = 0.25
+"""What a rank may use in a window in which we asked it ourselves, and still be quiet. Its torch
+puts a whole Flight Recorder into words for it, twice a look: 70 to 100 ms each with 2,000
+collectives in it (measured, torch 2.13), more than a quiet window may hold. Every look ended its
+own suspicion."""
 STATES_FOR_CPU = 5
 """Windows without a running process that weigh as much as one in which CPU time stood still: a
 process that uses a quarter of a core is seen running in every fourth look."""
@@ -35,6 +40,8 @@ class Window(Value, frozen=True, kw_only=True):
     """Some member was in D state during the window."""
     running: bool
     """Some member was in R state at a look, or in one that is not known."""
+    asked: bool = False
+    """We asked the processes for something during the window."""
     gpu_works: bool = False
     """A GPU of the job was seen to compute during the window."""
     gpu_spins: bool = False
@@ -87,7 +94,9 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
     spun = seen.gpu_spins and not moved and not seen.uninterruptible
     quiet_windows = activity.quiet_windows + 1 if still and not seen.uninterruptible else 0
     if not (still or moved or seen.uninterruptible) and is_quiet(activity, sample, detection):
-        hardly = _no_cpu(seen, sample, detection, factor=LEAVES_AT)
+        hardly = _no_cpu(seen, sample, detection, factor=LEAVES_AT) or (
+            seen.asked and _only_answered(seen, sample, detection)
+        )
         quiet_windows = activity.quiet_windows if hardly else 0
     return Activity(
         window=opened(sample, states),
@@ -138,6 +147,7 @@ def opened(sample: Sample, states: set[str | None]) -> Window:
         deaths=sample.deaths,
         uninterruptible="D" in states,
         running=_may_run(sample.members, states),
+        asked=sample.asked,
         gpu_works=sample.gpu is not None and sample.gpu.works,
         gpu_spins=sample.gpu is not None and sample.gpu.spins,
     )
@@ -149,13 +159,21 @@ def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
     running = window.running or _may_run(sample.members, states)
     works = window.gpu_works or (sample.gpu is not None and sample.gpu.works)
     spins = window.gpu_spins and sample.gpu is not None and sample.gpu.spins
-    seen = (uninterruptible, running, works, spins)
-    if seen == (window.uninterruptible, window.running, window.gpu_works, window.gpu_spins):
+    asked = window.asked or sample.asked
+    seen = (uninterruptible, running, works, spins, asked)
+    if seen == (
+        window.uninterruptible,
+        window.running,
+        window.gpu_works,
+        window.gpu_spins,
+        window.asked,
+    ):
         return window
     return _replace(
         window,
         uninterruptible=uninterruptible,
         running=running,
+        asked=asked,
         gpu_works=works,
         gpu_spins=spins,
     )
@@ -182,6 +200,15 @@ def _no_cpu(window: Window, sample: Sample, detection: Detection, *, factor: flo
     used_s = sample.cpu_s - window.cpu_s
     allowed_s = factor * quiet_cpu_share(sample, detection) * (sample.at - window.at)
     return 0 <= used_s <= allowed_s
+
+
+def _only_answered(window: Window, sample: Sample, detection: Detection) -> bool:
+    """No more CPU time than the ranks need to answer us."""
+    if window.cpu_s is None or sample.cpu_s is None:
+        return False
+    ranks = sum(member.member.role == "rank" for member in sample.members)
+    usual_s = LEAVES_AT * quiet_cpu_share(sample, detection) * (sample.at - window.at)
+    return 0 <= sample.cpu_s - window.cpu_s <= usual_s + ANSWER_CPU_S * ranks
 
 
 def _moved(window: Window, sample: Sample, detection: Detection) -> bool:

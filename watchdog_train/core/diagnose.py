@@ -28,6 +28,7 @@ from watchdog_train.core.wording import (
     culprit_of,
     ending,
     evidence_lines,
+    exchanging_lines,
     sealed_rank,
     stopped_rank,
     telling,
@@ -58,7 +59,16 @@ class _Candidate(Value, frozen=True, kw_only=True):
 
 
 def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
-    """The most likely family, with alternatives; family None when the evidence does not decide."""
+    """The most likely family, with alternatives; family None when the evidence does not decide.
+
+    Ranks that exchange collectives while they are looked at are no deadlock, whatever their stacks
+    look like: nobody may be sure of it then.
+    """
+    diagnosis, patience = _diagnose(evidence, rules)
+    return diagnosis, "healthy" if evidence.exchanging else patience
+
+
+def _diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
     scene = Scene(evidence, rules.frames)
     candidates = _candidates(scene, rules)
     if not candidates or candidates[0].confidence < ENOUGH:
@@ -76,7 +86,7 @@ def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
         confidence=round(confidence, 2),
         culprit=None if _told_by_a_victim(best) else culprit_of(best.match, scene),
         explanation=worded(signature.explanation, best.match, scene),
-        evidence=evidence_lines(best.match, scene),
+        evidence=(*evidence_lines(best.match, scene), *exchanging_lines(evidence)),
         ranked=tuple(ranked),
         remedies=best.rule.remedies if signature.remedies is None else signature.remedies,
     )
@@ -194,7 +204,7 @@ def _unknown(scene: Scene, candidates: list[_Candidate]) -> Diagnosis:
         confidence=round(candidates[0].confidence, 2) if candidates else 0.1,
         culprit=_first_to_end(scene),
         explanation=what_is_known(scene),
-        evidence=(*ending(evidence), *lines),
+        evidence=(*ending(evidence), *lines, *exchanging_lines(evidence)),
         ranked=tuple(_ranked(candidates)),
         remedies=(),
     )

@@ -194,6 +194,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     host: HostFacts = HostFacts()
     locks: tuple[LockFact, ...] = ()
     collectives: tuple[CollectiveFact, ...] = ()
+    exchanging: tuple[int, ...] = ()
+    """Ranks that began or completed a collective between two looks at their records."""
     world_size: int | None = None
 
 

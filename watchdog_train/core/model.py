@@ -218,6 +218,9 @@ class Sample(Value, frozen=True, kw_only=True):
     """What the GPUs of these processes show; None: unknown, or they use none."""
     host: HostLoad | None = None
     """As read within the last seconds."""
+    asked: bool = False
+    """A look or a collection of ours has read the processes since the poll before: their answers
+    cost them CPU time."""
 
 
 class RankStatus(Value, frozen=True, kw_only=True):

@@ -77,6 +77,22 @@ def still_in(
     return tuple(fact for fact in after if fact.group not in moving)
 
 
+def advanced(before: Sequence[CollectiveFact], after: Sequence[CollectiveFact]) -> tuple[int, ...]:
+    """Ranks that began or completed a collective between two looks: they work, whatever else."""
+    known = {(fact.rank, fact.group): _reach(fact) for fact in before}
+    found = {
+        fact.rank
+        for fact in after
+        for then in [known.get((fact.rank, fact.group))]
+        if then is not None
+        and any(
+            old is not None and new is not None and new > old
+            for old, new in zip(then, _reach(fact), strict=True)
+        )
+    }
+    return tuple(sorted(found))
+
+
 def trimmed(data: Any) -> dict[str, Any]:
     """A dump as plain, bounded data for a file: the last entries, without the stacks.
 

@@ -78,6 +78,8 @@ class TraceWriter:
         }
         if sample.gpu is not None:
             line["gpu_power"] = sample.gpu.power
+        if sample.asked:
+            line["asked"] = True
         if attempt > 1:
             # Counters and ranks begin anew with every attempt.
             line["attempt"] = attempt

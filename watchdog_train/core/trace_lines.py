@@ -31,6 +31,7 @@ class TraceLine(msgspec.Struct, gc=False):
     gpu_power: float | None = None
     states: dict[str, int] | None = None
     attempt: int | None = None
+    asked: bool | None = None
     kind: str | None = None
     v: int | None = None
     poll_s: float | None = None
@@ -97,6 +98,7 @@ def _mended(loose: dict[str, Any]) -> TraceLine:
         if isinstance(states, dict)
         else None,
         attempt=_whole(loose.get("attempt")),
+        asked=loose.get("asked") is True,
         kind=loose["kind"] if isinstance(loose.get("kind"), str) else None,
         v=_whole(loose.get("v")),
         poll_s=_number(loose.get("poll_s")),

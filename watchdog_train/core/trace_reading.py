@@ -169,6 +169,7 @@ class TraceReader:
             late_s=late_s,
             ended=tuple(self._ended.values()),
             gpu=_gpu(found),
+            asked=found.asked is True,
         )
         return TraceSample(sample=sample, new_attempt=new_attempt)
 

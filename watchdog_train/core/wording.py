@@ -213,6 +213,13 @@ def evidence_lines(match: Match, scene: Scene) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def exchanging_lines(evidence: Evidence) -> tuple[str, ...]:
+    """That ranks went on with their collectives while we looked."""
+    if not evidence.exchanging:
+        return ()
+    return (f"{_numbers(evidence.exchanging)}: exchanged collectives between two looks",)
+
+
 def worded(template: str, match: Match, scene: Scene) -> str:
     """The explanation, filled in one pass."""
     bound = match.bound[0] if match.bound else None

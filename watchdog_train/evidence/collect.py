@@ -223,6 +223,7 @@ class _Collection:
             host=facts,
             locks=self._locks(),
             collectives=collectives,
+            exchanging=self.recorders.exchanging,
             world_size=self._world_size(),
         )
         diagnosis, patience = diagnose(evidence, self._rules())

@@ -20,7 +20,7 @@ import msgspec
 from watchdog_train.client import layout
 from watchdog_train.core.facts import CollectiveFact
 from watchdog_train.core.pickle_data import DamagedPickleError, UnreadablePickleError, read
-from watchdog_train.core.recorder import looks_like_recorder, read_recorder, still_in
+from watchdog_train.core.recorder import advanced, looks_like_recorder, read_recorder, still_in
 from watchdog_train.evidence.files import read_regular
 
 ANSWER_S = 2.0
@@ -59,6 +59,8 @@ class Recorders:
                 self._sockets[pid] = path
         self._ranks = ranks
         self._before: tuple[CollectiveFact, ...] = ()
+        self.exchanging: tuple[int, ...] = ()
+        """Ranks whose numbers grew between the two looks."""
         self.silent: tuple[int, ...] = ()
         """Pids whose server did not answer."""
 
@@ -72,7 +74,9 @@ class Recorders:
         self.silent = tuple(sorted(self._sockets.keys() - {one.pid for one in asked}))
         known = {one.rank for one in asked}
         found = [one for one in left_in_files(self._attempt_dir) if one.rank not in known]
-        return (*asked, *found), (*still_in(self._before, _facts(asked)), *_facts(found))
+        facts = _facts(asked)
+        self.exchanging = advanced(self._before, facts)
+        return (*asked, *found), (*still_in(self._before, facts), *_facts(found))
 
     def _ask(self, query: str) -> list[Recorded]:
         if not self._sockets:

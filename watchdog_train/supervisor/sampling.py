@@ -53,6 +53,7 @@ class Sampler:
         self._names: dict[int, str] = {}
         self._load: HostLoad | None = None
         self._load_at = -LOAD_EVERY_S
+        self._asking = False
 
     def forget(self) -> None:
         """Another attempt begins."""
@@ -124,6 +125,7 @@ class Sampler:
             if reading.attempt == attempt.attempt
         }
         ours = bool(context.tasks.running & {"look", "evidence"})
+        asked, self._asking = ours or self._asking, ours
         look = tree.look(slots, now=now, thorough=state.kill is not None or attempt.ended)
         return Sample(
             at=now,
@@ -141,6 +143,7 @@ class Sampler:
             ended=self._departures.look(look.members, now),
             gpu=self._gpu_use(look, now),
             host=self._host_load(now),
+            asked=asked,
         )
 
     def _gpu_use(self, look: TreeLook, now: float) -> GpuUse | None:

@@ -80,5 +80,6 @@ def together(found: Sequence[Evidence]) -> Evidence:
         exit=next((one.exit for one in found if one.exit is not None), None),
         locks=tuple(lock for one in found for lock in one.locks),
         collectives=tuple(fact for one in found for fact in one.collectives),
+        exchanging=tuple(rank for one in found for rank in one.exchanging),
         world_size=next((one.world_size for one in found if one.world_size), None),
     )
