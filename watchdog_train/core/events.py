@@ -365,6 +365,16 @@ class CheckpointChosen(Event, frozen=True, kw_only=True):
     why: str
 
 
+class CheckpointsShared(Event, frozen=True, kw_only=True):
+    """Another run of this user writes to the same directory: nothing there is resumed from."""
+
+    directory: str
+    run_id: str
+    """Of the other run; empty: not known."""
+    pid: int
+    why: str
+
+
 class CheckpointRejected(Event, frozen=True, kw_only=True):
     path: str
     format: str
@@ -583,6 +593,7 @@ AnyEvent = (
     | AttemptExited
     | CheckpointChosen
     | CheckpointRejected
+    | CheckpointsShared
     | PlanMade
     | WouldHaveKilled
     | GivenUp

@@ -118,10 +118,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             )
         case e.AttemptExited():
             return _exited(state, event)
-        case e.CheckpointChosen():
-            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
-        case e.CheckpointRejected():
-            return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
+        case e.CheckpointChosen() | e.CheckpointRejected() | e.CheckpointsShared():
+            return _checkpoints(state, event)
         case e.GivenUp():
             return _replace(
                 state,
@@ -301,6 +299,18 @@ def _evidence(
         case e.Diagnosed():
             joint = bool(event.tasks)
             return _stall(state, event.stall_id, diagnosis=event.diagnosis, joint=joint)
+
+
+def _checkpoints(
+    state: State, event: e.CheckpointChosen | e.CheckpointRejected | e.CheckpointsShared
+) -> State:
+    match event:
+        case e.CheckpointChosen():
+            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
+        case e.CheckpointRejected():
+            return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
+        case e.CheckpointsShared():
+            return _replace(state, shared=(*state.shared, event))
 
 
 def _gpu_memory(state: State, event: e.GpuMemoryHeld | e.GpuMemoryFree) -> State:

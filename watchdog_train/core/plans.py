@@ -157,6 +157,9 @@ def choose_checkpoint(state: State, survey: Survey | None) -> Choice:
 def _refusal(finding: CheckpointFinding, state: State) -> str | None:
     if finding.whole is False:
         return finding.why
+    other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
+    if other is not None:
+        return f"{f'the run {other.run_id}' if other.run_id else 'another run'} writes there, too"
     if finding.how_checked != "recorded" and _is_older_than(state, finding):
         return "it is from before this run began"  # which began without it, or loads it by itself
     last = state.attempt
@@ -165,6 +168,11 @@ def _refusal(finding: CheckpointFinding, state: State) -> str | None:
     if last.plan.checkpoint.path == finding.path and last.first_step is None:
         return f"attempt {last.attempt} began from it and did not reach a step: {finding.why}"
     return None
+
+
+def _is_below(path: str, directory: str) -> bool:
+    parts, top = (_SEPARATORS.split(each.rstrip("/\\")) for each in (path, directory))
+    return parts[: len(top)] == top
 
 
 def _is_older_than(state: State, finding: CheckpointFinding) -> bool:

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.events import (
+    CheckpointsShared,
     GpuMemoryHeld,
     HookNotArmed,
     KillSequence,
@@ -230,6 +231,8 @@ class State(Value, frozen=True, kw_only=True):
     stalls: tuple[StallRecord, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
     """Checkpoints passed over at the last restart: path and reason."""
+    shared: tuple[CheckpointsShared, ...] = ()
+    """Directories that another run writes its checkpoints to, as well."""
     checkpoint_chosen: str | None = None
     kill: Kill | None = None
     stop: StopRequest | None = None

@@ -276,6 +276,8 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
     match event:
         case e.PlanMade():
             return _plan(event.plan, state)
+        case e.CheckpointsShared():
+            return (f"checkpoints: {clean(event.why, 600)}",)
         case e.CheckpointRejected():
             where = words.short_path(event.path, state.cwd)
             return (f"checkpoint passed over: {where}: {clean(event.why)}",)

@@ -15,6 +15,7 @@ def notice_rows(state: State) -> list[tuple[str, str]]:
     if state.finished:
         return []
     said = [clean(notice.why, 400) for notice in state.noticed][-MOST_ROWS:]
+    said += [clean(shared.why, 600) for shared in state.shared[-MOST_ROWS:]]
     if state.gpu_held is not None:
         said.append(clean(state.gpu_held.why, 600))
     rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
@@ -28,6 +29,9 @@ def notices_object(state: State) -> list[dict[str, Any]]:
     found = [
         {"kind": notice.kind, "pids": list(notice.pids), "why": notice.why}
         for notice in state.noticed
+    ]
+    found += [
+        {"kind": "checkpoints", "pids": [shared.pid], "why": shared.why} for shared in state.shared
     ]
     held = state.gpu_held
     if held is not None:

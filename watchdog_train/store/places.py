@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +21,9 @@ def state_directory() -> Path:
     return Path(platformdirs.user_state_dir("wtrain", appauthor=False))
 
 
-def private_runtime_directory(purpose: str, run_id: str, *, make: bool) -> Path | None:
+def private_runtime_directory(
+    purpose: str, run_id: str, *, make: bool, bases: Iterable[Path] | None = None
+) -> Path | None:
     """A directory that only this user can enter, on memory where there is some.
 
     The same purpose and run give the same place, so that readers and an adopting supervisor find
@@ -29,7 +32,7 @@ def private_runtime_directory(purpose: str, run_id: str, *, make: bool) -> Path 
     ours is never entered.
     """
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    for base in runtime_bases():
+    for base in runtime_bases() if bases is None else bases:
         top = base / f"wtrain-{user}-{purpose}"
         if _is_private(top, make=make) and _is_private(top / run_id, make=make):
             return top / run_id
@@ -56,6 +59,12 @@ def runtime_bases() -> tuple[Path, ...]:
     """Where private local memory may be: the runtime directory, then shared memory, then /tmp."""
     candidates = (os.environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir())  # noqa: S108
     return tuple(Path(each) for each in candidates if each and os.path.isabs(each))
+
+
+def shared_bases() -> tuple[Path, ...]:
+    """Without the runtime directory, which a session by cron or ssh may have or not."""
+    candidates = ("/dev/shm", tempfile.gettempdir())  # noqa: S108
+    return tuple(Path(each) for each in candidates if os.path.isabs(each))
 
 
 def _is_private(path: Path, *, make: bool) -> bool:

@@ -65,6 +65,7 @@ class Supervisor:
     def close(self) -> None:
         """End what looks for us."""
         self._observer.close()
+        self._performer.close()
 
     def _drain(self, keeper: LaunchedKeeper) -> None:
         context = self._context
@@ -108,6 +109,8 @@ class Supervisor:
                 self.record(event)
                 if isinstance(event, e.Progress):
                     self._performer.note_training(observation)
+                    for shared in self._performer.claim_directories():
+                        self.record(shared)
             self._say_when_behind()
         self._tell_peers()
         self._context.display.drain(time.monotonic() + DRAIN_S)

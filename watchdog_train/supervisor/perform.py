@@ -27,6 +27,7 @@ from watchdog_train.evidence.request import EvidenceRequest, JointRequest, write
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.deliver import deliver
+from watchdog_train.supervisor.directories import OutputDirectories
 from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
@@ -49,6 +50,7 @@ class Performer:
         self._context = context
         self._observer = observer
         self._output_dirs: set[str] = set()
+        self._claims = OutputDirectories(context.run_id, context.cwd)
         self._world_size: int | None = None
         self._ended_wall: float | None = None
 
@@ -300,6 +302,17 @@ class Performer:
             note = read_note(slot_dir, member.member.pid)
             if note is not None:
                 self._output_dirs.update(note.output_dirs[:16])
+
+    def claim_directories(self) -> Iterator[e.CheckpointsShared]:
+        """Take what has become known of where the training writes; an event for each conflict."""
+        context = self._context
+        job = context.job.task.job if context.job is not None else None
+        known = (*context.policy.recovery.checkpoints, *sorted(self._output_dirs))
+        yield from self._claims.claim(known, job=job)
+
+    def close(self) -> None:
+        """Give the directories of the training back."""
+        self._claims.release()
 
     def _signal(self, action: a.Signal, observation: a.Observation) -> Iterator[e.AnyEvent]:
         yield e.Signalling(

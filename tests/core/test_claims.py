@@ -1,0 +1,107 @@
+"""Two runs that write their checkpoints to one directory: seen, said, and no resume from there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core import events as e
+from watchdog_train.core.model import CheckpointFinding, Survey
+from watchdog_train.core.plans import choose_checkpoint
+from watchdog_train.store.claims import claims_directory, is_free
+from watchdog_train.supervisor.directories import OutputDirectories
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such locks there")
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("watchdog_train.store.claims.shared_bases", lambda: (tmp_path,))
+    yield
+    folder = claims_directory(make=False)
+    assert folder is None or not list(folder.iterdir()), "a lock was left"
+
+
+def conflicts(run: OutputDirectories, *names: str, job: str | None = None) -> list[str]:
+    return [f"{each.run_id} {each.directory}" for each in run.claim(names, job=job)]
+
+
+def test_the_second_run_hears_of_the_first_once() -> None:
+    """Relative to where each was started; the first hears nothing, and loses nothing."""
+    first, second = OutputDirectories("one", "/w"), OutputDirectories("two", "/w/sub")
+    assert conflicts(first, "out") == []
+    assert conflicts(first, "out", "/w/out/") == []
+    assert conflicts(second, "../out") == ["one /w/out"]
+    assert conflicts(second, "../out", "own") == []
+    third = OutputDirectories("three", "/w")
+    first.release()
+    assert conflicts(third, "out", "elsewhere") == []
+    third.release()
+    second.release()
+
+
+def test_tasks_of_a_job_share_their_directory() -> None:
+    """Every rank of it saves there; another job is another matter."""
+    tasks = [OutputDirectories(f"task{number}", "/w") for number in range(3)]
+    assert conflicts(tasks[0], "out", job="slurm:7.0") == []
+    assert conflicts(tasks[1], "out", job="slurm:7.0") == []
+    assert conflicts(tasks[2], "out", job="slurm:8.0") == ["task0 /w/out"]
+    for task in tasks:
+        task.release()
+
+
+def test_a_killed_supervisor_holds_nothing(tmp_path: Path) -> None:
+    """The kernel releases its lock; the file it has left is taken over."""
+    program = (
+        "import sys, pathlib\n"
+        "from watchdog_train.store import claims\n"
+        "claims.shared_bases = lambda: (pathlib.Path(sys.argv[1]),)\n"
+        "from watchdog_train.supervisor.directories import OutputDirectories\n"
+        "dead = OutputDirectories('dead', '/w')\n"
+        "assert not list(dead.claim(['out'], job=None))\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == b"held\n"
+    run = OutputDirectories("alive", "/w")
+    folder = claims_directory(make=False)
+    assert folder is not None
+    (lock,) = folder.iterdir()
+    assert not is_free(lock)
+    assert conflicts(OutputDirectories("late", "/w"), "out") == ["dead /w/out"]
+    process.kill()
+    process.wait(10)
+    process.stdin.close()
+    process.stdout.close()
+    assert is_free(lock)
+    assert conflicts(run, "out") == []
+    run.release()
+
+
+def test_nothing_of_a_shared_directory_is_resumed_from() -> None:
+    """Which steps are whose cannot be told; a checkpoint elsewhere is as good as ever."""
+    shared = e.CheckpointsShared(directory="/w/out", run_id="one", pid=7, why="both write there")
+    state = b.running(shared)
+
+    def finding(path: str, step: int) -> CheckpointFinding:
+        return CheckpointFinding(
+            path=path, format="hf", step=step, whole=True, why="", how_checked="recorded"
+        )
+
+    findings = (finding("/w/out/checkpoint-9", 9), finding("/w/outer/checkpoint-5", 5))
+    choice = choose_checkpoint(state, Survey(findings=findings, directories=("/w/out",)))
+    assert choice.chosen is not None
+    assert choice.chosen.step == 5
+    assert "the run one writes there" in choice.rejected[0][2]

@@ -1,0 +1,122 @@
+"""Which run of this user writes checkpoints where: kernel locks in private local memory.
+
+One machine only: memory is asked because a lock beside the checkpoints could hang with their disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.store.places import private_runtime_directory, shared_bases
+
+PURPOSE = "claims"
+_MAX_BYTES = 8192
+_TRIES = 8
+
+Release = Callable[[], None]
+
+
+class Claimant(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes into a directory."""
+
+    run_id: str
+    pid: int
+    directory: str
+    job: str | None = None
+    """Of which the run is a task: its tasks share their directories."""
+
+
+def claims_directory(*, make: bool) -> Path | None:
+    """Where the locks lie; the same for every run of this user, in whatever session."""
+    return private_runtime_directory(PURPOSE, "locks", make=make, bases=shared_bases())
+
+
+def claim(directory: str, who: Claimant) -> Release | Claimant | None:
+    """Take a directory for a run, without waiting.
+
+    Returns:
+        How to release it; or who has it; None where nothing can be locked.
+    """
+    folder = claims_directory(make=True)
+    if folder is None or sys.platform == "win32":
+        return None
+    name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:32]
+    path = folder / f"{name}.lock"
+    with suppress(OSError):
+        for _ in range(_TRIES):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            answer = _take(fd, path, who)
+            if answer == "again":
+                continue
+            return answer
+    return None
+
+
+def is_free(path: Path) -> bool:
+    """Whether nobody holds this lock file."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def read_claimant(path: Path) -> Claimant | None:
+    """Who has taken a lock file last."""
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(_MAX_BYTES), type=Claimant)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+if sys.platform != "win32":
+    import fcntl
+
+    def _take(fd: int, path: Path, who: Claimant) -> Release | Claimant | Literal["again"] | None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            # It may be about to be written: then nobody knows yet who has it.
+            return read_claimant(path) or Claimant(run_id="", pid=0, directory="")
+        except OSError:
+            os.close(fd)
+            return None
+        if not _is_in_place(fd, path):  # whoever had it has removed it in this moment
+            os.close(fd)
+            return "again"
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, msgspec.json.encode(who), 0)
+
+        def release() -> None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                os.close(fd)
+
+        return release
+
+    def _is_in_place(fd: int, path: Path) -> bool:
+        with suppress(OSError):
+            mine, there = os.fstat(fd), os.stat(path)
+            return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+        return False

@@ -1,0 +1,59 @@
+"""The directories that this run's training writes to, each claimed when it becomes known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from watchdog_train.core import events as e
+from watchdog_train.store.claims import Claimant, Release, claim
+
+MOST_DIRECTORIES = 64
+
+
+class OutputDirectories:
+    """Claims of one supervisor; they end with it, however that one ends."""
+
+    def __init__(self, run_id: str, cwd: str) -> None:
+        self._run_id = run_id
+        self._cwd = cwd
+        self._held: dict[str, Release] = {}
+        self._asked: set[str] = set()
+
+    def claim(
+        self, directories: Iterable[str], *, job: str | None
+    ) -> Iterator[e.CheckpointsShared]:
+        """Take those that are new; an event for each that another run has.
+
+        Args:
+            directories: as the training names them.
+            job: of which this run is a task; its other tasks may write to the same places.
+        """
+        for named in directories:
+            # Links are not followed: that would ask a disk which may never answer.
+            path = os.path.normpath(os.path.join(self._cwd, named))
+            if path in self._asked or len(self._asked) >= MOST_DIRECTORIES:
+                continue
+            self._asked.add(path)
+            me = Claimant(run_id=self._run_id, pid=os.getpid(), directory=path, job=job)
+            answer = claim(path, me)
+            if isinstance(answer, Claimant):
+                if job is not None and answer.job == job:
+                    continue
+                yield _conflict(path, answer)
+            elif answer is not None:
+                self._held[path] = answer
+
+    def release(self) -> None:
+        """Give all of them back."""
+        while self._held:
+            self._held.popitem()[1]()
+
+
+def _conflict(path: str, other: Claimant) -> e.CheckpointsShared:
+    who = f"the run {other.run_id} (pid {other.pid})" if other.run_id else "another run"
+    why = (
+        f"{who} writes its checkpoints to {path}, too: which are whose cannot be told, so this run "
+        "resumes from none of them; nothing was ended. Give one of the two another directory"
+    )
+    return e.CheckpointsShared(directory=path, run_id=other.run_id, pid=other.pid, why=why)
