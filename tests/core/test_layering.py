@@ -28,6 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "report": {*_LOWER, "report"},
     "config": {*_LOWER, "config"},
     "peers": {*_LOWER, "peers"},
+    "service": {*_LOWER, "service"},
     # A collector is a process of its own: it puts looks, rules and wording together itself.
     "evidence": {
         *_LOWER,

@@ -61,6 +61,9 @@ COMMANDS: dict[str, CommandRow] = {
     "clean": CommandRow(
         "Prepare", "clean:clean", "Show what ended runs have left behind, and remove it."
     ),
+    "service": CommandRow(
+        "Prepare", "service:service", "Write a systemd unit or launchd file for a run."
+    ),
     "completion": CommandRow(
         "Prepare", "completion:completion", "Print what a shell needs to complete wtrain."
     ),

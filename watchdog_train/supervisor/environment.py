@@ -13,6 +13,7 @@ from pathlib import Path
 
 from watchdog_train.client import layout
 from watchdog_train.core.model import Plan
+from watchdog_train.system import service_manager
 
 INJECT_DIRECTORY = Path(layout.__file__).parent / "inject"
 PER_ATTEMPT_NAMES = tuple(
@@ -34,7 +35,8 @@ def training_environment(
     plan: Plan,
 ) -> dict[str, str]:
     """The user's environment, the plan's changes to it, and what the client reads."""
-    env = {name: value for name, value in base_env.items() if name not in PER_ATTEMPT_NAMES}
+    not_its_own = {*PER_ATTEMPT_NAMES, *service_manager.VARIABLES}
+    env = {name: value for name, value in base_env.items() if name not in not_its_own}
     env.update(plan.env)
     # Never a trailing separator: it would put the working directory on sys.path.
     env["PYTHONPATH"] = os.pathsep.join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal as signals
 import time
@@ -20,6 +21,7 @@ from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
+from watchdog_train.system.service_manager import ServiceManager
 
 REQUESTS_EVERY_S = 0.5
 DRAIN_S = 2.0
@@ -33,7 +35,7 @@ class Supervisor:
         self.state = state
         self._observer = Observer(context)
         self._performer = Performer(context, self._observer)
-        self._telling = Telling(context.policy.output, context.display)
+        self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
         self._requests_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -113,6 +115,7 @@ class Supervisor:
                         self.record(shared)
             self._say_when_behind()
         self._tell_peers()
+        self._telling.ending(self.state)
         self._context.display.drain(time.monotonic() + DRAIN_S)
 
     def _tell_peers(self) -> None:
