@@ -26,6 +26,8 @@ ROOMS: dict[str, set[str]] = {
     "remedies": {*_LOWER, "remedies"},
     "rules": {*_LOWER, "rules"},
     "report": {*_LOWER, "report"},
+    # Reads what a run has left, and has it rendered.
+    "reporting": {*_LOWER, "reporting", "report", "store", "evidence", "remedies", ""},
     "config": {*_LOWER, "config"},
     "peers": {*_LOWER, "peers"},
     "service": {*_LOWER, "service"},

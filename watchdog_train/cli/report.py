@@ -1,12 +1,18 @@
-"""`wtrain report`: what happened to a run, as text, as one HTML page, or as JSON."""
+"""`wtrain report`: what happened to a run, as text, page, Markdown or JSON, or as a bug report."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+
+if TYPE_CHECKING:
+    from watchdog_train.cli.reading import RunReading
+    from watchdog_train.reporting.gather import Report
 
 
 @click.command(short_help="Tell what happened to a run.")
@@ -16,63 +22,133 @@ from watchdog_train.cli.options import json_option, run_argument, runs_dir_optio
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write it there: .html is a page, .json data, anything else text.",
+    help="Write it there: .html is a page in one file, .md Markdown, .json data, else text.",
+)
+@click.option(
+    "--bug",
+    is_flag=True,
+    help="A bug report for the library at fault, as Markdown, without secrets and folders.",
 )
 @json_option
 @runs_dir_option
-def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Path | None) -> None:
-    """Tell what happened to RUN: outcome, attempts, stalls, checkpoints, settings, what to keep.
+def report(
+    run_ref: str | None, output: Path | None, bug: bool, as_json: bool, runs_dir: Path | None
+) -> None:
+    """Tell what happened to RUN: outcome, attempts, time, stalls, checkpoints, what to keep.
 
-    The page is also in the run directory, as report.html.
+    The page is also in the run directory, as report.html, after every stall and at the end.
     """
     from watchdog_train.cli.reading import read_run
-    from watchdog_train.remedies.catalogue import script_lines as lines_for
-    from watchdog_train.report.document import report_document
-    from watchdog_train.report.facts import framework
-    from watchdog_train.report.history import history
+    from watchdog_train.reporting.gather import gather
     from watchdog_train.store.resolve import resolve
 
+    if bug and as_json:
+        raise click.UsageError("--bug is Markdown: it cannot be combined with --json")
     reading = read_run(resolve(run_ref, runs_dir))
     for problem in reading.problems:
         click.echo(f"wtrain: {problem}", err=True)
-    script_lines = lines_for(framework(reading.state))
-    told = history(reading.events)
+    # The state of the reading knows where the directory is now.
+    found = gather(reading.run, reading.events, secrets=False, run_dir=reading.state.run_dir)
+    if bug:
+        _give(output, _bug_text(reading, found))
+        return
     suffix = output.suffix.lower() if output is not None else ""
     if as_json or suffix == ".json":
-        from watchdog_train.report.report_json import report_object
-
-        data = report_object(told, script_lines)
-        if output is None:
-            from watchdog_train.cli.json_output import print_json
-
-            print_json(data)
-            return
-        import msgspec
-
-        text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+        _data(output, found)
     elif suffix in (".html", ".htm"):
-        from watchdog_train.report.report_html import report_html
+        _give(output, _page_in_one_file(found))
+    elif suffix in (".md", ".markdown"):
+        from watchdog_train.report.report_markdown import report_markdown
 
-        text = report_html(report_document(told, script_lines))
+        _give(output, report_markdown(found.document))
     else:
-        from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
-        from watchdog_train.report.report_text import report_text
-
-        document = report_document(told, script_lines)
-        if output is None:
-            paint = paint_for_stdout()
-            shown = report_text(document, paint=paint, width=min(100, width_of_stdout() or 100))
-            click.echo(shown, color=paint.enabled)
-            return
-        text = report_text(document) + "\n"
-    _write(output, text)
+        _text(output, reading, found)
 
 
-def _write(output: Path | None, text: str) -> None:
+def _data(output: Path | None, found: Report) -> None:
+    from watchdog_train.report.report_json import report_object
+
+    data = report_object(found.history, found.script_lines, found.found)
+    if output is None:
+        from watchdog_train.cli.json_output import print_json
+
+        print_json(data)
+        return
+    import msgspec
+
+    _give(output, msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n")
+
+
+def _text(output: Path | None, reading: RunReading, found: Report) -> None:
+    from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
+    from watchdog_train.report.fetch_words import fetch_lines
+    from watchdog_train.report.report_text import report_text
+
+    if output is not None:
+        _give(output, report_text(found.document) + "\n")
+        return
+    paint = paint_for_stdout()
+    width = min(100, width_of_stdout() or 100)
+    click.echo(report_text(found.document, paint=paint, width=width), color=paint.enabled)
+    page = reading.run.path.absolute() / "report.html"
+    if page.is_file():
+        lines = fetch_lines(
+            page=str(page),
+            run_id=reading.run.run_id,
+            user=os.environ.get("USER") or os.environ.get("USERNAME") or "",
+            host=reading.state.host,
+        )
+        for line in lines:
+            click.echo(f"wtrain: {line}", err=True)
+
+
+def _page_in_one_file(found: Report) -> str:
+    from watchdog_train.reporting.write import has_charts, page_text, plotly_script
+
+    wanted = has_charts(found)
+    script = plotly_script() if wanted else None
+    try:
+        text = script.read_text("utf-8") if script is not None else None
+    except OSError as error:
+        click.echo(f"wtrain: no charts, {script} cannot be read: {error.strerror}", err=True)
+        text = None
+    if wanted and script is None:
+        click.echo(
+            "wtrain: charts need plotly: pip install 'watchdog-train[report]'; "
+            "everything else is on the page",
+            err=True,
+        )
+    return page_text(found, script=text)
+
+
+def _bug_text(reading: RunReading, found: Report) -> str:
+    from watchdog_train.core.events import RunStarted
     from watchdog_train.errors import WtrainError
-    from watchdog_train.report.write import write_page
+    from watchdog_train.report.report_bug import report_bug
+    from watchdog_train.reporting.versions import versions
+
+    started = next((event for event in reading.events if isinstance(event, RunStarted)), None)
+    text = report_bug(
+        found.history.state,
+        stacks=found.found.stacks,
+        versions=versions(reading.state, started.wtrain_version if started else "not known"),
+    )
+    if text is None:
+        raise WtrainError(
+            "nothing was caught in this run: there is no bug to report",
+            context=str(reading.run.path),
+            hint="wtrain dump takes evidence now",
+            reference="stall-unknown",
+        )
+    return text
+
+
+def _give(output: Path | None, text: str) -> None:
+    from watchdog_train.errors import WtrainError
+    from watchdog_train.reporting.write import write_page
 
     if output is None:
+        click.echo(text, nl=False)
         return
     try:
         write_page(output, text)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
-from watchdog_train.core.model import RankPlaces, Value
-from watchdog_train.core.state import AttemptRecord, StallRecord, State
+from watchdog_train.core.model import RankPlaces
+from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.facts import (
     ScriptLines,
     by_hand,
     counted_roles,
-    culprit_words,
     exit_words,
     run_again,
     settings_to_keep,
@@ -19,44 +18,58 @@ from watchdog_train.report.facts import (
 )
 from watchdog_train.report.history import AttemptHistory, History
 from watchdog_train.report.places_text import place_lines, place_sentences
+from watchdog_train.report.sections import Document, Section
+from watchdog_train.report.stall_section import stall_section
+from watchdog_train.report.time_section import (
+    NOTHING_FOUND,
+    Found,
+    cost_words,
+    steps_section,
+    time_section,
+)
 from watchdog_train.report.words import clean, clock_time, duration
 
+SHOWN_WHOLE = 3
+"""Bundles that a page shows opened: the newest."""
 SIGSTOP = 19
 """Launchers are only held still by it."""
 
 
-class Section(Value, frozen=True, kw_only=True):
-    """A title and what stands under it, in this order."""
-
-    title: str
-    paragraphs: tuple[str, ...] = ()
-    header: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    code: tuple[str, ...] = ()
-    """Lines to copy."""
-
-
-class Document(Value, frozen=True, kw_only=True):
-    """A report."""
-
-    title: str
-    verdict: str
-    good: bool
-    sections: tuple[Section, ...]
-
-
 def report_document(
-    history: History, script_lines: ScriptLines, *, zone: tzinfo | None = None
+    history: History,
+    script_lines: ScriptLines,
+    *,
+    zone: tzinfo | None = None,
+    found: Found = NOTHING_FOUND,
 ) -> Document:
-    """Everything a person wants to know in the morning."""
+    """Everything a person wants to know in the morning.
+
+    Args:
+        history: the run, from its events.
+        script_lines: remedy id -> line for the training script.
+        zone: for times of day; None: of this machine.
+        found: what the trace and the bundles add.
+    """
     state = history.state
+    newest = {stall.id for stall in state.stalls[-SHOWN_WHOLE:]}
     sections = (
         _about(state, zone),
         _attempts(history, zone),
-        *[_stall(stall, state, zone) for stall in state.stalls],
+        time_section(history.time_line),
+        steps_section(found.series),
+        *[
+            stall_section(
+                stall,
+                state,
+                zone,
+                stacks=found.stacks.get(stall.id, ()),
+                minor=stall.id not in newest,
+            )
+            for stall in state.stalls
+        ],
         _way(state),
         _checkpoints(history),
-        _settings(history),
+        _settings(history, found),
         _notables(history, zone),
         _for_good(state, script_lines),
         _reproduce(state),
@@ -147,49 +160,6 @@ def _attempt_row(
     return (str(record.attempt), began, ran, steps, ended, killed)
 
 
-def _stall(stall: StallRecord, state: State, zone: tzinfo | None) -> Section:
-    what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
-    told = []
-    if stall.words:
-        told.append(clean(stall.words, 1000))
-    diagnosis = stall.diagnosis
-    rows: list[tuple[str, str]] = [
-        ("when", f"{clock_time(stall.at, zone)}, attempt {stall.attempt}")
-    ]
-    if stall.basis is not None:
-        rows.append(
-            ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
-        )
-    if diagnosis is not None:
-        family = clean(diagnosis.family, 60) if diagnosis.family else "not known"
-        rows.append(("cause", f"{family} ({100 * diagnosis.confidence:.0f} % sure)"))
-        if diagnosis.culprit is not None:
-            rows.append(("where", culprit_words(diagnosis.culprit)))
-        if diagnosis.explanation not in stall.words:
-            rows.append(("why", clean(diagnosis.explanation, 1000)))
-        rows += [
-            ("evidence" if i == 0 else "", clean(line, 400))
-            for i, line in enumerate(diagnosis.evidence[:8])
-        ]
-    told_places = place_sentences(stall.places, stall.places_mono)
-    rows += [("inside" if i == 0 else "", text) for i, text in enumerate(told_places)]
-    if stall.recovered:
-        rows.append(("outcome", "it was over by itself before anything was killed"))
-    elif stall.reported_only:
-        rows.append(("outcome", "reported only, nothing was killed"))
-    if stall.collected and stall.why != "crash":
-        rows.append(("stacks", f"{stall.captured} of {words.count(stall.processes, 'process')}"))
-    elif stall.why != "crash":
-        rows.append(("stacks", "the evidence was not finished"))
-    if stall.dir:
-        rows.append(("files", words.short_path(stall.dir, state.cwd)))
-    return Section(
-        title=f"{what} {clean(stall.id, 40)}",
-        paragraphs=tuple(told),
-        rows=tuple(row for row in rows if row[1]),
-    )
-
-
 def _way(state: State) -> Section | None:
     """Where the time went before the first step of the newest attempt."""
     attempt = state.attempt
@@ -235,7 +205,7 @@ def _checkpoints(history: History) -> Section | None:
     )
 
 
-def _settings(history: History) -> Section | None:
+def _settings(history: History, found: Found) -> Section | None:
     rows: list[tuple[str, ...]] = []
     for record, told in zip(history.state.attempts, history.attempts, strict=False):
         said = {name: (took, why) for name, took, why in told.setting_words}
@@ -248,7 +218,8 @@ def _settings(history: History) -> Section | None:
     if not rows:
         return None
     header = ("attempt", "setting", "why", "effect")
-    return Section(title="Settings changed", header=header, rows=tuple(rows))
+    costs = cost_words(history.state, found.series)
+    return Section(title="Settings changed", header=header, rows=tuple(rows), paragraphs=costs)
 
 
 def _notables(history: History, zone: tzinfo | None) -> Section | None:

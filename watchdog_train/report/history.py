@@ -12,6 +12,7 @@ from watchdog_train.core.evolve import evolve
 from watchdog_train.core.model import Value
 from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
+from watchdog_train.report.time_line import TimeLine, time_line
 
 _replace = msgspec.structs.replace
 
@@ -51,10 +52,12 @@ class History(Value, frozen=True, kw_only=True):
     state: State
     attempts: tuple[AttemptHistory, ...]
     notables: tuple[Notable, ...]
+    time_line: TimeLine = TimeLine()
 
 
 def history(events: Iterable[e.AnyEvent]) -> History:
     """Fold the events."""
+    events = tuple(events)
     state = State()
     attempts: list[AttemptHistory] = []
     notables: list[Notable] = []
@@ -89,7 +92,12 @@ def history(events: Iterable[e.AnyEvent]) -> History:
                 words = _notable(event)
                 if words is not None:
                     notables.append(Notable(t=event.t, words=words))
-    return History(state=state, attempts=tuple(attempts), notables=tuple(notables))
+    return History(
+        state=state,
+        attempts=tuple(attempts),
+        notables=tuple(notables),
+        time_line=time_line(events),
+    )
 
 
 def _change(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from watchdog_train.report.document import Document, Section
+from watchdog_train.report.sections import Document, Section
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #1a7f37; --bad: #b35900 }
@@ -55,6 +55,10 @@ def _section(section: Section) -> list[str]:
     elif section.rows:
         parts += ['<table class="facts">', *[_row(row, "th") for row in section.rows], "</table>"]
     parts += [f"<pre>{escape(line)}</pre>" for line in section.code]
+    for fold in section.folds:
+        lines = escape("\n".join(fold.lines))
+        title = escape(fold.title)
+        parts.append(f"<details><summary>{title}</summary><pre>{lines}</pre></details>")
     return parts
 
 

@@ -10,11 +10,15 @@ from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.facts import ScriptLines, run_again, settings_to_keep
 from watchdog_train.report.history import History
 from watchdog_train.report.status_json import SCHEMA_VERSION, status_object
+from watchdog_train.report.time_line import SPAN_WORDS
+from watchdog_train.report.time_section import NOTHING_FOUND, Found
 
 
-def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]:
+def report_object(
+    history: History, script_lines: ScriptLines, found: Found = NOTHING_FOUND
+) -> dict[str, Any]:
     """Everything the report says, for programs."""
-    state = history.state
+    state, line = history.state, history.time_line
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": verdict_sentence(state),
@@ -43,6 +47,23 @@ def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]
                 "plan": msgspec.to_builtins(record.plan),
             }
             for record, told in zip(state.attempts, history.attempts, strict=False)
+        ],
+        "time": {
+            "wall_s": round(line.wall_s, 3),
+            "goodput": None if line.goodput is None else round(line.goodput, 4),
+            "steps_redone": line.steps_redone,
+            "spent_s": {kind: round(line.seconds(kind), 3) for kind in SPAN_WORDS},
+        },
+        "step_times": [
+            {
+                "attempt": each.attempt,
+                "steps": each.steps,
+                "median_s": each.quantile(0.5),
+                "p95_s": each.quantile(0.95),
+                "longest_s": each.longest_step_s,
+            }
+            for each in found.series
+            if each.steps
         ],
         "stalls": msgspec.to_builtins(state.stalls),
         "notables": msgspec.to_builtins(history.notables),

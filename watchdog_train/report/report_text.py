@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog_train.report import words
-from watchdog_train.report.document import Document, Section
+from watchdog_train.report.sections import Document, Section
 from watchdog_train.report.words import PLAIN, Paint, Style
 
 MAX_COLUMN = 48

@@ -19,6 +19,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
+from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system.service_manager import ServiceManager
@@ -36,6 +37,7 @@ class Supervisor:
         self._observer = Observer(context)
         self._performer = Performer(context, self._observer)
         self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
+        self._page = ReportPage(context.children, context.directory.path)
         self._requests_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -51,6 +53,7 @@ class Supervisor:
             number = event.plan.attempt
         stamped = context.log.append(event, number)
         self.state = evolve(self.state, stamped)
+        self._page.follow(event)
         if isinstance(event, e.StallRecovered):
             self._observer.lengthen(self.state, event.stall_id)
         if isinstance(event, e.AttemptLaunched) and len(self.state.attempts) == 1:
@@ -104,6 +107,7 @@ class Supervisor:
             self._tell_peers()
             if isinstance(action, Wait):
                 self._telling.tell(self.state, observation)
+                self._page.write()
                 self._pause(action.until)
                 continue
             self._context.display.pump()  # what was written before an event is shown before it

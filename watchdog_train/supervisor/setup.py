@@ -17,11 +17,10 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 from watchdog_train.evidence.host import oom_kills
-from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.remedies.catalogue import Remedy, script_lines
 from watchdog_train.report.facts import framework
 from watchdog_train.report.narrative import closing_lines
-from watchdog_train.report.write import write_report
+from watchdog_train.reporting.write import write_plain
 from watchdog_train.store import registry
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
@@ -39,6 +38,7 @@ from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.loop import Supervisor
+from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
@@ -223,10 +223,15 @@ class RunSession:
         """Path of report.html; a report that cannot be written is said, and costs nothing else."""
         try:
             events = read_events(self.directory.events, spill_dir=self.directory.spill_dir).events
-            return str(write_report(self.directory.path, events, script_lines, redact_argv))
+            path = str(write_plain(self.directory.path, events, script_lines))
         except (OSError, WtrainError) as error:
             self.context.display.say(f"wtrain: the report could not be written: {error}")
             return None
+        if deserves_whole_page(self.supervisor.state):
+            why_not = write_whole_now(self.directory.path)
+            if why_not is not None:
+                self.context.display.say(f"wtrain: the report is only a plain page: {why_not}")
+        return path
 
     def run(self) -> None:
         """The loop, with the signals ours.

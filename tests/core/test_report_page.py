@@ -1,0 +1,216 @@
+"""The page of a run: where the time went, what is in it, and that nothing in it gets out."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.hostile_run import STALLS, a_plan, make_hostile_run
+from watchdog_train.core import events as e
+from watchdog_train.core.model import RunProgress
+from watchdog_train.report.report_bug import report_bug
+from watchdog_train.report.report_markdown import report_markdown
+from watchdog_train.report.series import MOST_POINTS, SeriesReader
+from watchdog_train.report.time_line import time_line
+from watchdog_train.reporting.gather import Report, gather
+from watchdog_train.reporting.write import page_text
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.run_paths import RunDirectory
+
+
+class Page(HTMLParser):
+    """The elements of a page, and the content of its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self._script: dict[str, str | None] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = dict(attrs)
+        self.tags.append(tag)
+        self.attributes |= told.keys()
+        self.ids |= {told["id"] or ""} if "id" in told else set()
+        self.links |= {told["href"] or ""} if "href" in told else set()
+        self._script = told if tag == "script" else None
+
+    def handle_data(self, data: str) -> None:
+        if self._script is not None:
+            self.scripts.append((self._script, data))
+            self._script = None
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    run = make_hostile_run(tmp_path_factory.mktemp("runs") / "sft-20261121-231005-beef")
+    return gather(RunDirectory(run), read_events(run / "events.jsonl").events)
+
+
+@pytest.fixture(scope="module")
+def text(report: Report) -> str:
+    return page_text(report, script_beside=True)
+
+
+def test_nothing_that_training_wrote_becomes_markup(text: str) -> None:
+    """Only our own elements, and only scripts that carry this page's nonce."""
+    page = Page(text)
+    assert {"h1", "section", "details", "pre", "table", "figure"} <= set(page.tags)
+    assert not {"img", "svg", "iframe", "object", "base", "form", "link"} & set(page.tags)
+    assert not {name for name in page.attributes if name.startswith("on")}
+    nonces = {told.get("nonce") for told, _ in page.scripts if told.get("type") is None}
+    assert len(nonces) == 1
+    assert None not in nonces
+    assert page.tags.count("h1") == 1
+    assert {link.removeprefix("#") for link in page.links} <= page.ids
+    assert page.tags.count("script") == 3
+
+
+def test_the_page_holds_every_stall_and_chart(text: str) -> None:
+    """All stalls with stacks and milestones, the newest open; charts from the trace."""
+    page = Page(text)
+    assert text.count('<details class="section">') == STALLS - 3
+    for number in range(1, STALLS + 1):
+        assert f"Stall {number:04d}" in text
+    assert text.count("Stacks, grouped") == 2
+    assert text.count("Milestones of each rank") == STALLS
+    figures = next(json.loads(data) for told, data in page.scripts if told.get("id") == "figures")
+    assert len(figures) == text.count("data-chart=")
+    assert len(figures[0]["data"]) == STALLS + 1
+    assert all(len(trace["x"]) <= MOST_POINTS for trace in figures[0]["data"])
+    assert len(text) < 3_000_000
+
+
+def test_without_a_script_the_page_says_so_and_runs_nothing(report: Report) -> None:
+    """Without plotly there are no charts and no scripts, and all the rest."""
+    text = page_text(report)
+    assert "script" not in Page(text).tags
+    assert "pip install &#39;watchdog-train[report]&#39;" in text
+    assert "Timeline" in text
+
+
+def test_without_jinja_the_page_is_plain_and_complete(
+    report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every section and every fold is there."""
+    monkeypatch.setitem(__import__("sys").modules, "markupsafe", None)
+    text = page_text(report)
+    assert "script" not in Page(text).tags
+    for section in report.document.sections:
+        assert f"<h2>{section.title}</h2>" in text
+    assert text.count("Milestones of each rank") == STALLS
+
+
+def test_markdown_keeps_hostile_text_as_text(report: Report) -> None:
+    """No HTML of others, and fences that their backticks cannot close."""
+    text = report_markdown(report.document)
+    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", text)
+    assert set(re.findall(r"(?<!\\)<(/?\w+)", outside)) <= {
+        "details",
+        "/details",
+        "summary",
+        "/summary",
+    }
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_a_bug_report_names_neither_machine_nor_folder(report: Report) -> None:
+    """Stacks, milestones, versions and what avoided it; not the home, the host or the run."""
+    state = report.history.state
+    text = report_bug(state, stacks=report.found.stacks, versions=(("torch", "2.13.0"),))
+    assert text is not None
+    assert "/home/mia" not in text
+    assert state.run_dir not in text
+    assert "- torch 2.13.0" in text
+    assert f"It was caught {STALLS} times" in text
+    assert f"Attempt {STALLS + 1}, with num-workers-0, ended with success." in text
+    assert "Stacks, grouped:" in text
+    assert len(text) < 200_000
+
+
+def test_a_bug_report_needs_something_caught() -> None:
+    """A run without a stall has nothing to post."""
+    from watchdog_train.core.state import State
+
+    assert report_bug(State(), stacks={}, versions=()) is None
+
+
+def _attempt(number: int, t: float, first: int, steps: int) -> list[e.AnyEvent]:
+    """10 s of start, then a step a second."""
+    return [
+        e.AttemptLaunching(t=t, attempt=number, token="t", plan=a_plan(number)),
+        e.FirstStep(t=t + 10, attempt=number, rank=0, pid=1, step=first, after_s=10),
+        *[
+            e.Progress(t=t + 10 + i, ranks=(), members=(), progress=RunProgress(step=first + i))
+            for i in range(0, steps, 10)
+        ],
+    ]
+
+
+def _exit(t: float, step: int) -> e.AttemptExited:
+    return e.AttemptExited(t=t, code=None, signal=9, how_known="keeper", step=step)
+
+
+def test_steps_done_twice_are_not_productive() -> None:
+    """100 steps, of which the last 40 are done again, a stall, a restart, then 100 more."""
+    stall = e.StallDeclared(
+        t=150.0, stall_id="0001", basis="quiet", phase="train", ranks=(0,), age_s=40.0, why=""
+    )
+    line = time_line(
+        [*_attempt(1, 0.0, 1, 101), stall, _exit(155.0, 101), *_attempt(2, 160.0, 62, 101)]
+    )
+    assert line.seconds("kept") == pytest.approx(60 + 100)
+    assert line.seconds("redone") == pytest.approx(40)
+    assert line.seconds("silence") == pytest.approx(40)
+    assert line.seconds("startup") == pytest.approx(20)
+    assert line.steps_redone == 40
+    assert line.goodput == pytest.approx(160 / 270)
+    assert sum(span.seconds for span in line.spans) == pytest.approx(line.wall_s)
+
+
+def test_an_attempt_that_began_anew_loses_all_before_it() -> None:
+    """What began again at step 1 keeps nothing of what was before."""
+    line = time_line([*_attempt(1, 0.0, 1, 51), _exit(60.0, 51), *_attempt(2, 60.0, 1, 21)])
+    assert line.seconds("kept") == pytest.approx(20)
+    assert line.steps_redone == 51
+
+
+def test_goodput_without_steps_is_not_known() -> None:
+    """A program that tells no step has no goodput, and is not called unproductive."""
+    launching = e.AttemptLaunching(t=0.0, token="t", plan=a_plan(1))
+    assert time_line([launching, _exit(100.0, 0)]).goodput is not None
+    gone = e.AttemptExited(t=100.0, code=0, signal=None, how_known="keeper", step=None)
+    assert time_line([launching, gone]).goodput is None
+    assert time_line([]).goodput is None
+
+
+def test_spans_never_overlap_where_the_clock_is_set_back() -> None:
+    """Wall times that run backwards cost accuracy, and make no negative times."""
+    line = time_line([*_attempt(1, 100.0, 1, 31), _exit(50.0, 31), *_attempt(2, 20.0, 20, 31)])
+    assert all(span.seconds > 0 for span in line.spans)
+    assert sum(span.seconds for span in line.spans) == pytest.approx(line.wall_s)
+
+
+def test_a_long_trace_is_thinned_and_keeps_its_extremes() -> None:
+    """100,000 samples become a few hundred; the longest step is never thinned away."""
+    reader = SeriesReader()
+    t = 0.0
+    for i in range(20_000):
+        t += 100.0 if i == 777 else 0.5
+        reader.read(b'{"t": %f, "ranks": {"0": {"step": %d}, "1": {"step": %d}}}' % (t, i, i + 1))
+    for bad in (b"", b"[]", b'{"t": -1}', b'{"t": 1e300}', b"\xff", b'{"t": NaN}'):
+        reader.read(bad)
+    (series,) = reader.series
+    assert len(series.points) <= MOST_POINTS
+    assert len(series.step_times_s) <= MOST_POINTS
+    assert series.longest_step_s == pytest.approx(100.0)
+    assert series.quantile(0.5) == pytest.approx(0.5)
+    assert series.points[-1].t > 0.9 * t

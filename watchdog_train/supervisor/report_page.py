@@ -1,0 +1,79 @@
+"""The page of a run: plain at once, whole by a child with a deadline; never in the way of the run.
+
+Must not be waited for while training runs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_train.core import events as e
+from watchdog_train.core.state import State
+from watchdog_train.reporting.write import WITHIN_S
+from watchdog_train.supervisor.children import ChildTable
+
+CHILD = "report"
+END_WITHIN_S = 15.0
+"""At the end of a run somebody waits; the plain page is there already."""
+LONG_RUN_S = 60.0
+"""A shorter run that ends well has its plain page, in no time and without plotly's 5 MB."""
+_TOLD = (e.EvidenceCollected, e.Diagnosed, e.WouldHaveKilled, e.StallRecovered)
+
+
+def command(run_dir: Path) -> Sequence[str]:
+    """The child that writes the whole page."""
+    # The training's directory must not be on the path, as for every child of ours.
+    return (sys.executable, "-I", "-m", "watchdog_train.reporting.write", str(run_dir))
+
+
+class ReportPage:
+    """Has the page written anew after what is worth reading, one child at a time."""
+
+    def __init__(self, children: ChildTable, run_dir: Path) -> None:
+        self._children = children
+        self._run_dir = run_dir
+        self._due = False
+
+    def follow(self, event: e.AnyEvent) -> None:
+        """A stall has got its evidence or its diagnosis, or was over."""
+        self._due = self._due or isinstance(event, _TOLD)
+
+    def write(self) -> None:
+        """Start the child if it is due and none runs; returns at once."""
+        if not self._due or any(child.name == CHILD for child in self._children.running()):
+            return
+        self._due = False
+        # A page that cannot be written now is written at the end of the run, which says so.
+        with suppress(OSError):
+            self._children.spawn(command(self._run_dir), name=CHILD, deadline_s=WITHIN_S)
+
+
+def deserves_whole_page(state: State) -> bool:
+    """Whether somebody will want more than the plain page."""
+    if state.stalls or state.outcome != "succeeded" or state.restarts:
+        return True
+    if state.started_at is None or state.updated_at is None:
+        return False
+    return state.updated_at - state.started_at >= LONG_RUN_S
+
+
+def write_whole_now(run_dir: Path) -> str | None:
+    """Wait for the whole page, at most END_WITHIN_S; why there is only the plain one, or None."""
+    try:
+        subprocess.run(
+            list(command(run_dir)),
+            check=True,
+            timeout=END_WITHIN_S,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it was not written within {END_WITHIN_S:.0f} s"
+    except (subprocess.CalledProcessError, OSError) as error:
+        return str(error)[:200]
+    return None
