@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib.util
+import itertools
 import os
 import re
 import shlex
@@ -24,7 +25,7 @@ from watchdog_train.core.events import AttemptLaunched, decode
 from watchdog_train.core.evolve import evolve, replay
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
-from watchdog_train.remedies.catalogue import script_lines
+from watchdog_train.remedies.catalogue import available, script_lines
 from watchdog_train.report.live import Live
 from watchdog_train.report.narrative import closing_lines, narrate, opening_lines
 from watchdog_train.report.status_text import status_text
@@ -174,6 +175,20 @@ def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
         assert names > {rule.family for rule in load_rules().families}
     else:
         assert load_policy(path, None, {}) != Policy()
+
+
+def test_remedies_in_commands_of_the_pages_are_known() -> None:
+    """Whoever types a line of a page is not refused for a name in it."""
+    flags = {"--with", "--without", "--allow"}
+    known = {*available(), "training", "device", "execution"}
+    named = [
+        (place, name)
+        for place, words in COMMANDS
+        for flag, name in itertools.pairwise(words)
+        if flag in flags
+    ]
+    assert named
+    assert not [(place, name) for place, name in named if name not in known]
 
 
 def test_blocks_say_what_they_are() -> None:
