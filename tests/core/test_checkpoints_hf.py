@@ -205,11 +205,23 @@ def test_sharded_pytorch_weights_need_every_shard(tmp_path):
     assert "pytorch_model-00002-of-00002.bin" in only(tmp_path).why
 
 
-def test_sharded_engine_state_is_unknown(tmp_path):
-    """What DeepSpeed and FSDP write inside is not checked, so it is not called whole."""
+def test_engine_state_without_its_pointer_is_partial(tmp_path):
+    """DeepSpeed loads what `latest` names, and nothing without it."""
     path = write_hf(tmp_path, 20, model__safetensors=None, optimizer__pt=None)
     (path / "global_step20").mkdir()
     (path / "global_step20" / "mp_rank_00_model_states.pt").write_bytes(torch_zip())
+    finding = only(tmp_path)
+    assert finding.whole is False
+    assert "latest does not name global_step20" in finding.why
+
+
+def test_an_adapter_without_its_settings_is_partial(tmp_path):
+    """PEFT cannot load adapter_model.safetensors without adapter_config.json beside it."""
+    files = {"model__safetensors": None, "adapter_model__safetensors": safetensors()}
+    write_hf(tmp_path, 20, **files)
+    assert only(tmp_path).whole is False
+    write_hf(tmp_path, 20, **files, adapter_config__json=b"{}")
+    # Written after the witness here: looked at in depth, and not called whole.
     assert only(tmp_path).whole is None
 
 

@@ -163,6 +163,9 @@ def test_shards_with_an_index_are_one_checkpoint(tmp_path):
     assert only(tmp_path).whole is False
     weights = {f"t{n}": f"model-0000{n}-of-00002.safetensors" for n in (1, 2)}
     index = json.dumps({"weight_map": weights}).encode()
-    write_files(tmp_path / "step-7", {"model.safetensors.index.json": index})
+    write_files(tmp_path / "step-7", {"model.safetensors.index.json": index}, at_s=1_000_001.0)
     finding = only(tmp_path)
     assert (finding.path, finding.step, finding.whole) == (str(tmp_path / "step-7"), 7, True)
+    write_files(tmp_path / "step-7", dict(list(shards.items())[:1]), at_s=1_000_002.0)
+    finding = only(tmp_path)
+    assert finding.whole is None, "a save over it has begun: the index is of the older one"

@@ -328,6 +328,8 @@ def test_deepspeed_inside_a_trainer_checkpoint_is_checked(tmp_path: Path) -> Non
     path = write_files(tmp_path / "checkpoint-20", files)
     write_files(path / "global_step20", deepspeed_files())
     os.utime(path / "trainer_state.json", (LATE_S, LATE_S))
+    assert only(tmp_path).whole is False, "without its pointer DeepSpeed loads nothing"
+    write_files(path, {"latest": b"global_step20"}, at_s=LATE_S)
     assert only(tmp_path).whole is True
     (path / "global_step20/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
     finding = only(tmp_path)

@@ -21,6 +21,7 @@ from watchdog_train.checkpoints.formats import (
     by_number_then_time,
     doubts_of,
     number_in_name,
+    stale_words,
 )
 
 NAME = "accelerate"
@@ -162,19 +163,9 @@ def _check_contents(path: str, files: Sizes, limits: Limits) -> tuple[bool, list
 
 def _stale(files: Sizes) -> str | None:
     """A save over an older directory leaves the random states of the older one until its end."""
-    newest = {
+    closed = {
         name: times[1]
         for name, times in files.items()
         if _WEIGHTS.match(name) or _OPTIMIZER.match(name)
     }
-    witness = files.get("random_states_0.pkl")
-    if witness is None or not newest:
-        return None
-    name = max(newest, key=lambda key: newest[key])
-    age_s = (newest[name] - witness[1]) / 1e9
-    if age_s <= 0:
-        return None
-    return (
-        f"random_states_0.pkl is {age_s:.1f} s older than {name}: "
-        "a later save over this directory may not have finished"
-    )
+    return stale_words("random_states_0.pkl", files.get("random_states_0.pkl"), closed)

@@ -25,8 +25,9 @@ from watchdog_train.checkpoints.formats import (
     Verdict,
     by_number_then_time,
     directory_candidate,
+    stale_words,
 )
-from watchdog_train.checkpoints.torch_zip import BoundedReads
+from watchdog_train.checkpoints.torch_zip import END_MAGIC, END_RECORD_BYTES, BoundedReads
 from watchdog_train.core import pickle_data
 from watchdog_train.core.model import Value
 
@@ -92,6 +93,7 @@ def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
             return _without_metadata(files)
         stored = read_stored(os.path.join(path, WITNESS))
         shards = _check_sizes(stored, files)
+        _check_ends(path, stored)
         if limits.level == "full":
             level = "full" if _check_pieces(path, stored, limits) else "quick"
     except DamagedError as error:
@@ -156,6 +158,28 @@ def _check_sizes(stored: tuple[Stored, ...], files: Sizes) -> int:
     return len(ends)
 
 
+def _check_ends(path: str, stored: tuple[Stored, ...]) -> None:
+    """The last piece of each file is there: a file of the right size may end in zeros.
+
+    After a power loss; the first piece tells whether pieces are files of torch.save at all.
+    """
+    files: dict[str, list[Stored]] = {}
+    for piece in stored:
+        files.setdefault(piece.file, []).append(piece)
+    for name, pieces in sorted(files.items()):
+        pieces.sort(key=lambda piece: piece.offset)
+        first, last = pieces[0], pieces[-1]
+        with open_regular(os.path.join(path, name)) as file:
+            file.seek(first.offset)
+            if file.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
+                continue
+            file.seek(last.offset)
+            begins = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+            file.seek(max(last.offset, last.offset + last.length - END_RECORD_BYTES))
+            if not begins or file.read(len(END_MAGIC)) != END_MAGIC:
+                raise DamagedError(f"{name} does not end as its other pieces do: never written")
+
+
 def _without_metadata(files: Sizes) -> Verdict:
     if any(_PER_RANK_METADATA.match(name) for name in files):
         return Verdict(
@@ -170,27 +194,23 @@ def _without_metadata(files: Sizes) -> Verdict:
 def _stale(files: Sizes) -> str | None:
     """A save over an older directory leaves the old metadata until its end."""
     shards = {name: times[1] for name, times in files.items() if _SHARD.match(name)}
-    if not shards:
-        return None
-    newest = max(shards, key=lambda name: shards[name])
-    age_s = (shards[newest] - files[WITNESS][1]) / 1e9
-    if age_s <= 0:
-        return None
-    return (
-        f"{WITNESS} is {age_s:.1f} s older than {newest}: "
-        "a later save over this directory may not have finished"
-    )
+    return stale_words(WITNESS, files[WITNESS], shards)
 
 
 def _check_pieces(path: str, stored: tuple[Stored, ...], limits: Limits) -> bool:
     """Checksums of the pieces that are files of torch.save; False when the time was up."""
+    of_zips: set[str] = set()
     for piece in sorted(stored, key=lambda item: (item.file, item.offset)):
         if limits.time_left() <= 0:
             return False
         with open_regular(os.path.join(path, piece.file)) as file:
             file.seek(piece.offset)
-            if file.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
+            magic = file.read(len(_ZIP_MAGIC))
+            if magic != _ZIP_MAGIC:
+                if piece.file in of_zips and magic == bytes(len(_ZIP_MAGIC)):
+                    raise DamagedError(f"{piece.file} holds zeros at byte {piece.offset}")
                 continue
+            of_zips.add(piece.file)
             window = io.BufferedReader(_Window(file, piece.offset, piece.length))
             try:
                 if not _has_right_checksums(window, limits):

@@ -16,6 +16,7 @@ from watchdog_train.checkpoints.files import (
     Sizes,
     UnreadableError,
     read_capped,
+    sizes_of,
 )
 from watchdog_train.checkpoints.formats import (
     Candidate,
@@ -26,6 +27,7 @@ from watchdog_train.checkpoints.formats import (
     doubts_of,
     lowest_level,
     number_in_name,
+    stale_words,
 )
 
 NAME = "deepspeed"
@@ -34,6 +36,7 @@ _SHARD = re.compile(
     r"^(?:bf16_|fp16_)?zero_pp_rank_(?P<rank>\d{1,6})_mp_rank_(?P<model>\d{1,6})"
     r"_(?P<kind>optim|model)_states\.pt$"
 )
+_OF_RANK_0 = re.compile(r"^(mp_rank_00_|(bf16_|fp16_)?zero_pp_rank_0_mp_rank_00_)")
 _MODEL = re.compile(r"^mp_rank_\d{1,6}_model_states\.pt$|^layer_\d+-model_\d+-model_states\.pt$")
 _POINTER_CAP_BYTES = 4096
 _ALIKE = 4.0
@@ -70,7 +73,7 @@ def belongs(name: str) -> bool:
 
 def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
     """The verdict on the directory of one tag, by itself or as a part of something larger."""
-    pointed = _pointed_at(os.path.dirname(path))
+    pointed = pointed_at(os.path.dirname(path))
     try:
         _check_pointer(pointed, os.path.basename(path))
         count = _check_shards(files, limits.world_size)
@@ -82,11 +85,23 @@ def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
     if not count and pointed != os.path.basename(path):
         # Without ZeRO the model states hold the optimizer; with it the shards come after them.
         doubts.append(f"no optimizer shards, and {POINTER} does not say that the save has ended")
+    if pointed == os.path.basename(path) and (stale := _stale(path, files)):
+        doubts.append(stale)
     if doubts:
         return Verdict(whole=None, why="; ".join(doubts[:5]), how_checked=level)
     return Verdict(
         whole=True, why=f"all {count} optimizer shards and the model are there", how_checked=level
     )
+
+
+def _stale(path: str, files: Sizes) -> str | None:
+    """A save over an older one of the same tag leaves the pointer as it was until rank 0's end.
+
+    The files of the other ranks may come after it.
+    """
+    pointer = sizes_of(os.path.join(os.path.dirname(path), POINTER)).get(POINTER)
+    own = {name: times[1] for name, times in files.items() if _OF_RANK_0.match(name)}
+    return stale_words(POINTER, pointer, own)
 
 
 def _check_pointer(pointed: str | None, tag: str) -> None:
@@ -136,7 +151,7 @@ def _check_shards(files: Sizes, world_size: int | None) -> int:
     return len(sizes)
 
 
-def _pointed_at(directory: str) -> str | None:
+def pointed_at(directory: str) -> str | None:
     """The tag that `latest` names, None where it says nothing."""
     try:
         text = read_capped(os.path.join(directory, POINTER), _POINTER_CAP_BYTES).decode("utf-8")

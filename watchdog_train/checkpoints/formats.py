@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Protocol
 
 from watchdog_train.checkpoints.files import DamagedError, Listing, Sizes
@@ -111,6 +111,28 @@ def doubts_of(verdicts: Iterable[tuple[str, Verdict]]) -> list[str]:
 def lowest_level(verdicts: Iterable[tuple[str, Verdict]]) -> Level:
     """How deep all parts were looked into: as deep as the least of them."""
     return "full" if all(verdict.how_checked == "full" for _, verdict in verdicts) else "quick"
+
+
+def stale_words(
+    witness: str, times: tuple[int, int] | None, closed: Mapping[str, int]
+) -> str | None:
+    """Why a file that is written last may be of an older save: one that it closes is newer.
+
+    Args:
+        witness: its name.
+        times: its size and mtime in nanoseconds, None where it is missing.
+        closed: mtimes of the files written before it, by name.
+    """
+    if times is None or not closed:
+        return None
+    newest = max(closed, key=lambda name: closed[name])
+    age_s = (closed[newest] - times[1]) / 1e9
+    if age_s <= 0:
+        return None
+    return (
+        f"{witness} is {age_s:.1f} s older than {newest}: "
+        "a later save over this directory may not have finished"
+    )
 
 
 def number_in_name(stem: str) -> tuple[int | None, int | None]:

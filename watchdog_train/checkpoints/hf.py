@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 from contextlib import closing
 
-from watchdog_train.checkpoints import safetensors, sharded, torch_zip
+from watchdog_train.checkpoints import deepspeed, safetensors, sharded, torch_zip
 from watchdog_train.checkpoints.files import (
     JSON_CAP_BYTES,
     DamagedError,
@@ -20,7 +20,7 @@ from watchdog_train.checkpoints.files import (
     read_capped,
     sizes_of,
 )
-from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, doubts_of
+from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, doubts_of, stale_words
 
 NAME = "hf"
 WITNESS = "trainer_state.json"
@@ -36,6 +36,7 @@ _WEIGHTS = re.compile(
     r"^([^/]+/)?((pytorch_model|adapter_model)\.bin|(model|adapter_model)\.safetensors"
     r"|(model|pytorch_model)(\.[^/]*)?\.(safetensors|bin)\.index\.json)$"
 )
+_ADAPTER = re.compile(r"^adapter_model\.(safetensors|bin)$")
 _SHARDED_FILE = re.compile(r"^pytorch_model_fsdp[^/]*\.bin$")
 _BY_TORCH_SAVE = re.compile(
     r"^([^/]+/)?((optimizer|scheduler|scaler)\.pt|rng_state(_\d+)?\.pth|training_args\.bin"
@@ -159,7 +160,9 @@ def _check_rng(files: Iterable[str], world_size: int | None) -> None:
 def _check_resume_set(path: str, files: Iterable[str]) -> list[str]:
     """Weights, optimizer, scheduler and random state are all there; doubts where that is open."""
     names = set(files)
+    _check_adapters(names)
     if sharded.is_inside(names) or any(_SHARDED_FILE.match(name) for name in names):
+        _check_beside_shards(path, names)
         return []
     if not any(_WEIGHTS.match(name) for name in names):
         raise DamagedError("the weights are missing")
@@ -175,6 +178,30 @@ def _check_resume_set(path: str, files: Iterable[str]) -> list[str]:
     if model_only is None:
         return ["it holds only a model, and training_args.bin does not tell whether that is all"]
     return []
+
+
+def _check_adapters(names: set[str]) -> None:
+    """PEFT reads the settings of an adapter before its weights."""
+    for name in sorted(names):
+        folder, _, file = name.rpartition("/")
+        settings = f"{folder}/adapter_config.json" if folder else "adapter_config.json"
+        if _ADAPTER.match(file) and settings not in names:
+            raise DamagedError(f"{settings} is missing beside {name}")
+
+
+def _check_beside_shards(path: str, names: set[str]) -> None:
+    """What the Trainer itself writes beside the shards of DeepSpeed or FSDP."""
+    tags = {name.partition("/")[0] for name in names if name.startswith("global_step")}
+    if tags:
+        # Without the pointer DeepSpeed loads nothing.
+        pointed = deepspeed.pointed_at(path)
+        if pointed not in tags:
+            raise DamagedError(f"{deepspeed.POINTER} does not name {max(tags)}")
+    has_optimizer = tags or any(name.startswith("optimizer_") for name in names)
+    lacking = ["scheduler.pt"] if not tags and "scheduler.pt" not in names else []
+    lacking += [] if any(name.startswith("rng_state") for name in names) else ["rng_state.pth"]
+    if has_optimizer and lacking:
+        raise DamagedError(f"{lacking[0]} is missing")
 
 
 def _saves_only_model(path: str) -> bool | None:
@@ -195,17 +222,8 @@ def _saves_only_model(path: str) -> bool | None:
 
 def _stale_witness(files: dict[str, tuple[int, int]]) -> str | None:
     """A save that began over a complete older one leaves the old witness, and looks complete."""
-    newer = {name: times[1] for name, times in files.items() if _DATA.match(name)}
-    if not newer:
-        return None
-    name = max(newer, key=lambda key: newer[key])
-    age_s = (newer[name] - files[WITNESS][1]) / 1e9
-    if age_s <= 0:
-        return None
-    return (
-        f"{WITNESS} is {age_s:.1f} s older than {name}: "
-        "a later save over this directory may not have finished"
-    )
+    closed = {name: times[1] for name, times in files.items() if _DATA.match(name)}
+    return stale_words(WITNESS, files[WITNESS], closed)
 
 
 def _check_contents(path: str, files: Sizes, limits: Limits) -> tuple[bool, list[str]]:

@@ -20,7 +20,14 @@ from watchdog_train.checkpoints.files import (
     read_capped,
     sizes_of,
 )
-from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, doubts_of, lowest_level
+from watchdog_train.checkpoints.formats import (
+    Candidate,
+    Limits,
+    Verdict,
+    doubts_of,
+    lowest_level,
+    stale_words,
+)
 
 NAME = "megatron"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -72,7 +79,7 @@ class MegatronFormat:
             return Verdict(whole=None, why=f"it cannot be checked: {error}", how_checked="quick")
         if verdict.whole is False:
             return verdict
-        return _with_tracker(verdict, os.path.dirname(candidate.path), candidate.step or 0)
+        return _with_tracker(verdict, os.path.dirname(candidate.path), candidate)
 
 
 def _check_distributed(path: str, files: Sizes, limits: Limits) -> Verdict:
@@ -118,8 +125,9 @@ def _check_parts(path: str, files: Sizes, limits: Limits) -> Verdict:
     return Verdict(whole=True, why=f"all {len(parts)} model parts are there", how_checked=level)
 
 
-def _with_tracker(verdict: Verdict, directory: str, step: int) -> Verdict:
+def _with_tracker(verdict: Verdict, directory: str, candidate: Candidate) -> Verdict:
     """The tracker names the newest iteration whose save has ended."""
+    step = candidate.step or 0
     try:
         text = read_capped(os.path.join(directory, TRACKER), _TRACKER_CAP_BYTES).strip()
     except UnreadableError:
@@ -132,4 +140,9 @@ def _with_tracker(verdict: Verdict, directory: str, step: int) -> Verdict:
     if int(text) < step:
         why = f"{TRACKER} still names iteration {int(text)}: this save had not finished"
         return Verdict(whole=False, why=why, how_checked=verdict.how_checked)
+    times = sizes_of(os.path.join(directory, TRACKER)).get(TRACKER)
+    closed = {name: mtime_ns for name, (_, mtime_ns) in candidate.files.items()}
+    stale = stale_words(TRACKER, times, closed) if int(text) == step else None
+    if stale:
+        return Verdict(whole=None, why=stale, how_checked=verdict.how_checked)
     return verdict

@@ -23,6 +23,7 @@ from watchdog_train.checkpoints.formats import (
     Verdict,
     by_number_then_time,
     number_in_name,
+    stale_words,
 )
 
 NAME = "safetensors"
@@ -211,7 +212,12 @@ class SafetensorsFormat:
         del limits
         index = next((name for name in candidate.files if name.endswith(INDEX_SUFFIX)), None)
         if index is not None:
-            return check_index(candidate.path, index)
+            verdict = check_index(candidate.path, index)
+            shards = {name: times[1] for name, times in candidate.files.items() if name != index}
+            stale = stale_words(index, candidate.files[index], shards)
+            if verdict.whole and stale:
+                return Verdict(whole=None, why=stale, how_checked="quick")
+            return verdict
         if os.path.isdir(candidate.path):
             return Verdict(
                 whole=False,

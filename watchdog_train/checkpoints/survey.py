@@ -133,23 +133,18 @@ def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str |
         )
     recorded = records.covers(candidate)
     noted = "exactly as the save hook noted it when the save had ended"
-    if recorded and limits.level == "quick" and not _unfinished_inside(candidate):
-        return Verdict(whole=True, why=noted, how_checked="recorded")
+    # Also of a recorded one: after a power loss a file of the right size may hold zeros.
     verdict = by_name()[candidate.format].check(candidate, limits)
     if recorded and verdict.whole is None:
         return Verdict(whole=True, why=noted, how_checked="recorded")
     if recorded and verdict.whole:
-        return Verdict(whole=True, why=f"{noted}; {verdict.why}", how_checked="recorded")
+        why = noted if verdict.how_checked == "quick" else f"{noted}; {verdict.why}"
+        return Verdict(whole=True, why=why, how_checked="recorded")
     if records.of(candidate.path) is not None and not recorded:
         return msgspec.structs.replace(
             verdict, why=f"{verdict.why} (changed since the save hook noted it)"
         )
     return verdict
-
-
-def _unfinished_inside(candidate: Candidate) -> bool:
-    """A later save over a recorded directory has begun with files that the record does not know."""
-    return any(name.endswith((".tmp", "checkpoint-is-incomplete.txt")) for name in candidate.files)
 
 
 def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> CheckpointFinding:

@@ -40,7 +40,9 @@ _LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 _DIRECTORY_CAP_BYTES = 16 * 1024 * 1024
 """Of the zip's directory: 200,000 tensors. zipfile would read as much as the file claims."""
 _CHUNK_BYTES = 1024 * 1024
-_END_RECORD_BYTES = 22
+END_RECORD_BYTES = 22
+END_MAGIC = b"PK\x05\x06"
+"""With the record of 22 bytes that follows, the end of a zip without a comment."""
 
 NAME = "torch"
 LEGACY_NAME = "torch-legacy"
@@ -88,8 +90,8 @@ class OpenZip:
         except NotImplementedError as error:
             raise UnreadableError(str(error)) from error
         # zipfile forgives bytes after the end record and before the first entry; torch writes none.
-        self._file.seek(max(0, size_bytes - _END_RECORD_BYTES))
-        if self._file.read(4) != b"PK\x05\x06":
+        self._file.seek(max(0, size_bytes - END_RECORD_BYTES))
+        if self._file.read(len(END_MAGIC)) != END_MAGIC:
             raise DamagedError("it does not end where a zip ends")
         names = [member.filename for member in self.members]
         if not any(name.endswith("/data.pkl") for name in names):
