@@ -114,8 +114,10 @@ def measure(maker: Maker, root: Path, cuts: int, seed: int) -> Result:
 def _note(result: Result, kind: str, name: str, bench: Bench) -> None:
     seen = result.damages.setdefault(kind, Seen())
     seen.total += 1
+    quick = bench.verdict("quick")
     for way in WAYS:
-        whole = bench.verdict(way)
+        # What the quick check has found damaged, the two others find by the same check.
+        whole = quick if quick is False or way == "quick" else bench.verdict(way)
         seen.found[way] += whole is not True
         seen.unknown[way] += whole is None
         if whole is True:

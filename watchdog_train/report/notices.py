@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from watchdog_train.core.state import State
-from watchdog_train.report.words import clean
+from watchdog_train.report.live import Live
+from watchdog_train.report.words import clean, duration
 
 MOST_ROWS = 4
+UNSAVED_S = 1800.0
+"""Training without a finished save for so long is worth a word."""
 
 
-def notice_rows(state: State) -> list[tuple[str, str]]:
+def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]:
     """Label and words: what was noticed about the present attempt, and its slowness."""
     if state.finished:
         return []
     said = [clean(notice.why, 400) for notice in state.noticed][-MOST_ROWS:]
     said += [clean(shared.why, 600) for shared in state.shared[-MOST_ROWS:]]
+    unsaved = unsaved_words(state, live)
+    if unsaved is not None:
+        said.append(unsaved)
     if state.gpu_held is not None:
         said.append(clean(state.gpu_held.why, 600))
     rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
@@ -24,7 +30,30 @@ def notice_rows(state: State) -> list[tuple[str, str]]:
     return rows
 
 
-def notices_object(state: State) -> list[dict[str, Any]]:
+def unsaved_words(state: State, live: Live | None) -> str | None:
+    """That nothing has been saved for long, while the training runs; None where that is not so."""
+    attempt = state.attempt
+    if live is None or live.mono is None or attempt is None or attempt.ended or state.finished:
+        return None
+    if attempt.first_step_s is None or live.supervisor_alive is False:
+        return None
+    trained_s = live.mono - attempt.launching_mono - attempt.first_step_s
+    saved_at = live.checkpoint.saved_at if live.checkpoint is not None else None
+    unsaved_s = trained_s if saved_at is None else min(trained_s, live.at - saved_at)
+    if unsaved_s < UNSAVED_S:
+        return None
+    if live.checkpoint is None and attempt.plan.checkpoint is None:
+        return (
+            f"no finished save was seen in {duration(unsaved_s)} of training: "
+            "if it hangs now, all is lost"
+        )
+    return (
+        f"no finished save was seen for {duration(unsaved_s)}: "
+        "if it hangs now, what was trained since is lost"
+    )
+
+
+def notices_object(state: State, live: Live | None = None) -> list[dict[str, Any]]:
     """The same for a program."""
     found = [
         {"kind": notice.kind, "pids": list(notice.pids), "why": notice.why}
@@ -33,6 +62,9 @@ def notices_object(state: State) -> list[dict[str, Any]]:
     found += [
         {"kind": "checkpoints", "pids": [shared.pid], "why": shared.why} for shared in state.shared
     ]
+    unsaved = unsaved_words(state, live)
+    if unsaved is not None:
+        found.append({"kind": "unsaved", "pids": [], "why": unsaved})
     held = state.gpu_held
     if held is not None:
         pids = [holder.pid for holder in (*held.ours, *held.others)]

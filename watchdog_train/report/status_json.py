@@ -60,7 +60,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "job": job_object(state),
         "progress": _progress_object(progress_now(state, live)),
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
-        "notices": notices_object(state),
+        "notices": notices_object(state, live),
         "slowdown": slowdown_object(state),
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(checkpoint, live),

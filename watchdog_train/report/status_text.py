@@ -53,7 +53,7 @@ def status_text(
         ("Job", job_text.task_words(state.job) if state.job is not None else ""),
         ("Attempt", _attempt_line(state, live)),
         ("Progress", _progress_line(state, live)),
-        *notice_rows(state),
+        *notice_rows(state, live),
         *_rank_rows(state, live, paint),
         *_place_rows(state, live, paint),
         ("Checkpoint", _checkpoint_line(state, live)),
