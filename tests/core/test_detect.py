@@ -213,6 +213,17 @@ def test_the_users_limit_also_ends_what_is_busy() -> None:
     assert "--stall-timeout" in found.why
 
 
+def test_the_users_limit_spares_a_save_that_makes_progress() -> None:
+    """A kill in its middle costs more than the limit; the ranks that wait for it are spared, too."""
+    detection = Detection(stall_timeout_s=100.0)
+    ranks = (b.rank(10, 0, words=3, phase="checkpoint"), b.rank(11, 1, words=3))
+    writing = silent(*ranks, io_bytes=lambda at: int(at * 200_000))
+    assert judge(writing, 200, detection).kind == "alive"
+    assert judge(silent(*ranks), 200, detection).basis == "user-limit"
+    limit_s = detection.phases.checkpoint.hard_s
+    assert judge(writing, limit_s + 5, detection).basis == "user-limit"
+
+
 def test_the_users_limit_before_the_first_step() -> None:
     """--startup-timeout counts from the launch and ends with the first step."""
     detection = Detection(startup_timeout_s=100.0)

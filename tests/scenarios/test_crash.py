@@ -100,3 +100,22 @@ def test_command_that_is_no_training(tmp_path: Path) -> None:
     """A command that has nothing to do with Python passes its own code through."""
     run = run_wtrain("run", "--on-crash", "stop", "--", "sh", "-c", "exit 3", cwd=tmp_path)
     run.check(3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(170)
+def test_a_file_that_was_torn_in_place_goes_on_from_its_copy(tmp_path: Path) -> None:
+    """Killed in the middle of overwriting its only checkpoint, it goes on from the kept copy."""
+    config = write_fast_config(tmp_path)
+    command = program_command("overwrites_in_place.py")
+    run = run_wtrain("run", "--config", str(config), *AUTO, "--", *command, cwd=tmp_path).check(0)
+    assert_log_is_sound(run)
+    kept = run.of_type("checkpoint_kept")[0]
+    assert (kept["step"], Path(kept["path"]).name) == (10, "last.pt"), run.describe()
+    rejected = run.only("checkpoint_rejected")
+    chosen = run.only("checkpoint_chosen")
+    assert (rejected["path"], chosen["path"]) == (kept["path"], kept["copy"])
+    assert chosen["step"] == 10
+    assert run.only("resume_verified")["ok"], run.describe()
+    assert last_line(run.stdout).startswith("finished step=20 ")
+    assert not (run.run_dir / "kept").exists(), "after a success nobody needs it"

@@ -21,7 +21,7 @@ from watchdog_train.checkpoints.records import Records, Running, Whose
 from watchdog_train.checkpoints.registry import by_name, newest_first, plugin_problems
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
-from watchdog_train.core.model import CheckpointFinding, SaveRecord, Survey, Value
+from watchdog_train.core.model import CheckpointFinding, KeptCopy, SaveRecord, Survey, Value
 
 _REQUEST_CAP_BYTES = 64 * 1024 * 1024
 _CHECKED_CAP = 200
@@ -51,6 +51,8 @@ class SurveyRequest(Value, frozen=True, kw_only=True):
     world_size: int | None = None
     settle_s: float = _SAME_MOMENT_S
     """What changed this recently is looked at twice, this far apart; 0 when nobody writes."""
+    kept: tuple[KeptCopy, ...] = ()
+    """Copies of files that are overwritten in place, for where those are torn."""
     resume_options: tuple[str, ...] = ()
     """Of the script, for the words of the plan; handed through."""
     budget_s: float = 60.0
@@ -91,7 +93,13 @@ def survey(
         )
         verdict = _judge(candidate, limits, records, moving.get(candidate.path))
         whole_found = whole_found or verdict.whole is True
-        findings.append(_finding(candidate, verdict, records.whose(candidate)))
+        finding = _finding(candidate, verdict, records.whose(candidate))
+        findings.append(finding)
+        copy = next((one for one in request.kept if one.path == candidate.path), None)
+        if copy is not None and not verdict.whole:
+            found_copy = _finding_of_copy(copy, finding, limits)
+            whole_found = whole_found or found_copy.whole is True
+            findings.append(found_copy)
     return Survey(
         findings=tuple(findings),
         directories=found.directories,
@@ -163,6 +171,30 @@ def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> Checkpoint
         nth=whose.nth,
         signature=whose.signature,
         saved_at=candidate.mtime_ns / 1e9 if candidate.files else None,
+    )
+
+
+def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) -> CheckpointFinding:
+    """The copy of the last whole version, right behind the file that has been torn since."""
+    sizes = sizes_of(copy.copy)
+    candidate = Candidate(
+        path=copy.copy, format=copy.format, step=copy.step, order=copy.step, files=sizes
+    )
+    verdict = by_name()[copy.format].check(candidate, limits)
+    if not sizes:
+        verdict = Verdict(whole=False, why="the kept copy is gone", how_checked="quick")
+    elif verdict.whole is None:
+        # It was copied as the save hook had noted it.
+        verdict = msgspec.structs.replace(verdict, whole=True)
+    why = f"the copy that was kept of {copy.path} when its save had ended; {verdict.why}"
+    return msgspec.structs.replace(
+        torn,
+        path=copy.copy,
+        step=copy.step,
+        whole=verdict.whole,
+        why=why,
+        how_checked="recorded",
+        saved_at=copy.saved_at,
     )
 
 

@@ -12,18 +12,20 @@ from watchdog_train.core.model import (
     EvidenceResult,
     ExitStatus,
     JointAnswer,
+    KeepAnswer,
     MemberSample,
     Plan,
     ProcessId,
     RankPlaces,
     Sample,
+    SaveRecord,
     Survey,
     Value,
 )
 from watchdog_train.core.peers import JobView, Signs
 from watchdog_train.core.slowdown import Slow
 
-TaskName = Literal["look", "evidence", "survey", "joint"]
+TaskName = Literal["look", "evidence", "survey", "joint", "keep"]
 
 
 class Request(Value, frozen=True, kw_only=True):
@@ -102,6 +104,9 @@ class Observation(Value, frozen=True, kw_only=True):
     evidence: EvidenceResult | None = None
     survey: Survey | None = None
     joint: JointAnswer | None = None
+    kept: KeepAnswer | None = None
+    saves: tuple[SaveRecord, ...] = ()
+    """Finished saves of the present attempt, oldest first; read where a copy may be kept."""
     other_port: int | None = None
     """A free port for the ranks to meet at, when MASTER_PORT is taken between two attempts."""
     settings: tuple[SettingReport, ...] = ()
@@ -206,6 +211,12 @@ class TakeOver(Value, frozen=True, kw_only=True):
     why: str
 
 
+class KeepCopy(Value, frozen=True, kw_only=True):
+    """Copy a file that the script overwrites in place into the run directory."""
+
+    save: SaveRecord
+
+
 class CleanUp(Value, frozen=True, kw_only=True):
     """The tree is gone: remove what it left in shared memory, and say so."""
 
@@ -222,5 +233,6 @@ Action = (
     | AskStop
     | AskSave
     | CleanUp
+    | KeepCopy
     | TakeOver
 )

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core import asking, kill, together
+from watchdog_train.core import asking, keeping, kill, together
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     Action,
@@ -256,6 +256,7 @@ RULES: tuple[Rule, ...] = (
     _of_the_job(together.couple),
     _of_the_job(together.take_over),
     bring_home,
+    keeping.keep,
     asking.prove,
     drop_stale,
     _pursue_kill,

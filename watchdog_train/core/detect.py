@@ -13,7 +13,7 @@ from watchdog_train.core.model import Basis, Phase, Sample
 from watchdog_train.core.peers import Signs
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.special import stopped, waits_for_input
-from watchdog_train.core.track import RankTrack, Track, judged, survived_s
+from watchdog_train.core.track import RankTrack, Track, is_saving, judged, survived_s
 from watchdog_train.core.usual import is_quiet_at_work
 from watchdog_train.core.verdict import (
     BUSY,
@@ -315,6 +315,8 @@ def _user_limit(
     detection: Detection,
 ) -> Verdict | None:
     if detection.stall_timeout_s is None and detection.startup_timeout_s is None:
+        return None
+    if is_saving(candidates, track, sample, detection):
         return None
     expected = _expected(sample)
     for rank in candidates:

@@ -381,6 +381,25 @@ class CheckpointRejected(Event, frozen=True, kw_only=True):
     why: str
 
 
+class CheckpointKept(Event, frozen=True, kw_only=True):
+    """A file that the script overwrites in place was copied after a save of it had ended."""
+
+    path: str
+    copy: str
+    format: str
+    step: int | None
+    saved_at: float
+    """Unix seconds of the file that was copied."""
+    size_bytes: int
+    how: Literal["reflink", "copy"]
+    seconds: float
+
+
+class CheckpointNotKept(Event, frozen=True, kw_only=True):
+    path: str
+    why: str
+
+
 class PlanMade(Event, frozen=True, kw_only=True):
     plan: Plan
 
@@ -594,6 +613,8 @@ AnyEvent = (
     | CheckpointChosen
     | CheckpointRejected
     | CheckpointsShared
+    | CheckpointKept
+    | CheckpointNotKept
     | PlanMade
     | WouldHaveKilled
     | GivenUp

@@ -120,6 +120,12 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _exited(state, event)
         case e.CheckpointChosen() | e.CheckpointRejected() | e.CheckpointsShared():
             return _checkpoints(state, event)
+        case e.CheckpointChosen():
+            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
+        case e.CheckpointRejected():
+            return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
+        case e.CheckpointKept() | e.CheckpointNotKept():
+            return ending.keeping(state, event)
         case e.GivenUp():
             return _replace(
                 state,
@@ -140,10 +146,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
                 noticed=(*others, event),
             )
-        case e.Slowdown():
-            return _replace(state, slowdown=event)
-        case e.SlowdownEnded():
-            return _replace(state, slowdown=None)
+        case e.Slowdown() | e.SlowdownEnded():
+            return _replace(state, slowdown=event if isinstance(event, e.Slowdown) else None)
         case e.RemedyTaken():
             return _remedy_taken(state, event)
         case e.ResumeVerified():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.model import ProcessId
+from watchdog_train.core.model import KeptCopy, ProcessId
 from watchdog_train.core.state import Kill, State, StopAsk, StopRequest
 
 _replace = msgspec.structs.replace
@@ -87,3 +87,19 @@ def signalled(state: State, event: e.Signalled) -> State:
     if state.kill is None or not state.kill.signal or target in state.kill.targets:
         return state
     return _replace(state, kill=_replace(state.kill, targets=(*state.kill.targets, target)))
+
+
+def keeping(state: State, event: e.CheckpointKept | e.CheckpointNotKept) -> State:
+    """A copy of a file that is overwritten in place was made, or could not be made."""
+    if isinstance(event, e.CheckpointNotKept):
+        return _replace(state, kept_mono=event.mono, keep_failed=True)
+    others = tuple(one for one in state.kept if one.path != event.path)
+    kept = KeptCopy(
+        path=event.path,
+        copy=event.copy,
+        format=event.format,
+        step=event.step,
+        saved_at=event.saved_at,
+        seconds=event.seconds,
+    )
+    return _replace(state, kept=(*others, kept), kept_mono=event.mono, keep_failed=False)

@@ -326,6 +326,35 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     """Name (relative to the directory) to size in bytes and mtime in nanoseconds."""
 
 
+class KeptCopy(Value, frozen=True, kw_only=True):
+    """A copy, in the run directory, of a checkpoint that is overwritten in place."""
+
+    path: str
+    """Of the checkpoint itself."""
+    copy: str
+    format: str
+    step: int | None
+    saved_at: float
+    """Unix seconds of the file that was copied."""
+    seconds: float = 0.0
+    """How long the copying took."""
+
+
+class KeepAnswer(Value, frozen=True, kw_only=True):
+    """What a child that was to keep a copy has done."""
+
+    path: str
+    copy: str
+    format: str
+    step: int | None
+    saved_at: float
+    size_bytes: int = 0
+    how: Literal["reflink", "copy"] = "copy"
+    seconds: float = 0.0
+    problem: str | None = None
+    """Why there is none."""
+
+
 class CheckpointFinding(Value, frozen=True, kw_only=True):
     """One checkpoint that a survey has looked at."""
 

@@ -239,6 +239,14 @@ class Recovery(Section, frozen=True, kw_only=True):
             "the option of the script's own parser (argparse) by which it resumes"
         ),
     ] = None
+    keep_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="largest checkpoint file of which the last whole version is kept when the "
+            "script overwrites it in place; 0: none is kept",
+        ),
+    ] = 4 * 1024**3
     with_remedies: Annotated[
         tuple[str, ...], Meta(description="remedies applied from the first attempt")
     ] = ()

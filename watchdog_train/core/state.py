@@ -22,6 +22,7 @@ from watchdog_train.core.model import (
     Basis,
     BundleWhy,
     Diagnosis,
+    KeptCopy,
     Member,
     Outcome,
     Phase,
@@ -234,6 +235,11 @@ class State(Value, frozen=True, kw_only=True):
     shared: tuple[CheckpointsShared, ...] = ()
     """Directories that another run writes its checkpoints to, as well."""
     checkpoint_chosen: str | None = None
+    kept: tuple[KeptCopy, ...] = ()
+    """The newest copy of each file that is overwritten in place."""
+    kept_mono: float = 0.0
+    keep_failed: bool = False
+    """The newest try to keep one."""
     kill: Kill | None = None
     stop: StopRequest | None = None
     save_requested: int = 0

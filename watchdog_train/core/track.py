@@ -309,3 +309,16 @@ def _learn(
     wanted = max(0, LEARN_QUICKLY - len(ring))
     quick = (poll_s,) * min(steps - 1, wanted)
     return (*ring, *(() if first_s is None else (first_s,)), *quick)[-RING:]
+
+
+def is_saving(
+    candidates: tuple[RankTrack, ...], track: Track, sample: Sample, detection: Detection
+) -> bool:
+    """Whether a save is making progress: a kill in its middle costs more than any limit.
+
+    The other ranks wait for it. Past the hard limit of the phase it is none any more.
+    """
+    hard_s = detection.phases.checkpoint.hard_s
+    return track.quiet_windows == 0 and any(
+        rank.phase == "checkpoint" and sample.at - rank.changed_at <= hard_s for rank in candidates
+    )

@@ -5,6 +5,7 @@ Must not make anything, nor interpret what is in the files.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -103,6 +104,16 @@ class RunDirectory:
     def plan(self, number: int) -> Path:
         """The plan of an attempt."""
         return self.attempt(number) / "plan.json"
+
+    @property
+    def kept_copies(self) -> Path:
+        """Copies of checkpoint files that the script overwrites in place."""
+        return self.path / "kept"
+
+    def kept(self, path: str) -> Path:
+        """Where the copy of this file belongs."""
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+        return self.kept_copies / digest / os.path.basename(path)
 
     def stall(self, stall_id: str) -> Path:
         """The bundle with this id."""

@@ -16,6 +16,7 @@ from watchdog_train.core.state import State
 from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
@@ -120,6 +121,8 @@ class Supervisor:
             self._say_when_behind()
         self._tell_peers()
         self._telling.ending(self.state)
+        if self.state.outcome == "succeeded":
+            remove_copies(self._context.directory)
         self._context.display.drain(time.monotonic() + DRAIN_S)
 
     def _tell_peers(self) -> None:

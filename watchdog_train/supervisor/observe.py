@@ -32,6 +32,7 @@ from watchdog_train.store.side_files import SideFiles
 from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.ending import Ending
+from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
 from watchdog_train.supervisor.meeting import MeetingPort
 from watchdog_train.supervisor.sampling import Sampler
@@ -72,6 +73,7 @@ class Observer:
         """Of our tree at the newest look."""
         self._part_of_more = is_part_of_more(context.environment)
         self._meeting: MeetingPort | None = None
+        self._saves = SavesSeen(context)
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
@@ -126,6 +128,8 @@ class Observer:
             evidence=tasks.evidence,
             survey=tasks.survey,
             joint=tasks.joint,
+            kept=tasks.kept,
+            saves=self._saves.look(attempt, now),
             other_port=self._other_port(state),
             settings=self._side_files.settings(self._sample, attempt),
             places=self._side_files.places(),
@@ -184,6 +188,7 @@ class Observer:
         self._judged = self._final = ()
         self._last_words.forget()
         self._side_files.forget()
+        self._saves.forget()
 
     def _read_keeper_files(self, attempt: AttemptRecord, now: float) -> None:
         directory = self._context.directory.attempt(attempt.attempt)

@@ -29,6 +29,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.deliver import deliver
 from watchdog_train.supervisor.directories import OutputDirectories
 from watchdog_train.supervisor.job import replace_supervisor
+from watchdog_train.supervisor.keeping import start_copy
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 
@@ -54,7 +55,7 @@ class Performer:
         self._world_size: int | None = None
         self._ended_wall: float | None = None
 
-    def perform(
+    def perform(  # noqa: PLR0912 - one arm per action
         self, action: a.Action, state: State, observation: a.Observation
     ) -> Iterator[e.AnyEvent]:
         """Do it; yields events, intents before their deeds."""
@@ -73,6 +74,8 @@ class Performer:
                 self._diagnose_together(action, state)
             case a.StartSurvey():
                 self._survey(action, state, observation)
+            case a.KeepCopy():
+                start_copy(self._context, action, state)
             case a.Signal():
                 yield from self._signal(action, observation)
             case a.AskStop() | a.AskSave():
@@ -283,6 +286,7 @@ class Performer:
             world_size=self._world_size,
             running=Running(home=running.home, nth=running.nth) if running is not None else None,
             resume_options=observation.resume_options,
+            kept=state.kept,
             settle_s=0.0 if ended else 2.0,
             budget_s=SURVEY_S / 2,
         )

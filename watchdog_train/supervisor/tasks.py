@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from watchdog_train.core.actions import TaskName
-from watchdog_train.core.model import EvidenceResult, JointAnswer, Survey
+from watchdog_train.core.model import EvidenceResult, JointAnswer, KeepAnswer, SaveRecord, Survey
 from watchdog_train.evidence.request import (
     EvidenceRequest,
     JointRequest,
@@ -26,9 +26,10 @@ from watchdog_train.evidence.request import (
 from watchdog_train.supervisor.children import ChildTable, FinishedChild
 
 if TYPE_CHECKING:
+    from watchdog_train.checkpoints.keep import KeepRequest
     from watchdog_train.checkpoints.survey import SurveyRequest
 
-_Answer = TypeVar("_Answer", Survey, JointAnswer)
+_Answer = TypeVar("_Answer", Survey, JointAnswer, KeepAnswer)
 ANSWER_CAP_BYTES = 16 * 1024 * 1024
 EXTRA_S = 10.0
 """For starting Python and closing the bundle, on top of the task's own deadline."""
@@ -50,6 +51,7 @@ class Tasks:
         self.evidence: EvidenceResult | None = None
         self.survey: Survey | None = None
         self.joint: JointAnswer | None = None
+        self.kept: KeepAnswer | None = None
 
     @property
     def running(self) -> frozenset[TaskName]:
@@ -114,6 +116,23 @@ class Tasks:
         except OSError as error:
             self.joint = JointAnswer(diagnosis=None, problem=f"it could not be started: {error}")
 
+    def keep_copy(self, request: KeepRequest, path: Path, *, deadline_s: float) -> None:
+        """Start copying a checkpoint file."""
+        answer = Path(request.out)
+        save = request.save
+
+        def finish(ended: FinishedChild) -> None:
+            problem = _problem(ended) or "it left no answer"
+            self.kept = _read_answer(answer, KeepAnswer) or _not_kept(save, problem)
+
+        self.discard("keep")
+        try:
+            answer.unlink(missing_ok=True)
+            write_private(path, msgspec.json.encode(request))
+            self._start("keep", "watchdog_train.checkpoints.keep", path, deadline_s, finish)
+        except OSError as error:
+            self.kept = _not_kept(save, f"it could not be started: {error}")
+
     def discard(self, name: TaskName) -> None:
         """Forget a result that has been used."""
         match name:
@@ -125,6 +144,8 @@ class Tasks:
                 self.survey = None
             case "joint":
                 self.joint = None
+            case "keep":
+                self.kept = None
 
     def finished(self, ended: FinishedChild) -> None:
         """Take the answer of a child that has ended, if it was one of ours."""
@@ -158,6 +179,12 @@ def _no_evidence(request: EvidenceRequest, problem: str, seconds: float) -> Evid
         fingerprint=None,
         seconds=seconds,
         problem=problem,
+    )
+
+
+def _not_kept(save: SaveRecord, problem: str) -> KeepAnswer:
+    return KeepAnswer(
+        path=save.path, copy="", format=save.format, step=save.step, saved_at=0.0, problem=problem
     )
 
 

@@ -1,0 +1,51 @@
+"""One checkpoint file that every save overwrites in place; killed in the middle of the second save.
+
+What is left of it is torn, and there is no other: it goes on only from a copy that somebody kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import signal
+import time
+
+from zoo import Training, once
+
+WAIT_S = 60.0
+
+
+class OneFile(Training):
+    """Always the same name, as in many scripts."""
+
+    def path(self, step: int) -> str:
+        return os.path.join(self.out, "last.pt")
+
+
+def wait_for_a_copy() -> None:
+    """Steps go on meanwhile, as they would."""
+    until = time.monotonic() + WAIT_S
+    pattern = os.path.join(os.environ["WTRAIN_RUN_DIR"], "kept", "*", "last.pt")
+    while not glob.glob(pattern) and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--resume")
+    args = parser.parse_args()
+    training = OneFile(0.02)
+    training.resume(args.resume)
+    training.train(10)
+    if once("killed-in-a-save"):
+        wait_for_a_copy()
+        with open(training.path(10), "r+b") as file:
+            file.truncate(1000)
+        os.kill(os.getpid(), signal.SIGKILL)
+    training.train(20)
+    training.finish()
+
+
+if __name__ == "__main__":
+    main()
