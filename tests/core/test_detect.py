@@ -214,7 +214,7 @@ def test_the_users_limit_also_ends_what_is_busy() -> None:
 
 
 def test_the_users_limit_spares_a_save_that_makes_progress() -> None:
-    """A kill in its middle costs more than the limit; the ranks that wait for it are spared, too."""
+    """A kill in its middle costs more than the limit; ranks that wait for it are spared, too."""
     detection = Detection(stall_timeout_s=100.0)
     ranks = (b.rank(10, 0, words=3, phase="checkpoint"), b.rank(11, 1, words=3))
     writing = silent(*ranks, io_bytes=lambda at: int(at * 200_000))

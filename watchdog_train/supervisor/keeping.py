@@ -1,4 +1,4 @@
-"""Copies of checkpoint files that a script overwrites in place: sees what to copy, and starts it."""
+"""Copies of files that a script overwrites in place: sees what to copy, and starts it."""
 
 from __future__ import annotations
 
