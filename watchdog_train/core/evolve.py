@@ -120,10 +120,6 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _exited(state, event)
         case e.CheckpointChosen() | e.CheckpointRejected() | e.CheckpointsShared():
             return _checkpoints(state, event)
-        case e.CheckpointChosen():
-            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
-        case e.CheckpointRejected():
-            return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
         case e.CheckpointKept() | e.CheckpointNotKept():
             return ending.keeping(state, event)
         case e.GivenUp():

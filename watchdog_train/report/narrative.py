@@ -280,7 +280,9 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             return (f"checkpoints: {clean(event.why, 600)}",)
         case e.CheckpointNotKept():
             what = words.short_path(event.path, state.cwd)
-            return (f"no copy of {what} was kept, which is overwritten in place: {event.why}",)
+            return (
+                f"no copy of {what} was kept, which is overwritten in place: {clean(event.why)}",
+            )
         case e.CheckpointRejected():
             where = words.short_path(event.path, state.cwd)
             return (f"checkpoint passed over: {where}: {clean(event.why)}",)
