@@ -194,6 +194,19 @@ def test_every_problem_of_a_rule_file_is_named_with_its_line(tmp_path):
     assert "{nobody}" in text
 
 
+def test_a_rule_file_can_be_checked_by_itself(tmp_path, capsys):
+    """By its name or its folder's, without settings that name it; a good one has no problems."""
+    good = "# ours\n- family: m\n  kind: crash\n  signatures:\n  - {id: a, confidence: 1, log: [x]"
+    (tmp_path / "bad.yaml").write_text(f"{good}, explanation: '{{nobody}}'}}\n")
+    for place in (tmp_path, tmp_path / "bad.yaml"):
+        assert main.run(["config", "check", str(place)]) == 78
+        error = capsys.readouterr().err
+        assert "bad.yaml:5:" in error
+        assert "{nobody}" in error
+    (tmp_path / "bad.yaml").write_text(f"{good}, explanation: b}}\n")
+    assert main.run(["config", "check", str(tmp_path / "bad.yaml")]) == 0
+
+
 def test_a_user_rule_is_used(tmp_path):
     """A family of the user's own is found like ours."""
     (tmp_path / "mine.yaml").write_text(

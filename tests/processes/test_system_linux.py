@@ -448,13 +448,16 @@ def test_what_is_told_to_a_launcher_is_no_sign_of_life(linux: LinuxSystem, start
         "print('asked', flush=True); time.sleep(1e6)\n"
     )
     store = start(PYTHON, "-c", serves, stdout=subprocess.PIPE)
-    rank = start(PYTHON, "-c", asks, store.stdout.readline().strip(), stdout=subprocess.PIPE)
+    port = store.stdout.readline().strip()
+    rank = start(PYTHON, "-c", asks, port, stdout=subprocess.PIPE)
     assert rank.stdout.readline().strip() in (b"asked", "asked")
     alone = linux.tcp_bytes([rank.pid])
     if alone is None:
         pytest.skip("this kernel does not answer sock_diag")
     assert alone >= 20_000
     assert LinuxSystem().tcp_bytes([rank.pid], [store.pid]) == 0
+    assert LinuxSystem().tcp_bytes([rank.pid], (), [int(port)]) == 0, "it may be out of our sight"
+    assert LinuxSystem().tcp_bytes([rank.pid], (), [int(port) + 1]) == alone
     assert (LinuxSystem().tcp_bytes([rank.pid, store.pid]) or 0) > alone
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from watchdog_train.config.text import explanation
 from watchdog_train.rules import RulesError, load_rules
 
 _SCHEMA_VERSION = 1
+_RULES = re.compile(rb"^(?:- )?family:|^frames:", re.MULTILINE)
+_HEAD_BYTES = 1 << 16
 
 
 @click.group()
@@ -49,10 +53,13 @@ def show(as_json: bool, **params: Any) -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @json_option
 def check(file: Path | None, as_json: bool) -> int:
-    """Name every problem of a settings file and its rule files.  [default: ./wtrain.yaml]"""
+    """Name every problem of a settings file and its rule files.  [default: ./wtrain.yaml]
+
+    FILE may also be a rule file, or a folder of them.
+    """
     file = file or Path("wtrain.yaml")
     try:
-        load_rules(load(file).policy.evidence.rules_dirs)
+        load_rules([file] if _holds_rules(file) else load(file).policy.evidence.rules_dirs)
     except RulesError as error:
         if not as_json:
             raise
@@ -84,6 +91,15 @@ def check(file: Path | None, as_json: bool) -> int:
     else:
         click.echo(f"{file}: no problems")
     return 0
+
+
+def _holds_rules(file: Path) -> bool:
+    """A folder, or a file that begins a family or sets of frames where settings have sections."""
+    if file.is_dir():
+        return True
+    with suppress(OSError), file.open("rb") as content:
+        return _RULES.search(content.read(_HEAD_BYTES)) is not None
+    return False
 
 
 def _rule_problem(text: str) -> dict[str, str | None]:

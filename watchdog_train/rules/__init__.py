@@ -84,9 +84,10 @@ def _ours() -> Iterator[tuple[str, str]]:
 
 def _theirs(extra_dirs: Iterable[str | Path], problems: list[str]) -> Iterator[tuple[str, str]]:
     for folder in extra_dirs:
-        if not Path(folder).is_dir():
+        place = Path(folder)
+        if not place.exists():
             problems.append(f"{folder}: there is no such folder")
-        for path in sorted(Path(folder).glob("*.yaml")):
+        for path in (place,) if place.is_file() else sorted(place.glob("*.yaml")):
             text = _read(path, problems)
             if text is not None:
                 yield str(path), text

@@ -36,6 +36,9 @@ CHEAP_SOCKETS = 32
 """Processes whose sockets are read at every look."""
 LOAD_EVERY_S = 10.0
 MOST_NAMES = 64
+STORE_VARIABLE = "MASTER_PORT"
+LEAST_PORT, MOST_PORT = 1024, 65535
+"""Lower ports are those of servers that have other things to say than a store."""
 
 
 class Sampler:
@@ -54,12 +57,14 @@ class Sampler:
         self._load: HostLoad | None = None
         self._load_at = -LOAD_EVERY_S
         self._asking = False
+        self._store_ports: dict[int, int | None] = {}
 
     def forget(self) -> None:
         """Another attempt begins."""
         self._of_earlier_attempts = self._identities_ever()
         self._tree = None
         self._departures.forget()
+        self._store_ports.clear()
 
     def close(self) -> None:
         """End what looks for us."""
@@ -178,15 +183,29 @@ class Sampler:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
 
         A torchrun agent talks to its own store all the time (1.3 to 2.2 kB/s measured), and a rank
-        that waits in a rendezvous to the agent's, or to the one that rank 0 holds (7 to 9): none
-        of that is a sign of life.
+        that waits in a rendezvous to the agent's, or to the one that rank 0 holds (7 to 9), here or
+        on another machine: none of that is a sign of life.
         """
         launchers = [s.member.pid for s in look.members if s.member.role in ("launcher", "keeper")]
         ranks = [s.member.pid for s in look.members if s.member.role == "rank"]
         pids = [s.member.pid for s in look.members if s.member.pid not in launchers]
         if len(pids) > CHEAP_SOCKETS and not quiet:
             return None
-        return self._context.system.tcp_bytes(pids, (*launchers, *ranks))
+        stores = {port for pid in ranks if (port := self._store_port(pid)) is not None}
+        return self._context.system.tcp_bytes(pids, (*launchers, *ranks), stores)
+
+    def _store_port(self, pid: int) -> int | None:
+        """Where this rank finds the store of its job, which may be on another machine.
+
+        Its WORLD_SIZE is larger than this machine then, and no such job is ended for its silence
+        unless all others are known to be silent, too.
+        """
+        if pid not in self._store_ports:
+            found = self._context.system.environment(pid, (STORE_VARIABLE,)) or {}
+            text = found.get(STORE_VARIABLE, "")
+            port = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
+            self._store_ports[pid] = port if LEAST_PORT <= port <= MOST_PORT else None
+        return self._store_ports[pid]
 
     def _seeded_tree(
         self, state: State, attempt: AttemptRecord, launch: LaunchReport | None

@@ -157,9 +157,11 @@ class LinuxSystem:
         """By a pidfd, which costs a descriptor."""
         return exit_watch.watch(who)
 
-    def tcp_bytes(self, pids: Iterable[int], others: Iterable[int] = ()) -> int | None:
+    def tcp_bytes(
+        self, pids: Iterable[int], others: Iterable[int] = (), stores: Iterable[int] = ()
+    ) -> int | None:
         """One running count for one tree, which may lose and gain members."""
-        return self._tcp.total(pids, others)
+        return self._tcp.total(pids, others, stores)
 
     # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:

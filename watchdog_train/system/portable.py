@@ -136,9 +136,11 @@ class PortableSystem:
         del who
         return None
 
-    def tcp_bytes(self, pids: Iterable[int], others: Iterable[int] = ()) -> int | None:
+    def tcp_bytes(
+        self, pids: Iterable[int], others: Iterable[int] = (), stores: Iterable[int] = ()
+    ) -> int | None:
         """Unknown: no portable way to ask."""
-        del pids, others
+        del pids, others, stores
         return None
 
     # -- acting ------------------------------------------------------------------

@@ -69,10 +69,13 @@ class ProcessSystem(Protocol):
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """Hold on to this very process, to learn how it ends; None where that cannot be."""
 
-    def tcp_bytes(self, pids: Iterable[int], others: Iterable[int] = ()) -> int | None:
+    def tcp_bytes(
+        self, pids: Iterable[int], others: Iterable[int] = (), stores: Iterable[int] = ()
+    ) -> int | None:
         """Bytes acknowledged and received by the TCP sockets of these processes so far.
 
-        What they tell `others`, launchers and ranks of the same tree, does not count.
+        What they tell `others`, launchers and ranks of the same tree, does not count, nor what
+        they tell a process that listens at one of the ports `stores`, wherever it is.
         """
 
     # -- acting ------------------------------------------------------------------

@@ -63,12 +63,15 @@ class TcpCounter:
         self._open: dict[bytes, int] = {}
         self._closed_bytes = 0
 
-    def total(self, pids: Iterable[int], others: Iterable[int] = ()) -> int | None:
+    def total(
+        self, pids: Iterable[int], others: Iterable[int] = (), ports: Iterable[int] = ()
+    ) -> int | None:
         """So far, never less than before; None when the system does not tell.
 
         Args:
             pids: whose sockets count.
             others: launchers and ranks of the tree: connections to them do not count.
+            ports: where the store of the job listens, on another machine maybe: nor do these.
         """
         by_pid = {pid: _socket_inodes(pid) for pid in pids}
         inodes: set[int] = set()
@@ -88,11 +91,12 @@ class TcpCounter:
                 sockets = tcp_sockets()
             except OSError:
                 return None
+        listening = frozenset(ports)
         theirs = {each.here for each in sockets.values() if each.inode in stores}
         now = {
             cookie: each.moved_bytes
             for cookie, each in sockets.items()
-            if each.inode in inodes and each.there not in theirs
+            if each.inode in inodes and each.there not in theirs and each.there[1] not in listening
         }
         for cookie, moved in self._open.items():
             if cookie in now:
