@@ -29,6 +29,7 @@ ROOMS: dict[str, set[str]] = {
     # Reads what a run has left, and has it rendered.
     "reporting": {*_LOWER, "reporting", "report", "store", "evidence", "remedies", ""},
     "config": {*_LOWER, "config"},
+    "notify": {*_LOWER, "notify"},
     "peers": {*_LOWER, "peers"},
     "service": {*_LOWER, "service"},
     # A collector is a process of its own: it puts looks, rules and wording together itself.

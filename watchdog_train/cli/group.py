@@ -58,6 +58,9 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "remedies": CommandRow("Prepare", "remedies:remedies", "List the safer settings wtrain knows."),
     "config": CommandRow("Prepare", "config:config", "Show, check and explain settings."),
+    "notify-test": CommandRow(
+        "Prepare", "notify_test:notify_test", "Send a test message to who is to be told at night."
+    ),
     "clean": CommandRow(
         "Prepare", "clean:clean", "Show what ended runs have left behind, and remove it."
     ),

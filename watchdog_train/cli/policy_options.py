@@ -19,7 +19,13 @@ from watchdog_train.config.schema import FLAG_OF_KEY, Setting, settings
 from watchdog_train.config.text import scalar
 
 _OF_REMEDIES = {"--with", "--without", "--allow"}
-_METAVARS = {"--name": "NAME", "--resume-arg": "ARGS", "--checkpoints": "DIR", "--runs-dir": "DIR"}
+_METAVARS = {
+    "--name": "NAME",
+    "--resume-arg": "ARGS",
+    "--checkpoints": "DIR",
+    "--runs-dir": "DIR",
+    "--notify": "URL",
+}
 
 
 def policy_options(function: AnyFunction) -> AnyFunction:

@@ -41,6 +41,10 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
         from watchdog_train.rules import load_rules
 
         load_rules(loaded.policy.evidence.rules_dirs)
+    if loaded.policy.notify.urls:
+        from watchdog_train.notify.channels import refuse_unusable
+
+        refuse_unusable(loaded.policy.notify.urls)
     check_command(command)
     if detach:
         _detached(loaded.policy, command, until_first_step=until_first_step)

@@ -37,6 +37,7 @@ FLAG_OF_KEY = {
     "recovery.allow": "--allow",
     "recovery.duplicates": "--duplicates",
     "output.quiet": "--quiet",
+    "notify.urls": "--notify",
 }
 """Settings that have a flag of `wtrain run`."""
 

@@ -490,6 +490,17 @@ class LogBehind(Event, frozen=True, kw_only=True):
     why: str
 
 
+class Notified(Event, frozen=True, kw_only=True):
+    """A message to a person was sent on one channel, or could not be."""
+
+    channel: str
+    """Its scheme and number, as `https #1`: the rest of a URL can be a secret."""
+    topics: tuple[str, ...]
+    sent: bool
+    why: str | None
+    """Why it was not sent."""
+
+
 class TaskJoined(Event, frozen=True, kw_only=True):
     """This run is one of several tasks of a job on this machine."""
 
@@ -627,6 +638,7 @@ AnyEvent = (
     | Reopened
     | SupervisorLeft
     | LogBehind
+    | Notified
     | JobEvent
     | RunFinished
 )

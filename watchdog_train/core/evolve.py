@@ -162,7 +162,9 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 why=event.why,
                 kill=None,
             )
-        case e.OrphansFound() | e.ProcessKilled() | e.SupervisorLeft() | e.LogBehind():
+        case (
+            e.OrphansFound() | e.ProcessKilled() | e.SupervisorLeft() | e.LogBehind() | e.Notified()
+        ):
             return state
 
 

@@ -326,6 +326,22 @@ class Output(Section, frozen=True, kw_only=True):
     ] = 32 * 1024 * 1024
 
 
+class Notify(Section, frozen=True, kw_only=True):
+    """Who is told what happens while nobody looks."""
+
+    urls: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="where to tell of stalls, restarts and the end: an http(s) URL gets JSON, "
+            "others are those of apprise; a URL can be a secret, so rather WTRAIN_NOTIFY"
+        ),
+    ] = ()
+    every_s: Annotated[
+        float,
+        _non_negative("between two messages; what happens meanwhile comes in one, the end at once"),
+    ] = 60.0
+
+
 class Policy(Section, frozen=True, kw_only=True):
     """All settings of a run."""
 
@@ -339,3 +355,4 @@ class Policy(Section, frozen=True, kw_only=True):
     job: Job = Job()
     evidence: Evidence = Evidence()
     output: Output = Output()
+    notify: Notify = Notify()

@@ -88,6 +88,10 @@ def history(events: Iterable[e.AnyEvent]) -> History:
                     _change(attempts, setting_words=(*attempts[-1].setting_words, told))
             case e.ResumeVerified():
                 _change(attempts, resume_why=event.why)
+            case e.Notified():
+                if not event.sent:
+                    missed = f"nobody was told on {event.channel}: {event.why}"
+                    notables.append(Notable(t=event.t, words=missed))
             case _:
                 words = _notable(event)
                 if words is not None:

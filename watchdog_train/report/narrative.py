@@ -76,6 +76,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.Reopened()
             | e.SupervisorLeft()
             | e.LogBehind()
+            | e.Notified()
         ):
             return _household(event)
         case _:
@@ -240,7 +241,8 @@ def _household(
     | e.Adopted
     | e.Reopened
     | e.SupervisorLeft
-    | e.LogBehind,
+    | e.LogBehind
+    | e.Notified,
 ) -> tuple[str, ...]:
     match event:
         case e.OrphansFound():
@@ -254,6 +256,9 @@ def _household(
         case e.ProcessKilled():
             name = words.signal_name(event.signal)
             return (f"killed pid {event.pid} ({name}): {clean(event.why)}",)
+        case e.Notified():
+            what = f"nobody was told on {clean(event.channel, 60)}: {clean(event.why or '')}"
+            return () if event.sent else (what,)
         case e.Adopted():
             return (
                 (

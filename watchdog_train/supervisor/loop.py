@@ -18,6 +18,7 @@ from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper
+from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.report_page import ReportPage
@@ -39,6 +40,12 @@ class Supervisor:
         self._performer = Performer(context, self._observer)
         self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
         self._page = ReportPage(context.children, context.directory.path)
+        self._notifier = Notifier(
+            context.policy.notify.urls,
+            every_s=context.policy.notify.every_s,
+            children=context.children,
+            staging_dir=context.staging_dir,
+        )
         self._requests_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -55,6 +62,7 @@ class Supervisor:
         stamped = context.log.append(event, number)
         self.state = evolve(self.state, stamped)
         self._page.follow(event)
+        self._notifier.follow(stamped, self.state)
         if isinstance(event, e.StallRecovered):
             self._observer.lengthen(self.state, event.stall_id)
         if isinstance(event, e.AttemptLaunched) and len(self.state.attempts) == 1:
@@ -109,6 +117,7 @@ class Supervisor:
             if isinstance(action, Wait):
                 self._telling.tell(self.state, observation)
                 self._page.write()
+                self._notify()
                 self._pause(action.until)
                 continue
             self._context.display.pump()  # what was written before an event is shown before it
@@ -124,6 +133,12 @@ class Supervisor:
         if self.state.outcome == "succeeded":
             remove_copies(self._context.directory)
         self._context.display.drain(time.monotonic() + DRAIN_S)
+        for event in self._notifier.finish(self.state):
+            self.record(event)
+
+    def _notify(self) -> None:
+        for event in self._notifier.poll(self.state):
+            self.record(event)
 
     def _tell_peers(self) -> None:
         context, job = self._context, self._context.job

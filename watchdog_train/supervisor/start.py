@@ -70,6 +70,8 @@ def write_settings(directory: RunDirectory, policy: Policy, *, hint: str) -> Non
         WtrainError: the file cannot be written.
     """
     try:
+        # URLs of notifications can be secrets; the directory may be copied with its files' modes.
+        directory.config.touch(mode=0o600)
         directory.config.write_text(dump_policy(policy), encoding="utf-8")
     except OSError as error:
         raise WtrainError(

@@ -1,0 +1,73 @@
+"""The words of notifications, and which URLs are used."""
+
+from __future__ import annotations
+
+from datetime import timezone
+from pathlib import Path
+
+import pytest
+
+from watchdog_train.core.events import decode
+from watchdog_train.core.evolve import evolve
+from watchdog_train.core.state import State
+from watchdog_train.errors import WtrainError
+from watchdog_train.notify.channels import names, refuse_unusable, scheme_of
+from watchdog_train.report.notify_words import LINE_CAP, News, news, title
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def told(name: str) -> list[News]:
+    state, found = State(), []
+    for line in (GOLDEN / f"{name}.events.jsonl").read_bytes().splitlines():
+        event = decode(line)
+        state = evolve(state, event)
+        one = news(event, state, zone=timezone.utc)
+        found += [one] if one is not None else []
+    return found
+
+
+def test_a_night_with_a_stall_in_five_lines() -> None:
+    """What stalled, from where it was restarted with what, that it runs, and how it ended."""
+    found = told("stall_resumed")
+    assert [each.topic for each in found] == ["stalled", "restarted", "restarted", "finished"]
+    stalled, restarted, running, finished = (each.line for each in found)
+    assert "stalled at step" in stalled
+    assert "restarted from the checkpoint of step" in restarted
+    assert "with num-workers-0" in restarted
+    assert "running again at step" in running
+    assert "The training succeeded after 1 restart" in finished
+    assert "report.html" in finished
+    assert [each.last for each in found] == [False, False, False, True]
+
+
+def test_giving_up_says_how_to_go_on() -> None:
+    """The topic tells that somebody is needed, and the line what to type."""
+    last = told("gave_up")[-1]
+    assert last.topic == "gave-up"
+    assert "to go on: wtrain restart" in last.line
+    assert title("sft", ("stalled", "gave-up")) == "wtrain sft: gave up or failed"
+
+
+@pytest.mark.parametrize("name", ["healthy", "crash_then_success", "observed", "stopped"])
+def test_lines_are_bounded_and_few(name: str) -> None:
+    """No line for what needs nobody."""
+    found = told(name)
+    assert found[-1].last
+    assert len(found) <= 6
+    assert all(len(each.line) <= 3 * LINE_CAP + 2000 for each in found)
+    assert all(line.isprintable() for each in found for line in each.line.split("\n"))
+
+
+def test_a_name_of_a_channel_holds_no_part_of_its_url() -> None:
+    """Scheme and number only: even the host of a URL can be a token."""
+    assert names(("slack://TOKEN/a/b", "HTTPS://host/x")) == ("slack #1", "https #2")
+    assert scheme_of("not a url") is None
+
+
+@pytest.mark.parametrize("url", ["", "http://", "http:///x", "just-words", "://x", "http://a b"])
+def test_what_is_no_url_is_refused_without_showing_it(url: str) -> None:
+    """With its number, because it may be a secret."""
+    with pytest.raises(WtrainError) as refused:
+        refuse_unusable(["https://ok", url])
+    assert "number 2" in refused.value.message

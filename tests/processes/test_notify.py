@@ -1,0 +1,167 @@
+"""Who is told what happens at night: over a real socket, from a real run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import run_wtrain, wait_until
+from watchdog_train.core import events as e
+from watchdog_train.core.state import State
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.notifier import Notifier
+from watchdog_train.system import current
+
+pytestmark = pytest.mark.processes
+SECRET = "s3cr3t-t0ken-of-the-hook"
+
+
+class Sink:
+    """A service on 127.0.0.1 that keeps what it is told."""
+
+    def __init__(self, code: int = 200, *, answers: bool = True) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.logins: list[str | None] = []
+        self.released = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.messages.append(json.loads(body))
+                outer.logins.append(self.headers["Authorization"])
+                if not answers:
+                    outer.released.wait(120)
+                self.send_response(code)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://mia:{SECRET}@127.0.0.1:{self.server.server_port}/{SECRET}?token={SECRET}"
+
+
+@contextmanager
+def serving(sink: Sink) -> Iterator[Sink]:
+    thread = threading.Thread(target=sink.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield sink
+    finally:
+        sink.released.set()
+        sink.server.shutdown()
+        sink.server.server_close()
+        thread.join(10)
+
+
+def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
+    """The verdict and the way on arrive; the URL is in no file that anybody shows."""
+    with serving(Sink()) as sink:
+        url = sink.url.replace(f"mia:{SECRET}@", "")
+        args = ("run", "--name", "bed", "--on-crash", "stop", "--notify", url)
+        run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
+    (message,) = sink.messages
+    assert message["title"] == "wtrain bed: gave up or failed"
+    assert message["topics"] == ["gave-up"]
+    assert "The training failed" in message["message"]
+    assert "report.html" in message["message"]
+    assert "to go on: wtrain restart bed-" in message["message"]
+    notified = run.only("notified")
+    assert (notified["channel"], notified["sent"], notified["why"]) == ("http #1", True, None)
+    assert SECRET not in run.stdout + run.stderr
+    directory = next((tmp_path / "wtrain-runs").glob("bed-*"))
+    told = [path for path in directory.rglob("*") if path.is_file() and path.name != "config.yaml"]
+    assert not [path for path in told if SECRET.encode() in path.read_bytes()]
+    assert (directory / "config.yaml").stat().st_mode & 0o077 == 0
+    for command in (["status", "--json"], ["report"], ["report", "--json"]):
+        assert SECRET not in run_wtrain(*command, cwd=tmp_path).stdout
+
+
+def test_what_happens_within_a_minute_comes_in_one_message(tmp_path: Path) -> None:
+    """The first at once, the next ones together when their time has come, the end at once."""
+    now, staging, state = [100.0], tmp_path / "staging", State(name="sft", run_id="sft-1")
+    children = ChildTable(current())
+
+    def stall(number: int) -> e.StallDeclared:
+        return e.StallDeclared(
+            stall_id=f"{number:04d}", basis="quiet", phase="train", ranks=(0,), age_s=9.0,
+            why=f"silence number {number}",
+        )  # fmt: skip
+
+    with serving(Sink()) as sink:
+        notifier = Notifier(
+            (sink.url,), every_s=60.0, children=children, staging_dir=staging, clock=lambda: now[0]
+        )
+
+        def told() -> list[e.Notified]:
+            children.poll()
+            return list(notifier.poll(state))
+
+        notifier.follow(stall(1), state)
+        assert wait_until(told, 30, "an answer")[0].sent
+        for number in (2, 3):
+            notifier.follow(stall(number), state)
+        assert told() == []
+        assert len(sink.messages) == 1
+        now[0] += 61.0
+        assert wait_until(told, 30, "an answer")[0].sent
+        assert sink.messages[1]["message"].count("silence number") == 2
+        end = e.RunFinished(outcome="gave_up", exit_code=76, warning=None, why="no progress")
+        notifier.follow(end, state)
+        assert [one.topics for one in notifier.finish(state)] == [("gave-up",)]
+    assert len(sink.messages) == 3
+    assert list(staging.iterdir()) == []
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """A scheme without its library, and what is no URL: exit code 78, and nothing was started."""
+    for url, word in ((f"no-url-{SECRET}", "notify-url"), ("nosuch://x", "notify-needs-apprise")):
+        refused = run_wtrain("run", "--notify", url, "--", "touch", "ran", cwd=tmp_path)
+        if word == "notify-needs-apprise" and "apprise" not in refused.stderr:
+            pytest.skip("apprise is installed here")
+        refused.check(78)
+        assert word in refused.stderr
+        assert SECRET not in refused.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_notify_test_says_what_was_reached(tmp_path: Path) -> None:
+    """Each channel by its scheme and number, and exit code 75 where one failed."""
+    with serving(Sink()) as good, serving(Sink(500)) as bad:
+        both = ("--notify", good.url, "--notify", bad.url)
+        found = run_wtrain("notify-test", *both, cwd=tmp_path).check(75)
+        assert found.stdout == "http #1: sent\nhttp #2: NOT sent: the service answered 500\n"
+        run_wtrain("notify-test", "--notify", good.url, cwd=tmp_path).check(0)
+    assert SECRET not in found.stdout + found.stderr
+    assert len(good.messages) == 2
+    login = base64.b64encode(f"mia:{SECRET}".encode()).decode()
+    assert good.logins == [f"Basic {login}"] * 2
+    gone = run_wtrain("notify-test", "--notify", good.url, cwd=tmp_path).check(75)
+    assert "NOT sent" in gone.stdout
+    nobody = run_wtrain("notify-test", cwd=tmp_path).check(78)
+    assert "notify-nobody" in nobody.stderr
+
+
+@pytest.mark.slow
+def test_a_service_that_never_answers_costs_the_end_a_bound(tmp_path: Path) -> None:
+    """The exit code is the training's, and the failure is in the log."""
+    with serving(Sink(answers=False)) as sink:
+        url = sink.url.replace(f"mia:{SECRET}@", "")
+        args = ("run", "--on-crash", "stop", "--notify", url)
+        run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path, timeout=90).check(3)
+        notified = run.only("notified")
+    assert notified["sent"] is False
+    assert "no answer within" in notified["why"]
+    assert "nobody was told on http #1" in run.stderr

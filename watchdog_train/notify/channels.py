@@ -1,0 +1,87 @@
+"""Where notifications go: which URLs can be used here, and a name for each that holds no secret.
+
+Must not send anything.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from watchdog_train.errors import WtrainError
+
+PLAIN = {"http": "http", "https": "https", "json": "http", "jsons": "https"}
+"""Schemes that the standard library can send to, and what they are on the wire."""
+_SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30})://(?P<rest>[^\s/]\S*)", re.IGNORECASE)
+MOST_CHANNELS = 20
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent; the JSON that a plain http(s) URL gets."""
+
+    schema_version: int = 1
+    title: str
+    message: str
+    topics: tuple[str, ...]
+    run_id: str
+    step: int | None = None
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to all channels; the file that holds it is deleted by who reads it."""
+
+    urls: tuple[str, ...]
+    message: Message
+    out: str
+    """File for the answers."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message on one channel."""
+
+    channel: str
+    sent: bool
+    why: str | None = None
+    """None when it was sent."""
+
+
+def scheme_of(url: str) -> str | None:
+    """`https`, `slack`; None for what is no URL."""
+    match = _SCHEME.fullmatch(url.strip())
+    return match["scheme"].lower() if match else None
+
+
+def names(urls: Sequence[str]) -> tuple[str, ...]:
+    """A name for each: scheme and number. Host and path can be secrets, too: slack://TOKEN/..."""
+    return tuple(f"{scheme_of(url) or 'unknown'} #{i}" for i, url in enumerate(urls, 1))
+
+
+def refuse_unusable(urls: Sequence[str]) -> None:
+    """Say at the start what would fail at three in the morning.
+
+    Raises:
+        WtrainError: something is no URL, or needs a library that is not installed.
+    """
+    if len(urls) > MOST_CHANNELS:
+        raise WtrainError(
+            f"{len(urls)} notification URLs; at most {MOST_CHANNELS} are used",
+            reference="notify-too-many",
+        )
+    for url, name in zip(urls, names(urls), strict=True):
+        scheme = scheme_of(url)
+        if scheme is None:
+            raise WtrainError(
+                f"notification URL number {name.rpartition('#')[2]} is not SCHEME://PLACE",
+                hint="https://host/path gets JSON by POST; others are those of apprise, "
+                "such as ntfy://topic; it is not shown here because it may be a secret",
+                reference="notify-url",
+            )
+        if scheme not in PLAIN and importlib.util.find_spec("apprise") is None:
+            raise WtrainError(
+                f"notifications to {scheme}:// need the library apprise",
+                hint="pip install 'watchdog-train[notify]'; an http(s) URL gets JSON without it",
+                reference="notify-needs-apprise",
+            )

@@ -1,0 +1,125 @@
+"""The process that sends: `python -m watchdog_train.notify.send ORDER-FILE`.
+
+It reads the order, deletes its file, tries every channel at the same time and writes the answers.
+Whoever started it ends it at a deadline, so it may wait for a service that never answers.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import msgspec
+
+from watchdog_train.notify.channels import PLAIN, Answer, Message, Order, names, scheme_of
+
+CHANNEL_S = 10.0
+"""For one channel; also the time after which those that still wait are given up."""
+ORDER_CAP_BYTES = 1 << 20
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A POST that is redirected would arrive as a GET without its message."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        return None
+
+
+def send(url: str, message: Message) -> str | None:
+    """Send to one channel; why it failed, without the URL in it, or None."""
+    scheme = scheme_of(url)
+    if scheme not in PLAIN:
+        return _with_apprise(url, message)
+    place = url.strip().partition("://")[2]
+    host, slash, path = place.partition("/")
+    login, _, host = host.rpartition("@")
+    headers = {"Content-Type": "application/json", "User-Agent": "wtrain"}
+    if login:
+        # urllib takes a login in a URL for a part of the host's name.
+        plain = urllib.parse.unquote(login).encode("utf-8")
+        headers["Authorization"] = f"Basic {base64.b64encode(plain).decode('ascii')}"
+    target = f"{PLAIN[scheme]}://{host}{slash}{path}"
+    request = urllib.request.Request(  # noqa: S310 - http and https only, see PLAIN
+        target,
+        data=msgspec.json.encode(message),
+        headers=headers,
+        method="POST",
+    )
+    try:
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=CHANNEL_S) as answer:
+            answer.read(1024)
+    except urllib.error.HTTPError as error:
+        return f"the service answered {error.code}"
+    except TimeoutError:
+        return f"no answer within {CHANNEL_S:.0f} s"
+    except urllib.error.URLError as error:
+        reason = error.reason
+        if isinstance(reason, TimeoutError):
+            return f"no answer within {CHANNEL_S:.0f} s"
+        return reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else "no URL"
+    except Exception as error:  # noqa: BLE001 - http.client has many, and their words hold the URL
+        return type(error).__name__
+    return None
+
+
+def _with_apprise(url: str, message: Message) -> str | None:
+    try:
+        import apprise
+
+        sender = apprise.Apprise()
+        if not sender.add(url):
+            return "apprise does not understand this URL"
+        return (
+            None
+            if sender.notify(title=message.title, body=message.message)
+            else ("the service did not take it")
+        )
+    except Exception as error:  # noqa: BLE001 - a plugin of apprise may raise anything
+        return type(error).__name__
+
+
+def send_all(order: Order) -> tuple[Answer, ...]:
+    """Every channel at the same time, within CHANNEL_S and a little."""
+    told = names(order.urls)
+    failed: dict[int, str | None] = {}
+
+    def one(i: int) -> None:
+        failed[i] = send(order.urls[i], order.message)
+
+    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(len(told))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(CHANNEL_S)
+    late = f"no answer within {CHANNEL_S:.0f} s"
+    found = dict(failed)
+    return tuple(
+        Answer(channel=name, sent=i in found and found[i] is None, why=found.get(i, late))
+        for i, name in enumerate(told)
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Carry out the order in a file."""
+    path = Path(argv[0])
+    with path.open("rb") as file:
+        data = file.read(ORDER_CAP_BYTES)
+    path.unlink()
+    order = msgspec.json.decode(data, type=Order)
+    answers = send_all(order)
+    out = Path(order.out)
+    fresh = out.with_name(f".{out.name}.{os.getpid()}")
+    fresh.write_bytes(msgspec.json.encode(answers))
+    fresh.replace(out)
+    sys.stdout.flush()
+    os._exit(0)  # a thread that still waits for its service must not hold us
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

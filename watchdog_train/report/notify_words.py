@@ -1,0 +1,94 @@
+"""What a person is told while they are in bed: a line for each thing worth waking up for. Pure."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from typing import Literal
+
+from watchdog_train.core import events as e
+from watchdog_train.core.model import Value
+from watchdog_train.core.state import State
+from watchdog_train.report import words
+from watchdog_train.report.document import verdict_sentence
+from watchdog_train.report.facts import run_again, stall_words, step_words
+from watchdog_train.report.words import clean, clock_time, rough_duration
+
+Topic = Literal["stalled", "restarted", "gave-up", "finished", "notice", "test"]
+
+NOTICES = ("stopped", "input", "uninterruptible", "no-heartbeat", "not-whole", "no-progress")
+"""Kinds of `noticed` for which somebody may have to act before the morning."""
+LINE_CAP = 400
+
+
+class News(Value, frozen=True, kw_only=True):
+    """One thing to tell."""
+
+    topic: Topic
+    line: str
+    last: bool = False
+    """Nothing follows it: it is sent at once."""
+
+
+def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News | None:
+    """What an event is worth telling; `state` is the state after it."""
+    at = clock_time(event.t, zone, now=event.t)[:5]
+    match event:
+        case e.StallDeclared():
+            told = f"{at} stalled at {step_words(_step(state))}: {stall_words(event.why)}"
+            return News(topic="stalled", line=clean(told, LINE_CAP))
+        case e.StallRecovered():
+            return News(topic="stalled", line=f"{at} the stall is over by itself, training goes on")
+        case e.WouldHaveKilled():
+            told = (
+                f"{at} nothing is ended, only reports were asked for: wtrain show {event.stall_id}"
+            )
+            return News(topic="stalled", line=clean(told, LINE_CAP))
+        case e.AttemptLaunching() if event.plan.attempt > 1:
+            return News(topic="restarted", line=clean(f"{at} {_restart(event)}", LINE_CAP))
+        case e.FirstStep() if event.attempt > 1:
+            told = f"{at} running again at {step_words(event.step)}{_end(event, state)}"
+            return News(topic="restarted", line=told)
+        case e.Noticed() | e.Slowdown() if not isinstance(event, e.Noticed) or (
+            event.kind in NOTICES or event.kind.startswith("checkpoint")
+        ):
+            return News(topic="notice", line=clean(f"{at} {event.why}", LINE_CAP))
+        case e.RunFinished():
+            lines = [
+                f"{at} {verdict_sentence(state)}",
+                f"report: {clean(state.run_dir)}/report.html",
+            ]
+            if event.outcome != "succeeded":
+                lines.append(f"to go on: {run_again(state)}")
+            topic: Topic = "gave-up" if event.outcome in ("gave_up", "failed") else "finished"
+            return News(topic=topic, line="\n".join(clean(one, 1000) for one in lines), last=True)
+        case _:
+            return None
+
+
+def _step(state: State) -> int | None:
+    return state.progress.step if state.progress.step is not None else state.best_step
+
+
+def _restart(event: e.AttemptLaunching) -> str:
+    plan = event.plan
+    where = "from the beginning"
+    if plan.checkpoint is not None:
+        where = f"from the checkpoint of {step_words(plan.checkpoint.step)}"
+    names = [clean(use.id, 60) for use in plan.remedies]
+    changed = f", with {words.listed(names)}" if names else ""
+    return f"restarted {where} as attempt {plan.attempt}{changed}"
+
+
+def _end(event: e.FirstStep, state: State) -> str:
+    """When it will be done, as far as the pace before the stall tells."""
+    total, pace = state.progress.total_steps, state.progress.steps_s
+    if not total or not pace or total <= event.step:
+        return ""
+    return f"; about {rough_duration((total - event.step) / pace)} left at the pace before"
+
+
+def title(run_name: str, topics: tuple[Topic, ...]) -> str:
+    """The heading of a message: the run, and the newest topic."""
+    told = {"gave-up": "gave up or failed", "notice": "look at this"}
+    newest = topics[-1] if topics else "test"
+    return f"wtrain {clean(run_name, 60) or 'run'}: {told.get(newest, newest)}"
