@@ -178,7 +178,7 @@ class Crowd:
 
     def _supervised(self, name: str) -> None:
         notes = self.cwd / f"bystander-{len(self.members)}.txt"
-        env = {"CHAOS_IDLE": str(notes)}
+        env = {"CHAOS_IDLE": str(notes), "CHAOS_SUPERVISED": "1"}
         command = self._words()
         if name == "another argument":
             command[command.index("--steps") + 1] = "61"

@@ -102,39 +102,10 @@ class Campaign:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         spec = replace(spec, checksum=self._baseline(spec.shape))
-        told = self._in_process(spec, folder)
-        result = Result.of(spec, told)
+        result = run_one(spec, folder)
         if result.outcome != "failed":
             shutil.rmtree(folder, ignore_errors=True)
         return result
-
-    def _in_process(self, spec: plan.CaseSpec, folder: Path) -> dict[str, object]:
-        case, answer, said = folder / "case.json", folder / "answer.json", folder / "said.txt"
-        case.write_text(json.dumps(spec.to_json()), encoding="utf-8")
-        work = [str(case), str(folder / "work"), str(answer)]
-        argv, env = isolation.command([sys.executable, "-m", "tests.chaos.run_case", *work])
-        with said.open("wb") as output:
-            process = subprocess.Popen(
-                argv,
-                cwd=REPOSITORY,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            try:
-                process.wait(CASE_S + MARGIN_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
-        try:
-            told = json.loads(answer.read_text("utf-8"))
-        except (OSError, ValueError):
-            words = said.read_text("utf-8", "replace")[-3000:]
-            return {"outcome": "failed", "problems": [f"the case gave no answer: {words}"]}
-        assert isinstance(told, dict)
-        return told
 
     def _baseline(self, name: str) -> str:
         name = trainings.SHAPES[name].same_as or name
@@ -145,3 +116,37 @@ class Campaign:
                 self._baselines[name] = trainings.baseline(trainings.SHAPES[name], folder, env)
                 shutil.rmtree(folder, ignore_errors=True)
             return self._baselines[name]
+
+
+def run_one(spec: plan.CaseSpec, folder: Path) -> Result:
+    """One case with its checksum filled in, in a process and a world of its own."""
+    return Result.of(spec, _in_process(spec, folder))
+
+
+def _in_process(spec: plan.CaseSpec, folder: Path) -> dict[str, object]:
+    case, answer, said = folder / "case.json", folder / "answer.json", folder / "said.txt"
+    case.write_text(json.dumps(spec.to_json()), encoding="utf-8")
+    work = [str(case), str(folder / "work"), str(answer)]
+    argv, env = isolation.command([sys.executable, "-m", "tests.chaos.run_case", *work])
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            argv,
+            cwd=REPOSITORY,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            process.wait(CASE_S + MARGIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+    try:
+        told = json.loads(answer.read_text("utf-8"))
+    except (OSError, ValueError):
+        words = said.read_text("utf-8", "replace")[-3000:]
+        return {"outcome": "failed", "problems": [f"the case gave no answer: {words}"]}
+    assert isinstance(told, dict)
+    return told

@@ -28,7 +28,7 @@ from tests.support import (
     start_wtrain,
 )
 
-CASE_S = 200.0
+CASE_S = 400.0
 """A case that has not ended by then has failed: nothing here may wait for ever."""
 ADOPT_WITHIN_S = 2.0
 SETTINGS = (
@@ -89,6 +89,8 @@ class Case:
         """What the fault did, for whoever reads of a failure."""
         self.complaints: list[str] = []
         """What the fault itself found wrong: an answer other than the documented one."""
+        self.impossible = ""
+        """Why this fault cannot be tried on this machine, though its preparation was."""
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._deadline = time.monotonic() + CASE_S
 
@@ -244,10 +246,14 @@ class Case:
                 return code
             self.wait(self.chance.uniform(0.0, ADOPT_WITHIN_S))
             self.adopt()
-        for _, do in self._later:
-            do()
-        self._later.clear()
+        self.catch_up()
         return code
+
+    def catch_up(self) -> None:
+        """Have everything done now that was for later: nothing stays broken."""
+        due, self._later = self._later, []
+        for _, do in due:
+            do()
 
     def _pause(self, seconds: float, why: str) -> None:
         now = time.monotonic()
@@ -281,7 +287,7 @@ class Case:
         if run_dir is None:
             return None
         running = start_wtrain("status", str(run_dir), "--json", cwd=self.cwd, env=self.env)
-        done = running.result(30)
+        done = running.result(120)
         try:
             value = json.loads(done.stdout)
         except ValueError:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos import faults_people, faults_processes, faults_storage, faults_tools
+from tests.chaos import (
+    faults_machine,
+    faults_people,
+    faults_processes,
+    faults_storage,
+    faults_tools,
+)
 from tests.chaos.case import Case
 from tests.chaos.moments import Where
 from tests.chaos.trainings import Shape
@@ -51,6 +57,7 @@ def _plain(shape: Shape) -> bool:
 
 
 p, s, t, u = faults_processes, faults_storage, faults_tools, faults_people
+m = faults_machine
 FAULTS = {
     fault.name: fault
     for fault in (
@@ -114,6 +121,16 @@ FAULTS = {
         Fault("port taken", t.take_port, STEPS, _launcher, t.fixed_port),
         Fault("clock a day ahead", t.clock_ahead, ANY[1:], prepare=t.clock),
         Fault("clock a day back", t.clock_back, ANY[1:], prepare=t.clock),
+        Fault(
+            "run directory on a disk that hangs",
+            m.hang_runs,
+            RUNNING,
+            prepare=m.hanging_runs,
+            needs_isolation=True,
+        ),
+        Fault("shared memory full", m.fill_memory, ANY[1:], needs_isolation=True),
+        Fault("supervisor without descriptors", m.take_descriptors, RUNNING),
+        Fault("everything asleep for a while", m.sleep, RUNNING),
         Fault("a second supervisor", u.second_supervisor, ANY[1:]),
         Fault("the same training again", u.same_training, RUNNING),
         Fault("a stop", u.stop, ANY[1:]),

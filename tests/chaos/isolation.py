@@ -55,7 +55,7 @@ def settle(work: Callable[[], int]) -> int:
     """Run the work; as the first process of a world, reap what it leaves meanwhile."""
     if not is_isolated() or os.getpid() != 1:
         return work()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1g", "none", "/dev/shm"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", "/dev/shm"], check=True)
     child = os.fork()
     if child == 0:
         code = 70

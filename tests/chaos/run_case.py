@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -49,6 +50,8 @@ def run(spec: CaseSpec, cwd: Path) -> dict[str, object]:
     try:
         if fault.prepare is not None:
             fault.prepare(case)
+        if case.impossible:
+            return {"outcome": "missed", "problems": [], "missed": case.impossible}
         assert case.crowd is not None
         case.crowd.gather(case.chance)
         case.start()
@@ -96,6 +99,8 @@ def _pretend(case: Case) -> None:
 
 def _end_everything(case: Case) -> None:
     """A world of its own ends with its first process; else we end what carries our marker."""
+    with suppress(OSError, subprocess.SubprocessError):
+        case.catch_up()
     reap_started()
     if isolation.is_isolated():
         return

@@ -34,6 +34,19 @@ def table() -> ChildTable:
     return ChildTable(current())
 
 
+def test_nobody_outlives_our_own_end(table: ChildTable, tmp_path: Path) -> None:
+    """Whoever is deaf to SIGTERM is killed, with what it has started itself."""
+    body = "trap '' TERM; sleep 60 & echo $! > {0}/helper; touch {0}/deaf; wait; wait"
+    deaf = table.spawn(["sh", "-c", body.format(tmp_path)], name="deaf", deadline_s=600)
+    polite = table.spawn(["sleep", "60"], name="polite", deadline_s=None)
+    wait_until((tmp_path / "deaf").exists, 10, "it is deaf")
+    table.end_all()
+    assert table.running() == ()
+    helper = int((tmp_path / "helper").read_text())
+    wait_until(lambda: not is_alive(helper), 5, "its helper has ended")
+    assert not [pid for pid in (deaf.pid, polite.pid) if is_alive(pid)]
+
+
 def test_code_and_signal_are_exact(table: ChildTable) -> None:
     """What a child ended with is told by its name."""
     table.spawn(["sh", "-c", "exit 7"], name="seven", deadline_s=10)

@@ -20,6 +20,10 @@ def idle_if_asked() -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup was meant
             signal.signal(number, lambda number, _frame: os.write(heard, b"%d\n" % number))
+    if "CHAOS_SUPERVISED" in os.environ:
+        import watchdog_train as wt
+
+        wt.phase("idle")  # never judged
     os.write(heard, b"ready\n")
     while True:
         time.sleep(60)

@@ -22,6 +22,9 @@ from watchdog_train.system.protocol import ProcessSystem
 
 KILL_AFTER_S = 2.0
 """From SIGTERM to SIGKILL for a child of ours past its deadline; none has state worth more."""
+GONE_WITHIN_S = 1.0
+"""From SIGKILL to the end of a child that is not inside the kernel."""
+END_LOOK_S = 0.01
 SIGKILL = 9
 if sys.platform == "win32":
     OWN_GROUP_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP
@@ -113,6 +116,15 @@ class ChildTable:
     def end(self, child: Child) -> None:
         """Let its deadline be now: the next polls end it."""
         child.deadline = self._clock()
+
+    def end_all(self) -> None:
+        """End whoever still runs, before we end ourselves; waits for at most a moment."""
+        for child in self._children.values():
+            self.end(child)
+        until = self._clock() + KILL_AFTER_S + GONE_WITHIN_S
+        while self._children and self._clock() < until:
+            self.poll()
+            time.sleep(END_LOOK_S)
 
     def release(self, child: Child) -> None:
         """Let it outlive us: it is neither waited for nor ended any more."""

@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
+KEEPER_CHILD = "keeper"
+"""Name of a keeper, and of a pump that has taken its place, among our children."""
 EXIT_LINE = re.compile(rb"exit (-?\d{1,10}) (-?\d{1,10})")
 """Exit code and signal, one of them -1: the keeper's word on the wake pipe."""
 LINGER_S = 5.0
@@ -188,7 +190,7 @@ def _spawn_keeper(
     path.write_text(json.dumps(orders), encoding="utf-8")
     return children.spawn(
         [sys.executable, "-I", "-S", KEEPER, str(path)],
-        name="keeper",
+        name=KEEPER_CHILD,
         deadline_s=None,
         env=env,
         stdin=stdin,

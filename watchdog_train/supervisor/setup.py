@@ -36,6 +36,7 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
+from watchdog_train.supervisor.launch import KEEPER_CHILD
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
@@ -263,10 +264,9 @@ class RunSession:
         finished = self.supervisor.state.finished
         self.supervisor.close()
         for child in context.children.running():
-            if context.keeper is not None and child is context.keeper.child:
+            if child.name == KEEPER_CHILD:  # or the pump of a dead one: both outlive us
                 context.children.release(child)
-            else:
-                context.children.end(child)
+        context.children.end_all()
         if context.keeper is not None:
             context.keeper.close()
         context.log.close(2.0)

@@ -1,0 +1,104 @@
+"""What may happen to wtrain and to the machine without harm to the training, one by one.
+
+The random campaign (tests/scenarios/test_chaos.py) meets all of this at random moments; here every
+boundary and every kind has its turn, with the same checks after it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import isolation, plan
+from tests.chaos.campaign import run_one
+from tests.chaos.faults import FAULTS
+from tests.chaos.moments import EVENTS, TROUBLE, Moment, Where
+from tests.chaos.trainings import SHAPES, baseline
+from tests.scenarios.checks import assert_log_is_sound, assert_never_killed, assert_tree_is_gone
+from tests.support import program_command, run_wtrain, scenario_environment, write_fast_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.scenario]
+
+BOUNDARIES = [
+    (where, event, nth)
+    for where in ("launch", "ending", "hang", "crash")
+    for event, nth in EVENTS[where]
+]
+MOMENTS: tuple[Where, ...] = ("train", "hang")
+KINDS = (
+    "SIGKILL of the keeper",
+    "SIGHUP of the supervisor",
+    "full disk under the run directory",
+    "run directory read-only",
+    "run directory on a disk that hangs",
+    "shared memory swept",
+    "shared memory full",
+    "supervisor without descriptors",
+    "clock a day ahead",
+    "clock a day back",
+    "everything asleep for a while",
+    "SIGSTOP of the supervisor",
+)
+
+
+@pytest.fixture(scope="module")
+def checksum(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What an undisturbed training ends with."""
+    folder = tmp_path_factory.mktemp("baseline")
+    return baseline(SHAPES["beats"], folder, scenario_environment(folder))
+
+
+def survive(fault: str, moment: Moment, checksum: str, folder: Path) -> None:
+    """One case of the campaign; fails with everything that there is to know."""
+    if FAULTS[fault].needs_isolation and isolation.prefix() is None:
+        pytest.skip("needs namespaces and mounts of its own")
+    spec = plan.CaseSpec(
+        seed=0,
+        number=1,
+        fault=fault,
+        shape="beats",
+        trouble=TROUBLE.get(moment.where, "none"),
+        moment=moment,
+        checksum=checksum,
+    )
+    result = run_one(spec, folder)
+    assert result.outcome == "survived", f"{result.complaint()}\n{result.description}"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("where", "event", "nth"), BOUNDARIES)
+def test_the_supervisor_is_killed(
+    where: Where, event: str, nth: int, checksum: str, tmp_path: Path
+) -> None:
+    """SIGKILL right at an event: who adopts settles what was open, and no event is lost."""
+    moment = Moment(where, event, nth, 0.0)
+    survive("SIGKILL of the supervisor", moment, checksum, tmp_path)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("where", MOMENTS)
+@pytest.mark.parametrize("fault", KINDS)
+def test_it_is_survived(fault: str, where: Where, checksum: str, tmp_path: Path) -> None:
+    """While the training takes steps, and while a hang of it is being handled."""
+    event, nth = ("first_step", 1) if where == "train" else ("evidence_collecting", 1)
+    survive(fault, Moment(where, event, nth, 0.2), checksum, tmp_path)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("how", ["shout", "storm"])
+def test_a_loud_training_is_left_in_peace(how: str, tmp_path: Path) -> None:
+    """Hundreds of MB of output, or thousands of children: nothing is killed, nothing piles up."""
+    cap_bytes = 1 << 20
+    config = write_fast_config(tmp_path, f"  log_cap_bytes: {cap_bytes}\n")
+    command = program_command("loud.py", how)
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=180)
+    run.check(0)
+    assert_log_is_sound(run)
+    assert_never_killed(run)
+    assert_tree_is_gone(run)
+    logs = list((run.run_dir / "attempts/0001").glob("*.log*"))
+    assert sum(path.stat().st_size for path in logs) <= 2 * cap_bytes, logs
+    count = int(re.search(r"finished count=(\d+)", run.stdout[-200:])[1])  # type: ignore[index]
+    assert count > 100, "it was not loud at all"
