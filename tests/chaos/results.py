@@ -148,4 +148,5 @@ def _table(name: str, rows: list[tuple[str, Result]]) -> list[str]:
 
 
 def _first(problems: list[str]) -> str:
-    return problems[0].splitlines()[0][:200] if problems else "?"
+    """The kind of problem: what follows a colon names paths and pids of that machine."""
+    return problems[0].splitlines()[0].partition(": {")[0].partition(": [")[0] if problems else "?"

@@ -145,6 +145,14 @@ def test_one_write_per_line(opened: EventLog, path: Path, monkeypatch: pytest.Mo
     assert all(call.count(b"\n") == 1 and call.endswith(b"\n") for call in calls)
 
 
+def test_no_place_for_spilled_events_is_left(tmp_path: Path) -> None:
+    """Neither the run's own folder nor, after the last run, the one above it."""
+    place = tmp_path / "runtime" / "wtrain-0-spill" / "run"
+    place.mkdir(parents=True)
+    EventLog.open(tmp_path / "events.jsonl", spill_dir=place).close(5.0)
+    assert list((tmp_path / "runtime").iterdir()) == []
+
+
 def test_numbers_go_on_after_adoption(opened: EventLog, path: Path, spill: Path) -> None:
     """A second supervisor's first event follows the last one without a gap."""
     opened.append(LIFECYCLE, 1)
