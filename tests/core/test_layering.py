@@ -45,7 +45,12 @@ ROOMS: dict[str, set[str]] = {
         "store.control",
     },
 }
-ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {"client", "integrations"}
+ROOMS["doctor"] = {*_LOWER, "doctor", "system", "evidence", "client.libraries"}
+ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {
+    "client",
+    "integrations",
+    "doctor",
+}
 ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}
 ROOMS["__main__"] = {"cli"}
 """What each room may import of ours; "" is the package itself, for its version."""

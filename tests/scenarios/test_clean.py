@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support import (
@@ -20,6 +21,8 @@ from tests.support import (
     wait_until,
     write_fast_config,
 )
+from watchdog_train.core.peers import Signs, Summary
+from watchdog_train.system import current
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -147,3 +150,47 @@ def test_a_bad_time_is_refused(tmp_path: Path) -> None:
     """What is not a time gets an answer with exit code 78."""
     refused = run_wtrain("clean", "--older-than", "soon", cwd=tmp_path).check(78)
     assert "--older-than" in refused.stderr
+
+
+def test_jobs_of_the_dead_are_found(tmp_path: Path) -> None:
+    """What tasks told each other is left when all supervisors were killed; a living job is not."""
+    jobs = tmp_path / ".home/runtime" / f"wtrain-{os.getuid()}-jobs"
+    alive, dead = jobs / "torch-alive-1", jobs / "torch-dead-2"
+    me = current().identity(os.getpid())
+    assert me is not None
+    for folder, pid, start in ((alive, me.pid, me.start), (dead, me.pid, me.start + 1)):
+        folder.mkdir(parents=True, mode=0o700)
+        summary = summarise_for_test(pid=pid, start=start)
+        (folder / "task-0.json").write_bytes(summary)
+        make_old(folder)
+    found = run_wtrain("clean", "--json", cwd=tmp_path).json()["leftovers"]
+    assert [row["what"] for row in found if row["kind"] == "job"] == [str(dead)]
+    run_wtrain("clean", "--yes", cwd=tmp_path).check(0)
+    assert alive.is_dir()
+    assert not dead.exists()
+
+
+def summarise_for_test(*, pid: int, start: int) -> bytes:
+    summary = Summary(
+        task=0,
+        run_id="r-20261122-000000-0000",
+        run_dir="/r",
+        host="h",
+        pid=pid,
+        start=start,
+        attempt=1,
+        state="running",
+        signs=Signs(),
+        together=True,
+        trouble=None,
+        dumped=False,
+        killing=False,
+        gone=False,
+        done=False,
+        proposal=None,
+        agreed=None,
+        gave_up=None,
+        stop=None,
+        finished=None,
+    )
+    return msgspec.json.encode(summary)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.support import run_wtrain, start_wtrain
+from tests.support import run_directories, run_wtrain, start_wtrain
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 
@@ -53,3 +55,46 @@ def test_ignored_duplicates_run_side_by_side(tmp_path: Path) -> None:
     ended = first.result(30)
     assert ended.returncode == 0, ended.describe()
     assert "stop requested" not in ended.stderr, ended.describe()
+
+
+def test_an_unwatched_twin_is_taken_up_instead_of_started_again(tmp_path: Path) -> None:
+    """Its supervisor was killed; the next `wtrain run` of the same training watches over it."""
+    command = ("sh", "-c", "sleep 8; exit 7")
+    first = start_wtrain("run", "--on-crash", "stop", "--", *command, cwd=tmp_path)
+    launched = first.wait_for("attempt_launched", 20)
+    os.kill(first.pid, signal.SIGKILL)
+    first.result(10)
+    second = run_wtrain("run", "--", *command, cwd=tmp_path, timeout_s=60).check(7)
+    assert "nobody watches it" in second.stderr, second.describe()
+    assert len(run_directories(tmp_path)) == 1, second.describe()
+    assert second.only("adopted")
+    assert second.only("attempt_launched")["pid"] == launched["pid"]
+
+
+@pytest.mark.slow
+def test_an_unwatched_twin_is_ended_on_request(tmp_path: Path) -> None:
+    """--duplicates kill ends the orphaned tree through its own log, then starts anew."""
+    command = ("sh", "-c", "test -e once && exit 0; touch once; sleep 600")
+    first = start_wtrain("run", "--", *command, cwd=tmp_path)
+    first.wait_for("attempt_launched", 20)
+    os.kill(first.pid, signal.SIGKILL)
+    first.result(10)
+    second = run_wtrain(
+        "run", "--duplicates", "kill", "--", *command, cwd=tmp_path, timeout_s=90
+    ).check(0)
+    old, new = run_directories(tmp_path)
+    assert any(event["type"] == "run_finished" for event in first.events), second.describe()
+    assert old != new
+
+
+@pytest.mark.slow
+def test_a_dead_run_of_the_same_training_is_no_duplicate(tmp_path: Path) -> None:
+    """Nothing of it lives: it must not keep anybody from starting again."""
+    command = ("sh", "-c", "test -e once && exit 0; touch once; sleep 600")
+    first = start_wtrain("run", "--", *command, cwd=tmp_path)
+    launched = first.wait_for("attempt_launched", 20)
+    for pid in (first.pid, launched["keeper_pid"], launched["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    first.result(10)
+    run_wtrain("run", "--", *command, cwd=tmp_path, timeout_s=60).check(0)
+    assert len(run_directories(tmp_path)) == 2

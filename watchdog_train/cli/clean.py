@@ -37,7 +37,7 @@ def clean(
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Show orphaned processes, stale slots, shared memory and locks of runs that are over.
+    """Show orphaned processes, stale slots, shared memory, locks and jobs of runs that are over.
 
     Nothing is removed without --yes. Run directories are touched only with --keep-last or
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is

@@ -61,6 +61,7 @@ COMMANDS: dict[str, CommandRow] = {
     "notify-test": CommandRow(
         "Prepare", "notify_test:notify_test", "Send a test message to who is to be told at night."
     ),
+    "doctor": CommandRow("Prepare", "doctor:doctor", "Try what a night needs of this machine."),
     "clean": CommandRow(
         "Prepare", "clean:clean", "Show what ended runs have left behind, and remove it."
     ),

@@ -247,12 +247,12 @@ def _household(
     match event:
         case e.OrphansFound():
             lines = [
-                f"left over from before: pid {orphan.pid} ({clean(orphan.command, 120)}): "
+                f"also running: pid {orphan.pid} ({clean(orphan.command, 120)}): "
                 f"{clean(orphan.why)}"
                 for orphan in event.orphans[:MAX_NAMED]
             ]
             more = len(event.orphans) - MAX_NAMED
-            return (*lines, *([f"and {more} more left over"] if more > 0 else []))
+            return (*lines, *([f"and {more} more of them"] if more > 0 else []))
         case e.ProcessKilled():
             name = words.signal_name(event.signal)
             return (f"killed pid {event.pid} ({name}): {clean(event.why)}",)

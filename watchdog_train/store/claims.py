@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from watchdog_train.store.places import private_runtime_directory, shared_bases
 PURPOSE = "claims"
 _MAX_BYTES = 8192
 _TRIES = 8
+_LOOK_S = 0.02
 
 Release = Callable[[], None]
 
@@ -51,17 +53,20 @@ def claim(directory: str, who: Claimant) -> Release | Claimant | None:
     name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:32]
     path = folder / f"{name}.lock"
     with suppress(OSError):
-        for _ in range(_TRIES):
+        for number in range(_TRIES):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             answer = _take(fd, path, who)
             if answer == "again":
+                continue
+            if isinstance(answer, Claimant) and number == 0:
+                time.sleep(_LOOK_S)  # `wtrain clean` asks by holding it for a moment
                 continue
             return answer
     return None
 
 
-def is_free(path: Path) -> bool:
-    """Whether nobody holds this lock file."""
+def is_free(path: Path, *, remove: bool = False) -> bool:
+    """Whether nobody holds this lock file; with `remove` it is gone then."""
     if sys.platform == "win32":
         return False
     import fcntl
@@ -72,6 +77,8 @@ def is_free(path: Path) -> bool:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if remove:
+            path.unlink()
     except OSError:
         return False
     finally:

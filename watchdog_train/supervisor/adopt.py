@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import psutil
@@ -34,6 +34,7 @@ def adopt_run(
     terminal: Terminal,
     display: Display,
     stop_mode: StopMode | None = None,
+    on_adopted: Callable[[RunSession], None] | None = None,
 ) -> RunSession:
     """Become the supervisor of a run until it is finished.
 
@@ -43,6 +44,7 @@ def adopt_run(
         terminal: our streams, for attempts that this supervisor starts.
         display: where words and output go.
         stop_mode: bring the run to its end instead of going on with it.
+        on_adopted: called once when it is ours.
 
     Raises:
         WtrainError: the run is finished, still supervised, or its log is corrupt.
@@ -91,6 +93,8 @@ def adopt_run(
     if state.job is not None:
         session.context.job = link_to(state.job.task, session.system)
     session.register()
+    if on_adopted is not None:
+        on_adopted(session)
     attempt = session.supervisor.state.attempt
     if attempt is not None and not attempt.tree_gone:
         display.follow(stream_files(directory.attempt(attempt.attempt)), from_end=True)

@@ -1,4 +1,4 @@
-"""The same training twice: found among the live runs of this user, never among other processes.
+"""The same training twice, among the live runs of this user; lookalikes.py looks beyond them.
 
 Same training: user, command, directory, and the variables that tell sweeps, arrays and several
 tasks on a node apart. Ending a duplicate goes through its own supervisor, so that it is saved,
@@ -11,12 +11,16 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from typing import Literal
 
+from watchdog_train.core.evolve import replay
 from watchdog_train.core.jobs import TASK_VARIABLES
+from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
 from watchdog_train.store import requests as request_files
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.registry import LiveRun
+from watchdog_train.system.protocol import ProcessSystem
 
 DISTINGUISHING = (
     "CUDA_VISIBLE_DEVICES",
@@ -43,34 +47,66 @@ def training_key(command: tuple[str, ...], cwd: str, environment: Mapping[str, s
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def handle_duplicates(key: str, policy: Literal["refuse", "kill", "ignore"]) -> tuple[str, ...]:
-    """Refuse to run beside a live run of the same training, or end that one first.
+class Twins(Value, frozen=True, kw_only=True):
+    """Live runs of the same training."""
 
-    Returns:
-        The ids of the runs that were ended.
+    supervised: tuple[LiveRun, ...] = ()
+    unwatched: tuple[LiveRun, ...] = ()
+    """Their supervisor is gone, and a process of them lives."""
+
+
+def find_twins(key: str, system: ProcessSystem) -> Twins:
+    """The registered runs of this training that live; one of which nothing lives is none."""
+    found = [run for run in registry.live_runs(boot_id=system.boot_id()) if run.training_key == key]
+    return Twins(
+        supervised=tuple(run for run in found if run.supervised is not False),
+        unwatched=tuple(run for run in found if run.supervised is False and _lives(run, system)),
+    )
+
+
+def _lives(run: LiveRun, system: ProcessSystem) -> bool:
+    directory = run.directory
+    try:
+        events = read_events(directory.events, strict=False, spill_dir=directory.spill_dir).events
+    except WtrainError:
+        return False  # a damaged log can be adopted by nobody
+    state = replay(events)
+    if state.finished:
+        return False
+    attempt = state.attempt
+    known = {member.identity for member in state.members}
+    known |= {who for who in (attempt.root, attempt.keeper) if who} if attempt else set()
+    return any(system.is_alive(who) for who in known)
+
+
+def refuse_twins(twins: Twins) -> None:
+    """Do not start beside a supervised run of the same training.
 
     Raises:
-        WtrainError: exit code 78: such a run lives, and the policy refuses or could not end it.
+        WtrainError: exit code 78: there is one.
     """
-    if policy == "ignore":
-        return ()
-    twins = [run for run in registry.live_runs() if run.training_key == key]
-    if not twins:
-        return ()
-    if policy == "refuse":
-        run_id = twins[0].run_id
+    if twins.supervised:
+        run = twins.supervised[0]
         raise WtrainError(
-            f"the same training is supervised already: {run_id} (pid {twins[0].pid})",
+            f"the same training is supervised already: {run.run_id} (pid {run.pid})",
             hint=(
-                f"wtrain status {run_id}, wtrain logs -f {run_id} or wtrain stop {run_id}; "
-                "--duplicates ignore starts beside it"
+                f"wtrain status {run.run_id}, wtrain logs -f {run.run_id} or "
+                f"wtrain stop {run.run_id}; --duplicates ignore starts beside it"
             ),
             reference="run-duplicate",
         )
-    for run in twins:
+
+
+def end_twins(runs: tuple[LiveRun, ...]) -> None:
+    """End supervised runs through their own supervisors.
+
+    Raises:
+        WtrainError: exit code 78: one has not ended in time.
+    """
+    for run in runs:
         request_files.post(run.directory, "stop_now", f"--duplicates kill of pid {os.getpid()}")
     deadline = time.monotonic() + KILL_WAIT_S
-    names = {run.run_id for run in twins}
+    names = {run.run_id for run in runs}
     while names & {run.run_id for run in registry.live_runs()}:
         if time.monotonic() > deadline:
             raise WtrainError(
@@ -79,4 +115,3 @@ def handle_duplicates(key: str, policy: Literal["refuse", "kill", "ignore"]) -> 
                 reference="run-duplicate",
             )
         time.sleep(LOOK_S)
-    return tuple(sorted(names))

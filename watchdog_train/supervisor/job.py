@@ -45,7 +45,7 @@ class JobLink:
 
     def ignore_the_dead(self) -> None:
         """At the start of a new run: what a dead supervisor has left here is of an earlier job."""
-        found = (_decode(record) for record in self._records.read().values())
+        found = (decode(record) for record in self._records.read().values())
         self._stale = frozenset(
             ProcessId(one.pid, one.start)
             for one in found
@@ -55,7 +55,7 @@ class JobLink:
     def is_taken(self) -> bool:
         """Whether another living supervisor is this very task already."""
         record = self._records.read().get(self.task.task)
-        other = _decode(record) if record is not None else None
+        other = decode(record) if record is not None else None
         if other is None or other.finished is not None or other.pid == os.getpid():
             return False
         return self._alive(other) is not False
@@ -73,7 +73,7 @@ class JobLink:
         return JobView(peers=tuple(peers))
 
     def _take(self, record: bytes, now: float) -> None:
-        summary = _decode(record)
+        summary = decode(record)
         if summary is None or summary.task == self.task.task:
             return
         if ProcessId(summary.pid, summary.start) in self._stale:
@@ -105,7 +105,7 @@ class JobLink:
         others = [
             summary
             for record in self._records.read().values()
-            if (summary := _decode(record)) is not None and summary.task != self.task.task
+            if (summary := decode(record)) is not None and summary.task != self.task.task
         ]
         if all(one.finished is not None or self._alive(one) is False for one in others):
             self._records.remove()
@@ -115,8 +115,8 @@ _replace = msgspec.structs.replace
 _decoder = msgspec.json.Decoder(Summary)
 
 
-def _decode(record: bytes) -> Summary | None:
-    """A record that is none says nothing."""
+def decode(record: bytes) -> Summary | None:
+    """What a task has told; a record that is none says nothing."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decoder.decode(record)
     return None

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Literal
 
 from watchdog_train.core.model import ProcessId, Value
+from watchdog_train.peers.directory import DirectoryRecords
+from watchdog_train.store.claims import claims_directory, is_free, read_claimant
 from watchdog_train.store.places import runtime_bases
 from watchdog_train.store.run_paths import RunDirectory, latest_target, runs_in
+from watchdog_train.supervisor.job import decode
 from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
 
-Kind = Literal["process", "training", "slots", "memory", "lock", "run"]
+Kind = Literal["process", "training", "slots", "memory", "lock", "job", "run"]
 
 FRESH_S = 60.0
 """What was made so recently may belong to a run that is being started."""
@@ -59,7 +62,7 @@ def find_leftovers(
     """
     machine = look_around(system, runs_dir)
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
-    found += _locks(machine)
+    found += [*_locks(machine), *_claims(), *_jobs(system)]
     if keep_last is not None or older_than_s is not None:
         found += _old_runs(machine, runs_dir, keep_last, older_than_s)
     return tuple(found)
@@ -160,6 +163,38 @@ def _locks(machine: Machine) -> Iterable[Leftover]:
             yield Leftover(kind="lock", what=str(text), why=why)
 
 
+def _claims() -> Iterable[Leftover]:
+    """Claims to the directories of checkpoints, whose supervisors were killed."""
+    folder = claims_directory(make=False)
+    for name in _names(folder) if folder is not None else []:
+        path = Path(folder or "", name)
+        if name.endswith(".lock") and is_free(path):
+            who = read_claimant(path)
+            run = who.run_id if who is not None else "a run that is not known"
+            yield Leftover(kind="lock", what=str(path), why=f"a claim of {run}, which is gone")
+
+
+def _jobs(system: ProcessSystem) -> Iterable[Leftover]:
+    """What the tasks of a job have told each other, when the last supervisor was killed."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    for base in runtime_bases():
+        top = base / f"wtrain-{user}-jobs"
+        for name in _names(top):
+            path = top / name
+            try:
+                about = path.lstat()
+            except OSError:
+                continue
+            if not stat.S_ISDIR(about.st_mode) or time.time() - about.st_mtime < FRESH_S:
+                continue
+            told = [decode(record) for record in DirectoryRecords(path).read().values()]
+            known = [one for one in told if one is not None]
+            if any(system.is_alive(ProcessId(one.pid, one.start)) is not False for one in known):
+                continue
+            why = f"no supervisor of the {len(known)} tasks of this job lives"
+            yield Leftover(kind="job", what=str(path), why=why, bytes=_size_bytes(path))
+
+
 def _old_runs(
     machine: Machine, runs_dir: Path, keep_last: int | None, older_than_s: float | None
 ) -> Iterable[Leftover]:
@@ -217,6 +252,8 @@ def remove(leftover: Leftover, system: ProcessSystem, *, within_s: float = 5.0) 
     if leftover.kind == "memory" and "/" not in leftover.what:
         return None if system.remove_shared_memory(leftover.what) else "it could not be removed"
     path = Path(leftover.what)
+    if leftover.kind == "lock" and path.suffix == ".lock":
+        return None if is_free(path, remove=True) else "a run has taken it meanwhile"
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

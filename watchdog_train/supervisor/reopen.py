@@ -17,7 +17,12 @@ from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
-from watchdog_train.supervisor.duplicates import handle_duplicates, training_key
+from watchdog_train.supervisor.duplicates import (
+    end_twins,
+    find_twins,
+    refuse_twins,
+    training_key,
+)
 from watchdog_train.supervisor.setup import RunSession, this_supervisor
 from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
@@ -51,7 +56,12 @@ def reopen_run(
     system = current()
     _refuse(state, system)
     policy = _policy(directory, with_remedies, allow)
-    handle_duplicates(training_key(state.argv, state.cwd, os.environ), policy.recovery.duplicates)
+    if policy.recovery.duplicates != "ignore":
+        twins = find_twins(training_key(state.argv, state.cwd, os.environ), system)
+        if policy.recovery.duplicates == "kill":
+            end_twins(twins.supervised)
+        else:
+            refuse_twins(twins)
     display = Display()
     session = RunSession(
         directory,

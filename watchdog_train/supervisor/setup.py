@@ -170,8 +170,10 @@ class RunSession:
             training_key=training_key(self.supervisor.state.argv, context.cwd, context.environment),
         )
 
-    def begin(self, *, name: str, argv: tuple[str, ...]) -> None:
-        """Record the start of a new run and list it among the live ones."""
+    def begin(
+        self, *, name: str, argv: tuple[str, ...], found: tuple[e.AnyEvent, ...] = ()
+    ) -> None:
+        """Record the start of a new run, and what was `found` before; list it among live ones."""
         me = this_supervisor(self.system)
         self.supervisor.record(
             e.RunStarted(
@@ -189,6 +191,8 @@ class RunSession:
                 launcher=launcher_of(argv, self.context.environment, self.context.cwd),
             )
         )
+        for event in found:
+            self.supervisor.record(event)
         if self.context.job is not None:
             self.supervisor.record(e.TaskJoined(task=self.context.job.task))
         self.register()

@@ -7,21 +7,32 @@ import time
 from collections.abc import Callable, Mapping
 
 from watchdog_train.config import dump_policy
+from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.store.registry import LiveRun, live_runs
 from watchdog_train.store.run_directory import (
     RunDirectory,
     create,
     default_runs_dir,
     name_from_command,
 )
+from watchdog_train.supervisor.adopt import adopt_run
 from watchdog_train.supervisor.display import Display
-from watchdog_train.supervisor.duplicates import handle_duplicates, training_key
+from watchdog_train.supervisor.duplicates import (
+    Twins,
+    end_twins,
+    find_twins,
+    refuse_twins,
+    training_key,
+)
 from watchdog_train.supervisor.job import join
+from watchdog_train.supervisor.lookalikes import end_lookalikes, find_lookalikes, found_event
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
+from watchdog_train.system.protocol import ProcessSystem
 
 
 def start_run(
@@ -38,9 +49,26 @@ def start_run(
         WtrainError: refused, with exit code 78: no place for the run, or it runs already.
     """
     cwd = os.getcwd()
-    key = training_key(command, cwd, os.environ)
-    handle_duplicates(key, policy.recovery.duplicates)
-    job = join(os.environ, current())
+    system = current()
+    display = Display()
+    twins = Twins()
+    if policy.recovery.duplicates != "ignore":
+        twins = find_twins(training_key(command, cwd, os.environ), system)
+    if policy.recovery.duplicates == "refuse":
+        refuse_twins(twins)
+        if twins.unwatched:
+            return _take_up(twins.unwatched[-1], remedies, display, foreground, on_launched)
+    for run in twins.unwatched:
+        adopt_run(
+            run.directory,
+            remedies,
+            terminal=terminal_now(foreground=False),
+            display=display,
+            stop_mode="now",
+        )
+    end_twins(twins.supervised)
+    before = _look_alikes(policy, command, cwd, system)
+    job = join(os.environ, system)
     name = policy.name or name_from_command(command)
     if job is not None:  # so that a person can tell the tasks of a job by their runs' names
         name = f"{name}-task{job.task.task}"
@@ -51,16 +79,55 @@ def start_run(
         policy,
         remedies,
         terminal=terminal_now(foreground=foreground),
-        display=Display(),
+        display=display,
         foreground=foreground,
         environment=os.environ,
         cwd=cwd,
     )
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.context.job = job
-    session.begin(name=name, argv=command)
+    session.begin(name=name, argv=command, found=before)
     session.run()
     return session
+
+
+def _take_up(
+    run: LiveRun,
+    remedies: Mapping[str, Remedy],
+    display: Display,
+    foreground: bool,
+    on_launched: Callable[[RunSession], None] | None,
+) -> RunSession:
+    """Watch over the training that lives already, instead of starting it a second time.
+
+    Whether it makes progress is judged as ever: if not, it is dumped, ended and begun again.
+    """
+    display.say(
+        f"wtrain: the same training lives already and nobody watches it ({run.run_id}): it is "
+        "taken up with its own settings instead of started again; --duplicates kill ends it "
+        "first, --duplicates ignore starts beside it"
+    )
+    return adopt_run(
+        run.directory,
+        remedies,
+        terminal=terminal_now(foreground=foreground),
+        display=display,
+        on_adopted=on_launched,
+    )
+
+
+def _look_alikes(
+    policy: Policy, command: tuple[str, ...], cwd: str, system: ProcessSystem
+) -> tuple[AnyEvent, ...]:
+    """Copies of the training that no run has recorded: listed; ended only by --duplicates kill."""
+    supervised = [run.run_id for run in live_runs() if run.supervised is not False]
+    found = find_lookalikes(system, command, cwd, os.environ, supervised=supervised)
+    if not found:
+        return ()
+    ended: tuple[AnyEvent, ...] = ()
+    if policy.recovery.duplicates == "kill":
+        ended = tuple(end_lookalikes(system, found, grace_s=policy.stopping.grace_s))
+    return (found_event(found), *ended)
 
 
 def write_settings(directory: RunDirectory, policy: Policy, *, hint: str) -> None:

@@ -1,0 +1,222 @@
+"""Processes, memory and disks: what the supervisor and its evidence need of a machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_train.doctor import Check
+from watchdog_train.evidence import pyspy
+from watchdog_train.evidence.host import oom_kills
+from watchdog_train.evidence.jobs import Finished, Job
+from watchdog_train.system.places import ROOM_BYTES
+from watchdog_train.system.protocol import ProcessSystem
+
+NEVER_RUN = {
+    "linux": "GPUs, NCCL, MPS, several nodes, network file systems, musl, ARM",
+    "darwin": "anything: macOS is written for, and tested by nobody",
+    "win32": "anything: Windows is written for, and tested by nobody",
+}
+"""What nobody has run, by sys.platform; docs/platforms.md says the same."""
+ATTACH_S = 15.0
+SMALL_SHM_BYTES = 1 << 30
+"""Docker gives 64 MB; four workers that hand over batches of 100 MB fill that at once."""
+FEW_FILES = 4096
+LITTLE_DISK_BYTES = 10 << 30
+NO_DISK_BYTES = 1 << 30
+FEW_INODES = 10_000
+
+
+def never_run(system: ProcessSystem) -> Check:
+    """The first line: what nobody has run here."""
+    where = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    what = NEVER_RUN.get(sys.platform, "anything: this system is not known to us")
+    tested = sys.platform == "linux" and platform.machine() == "x86_64"
+    return Check(
+        name="platform",
+        status="ok" if tested and system.name == "linux" else "warning",
+        says=f"{where}; nobody has run here: {what}",
+        mend=None if tested else "start with --observe, and read docs/platforms.md",
+    )
+
+
+def stacks() -> Check:
+    """Really dump a process of ours, as evidence does it."""
+    binary = pyspy.find()
+    inside = "stacks then come from inside the training, but not from one that holds the GIL"
+    if binary is None:
+        return Check(name="stacks", status="failure", says=inside, mend=pyspy.HINT_MISSING)
+    code = "import time; time.sleep(60)"
+    sleeper = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.DEVNULL)
+    try:
+        problem = _dump(binary, sleeper.pid)
+    finally:
+        sleeper.kill()
+        sleeper.wait(5)
+    if problem is None:
+        return Check(name="stacks", status="ok", says="py-spy reads the stack of another process")
+    return Check(name="stacks", status="warning", says=f"py-spy cannot: {inside}", mend=problem)
+
+
+def _dump(binary: str, pid: int) -> str | None:
+    deadline = time.monotonic() + ATTACH_S
+    problem = "py-spy has not answered in time"
+    while time.monotonic() < deadline:
+        try:
+            done = subprocess.run(
+                pyspy.command(binary, pid, nonblocking=True),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=max(0.1, deadline - time.monotonic()),
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"py-spy: {error}"[:200]
+        if pyspy.parse(done.stdout, pid):
+            return None
+        problem = pyspy.reason(_finished(done, pid))
+        if "just starting" not in problem and "no such process" not in problem:
+            return problem
+        time.sleep(0.1)
+    return problem
+
+
+def _finished(done: subprocess.CompletedProcess[str], pid: int) -> Finished:
+    return Finished(
+        job=Job(pid=pid, argv=tuple(done.args), timeout_s=ATTACH_S),
+        code=done.returncode,
+        stdout=done.stdout,
+        stderr=done.stderr,
+        problem=None,
+    )
+
+
+def processes(system: ProcessSystem) -> Iterator[Check]:
+    """How surely a tree is known, ended, and its end understood."""
+    adopts = system.become_subreaper()
+    yield Check(
+        name="orphans",
+        status="ok" if adopts else "warning",
+        says="orphans of the training come home to its keeper (subreaper)"
+        if adopts
+        else "orphans of the training are known only if they were seen before",
+        mend=None if adopts else "nothing here; wtrain clean shows what was recorded and is left",
+    )
+    held = _pidfd()
+    yield Check(
+        name="signals",
+        status="ok" if held else "warning",
+        says="signals go through a pidfd: a pid that was given again cannot be hit"
+        if held
+        else "no pidfd: a process is checked just before it is signalled",
+        mend=None if held else "Linux 5.3 or newer has it",
+    )
+    counted = system.tcp_bytes((os.getpid(),)) is not None
+    yield Check(
+        name="network",
+        status="ok" if counted else "warning",
+        says="TCP bytes of the training are counted (sock_diag)"
+        if counted
+        else "TCP bytes cannot be counted: a slow download looks like silence for longer",
+        mend=None if counted else "a container may need the module inet_diag of its host",
+    )
+    yield _open_files()
+
+
+def _pidfd() -> bool:
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.close(os.pidfd_open(os.getpid()))
+            return True
+    return False
+
+
+def _open_files() -> Check:
+    if sys.platform == "win32":
+        return Check(name="open files", status="unknown", says="no such limit is told here")
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = soft != resource.RLIM_INFINITY and soft < FEW_FILES
+    return Check(
+        name="open files",
+        status="warning" if few else "ok",
+        says=f"{soft} files may be open (hard limit {hard})",
+        mend=f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}: each worker of a DataLoader "
+        "hands its batches over in files"
+        if few
+        else None,
+    )
+
+
+def memory(system: ProcessSystem) -> Iterator[Check]:
+    """Where heartbeats and batches go, and whether a kill for want of memory can be proven."""
+    place = system.slot_directory("doctor")
+    yield Check(
+        name="heartbeats",
+        status="ok" if place is not None else "warning",
+        says=f"slots in {place.parent}"
+        if place is not None
+        else "no private place in memory: slots go into the run directory",
+        mend=None if place is not None else f"make {ROOM_BYTES >> 20} MB free in /dev/shm",
+    )
+    with suppress(OSError):
+        shm = shutil.disk_usage("/dev/shm")  # noqa: S108
+        small = shm.total < SMALL_SHM_BYTES
+        yield Check(
+            name="shared memory",
+            status="warning" if small else "ok",
+            says=f"{_size(shm.total)} in /dev/shm, {_size(shm.free)} free",
+            mend="docker run --shm-size=16g, or --ipc=host: workers pass batches through it"
+            if small
+            else None,
+        )
+    kills = oom_kills()
+    yield Check(
+        name="memory killer",
+        status="ok" if kills is not None else "unknown",
+        says=f"the kernel counts its kills here ({kills} so far)"
+        if kills is not None
+        else "a kill for want of memory cannot be told from any other SIGKILL",
+    )
+
+
+def disk(system: ProcessSystem, directory: Path) -> Check:
+    """Room where checkpoints go."""
+    name = f"disk of {directory}"
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError as error:
+        mend = "name the directory of the checkpoints with --checkpoints"
+        return Check(name=name, status="failure", says=str(error.strerror), mend=mend)
+    if system.on_network_file_system(directory):
+        says = f"a network file system, {_size(usage.free)} free; none was tested"
+        return Check(name=name, status="warning", says=says, mend="keep --runs-dir on a local disk")
+    inodes = _free_inodes(directory)
+    says = f"{_size(usage.free)} free" + (f", {inodes} files" if inodes is not None else "")
+    mend = "a save that finds no room ends the training: delete, or choose another disk"
+    few = inodes is not None and inodes < FEW_INODES
+    if usage.free < NO_DISK_BYTES or inodes == 0:
+        return Check(name=name, status="failure", says=says, mend=mend)
+    if usage.free < LITTLE_DISK_BYTES or few:
+        return Check(name=name, status="warning", says=says, mend=mend)
+    return Check(name=name, status="ok", says=says)
+
+
+def _free_inodes(directory: Path) -> int | None:
+    if sys.platform != "win32":
+        with suppress(OSError):
+            found = os.statvfs(directory)
+            return found.f_favail if found.f_files else None
+    return None
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
