@@ -160,7 +160,7 @@ def test_a_service_that_never_answers_costs_the_end_a_bound(tmp_path: Path) -> N
     with serving(Sink(answers=False)) as sink:
         url = sink.url.replace(f"mia:{SECRET}@", "")
         args = ("run", "--on-crash", "stop", "--notify", url)
-        run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path, timeout=90).check(3)
+        run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
         notified = run.only("notified")
     assert notified["sent"] is False
     assert "no answer within" in notified["why"]
