@@ -57,6 +57,7 @@ def test_ignored_duplicates_run_side_by_side(tmp_path: Path) -> None:
     assert "stop requested" not in ended.stderr, ended.describe()
 
 
+@pytest.mark.slow
 def test_an_unwatched_twin_is_taken_up_instead_of_started_again(tmp_path: Path) -> None:
     """Its supervisor was killed; the next `wtrain run` of the same training watches over it."""
     command = ("sh", "-c", "sleep 8; exit 7")
