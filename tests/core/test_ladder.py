@@ -201,7 +201,10 @@ RESTARTS = {
         history("exit1@-", ("exit1@-", LOADER)), {}, ["num-workers-0"],
     ),
     # kinds
-    "device where the diagnosis names it": (history(("hang@5", MPS)), {}, ["mps-fallback"]),
+    "device where the diagnosis names it": (history(("hang@-", MPS)), {}, ["cpu-not-mps"]),
+    "the next device remedy where the first did not help": (
+        history(("hang@-", MPS), ("hang@- cpu-not-mps", MPS)), {}, ["cpu-not-mps", "mps-fallback"],
+    ),
     "not by itself": (history(("hang@5", WANDB)), {}, []),
     "allowed by id": (history(("hang@5", WANDB)), {"allow": ("wandb-offline",)}, ["wandb-offline"]),
     "allowed by kind": (history(("hang@5", WANDB)), {"allow": ("execution",)}, ["wandb-offline"]),

@@ -326,6 +326,27 @@ def test_every_other_setting_takes_and_reports(training: Training) -> None:
     assert "30" in answers["loader-timeout"]["why"]
 
 
+def test_without_mps_whoever_asks_for_it_hears_that_there_is_none(training: Training) -> None:
+    """The way in which Trainer, accelerate, Lightning and most scripts choose the device.
+
+    Simulated: a torch whose MPS is there stands in for a Mac.
+    """
+    training.settings = [{"id": "cpu-not-mps"}]
+    script = """
+import json, types, torch
+from watchdog_train.client import settings
+def there():
+    return True
+backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=there))
+told = settings._cpu_not_mps(types.SimpleNamespace(backends=backends))
+print(json.dumps([torch.backends.mps.is_available(), backends.mps.is_available(), told]))
+"""
+    here, there, told = training.json(script)
+    assert (here, there, told[0]) == (False, False, True)
+    assert "stays" in told[1]
+    assert training.note()["settings"]["cpu-not-mps"]["took"] is True
+
+
 def test_a_request_to_stop_reaches_a_plain_loop(training: Training) -> None:
     """should_stop() is true once asked, for a request of this attempt only, and is answered."""
     script = """

@@ -91,7 +91,26 @@ def _file_system_sharing(torch):
     return True, before + " -> file_system"
 
 
-_AT_ONCE = {"omp-1": _omp_1, "file-system-sharing": _file_system_sharing}
+def _cpu_not_mps(torch):
+    """Whoever asks for MPS hears that there is none; a device that is named outright stays."""
+    mps = torch.backends.mps
+    before = mps.is_available
+    was = bool(before())
+
+    def is_available():
+        return False
+
+    mps.is_available = phases.like(is_available, before)
+    if not was:
+        return True, "there is no MPS here"
+    return True, "MPS is said not to be available; a device named outright stays"
+
+
+_AT_ONCE = {
+    "omp-1": _omp_1,
+    "file-system-sharing": _file_system_sharing,
+    "cpu-not-mps": _cpu_not_mps,
+}
 
 
 def _patch_loader():

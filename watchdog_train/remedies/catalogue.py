@@ -218,6 +218,19 @@ _REMEDIES = (
         platforms=("linux", "win32"),
     ),
     Remedy(
+        id="cpu-not-mps",
+        kind="device",
+        summary="trains on the CPU",
+        env={"DISABLE_MPS": "1"},  # read by Lightning's MPSAccelerator
+        in_process=_in_process("cpu-not-mps"),
+        precondition='the device is chosen by asking whether MPS is there; .to("mps") stays',
+        changes="rounding; the random numbers of the CPU are others",
+        may_break="nothing; steps get slower",
+        script_line='torch.device("cpu") in place of "mps"',
+        script_lines={"trainer": "TrainingArguments(..., use_cpu=True)"},
+        platforms=("darwin",),
+    ),
+    Remedy(
         id="mps-fallback",
         kind="device",
         summary="runs operations that MPS lacks on the CPU",

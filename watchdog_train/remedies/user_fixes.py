@@ -18,8 +18,6 @@ USER_FIXES: Mapping[str, str] = {
     "made it is alive on any machine.",
     "cpu": "Run a few steps on the CPU (use_cpu=True in TrainingArguments) to see whether the "
     "device is to blame.",
-    "cpu-not-mps": "Train on the CPU: use_cpu=True in TrainingArguments, accelerator='cpu' in "
-    "Lightning, or torch.device('cpu') in place of 'mps'.",
     "destroy-process-group": "Call torch.distributed.destroy_process_group() on every rank before "
     "main() ends.",
     "drop-last": "Give every rank the same number of batches: DataLoader(..., drop_last=True) or "
