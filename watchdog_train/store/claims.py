@@ -47,14 +47,19 @@ def claim(directory: str, who: Claimant) -> Release | Claimant | None:
     Returns:
         How to release it; or who has it; None where nothing can be locked.
     """
-    folder = claims_directory(make=True)
-    if folder is None or sys.platform == "win32":
+    if sys.platform == "win32":
         return None
     name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:32]
-    path = folder / f"{name}.lock"
     with suppress(OSError):
         for number in range(_TRIES):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            folder = claims_directory(make=True)
+            if folder is None:
+                return None
+            path = folder / f"{name}.lock"
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except FileNotFoundError:  # whoever was the last has removed the folder just now
+                continue
             answer = _take(fd, path, who)
             if answer == "again":
                 continue
@@ -79,11 +84,19 @@ def is_free(path: Path, *, remove: bool = False) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if remove:
             path.unlink()
+            _tidy(path)
     except OSError:
         return False
     finally:
         os.close(fd)
     return True
+
+
+def _tidy(path: Path) -> None:
+    """The last one takes the folders along."""
+    with suppress(OSError):
+        path.parent.rmdir()
+        path.parent.parent.rmdir()
 
 
 def read_claimant(path: Path) -> Claimant | None:
@@ -119,6 +132,7 @@ if sys.platform != "win32":
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 os.close(fd)
+            _tidy(path)
 
         return release
 
