@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.chaos import isolation
 from tests.support import RunningWtrain, of_type, read_log, run_wtrain, start_wtrain, wait_until
 
-READY_S = 60.0
+READY_S = 180.0
 OTHER_RUNS = "other-runs"
 SUPERVISED = ("another argument", "a task of an array", "an orphaned run")
 

@@ -280,6 +280,8 @@ class Case:
                 f"{' '.join(done.args[:3])} ... exit {done.returncode}\n"
                 f"--- stderr\n{done.stderr[-4000:]}\n--- stdout\n{done.stdout[-800:]}"
             )
+        if not self.supervisors:
+            return "wtrain was not even started"
         try:
             parts.append(f"--- events\n{self.supervisors[-1].snapshot().describe()[-9000:]}")
         except (OSError, ValueError) as error:

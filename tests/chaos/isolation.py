@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -61,7 +62,11 @@ def settle(work: Callable[[], int]) -> int:
         code = 70
         try:
             code = work()
+        except BaseException:
+            traceback.print_exc()  # nobody else would: the exit below tells nothing
+            raise
         finally:
+            sys.stderr.flush()
             os._exit(code)
     while True:
         pid, status = os.waitpid(-1, 0)
