@@ -87,6 +87,9 @@ def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
     assert (directory / "config.yaml").stat().st_mode & 0o077 == 0
     for command in (["status", "--json"], ["report"], ["report", "--json"]):
         assert SECRET not in run_wtrain(*command, cwd=tmp_path).stdout
+    assert run.events[-1]["type"] == "notified", run.describe()
+    followed = run_wtrain("logs", "-f", cwd=tmp_path).check(0)
+    assert "adopt" not in followed.stderr, "a word to others after the end is no death of ours"
 
 
 def test_what_happens_within_a_minute_comes_in_one_message(tmp_path: Path) -> None:

@@ -305,14 +305,15 @@ class _Typed(msgspec.Struct):
 
 
 def _last_type(events: Path) -> str | None:
-    """The type of the newest event, without reading the log."""
+    """The type of the newest event, without reading the log; words to others come after an end."""
     try:
         with events.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - LAST_EVENT_BYTES))
             lines = file.read(LAST_EVENT_BYTES).split(b"\n")
-        return msgspec.json.decode(lines[-2], type=_Typed).type
-    except (OSError, IndexError, msgspec.DecodeError, UnicodeDecodeError):
+        types = (msgspec.json.decode(line, type=_Typed).type for line in reversed(lines[:-1]))
+        return next((name for name in types if name != "notified"), None)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
