@@ -60,12 +60,12 @@ def test_ignored_duplicates_run_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_unwatched_twin_is_taken_up_instead_of_started_again(tmp_path: Path) -> None:
     """Its supervisor was killed; the next `wtrain run` of the same training watches over it."""
-    command = ("sh", "-c", "sleep 8; exit 7")
+    command = ("sh", "-c", "sleep 30; exit 7")
     first = start_wtrain("run", "--on-crash", "stop", "--", *command, cwd=tmp_path)
     launched = first.wait_for("attempt_launched", 20)
     os.kill(first.pid, signal.SIGKILL)
     first.result(10)
-    second = run_wtrain("run", "--", *command, cwd=tmp_path, timeout_s=60).check(7)
+    second = run_wtrain("run", "--", *command, cwd=tmp_path, timeout_s=110).check(7)
     assert "nobody watches it" in second.stderr, second.describe()
     assert len(run_directories(tmp_path)) == 1, second.describe()
     assert second.only("adopted")
@@ -75,7 +75,7 @@ def test_an_unwatched_twin_is_taken_up_instead_of_started_again(tmp_path: Path) 
 @pytest.mark.slow
 def test_an_unwatched_twin_is_ended_on_request(tmp_path: Path) -> None:
     """--duplicates kill ends the orphaned tree through its own log, then starts anew."""
-    command = ("sh", "-c", "test -e once && exit 0; touch once; sleep 600")
+    command = ("sh", "-c", "test -e once && exit 0; touch once; exec sleep 600")
     first = start_wtrain("run", "--", *command, cwd=tmp_path)
     first.wait_for("attempt_launched", 20)
     os.kill(first.pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ def test_an_unwatched_twin_is_ended_on_request(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_dead_run_of_the_same_training_is_no_duplicate(tmp_path: Path) -> None:
     """Nothing of it lives: it must not keep anybody from starting again."""
-    command = ("sh", "-c", "test -e once && exit 0; touch once; sleep 600")
+    command = ("sh", "-c", "test -e once && exit 0; touch once; exec sleep 600")
     first = start_wtrain("run", "--", *command, cwd=tmp_path)
     launched = first.wait_for("attempt_launched", 20)
     for pid in (first.pid, launched["keeper_pid"], launched["pid"]):
