@@ -44,6 +44,8 @@ def run(spec: CaseSpec, cwd: Path) -> dict[str, object]:
     """What came of it: outcome survived, failed, or missed (the fault's moment never came)."""
     case = _case(spec, cwd)
     fault = FAULTS[spec.fault]
+    if fault.needs_isolation and not isolation.is_isolated():  # it would strike the machine itself
+        return {"outcome": "missed", "problems": [], "missed": "needs a world of its own"}
     problems: list[str] = []
     reached = ""
     memory_before = checks.shared_memory()
