@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
+from typing import get_args
 
 from library_page import library_page
 from reference_pages import cli_page, families_page, remedies_page
@@ -22,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 EVENTS_HEAD = """\
 # Event log
 
-<!-- Written by scripts/generate_docs.py from watchdog_train/core/events.py. -->
+<!-- Written by scripts/generate_docs.py from watchdog_train/core/events. -->
 
 `events.jsonl` in the run directory is the only truth about a run: status and report are derived
 from it alone. One compact JSON object a line:
@@ -51,8 +52,12 @@ Beats are not events: they are words in shared memory. `phase_changed` and `prog
 
 def events_page() -> str:
     """docs/events.md."""
-    tree = ast.parse(Path(events.__file__).read_text(encoding="utf-8"))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    found: dict[str, ast.ClassDef] = {}
+    for module in sorted(Path(events.__file__).parent.glob("*.py")):
+        tree = ast.parse(module.read_text(encoding="utf-8"))
+        found |= {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    told = [each.__name__ for each in get_args(events.AnyEvent)]
+    classes = {name: found[name] for name in (*told, *sorted(found.keys() - set(told)))}
     durable = {each.__name__ for each in events.LIFECYCLE}
     lines = [EVENTS_HEAD, "## In every event", ""]
     lines += _fields(classes["Event"])

@@ -191,9 +191,18 @@ def test_remedies_in_commands_of_the_pages_are_known() -> None:
     assert not [(place, name) for place, name in named if name not in known]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with 3.11")
+@pytest.mark.parametrize("block", blocks("toml"), ids=named)
+def test_toml_blocks_are_valid(block: Block) -> None:
+    """Every toml block can be read."""
+    import tomllib
+
+    assert tomllib.loads(block.text)
+
+
 def test_blocks_say_what_they_are() -> None:
     """A block in a language that nobody checks is a mistake."""
-    known = {"", "text", "sh", "python", "yaml"}
+    known = {"", "text", "sh", "python", "yaml", "toml"}
     for page in PAGES:
         languages = {match[1] for match in FENCE.finditer(page.read_text("utf-8"))}
         assert languages <= known, page.name

@@ -18,7 +18,7 @@ from watchdog_train.report import words
 from watchdog_train.report.facts import framework, stall_words
 from watchdog_train.report.narrative import closing_lines, narrate
 from watchdog_train.store import registry
-from watchdog_train.supervisor.duplicates import handle_duplicates
+from watchdog_train.supervisor.duplicates import Twins, refuse_twins
 
 QUIET = (
     "rank 0 made no progress for 13 s in phase train (limit 12 s, learnt from this run), and the "
@@ -136,18 +136,14 @@ def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:
     assert change in text
 
 
-def test_a_duplicate_is_refused_with_commands_that_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_duplicate_is_refused_with_commands_that_exist(tmp_path: Path) -> None:
     """The way out of a refusal is one that can be typed."""
     live = registry.LiveRun(
         run_id="a-1", run_dir=str(tmp_path), pid=7, start=1, host="bench", training_key="k"
     )
-    monkeypatch.setattr(registry, "live_runs", lambda: [live])
     with pytest.raises(WtrainError) as caught:
-        handle_duplicates("k", "refuse")
+        refuse_twins(Twins(supervised=(live,)))
     assert caught.value.exit_code == EXIT_REFUSED
     hint = caught.value.hint or ""
-    assert "attach" not in hint
-    for name in ("status", "logs -f", "stop"):
+    for name in ("status", "attach", "stop"):
         assert f"wtrain {name}" in hint

@@ -108,36 +108,38 @@ def read_claimant(path: Path) -> Claimant | None:
         return None
 
 
-if sys.platform != "win32":
+def _take(fd: int, path: Path, who: Claimant) -> Release | Claimant | Literal["again"] | None:
+    if sys.platform == "win32":
+        return None
     import fcntl
 
-    def _take(fd: int, path: Path, who: Claimant) -> Release | Claimant | Literal["again"] | None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            # It may be about to be written: then nobody knows yet who has it.
-            return read_claimant(path) or Claimant(run_id="", pid=0, directory="")
-        except OSError:
-            os.close(fd)
-            return None
-        if not _is_in_place(fd, path):  # whoever had it has removed it in this moment
-            os.close(fd)
-            return "again"
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, msgspec.json.encode(who), 0)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        # It may be about to be written: then nobody knows yet who has it.
+        return read_claimant(path) or Claimant(run_id="", pid=0, directory="")
+    except OSError:
+        os.close(fd)
+        return None
+    if not _is_in_place(fd, path):  # whoever had it has removed it in this moment
+        os.close(fd)
+        return "again"
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, msgspec.json.encode(who), 0)
 
-        def release() -> None:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-            with suppress(OSError):
-                os.close(fd)
-            _tidy(path)
-
-        return release
-
-    def _is_in_place(fd: int, path: Path) -> bool:
+    def release() -> None:
         with suppress(OSError):
-            mine, there = os.fstat(fd), os.stat(path)
-            return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
-        return False
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.close(fd)
+        _tidy(path)
+
+    return release
+
+
+def _is_in_place(fd: int, path: Path) -> bool:
+    with suppress(OSError):
+        mine, there = os.fstat(fd), os.stat(path)
+        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+    return False

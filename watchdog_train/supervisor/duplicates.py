@@ -90,7 +90,7 @@ def refuse_twins(twins: Twins) -> None:
         raise WtrainError(
             f"the same training is supervised already: {run.run_id} (pid {run.pid})",
             hint=(
-                f"wtrain status {run.run_id}, wtrain logs -f {run.run_id} or "
+                f"wtrain status {run.run_id}, wtrain attach {run.run_id} or "
                 f"wtrain stop {run.run_id}; --duplicates ignore starts beside it"
             ),
             reference="run-duplicate",

@@ -1,0 +1,261 @@
+"""The event log's vocabulary: one frozen struct per type, encoded as one flat JSON object a line.
+
+State is a fold over these (core.state.evolve). docs/events.md is checked against this module.
+An event is a fact that has happened or, for the types marked intent, is about to be tried;
+after a supervisor's death every open intent is settled by looking.
+"""
+
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.events.attempt import (
+    AttemptExited,
+    AttemptLaunched,
+    AttemptLaunching,
+    FirstBeat,
+    FirstStep,
+    HookNotArmed,
+    Milestones,
+    PhaseChanged,
+    Progress,
+    RankEnded,
+    TreeGone,
+)
+from watchdog_train.core.events.base import SCHEMA_VERSION, Event
+from watchdog_train.core.events.ending import (
+    KillSequence,
+    KillStage,
+    RequestAnswered,
+    SaveProven,
+    SaveRequested,
+    Signalled,
+    Signalling,
+    StopAsked,
+    StopRequested,
+    SurvivedKill,
+)
+from watchdog_train.core.events.job import (
+    BarrierMissed,
+    BarrierReached,
+    JobEvent,
+    PeerAnnounced,
+    PeerLost,
+    PeerRetracted,
+    PlanReceived,
+    TaskJoined,
+    TasksCoupled,
+)
+from watchdog_train.core.events.recovery import (
+    BackingOff,
+    CheckpointChosen,
+    CheckpointKept,
+    CheckpointNotKept,
+    CheckpointRejected,
+    CheckpointsShared,
+    GivenUp,
+    GpuMemoryFree,
+    GpuMemoryHeld,
+    PlanMade,
+    RemedyTaken,
+    ResumeVerified,
+)
+from watchdog_train.core.events.run import (
+    Adopted,
+    LogBehind,
+    Notified,
+    Orphan,
+    OrphansFound,
+    ProcessKilled,
+    Reopened,
+    RunFinished,
+    RunStarted,
+    SupervisorLeft,
+)
+from watchdog_train.core.events.stall import (
+    Diagnosed,
+    EvidenceCollected,
+    EvidenceCollecting,
+    Looked,
+    Noticed,
+    NoticeKind,
+    Slowdown,
+    SlowdownEnded,
+    StallDeclared,
+    StallRecovered,
+    Suspected,
+    SuspicionEnded,
+    WouldHaveKilled,
+)
+
+__all__ = [
+    "LIFECYCLE",
+    "SCHEMA_VERSION",
+    "Adopted",
+    "AnyEvent",
+    "AttemptExited",
+    "AttemptLaunched",
+    "AttemptLaunching",
+    "BackingOff",
+    "BarrierMissed",
+    "BarrierReached",
+    "CheckpointChosen",
+    "CheckpointKept",
+    "CheckpointNotKept",
+    "CheckpointRejected",
+    "CheckpointsShared",
+    "Diagnosed",
+    "Event",
+    "EvidenceCollected",
+    "EvidenceCollecting",
+    "FirstBeat",
+    "FirstStep",
+    "GivenUp",
+    "GpuMemoryFree",
+    "GpuMemoryHeld",
+    "HookNotArmed",
+    "JobEvent",
+    "KillSequence",
+    "KillStage",
+    "LogBehind",
+    "Looked",
+    "Milestones",
+    "NoticeKind",
+    "Noticed",
+    "Notified",
+    "Orphan",
+    "OrphansFound",
+    "PeerAnnounced",
+    "PeerLost",
+    "PeerRetracted",
+    "PhaseChanged",
+    "PlanMade",
+    "PlanReceived",
+    "ProcessKilled",
+    "Progress",
+    "RankEnded",
+    "RemedyTaken",
+    "Reopened",
+    "RequestAnswered",
+    "ResumeVerified",
+    "RunFinished",
+    "RunStarted",
+    "SaveProven",
+    "SaveRequested",
+    "Signalled",
+    "Signalling",
+    "Slowdown",
+    "SlowdownEnded",
+    "StallDeclared",
+    "StallRecovered",
+    "StopAsked",
+    "StopRequested",
+    "SupervisorLeft",
+    "SurvivedKill",
+    "Suspected",
+    "SuspicionEnded",
+    "TaskJoined",
+    "TasksCoupled",
+    "TreeGone",
+    "WouldHaveKilled",
+    "decode",
+    "encode",
+    "to_builtins",
+]
+
+AnyEvent = (
+    RunStarted
+    | OrphansFound
+    | ProcessKilled
+    | AttemptLaunching
+    | AttemptLaunched
+    | FirstBeat
+    | FirstStep
+    | PhaseChanged
+    | Progress
+    | Milestones
+    | HookNotArmed
+    | RankEnded
+    | Suspected
+    | Looked
+    | SuspicionEnded
+    | StallDeclared
+    | StallRecovered
+    | Noticed
+    | Slowdown
+    | SlowdownEnded
+    | EvidenceCollecting
+    | EvidenceCollected
+    | Diagnosed
+    | StopRequested
+    | SaveRequested
+    | SaveProven
+    | StopAsked
+    | RequestAnswered
+    | Signalling
+    | Signalled
+    | SurvivedKill
+    | TreeGone
+    | AttemptExited
+    | CheckpointChosen
+    | CheckpointRejected
+    | CheckpointsShared
+    | CheckpointKept
+    | CheckpointNotKept
+    | PlanMade
+    | WouldHaveKilled
+    | GivenUp
+    | BackingOff
+    | GpuMemoryHeld
+    | GpuMemoryFree
+    | RemedyTaken
+    | ResumeVerified
+    | Adopted
+    | Reopened
+    | SupervisorLeft
+    | LogBehind
+    | Notified
+    | JobEvent
+    | RunFinished
+)
+
+LIFECYCLE = (
+    RunStarted,
+    AttemptLaunching,
+    AttemptLaunched,
+    StallDeclared,
+    EvidenceCollected,
+    Signalling,
+    TreeGone,
+    AttemptExited,
+    PlanMade,
+    Adopted,
+    Reopened,
+    RunFinished,
+)
+"""Types that are on disk (fsync) before the loop goes on."""
+
+_encoder = msgspec.json.Encoder()
+
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+def encode(event: Event) -> bytes:
+    """One line without its newline."""
+    return _encoder.encode(event)
+
+
+def decode(line: bytes) -> AnyEvent:
+    """The event of one line.
+
+    Raises:
+        msgspec.ValidationError, msgspec.DecodeError: not an event of this schema.
+    """
+    event: AnyEvent = _decoder.decode(line)
+    return event
+
+
+def to_builtins(event: Event) -> dict[str, Any]:
+    """The event as plain dicts and lists, as a JSON reader would see it."""
+    result: dict[str, Any] = msgspec.to_builtins(event)
+    return result

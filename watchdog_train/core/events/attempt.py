@@ -1,0 +1,90 @@
+"""One attempt: launched, seen to work, and gone."""
+
+from typing import Literal
+
+from watchdog_train.core.events.base import Event
+from watchdog_train.core.model import Member, Phase, Plan, RankPlaces, RankStatus, RunProgress
+
+
+class AttemptLaunching(Event, frozen=True, kw_only=True):
+    """Intent."""
+
+    token: str
+    plan: Plan
+
+
+class AttemptLaunched(Event, frozen=True, kw_only=True):
+    pid: int
+    start: int
+    keeper_pid: int
+    keeper_start: int
+
+
+class FirstBeat(Event, frozen=True, kw_only=True):
+    rank: int
+    pid: int
+    after_s: float
+
+
+class FirstStep(Event, frozen=True, kw_only=True):
+    rank: int
+    pid: int
+    step: int
+    after_s: float
+
+
+class PhaseChanged(Event, frozen=True, kw_only=True):
+    rank: int
+    phase: Phase
+    previous: Phase
+
+
+class Progress(Event, frozen=True, kw_only=True):
+    """Sampled; also a member census, so that an adopting supervisor knows the tree."""
+
+    progress: RunProgress
+    ranks: tuple[RankStatus, ...]
+    members: tuple[Member, ...]
+
+
+class Milestones(Event, frozen=True, kw_only=True):
+    """Where the ranks are on their way: at the first step, at a stall and at the end."""
+
+    ranks: tuple[RankPlaces, ...]
+    """At most 32; times are of the monotonic clock, as `mono`."""
+
+
+class HookNotArmed(Event, frozen=True, kw_only=True):
+    """The client does not watch a library: wrong version, or the hook failed. Weaker signals do."""
+
+    hook: str
+    status: Literal["skipped", "failed"]
+    pid: int
+    why: str
+
+
+class RankEnded(Event, frozen=True, kw_only=True):
+    """A rank process has ended while others of its job live; code and signal null: not known."""
+
+    rank: int
+    pid: int
+    start: int
+    world_size: int | None
+    step: int | None
+    phase: Phase
+    code: int | None
+    signal: int | None
+    said: Literal["quiet", "exception"] | None
+    """What its interpreter said at its end; null: nothing, as after SIGKILL or os._exit."""
+
+
+class TreeGone(Event, frozen=True, kw_only=True):
+    shared_memory_removed: tuple[str, ...] = ()
+
+
+class AttemptExited(Event, frozen=True, kw_only=True):
+    code: int | None
+    signal: int | None
+    how_known: str
+    step: int | None
+    error: str | None = None

@@ -1,0 +1,25 @@
+"""What every event has: the envelope, and how its type is written."""
+
+import re
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_snake):
+    """The envelope. The event log fills seq, t and mono when it appends."""
+
+    v: int = SCHEMA_VERSION
+    seq: int = 0
+    """Starts at 1, no gaps."""
+    t: float = 0.0
+    """Wall clock, Unix seconds; for display only."""
+    mono: float = 0.0
+    """Monotonic clock of the machine, seconds since boot; decides everything."""
+    attempt: int = 0
+    """0 before the first attempt."""

@@ -1,0 +1,77 @@
+"""What was asked of a training, and what was sent to it."""
+
+from typing import Literal
+
+from watchdog_train.core.events.base import Event
+from watchdog_train.core.model import ProcessId
+
+
+class StopRequested(Event, frozen=True, kw_only=True):
+    by: str
+    mode: Literal["soft", "now"]
+    exit_code: int
+    """77 for stop and SIGTERM, 130 for Ctrl-C."""
+
+
+class SaveRequested(Event, frozen=True, kw_only=True):
+    by: str
+    sequence: int
+    can_be_asked: bool
+
+
+class SaveProven(Event, frozen=True, kw_only=True):
+    """A checkpoint that was finished after the request has been found whole."""
+
+    sequence: int
+    path: str
+    step: int | None
+    request: Literal["save", "stop"] = "save"
+
+
+class StopAsked(Event, frozen=True, kw_only=True):
+    """The control page's stop-request was raised."""
+
+    sequence: int
+    can_be_asked: bool
+    why: str
+    step: int | None = None
+    """The newest step at that moment."""
+    expects_save: bool = False
+    """It saves before it ends."""
+
+
+class RequestAnswered(Event, frozen=True, kw_only=True):
+    """A rank has taken a request from the control page, at the end of a step."""
+
+    request: Literal["save", "stop"]
+    sequence: int
+    step: int | None
+
+
+KillStage = Literal["ask", "root", "freeze", "terminate", "kill", "helpers", "launchers", "keeper"]
+
+
+KillSequence = Literal["hang", "stop", "now", "sweep"]
+
+
+class Signalling(Event, frozen=True, kw_only=True):
+    """Intent: one stage of a kill sequence begins."""
+
+    sequence: KillSequence
+    stage: KillStage
+    targets: tuple[ProcessId, ...]
+    signal: int
+    why: str
+
+
+class Signalled(Event, frozen=True, kw_only=True):
+    pid: int
+    start: int
+    signal: int
+    role: str
+    result: Literal["sent", "gone", "denied", "not-ours"]
+
+
+class SurvivedKill(Event, frozen=True, kw_only=True):
+    pids: tuple[int, ...]
+    why: str

@@ -1,0 +1,86 @@
+"""Only in a run that is one of several tasks of a job."""
+
+from typing import Literal
+
+from watchdog_train.core.events.base import Event
+from watchdog_train.core.jobs import JobTask
+
+
+class TaskJoined(Event, frozen=True, kw_only=True):
+    """This run is one of several tasks of a job on this machine."""
+
+    task: JobTask
+
+
+class TasksCoupled(Event, frozen=True, kw_only=True):
+    """Whether the tasks of the job train one world: then they act together from now on."""
+
+    together: bool
+    world: int | None
+    why: str
+
+
+class PeerAnnounced(Event, frozen=True, kw_only=True):
+    """A peer has found why the attempt has to end; this task follows it."""
+
+    task: int
+    kind: Literal["stall", "crash", "left"]
+    """left: its supervisor has ended without success."""
+    firm: bool
+    over: bool
+    """Its training was finished already."""
+    why: str
+    code: int | None = None
+    signal: int | None = None
+
+
+class PeerRetracted(Event, frozen=True, kw_only=True):
+    """What a peer had announced is over: nothing has to be done for it."""
+
+    task: int
+    why: str
+
+
+class BarrierReached(Event, frozen=True, kw_only=True):
+    """The evidence of all tasks is on disk: the killing may begin."""
+
+    tasks: tuple[int, ...]
+    waited_s: float
+
+
+class BarrierMissed(Event, frozen=True, kw_only=True):
+    """Not all tasks have their evidence in time: the killing begins all the same."""
+
+    missing: tuple[int, ...]
+    waited_s: float
+    why: str
+
+
+class PlanReceived(Event, frozen=True, kw_only=True):
+    """The plan of the next attempt, as another task has made it; plan_made follows."""
+
+    proposer: int
+    plan_attempt: int
+    digest: str
+
+
+class PeerLost(Event, frozen=True, kw_only=True):
+    """Intent: a peer's supervisor is gone, another one takes up its run."""
+
+    task: int
+    pid: int
+    run_id: str
+    why: str
+
+
+JobEvent = (
+    TaskJoined
+    | TasksCoupled
+    | PeerAnnounced
+    | PeerRetracted
+    | BarrierReached
+    | BarrierMissed
+    | PlanReceived
+    | PeerLost
+)
+"""Only in a run that is one of several tasks of a job."""

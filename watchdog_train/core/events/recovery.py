@@ -1,0 +1,101 @@
+"""What comes after an attempt: checkpoint, plan, wait, and whether it helped."""
+
+from typing import Literal
+
+from watchdog_train.core.events.base import Event
+from watchdog_train.core.gpu import GpuHolder
+from watchdog_train.core.model import Outcome, Plan
+
+
+class CheckpointChosen(Event, frozen=True, kw_only=True):
+    path: str
+    format: str
+    step: int | None
+    how_checked: str
+    why: str
+
+
+class CheckpointsShared(Event, frozen=True, kw_only=True):
+    """Another run of this user writes to the same directory: nothing there is resumed from."""
+
+    directory: str
+    run_id: str
+    """Of the other run; empty: not known."""
+    pid: int
+    why: str
+
+
+class CheckpointRejected(Event, frozen=True, kw_only=True):
+    path: str
+    format: str
+    why: str
+
+
+class CheckpointKept(Event, frozen=True, kw_only=True):
+    """A file that the script overwrites in place was copied after a save of it had ended."""
+
+    path: str
+    copy: str
+    format: str
+    step: int | None
+    saved_at: float
+    """Unix seconds of the file that was copied."""
+    size_bytes: int
+    how: Literal["reflink", "copy"]
+    seconds: float
+
+
+class CheckpointNotKept(Event, frozen=True, kw_only=True):
+    path: str
+    why: str
+
+
+class PlanMade(Event, frozen=True, kw_only=True):
+    plan: Plan
+
+
+class GivenUp(Event, frozen=True, kw_only=True):
+    """No further attempt: the ladder or the budget is at its end."""
+
+    why: str
+    exit_code: int
+    outcome: Outcome
+
+
+class BackingOff(Event, frozen=True, kw_only=True):
+    delay_s: float
+    until_mono: float
+    why: str
+
+
+class GpuMemoryHeld(Event, frozen=True, kw_only=True):
+    """The next attempt waits: memory of its GPUs is held. Said again when it is by others."""
+
+    ours: tuple[GpuHolder, ...]
+    """Processes of the last attempt that the driver has not let go of."""
+    others: tuple[GpuHolder, ...]
+    unnamed: tuple[int, ...]
+    """Devices in use, and the driver does not tell by whom."""
+    why: str
+
+
+class GpuMemoryFree(Event, frozen=True, kw_only=True):
+    """What the next attempt waited for is over."""
+
+    waited_s: float
+
+
+class RemedyTaken(Event, frozen=True, kw_only=True):
+    """What the training process itself reported about a setting."""
+
+    remedy: str
+    pid: int
+    took: bool
+    why: str
+
+
+class ResumeVerified(Event, frozen=True, kw_only=True):
+    expected_step: int | None
+    first_step: int | None
+    ok: bool
+    why: str

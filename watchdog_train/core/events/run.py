@@ -1,0 +1,92 @@
+"""The run itself: its beginning and end, who watches it, what it found and could not write."""
+
+import msgspec
+
+from watchdog_train.core.events.base import Event
+from watchdog_train.core.launchers import Launcher
+from watchdog_train.core.model import Outcome
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    run_id: str
+    name: str
+    boot_id: str | None
+    host: str
+    pid: int
+    start: int
+    argv: tuple[str, ...]
+    cwd: str
+    run_dir: str
+    slot_dir: str | None
+    wtrain_version: str
+    launcher: Launcher | None = None
+    """What starts the ranks, where the command tells."""
+
+
+class Orphan(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    start: int
+    run_id: str | None
+    command: str
+    why: str
+
+
+class OrphansFound(Event, frozen=True, kw_only=True):
+    orphans: tuple[Orphan, ...]
+
+
+class ProcessKilled(Event, frozen=True, kw_only=True):
+    pid: int
+    start: int
+    signal: int
+    why: str
+
+
+class Adopted(Event, frozen=True, kw_only=True):
+    pid: int
+    start: int
+    boot_id: str | None
+    previous_pid: int
+    why: str
+
+
+class Reopened(Event, frozen=True, kw_only=True):
+    """A finished run goes on at the user's wish, with a fresh restart budget."""
+
+    pid: int
+    start: int
+    boot_id: str | None
+    slot_dir: str | None
+    with_remedies: tuple[str, ...]
+    allow: tuple[str, ...]
+    why: str
+
+
+class SupervisorLeft(Event, frozen=True, kw_only=True):
+    """The supervisor ended on purpose with training alive (a bug of ours, or asked to)."""
+
+    why: str
+
+
+class LogBehind(Event, frozen=True, kw_only=True):
+    behind_s: float
+    spill: str | None
+    why: str
+
+
+class Notified(Event, frozen=True, kw_only=True):
+    """A message to a person was sent on one channel, or could not be."""
+
+    channel: str
+    """Its scheme and number, as `https #1`: the rest of a URL can be a secret."""
+    topics: tuple[str, ...]
+    sent: bool
+    why: str | None
+    """Why it was not sent."""
+
+
+class RunFinished(Event, frozen=True, kw_only=True):
+    outcome: Outcome
+    exit_code: int
+    warning: str | None
+    why: str

@@ -1,0 +1,137 @@
+"""Silence, from the first suspicion to the diagnosis, and what is worth a word."""
+
+from typing import Literal
+
+from watchdog_train.core.events.base import Event
+from watchdog_train.core.model import (
+    Basis,
+    BundleWhy,
+    CapturedProcess,
+    Diagnosis,
+    Missing,
+    Patience,
+    Phase,
+)
+
+
+class Suspected(Event, frozen=True, kw_only=True):
+    basis: Basis
+    phase: Phase
+    ranks: tuple[int, ...]
+    age_s: float
+    why: str
+
+
+class Looked(Event, frozen=True, kw_only=True):
+    """The cheap look between suspicion and decision."""
+
+    patience: Patience
+    family: str | None
+    confidence: float
+    why: str
+
+
+class SuspicionEnded(Event, frozen=True, kw_only=True):
+    why: str
+
+
+class StallDeclared(Event, frozen=True, kw_only=True):
+    stall_id: str
+    basis: Basis
+    phase: Phase
+    ranks: tuple[int, ...]
+    age_s: float
+    why: str
+
+
+class StallRecovered(Event, frozen=True, kw_only=True):
+    stall_id: str
+    why: str
+
+
+NoticeKind = Literal[
+    "stopped",
+    "input",
+    "busy",
+    "uninterruptible",
+    "suspended",
+    "client",
+    "keeper",
+    "no-heartbeat",
+    "save",
+    "save-late",
+    "not-whole",
+    "joint",
+    "peers",
+    "gpu",
+    "no-progress",
+]
+
+
+class Noticed(Event, frozen=True, kw_only=True):
+    """Something a person should know that is no stall: stopped, waiting for input, busy, a save
+    that a stop waits for, that nobody makes, or that is not whole.
+    """
+
+    kind: NoticeKind
+    pids: tuple[int, ...]
+    why: str
+
+
+class Slowdown(Event, frozen=True, kw_only=True):
+    """Steps take three times as long as learnt, for ten minutes of training; once per episode.
+
+    The limits of the ranks follow by themselves. Nothing is ended for it.
+    """
+
+    usual_s: float
+    """Seconds of a step, as learnt."""
+    step_s: float
+    """The same now."""
+    factor: float
+    since_mono: float
+    changed: tuple[str, ...]
+    """What is different from before, in words; empty: nothing that we can see."""
+    why: str
+
+
+class SlowdownEnded(Event, frozen=True, kw_only=True):
+    """Steps take less than twice as long as before again."""
+
+    seconds: float
+    """From its beginning."""
+    why: str
+
+
+class EvidenceCollecting(Event, frozen=True, kw_only=True):
+    """Intent."""
+
+    stall_id: str
+    why: BundleWhy
+    dir: str
+
+
+class EvidenceCollected(Event, frozen=True, kw_only=True):
+    stall_id: str
+    why: BundleWhy
+    dir: str
+    captured: int
+    missing: tuple[Missing, ...]
+    processes: tuple[CapturedProcess, ...]
+    seconds: float
+    fingerprint: str | None
+    problem: str | None
+
+
+class Diagnosed(Event, frozen=True, kw_only=True):
+    stall_id: str
+    diagnosis: Diagnosis
+    tasks: tuple[int, ...] = ()
+    """Of a job, whose evidence it rests on together; empty: this run's alone."""
+
+
+class WouldHaveKilled(Event, frozen=True, kw_only=True):
+    """Report-only: what would have happened now."""
+
+    stall_id: str
+    why: str

@@ -1,0 +1,198 @@
+"""Processes as they are seen: who they are, what they use, what they say of themselves."""
+
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.gpu import GpuUse
+from watchdog_train.core.model.words import Phase, Role, Value
+
+
+class ProcessId(msgspec.Struct, frozen=True, order=True):
+    """A process, safe against pid reuse.
+
+    `start` is opaque and only ever compared for equality: clock ticks since boot on Linux,
+    creation time in hundredths of a second since 1970 where only psutil tells.
+    """
+
+    pid: int
+    start: int
+
+
+class ProcessRow(Value, frozen=True, kw_only=True):
+    """One look at one process. None means that the system would not say."""
+
+    pid: int
+    start: int
+    ppid: int
+    state: str | None
+    """R, S, D, T, t, Z, I as in /proc/PID/stat."""
+    cpu_s: float | None
+    """User and system time of the process itself, seconds."""
+    reaped_cpu_s: float | None
+    """The same of children it has waited for."""
+    io_bytes: int | None
+    """Bytes read and written through system calls (not received from sockets)."""
+    name: str
+
+    @property
+    def identity(self) -> ProcessId:
+        return ProcessId(self.pid, self.start)
+
+
+class SlotReading(Value, frozen=True, kw_only=True):
+    """The heartbeat slot of one process, decoded; raw words by the names of client.layout."""
+
+    pid: int
+    start: int
+    """0 when the client could not tell its own start time."""
+    role: Literal["unknown", "launcher", "rank", "worker", "other"]
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    local_world: int | None = None
+    """Ranks that its launcher has started on this machine, where it says so."""
+    attempt: int
+    progress: tuple[int, ...]
+    """The words of layout.PROGRESS_WORDS in that order."""
+    step: int | None
+    """The framework's step where there is one, else optimizer steps; None before the first."""
+    total_steps: int | None
+    phase: Phase
+    phase_entries: int
+    milestone: int
+    last_beat_ns: int
+    expect_until_ns: int
+    pulse: int
+    saves_begun: int
+    saves_ended: int
+    save_answered: int
+    stop_answered: int
+    dump_answered: int
+    settings_taken: int
+    exiting: bool
+    failed: bool = False
+    """Exiting because of an exception; False says nothing about the exit code."""
+    fault_handler_signal: int
+    hooks_failed: int
+    worker: int | None
+    can_save: bool
+    can_stop: bool
+    loss: float | None
+    samples_s: float | None
+    train_ordinal: int
+    resumed_step: int | None
+    first_step: int | None = None
+    """The framework's step after the first one of the newest training, None before it."""
+
+
+class Member(Value, frozen=True, kw_only=True):
+    """A process recorded as part of this run's tree; membership outlives its parent."""
+
+    pid: int
+    start: int
+    role: Role
+    rank: int | None = None
+    local_rank: int | None = None
+    worker: int | None = None
+    """DataLoader worker id within its rank."""
+    ppid: int = 0
+    name: str = ""
+
+    @property
+    def identity(self) -> ProcessId:
+        return ProcessId(self.pid, self.start)
+
+
+class MemberSample(Value, frozen=True, kw_only=True):
+    """A member at one poll."""
+
+    member: Member
+    state: str | None
+    cpu_s: float | None
+    io_bytes: int | None
+    slot: SlotReading | None
+    waits_for_input: bool | None = None
+    """Blocked reading a terminal or stdin; None where the system does not tell."""
+    handles_sigterm: bool | None = None
+    """Of a wrapper: a process without heartbeat above a launcher or rank; None: not looked up."""
+
+
+class RankEnd(Value, frozen=True, kw_only=True):
+    """A rank process that has ended while its attempt went on."""
+
+    pid: int
+    start: int
+    rank: int
+    world_size: int | None
+    step: int | None
+    """The last one that its slot told."""
+    phase: Phase
+    at: float
+    """Supervisor's monotonic clock, seconds, when it was seen first."""
+    code: int | None = None
+    signal: int | None = None
+    """As the kernel tells it; both None where it does not tell."""
+    said: Literal["quiet", "exception"] | None = None
+    """What its interpreter said at its end; None: nothing, as after SIGKILL or os._exit."""
+    unnoticed: bool = False
+    """A zombie: its parent has not asked for its exit status."""
+
+
+class HostLoad(Value, frozen=True, kw_only=True):
+    """The machine at one moment. None means unknown."""
+
+    swap_bytes: int | None = None
+    """Moved to and from swap since boot."""
+    memory_pressure: float | None = None
+    """Per cent of the last minute in which some process waited for it, as for the next two."""
+    io_pressure: float | None = None
+    cpu_pressure: float | None = None
+
+
+class Sample(Value, frozen=True, kw_only=True):
+    """One poll of the whole tree."""
+
+    at: float
+    """Supervisor's monotonic clock, seconds."""
+    members: tuple[MemberSample, ...]
+    """Live members, zombies included."""
+    cpu_s: float | None
+    """Whole tree since the attempt began, exited and reaped children included; never shrinks."""
+    io_bytes: int | None
+    tcp_bytes: int | None
+    log_bytes: int
+    births: int
+    """Members ever seen, so that a difference between polls is a birth."""
+    deaths: int
+    empty_looks: int = 0
+    """Consecutive full looks, token scan included, that found no live member but the keeper."""
+    keeper_alive: bool | None = None
+    suspended_s: float | None = None
+    """Total time the machine has slept since boot."""
+    late_s: float = 0.0
+    """How much later than planned this poll ran (a suspend, SIGSTOP or swap storm of ours)."""
+    ended: tuple[RankEnd, ...] = ()
+    """Ranks of this attempt that have ended, oldest first."""
+    gpu: GpuUse | None = None
+    """What the GPUs of these processes show; None: unknown, or they use none."""
+    host: HostLoad | None = None
+    """As read within the last seconds."""
+    asked: bool = False
+    """A look or a collection of ours has read the processes since the poll before: their answers
+    cost them CPU time."""
+
+
+class ExitStatus(Value, frozen=True, kw_only=True):
+    """How the root of an attempt ended: a code, or a signal, or neither when nobody knows."""
+
+    code: int | None
+    signal: int | None
+    how_known: str
+    """"keeper", "keeper-file", "gone" (it vanished and no status was left), "not-started"."""
+    error: str | None = None
+    """For "not-started": the operating system's words."""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0

@@ -1,0 +1,55 @@
+"""How far a training is, by rank, and where each rank has been."""
+
+from watchdog_train.core.model.words import Phase, Value
+
+
+class RankStatus(Value, frozen=True, kw_only=True):
+    """A rank as status shows it."""
+
+    rank: int
+    local_rank: int | None
+    pid: int
+    host: str | None
+    step: int | None
+    phase: Phase
+    beat_age_s: float | None
+    state: str | None
+    workers: tuple[int, ...]
+
+
+class Milestone(Value, frozen=True, kw_only=True):
+    """A named place on the way of one process, as it tells it itself; times are monotonic."""
+
+    name: str
+    begin: float
+    end: float | None = None
+    """None: it is inside."""
+    times: int = 1
+    """How often it came there; begin and end are of the last time."""
+    failed: bool = False
+    """An exception left it."""
+    mark: bool = False
+    """The user's own, by mark()."""
+
+
+class RankPlaces(Value, frozen=True, kw_only=True):
+    """The milestones of one judged process, by their begin."""
+
+    rank: int
+    local_rank: int | None
+    pid: int
+    milestones: tuple[Milestone, ...]
+
+
+class RunProgress(Value, frozen=True, kw_only=True):
+    """What a person wants to read first. None is unknown."""
+
+    step: int | None = None
+    total_steps: int | None = None
+    percent: float | None = None
+    eta_s: float | None = None
+    """At the recent pace."""
+    steps_s: float | None = None
+    """The recent pace, once it is steady."""
+    samples_s: float | None = None
+    loss: float | None = None

@@ -1,0 +1,138 @@
+"""What a restart is made of: saves, checkpoints, remedies, the plan of an attempt."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from watchdog_train.core.model.words import RemedyKind, ResumeVia, Value
+
+
+class RemedyUse(Value, frozen=True, kw_only=True):
+    """A remedy in a plan, with the reason it is there."""
+
+    id: str
+    kind: RemedyKind
+    why: str
+
+
+class CheckpointRef(Value, frozen=True, kw_only=True):
+    """The checkpoint a plan resumes from."""
+
+    path: str
+    format: str
+    step: int | None
+    how_checked: str
+    ordinal: int | None = None
+    """Which call of train() or fit() wrote it, where the save hook recorded that."""
+    home: str | None = None
+    """As in SaveRecord."""
+    nth: int | None = None
+    """As in SaveRecord."""
+    signature: str | None = None
+    """As in SaveRecord."""
+    saved_at: float | None = None
+    """As in CheckpointFinding."""
+
+
+class SaveRecord(Value, frozen=True, kw_only=True):
+    """A finished save as the hook inside the training noted it: a line of saves.<pid>.jsonl."""
+
+    path: str
+    """Absolute: the directory of a checkpoint, or its single file."""
+    format: str
+    """"hf", "lightning", "torch" or "safetensors"."""
+    step: int | None = None
+    ordinal: int | None = None
+    output_dir: str | None = None
+    home: str | None = None
+    """By what the hook knows the training again, where that is not output_dir: Lightning writes
+    into a new version_N at every start."""
+    nth: int | None = None
+    """Which training into this home it was in its process: a second stage may share a directory,
+    and a script that skips finished folds begins to count its calls anew."""
+    signature: str | None = None
+    """What was trained; two that differ are two trainings."""
+    t: float = 0.0
+    """Unix seconds, when the save had ended."""
+    files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Name (relative to the directory) to size in bytes and mtime in nanoseconds."""
+
+
+class KeptCopy(Value, frozen=True, kw_only=True):
+    """A copy, in the run directory, of a checkpoint that is overwritten in place."""
+
+    path: str
+    """Of the checkpoint itself."""
+    copy: str
+    format: str
+    step: int | None
+    saved_at: float
+    """Unix seconds of the file that was copied."""
+    seconds: float = 0.0
+    """How long the copying took."""
+
+
+class KeepAnswer(Value, frozen=True, kw_only=True):
+    """What a child that was to keep a copy has done."""
+
+    path: str
+    copy: str
+    format: str
+    step: int | None
+    saved_at: float
+    size_bytes: int = 0
+    how: Literal["reflink", "copy"] = "copy"
+    seconds: float = 0.0
+    problem: str | None = None
+    """Why there is none."""
+
+
+class CheckpointFinding(Value, frozen=True, kw_only=True):
+    """One checkpoint that a survey has looked at."""
+
+    path: str
+    format: str
+    step: int | None
+    whole: bool | None
+    """None: cannot be told (a legacy pickle, a foreign format)."""
+    why: str
+    how_checked: str
+    ordinal: int | None = None
+    home: str | None = None
+    nth: int | None = None
+    signature: str | None = None
+    saved_at: float | None = None
+    """Unix seconds, by the newest of its files; tells what an earlier run has left."""
+
+
+class Survey(Value, frozen=True, kw_only=True):
+    """The checkpoints of a run, newest first."""
+
+    findings: tuple[CheckpointFinding, ...]
+    directories: tuple[str, ...]
+    """Where was looked."""
+    problem: str | None = None
+    """Why the survey is incomplete, None when it is not."""
+    resume_options: tuple[str, ...] = ()
+    """Options by which the script itself may be given a checkpoint, the likeliest first."""
+
+    @property
+    def newest_whole(self) -> CheckpointFinding | None:
+        return next((finding for finding in self.findings if finding.whole), None)
+
+
+class Plan(Value, frozen=True, kw_only=True):
+    """One attempt, reproducible by a person."""
+
+    attempt: int
+    why: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    """Only what is added to or changed in the user's environment."""
+    in_process: tuple[dict[str, Any], ...]
+    """Settings for the client, each {"id": ..., parameters}."""
+    checkpoint: CheckpointRef | None
+    resume_via: ResumeVia
+    remedies: tuple[RemedyUse, ...]
+    resume_arg: str | None = None
+    """The arguments by which argv names the checkpoint, {checkpoint} for its path."""

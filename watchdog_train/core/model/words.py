@@ -1,0 +1,65 @@
+"""The few words that values are made of: roles, phases, kinds of verdicts."""
+
+from typing import Literal
+
+import msgspec
+
+Role = Literal["keeper", "launcher", "rank", "worker", "other"]
+
+
+Phase = Literal[
+    "unknown",
+    "startup",
+    "download",
+    "load",
+    "compile",
+    "first_step",
+    "train",
+    "eval",
+    "checkpoint",
+    "idle",
+    "finishing",
+    "finished",
+]
+
+
+RemedyKind = Literal["execution", "training", "device"]
+
+
+ResumeVia = Literal["hook", "argv", "env", "script", "none"]
+
+
+DiagnosisKind = Literal["hang", "crash", "slow", "stopped", "unknown"]
+
+
+BundleWhy = Literal["stall", "crash", "manual"]
+
+
+Basis = Literal[
+    "quiet",
+    "proven",
+    "hard-budget",
+    "uninterruptible",
+    "frozen",
+    "user-limit",
+    "rank-gone",
+    "stopped",
+    "finishing",
+    "alone",
+    "peer",
+]
+"""Why a silence is suspected or a stall; frozen: the job is busy, but its GPUs only spin; alone: of
+a suspicion only, the rest of the job works or is not heard of; peer: another task of the job has
+found the reason."""
+
+
+Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every value here: frozen, compared by content."""
+
+
+Patience = Literal["proven", "may-end", "input", "healthy", "unknown"]
+"""What a look at the stacks says about waiting longer: proven: it can never end; may-end: a wait
+for something outside; input: for a person; healthy: it works; unknown: the stacks do not tell."""
