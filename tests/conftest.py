@@ -28,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in its background so, and every command of a test inherits it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--portable"):
         os.environ["WTRAIN_SYSTEM"] = "portable"
     else:

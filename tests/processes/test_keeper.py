@@ -316,9 +316,9 @@ def test_status_is_told_when_the_folder_is_gone(tmp_path: Path, ending: str, lin
     folder.mkdir()
     os.mkfifo(tmp_path / "gate")
     heard, told = os.pipe()
-    orders = write_orders(
-        folder, ["sh", "-c", f"read _ <{tmp_path}/gate; echo out; {ending}"], wake_fd=told
-    )
+    # Not in the folder itself: a shell that starts late would complain of having no directory.
+    command = ["sh", "-c", f"read _ <{tmp_path}/gate; echo out; {ending}"]
+    orders = write_orders(folder, command, wake_fd=told, cwd=str(tmp_path))
     with start_keeper_process(orders, pass_fds=(told,)) as process:
         os.close(told)
         record(folder, "keeper.json")

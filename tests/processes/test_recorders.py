@@ -151,7 +151,9 @@ def test_ranks_that_go_on_are_not_accused(tmp_path, job):
     ranks = job("steps")
     ranks.ready()
     result = ranks.collect(tmp_path)
-    assert result.diagnosis.family in (None, "healthy-slow")
+    # On a machine with far more to do than cores it may say that instead.
+    assert result.diagnosis.family in (None, "healthy-slow", "cpu-thread-contention")
+    assert result.diagnosis.kind in ("slow", "unknown")
     assert result.patience == "healthy"
     assert "ranks 0 and 1: exchanged collectives between two looks" in result.diagnosis.evidence
     assert (tmp_path / "out" / "flight-recorder" / "rank0.json").is_file()

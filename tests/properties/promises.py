@@ -84,7 +84,9 @@ def check_event(
             assert attempt is not None
             faulty = attempt.hung or not attempt.root.alive
             stuck = any(process.state == "D" for process in attempt.alive)
-            assert faulty or stuck, "a healthy training was declared stalled"
+            # A rank that somebody has killed is waited for, though the script knows of no fault.
+            killed = any(one.role == "rank" and one.signal for one in attempt.processes)
+            assert faulty or stuck or killed, "a healthy training was declared stalled"
             assert attempt.script.ending != "input", "a prompt was declared a stall"
             if event.basis == "rank-gone":
                 ranks = [process for process in attempt.processes if process.role == "rank"]
