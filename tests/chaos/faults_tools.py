@@ -21,7 +21,7 @@ def nothing(case: Case) -> None:
 
 
 def slow_pyspy(case: Case) -> None:
-    _replace_pyspy(case, "sleep 1000")
+    _replace_pyspy(case, "exec sleep 1000")
 
 
 def failing_pyspy(case: Case) -> None:

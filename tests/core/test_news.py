@@ -129,6 +129,21 @@ def test_a_resume_is_verified_by_the_first_step(
     assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok]
 
 
+def test_a_rank_that_began_anew_is_no_resume() -> None:
+    """One rank has loaded the checkpoint and another has not: they train something else."""
+    checkpoint = CheckpointRef(path="/o", format="lightning", step=20, how_checked="recorded")
+    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
+    state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
+    resumed = b.rank(words=1, step=21, first_step=21)
+    for first, ok in ((21, True), (1, False)):
+        other = b.rank(b.ROOT + 1, 1, words=1, step=first, first_step=first)
+        told = tell(state, resumed, other, resumed_step=20, not_resumed="the checkpoint is gone")
+        (verified,) = [event for event in told if isinstance(event, e.ResumeVerified)]
+        assert verified.ok is ok
+        assert ("rank 1 has not loaded" in verified.why) is not ok
+
+
 def test_a_resume_is_not_judged_by_the_folds_before() -> None:
     """The checkpoint is the second fit's: the steps of the first say nothing about it."""
     checkpoint = CheckpointRef(

@@ -98,9 +98,10 @@ def test_deadline_ends_a_child_and_its_own_children(tmp_path: Path) -> None:
 def test_group_goes_even_when_the_leader_obeys(tmp_path: Path) -> None:
     """A leader that ends at SIGTERM does not leave a deaf child behind."""
     table = ChildTable(current())
-    program = "(trap '' TERM; echo 1 >ready; exec sleep 60) & echo $! >inner; wait"
+    program = "(trap '' TERM; echo 1 >ready; exec sleep 60) & echo $! >name; mv name inner; wait"
     child = table.spawn(["sh", "-c", program], name="obeys", deadline_s=60, cwd=tmp_path)
     wait_until((tmp_path / "ready").exists, 10, "the inner one is deaf")
+    wait_until((tmp_path / "inner").exists, 10, "its pid is known")
     inner = int((tmp_path / "inner").read_text())
     table.end(child)
     assert finish(table)[0].timed_out

@@ -198,6 +198,7 @@ def test_a_script_that_skips_finished_folds_is_resumed(
     assert (note["training"]["nth"], note["training"]["ordinal"]) == (2, 3)
 
 
+@pytest.mark.slow
 def test_a_second_stage_in_the_same_directory_is_resumed(
     training: Training, checkpoints: Path
 ) -> None:
@@ -242,12 +243,39 @@ def test_a_checkpoint_that_was_written_over_is_not_resumed(training: Training, k
     assert training.json(WRITTEN_OVER, kind) == [None, [why]]
 
 
+@pytest.mark.slow
 def test_one_process_of_an_attempt_resumes(training: Training, checkpoints: Path) -> None:
     """A pool that starts a process for each task: only the first of them goes on."""
     first, _ = resumed(training, checkpoints, {"nth": 1}, "out")
     assert first == [2]
     again, _ = training.json(RESUME, "out")
     assert again == [0]
+
+
+EACH_RANK = """
+import json, sys
+import watchdog_train as wt
+wt.beat(0)
+from watchdog_train.client import resume
+print(json.dumps(resume.checkpoint_for("lightning", "out", 1, None)))
+"""
+
+
+def test_every_rank_of_an_attempt_resumes(training: Training) -> None:
+    """Lightning gives its second process a local rank alone: it is not the first one again."""
+    path = training.root / "last.ckpt"
+    path.touch()
+    out = str(training.root / "out")
+    training.resume = {"via": "hook", "format": "lightning", "path": str(path), "output_dir": out}
+    ranks: list[dict[str, str]] = [
+        {},
+        {"LOCAL_RANK": "1", "NODE_RANK": "0"},
+        {"LOCAL_RANK": "1", "NODE_RANK": "1"},
+        {"RANK": "2"},
+        {"SLURM_PROCID": "1"},
+    ]
+    assert [training.json(EACH_RANK, env=rank) for rank in ranks] == [str(path)] * len(ranks)
+    assert [training.json(EACH_RANK, env=rank) for rank in ranks] == [None] * len(ranks)
 
 
 ASKED = (

@@ -300,7 +300,8 @@ def test_dead_keeper_does_not_block_a_rank(
     launched = launch(PYTHON, "-c", program, rank_streams=2)
     record = wait_until(lambda: read_keeper(attempt), 10, "it runs")
     log, own = attempt / "output.log", attempt / "ranks/1/output.log"
-    wait_until(lambda: own.exists() and own.read_text() == "before\n", 10, "the rank has written")
+    for file in (own, log):  # what the keeper has read and not written dies with it
+        wait_until(lambda f=file: f.exists() and f.read_text() == "before\n", 10, "it is written")
     os.kill(launched.child.pid, signal.SIGKILL)
     wait_until(table.poll, 10, "the keeper is dead")
     drain_without_keeper(launched, attempt, table, log_cap_bytes=1024 * 1024)

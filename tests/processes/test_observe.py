@@ -56,7 +56,8 @@ def directory(tmp_path: Path) -> RunDirectory:
 @pytest.fixture
 def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
     """As much of a supervisor as an observer looks at."""
-    tasks = SimpleNamespace(running=frozenset(), look=None, evidence=None, survey=None, joint=None)
+    results = dict.fromkeys(("look", "evidence", "survey", "joint", "kept"))
+    tasks = SimpleNamespace(running=frozenset(), **results)
     return SimpleNamespace(
         system=clock,
         directory=directory,

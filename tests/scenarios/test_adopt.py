@@ -15,6 +15,7 @@ from tests.scenarios.checks import (
     last_line,
 )
 from tests.support import (
+    Event,
     RunningWtrain,
     is_alive,
     of_type,
@@ -30,12 +31,18 @@ pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 
 
+def _has_begun(event: Event, running: RunningWtrain) -> bool:
+    first = of_type(running.events, "first_step")
+    return bool(first) and event["seq"] >= first[0]["seq"]
+
+
 def start_and_kill_supervisor(cwd: Path, after: str, *args: str) -> RunningWtrain:
     """A run whose supervisor was killed with -9 after an event."""
     config = write_fast_config(cwd)
     command = program_command("loader_fork_lock.py", *args)
     running = start_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=cwd)
-    running.wait_for(after, 90)
+    # Not the plan and the launch of the first attempt: those are made before there is a hang.
+    running.wait_for(after, 90, lambda event: _has_begun(event, running))
     os.kill(running.pid, signal.SIGKILL)
     running.result(10)
     return running

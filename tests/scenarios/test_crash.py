@@ -53,6 +53,7 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
         assert "planted failure" in summary
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_crash_always_gives_up(tmp_path: Path) -> None:
     """A training that never gets further is given up with 76 after a bounded number of attempts."""

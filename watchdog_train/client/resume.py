@@ -11,8 +11,17 @@ from watchdog_train.client import notes, slot
 _MOST_PLACES = 1000
 # A time as a float of seconds is exact to less than a microsecond; no save takes as little as this.
 _SAME_MOMENT_S = 0.001
-# torchrun starts all ranks of a job again, and all of them have to resume alike.
-_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+# By which the ranks of a job tell each other apart. Lightning starts its own with a local rank
+# alone, and torchrun starts all ranks again: all of them have to resume alike.
+_WHICH_RANK = (
+    "RANK",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "TORCHELASTIC_RESTART_COUNT",
+)
 
 _order = None  # type: dict | None
 _used = False
@@ -141,9 +150,10 @@ def _claimed():
 
     A pool that starts a new process for each task would else resume every one of them.
     """
-    words = slot.words
-    parts = ["resumed", slot.attempt, words[L.W_RANK], os.environ.get(_RESTARTS, "0")]
-    path = os.path.join(slot.slot_dir, "-".join([str(part)[:20] for part in parts]))
+    parts = ["resumed", slot.attempt, slot.words[L.W_RANK]]
+    parts += [os.environ.get(name, "") for name in _WHICH_RANK]
+    name = "-".join([str(part)[:12].replace("/", "") for part in parts])
+    path = os.path.join(slot.slot_dir, name)
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:

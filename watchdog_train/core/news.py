@@ -186,8 +186,13 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     if loaded:
         ok = expected is None or step >= expected
         why = "the training loaded the checkpoint and goes on from it"
+        anew = _began_anew(observation.sample, expected)
         if not ok:
             why = f"the checkpoint was loaded, but the step counter is at {step}"
+        elif anew is not None:
+            ok = False
+            reason = observation.not_resumed or "nobody knows why"
+            why = f"rank {anew} has not loaded what other ranks go on from: {reason}"
     elif expected is not None and first is not None and first > expected:
         ok, why = True, "the training's own first step lies behind the checkpoint's"
     else:
@@ -204,6 +209,18 @@ def _first_step(sample: Sample) -> int | None:
     Not what a poll sees first: a training that began anew may have passed the checkpoint by then.
     """
     return min((found for _, slot in judged(sample) if (found := _began_at(slot))), default=None)
+
+
+def _began_anew(sample: Sample, expected: int | None) -> int | None:
+    """A rank that says that it began before the checkpoint, beside others that began behind it."""
+    told = [
+        (member.member.rank or 0, slot.first_step)
+        for member, slot in judged(sample)
+        if slot.first_step is not None
+    ]
+    if expected is None or all(first <= expected for _, first in told):
+        return None
+    return next((rank for rank, first in told if first < expected), None)
 
 
 def _began_at(slot: SlotReading) -> int | None:
