@@ -168,6 +168,7 @@ def test_only_the_training_it_came_from_is_resumed(training: Training, checkpoin
     assert any("resumed from" in note for note in training.note()["notes"])
 
 
+@pytest.mark.slow
 def test_without_an_ordinal_the_first_training_is_meant(
     training: Training, checkpoints: Path
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_second_stage_in_the_same_directory_is_resumed(
     assert first == [0, 0, 2, 0]
 
 
+@pytest.mark.slow
 def test_another_training_in_the_same_place_is_not_resumed(
     training: Training, checkpoints: Path
 ) -> None:

@@ -84,7 +84,9 @@ def test_a_sleeping_worker_is_stuck_but_not_proven(tmp_path, program):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", ["ctypes_gil.py", "ctypes_nogil.py"])
+@pytest.mark.parametrize(
+    "name", ["ctypes_gil.py", pytest.param("ctypes_nogil.py", marks=pytest.mark.slow)]
+)
 def test_a_deadlock_in_c_is_captured_and_proven(tmp_path, program, name):
     """Stacks come back with the interpreter lock held in C, and nobody is left to end the wait."""
     process = program(name)

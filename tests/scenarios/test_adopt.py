@@ -83,7 +83,7 @@ def test_training_that_ended_meanwhile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "moment",
     [
-        "first_step",
+        pytest.param("first_step", marks=pytest.mark.slow),
         pytest.param("stall_declared", marks=pytest.mark.slow),
         pytest.param("signalling", marks=pytest.mark.slow),
         pytest.param("tree_gone", marks=pytest.mark.slow),
@@ -105,6 +105,7 @@ def test_hang_is_cured_by_the_adopter(moment: str, tmp_path: Path) -> None:
     assert last_line(text).startswith("finished step=40 ")
 
 
+@pytest.mark.slow
 def test_a_live_supervisor_is_not_replaced(tmp_path: Path) -> None:
     """Adopting a run that is watched is refused with 78, and the run goes on."""
     config = write_fast_config(tmp_path)

@@ -183,6 +183,7 @@ def environment_without_py_spy(place: Path) -> tuple[list[str], dict[str, str]]:
     return [str(place / "bin/python"), "-m", "watchdog_train"], {"PATH": path}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(170)
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a virtual environment to copy")

@@ -44,9 +44,9 @@ def campaign(folder: Path, *args: str, timeout_s: float) -> list[dict[str, objec
 
 @pytest.mark.timeout(290)
 def test_a_short_campaign(tmp_path: Path) -> None:
-    """Half a minute of faults on trainings without torch."""
+    """A few faults on trainings without torch."""
     words = [word for name in LIGHT for word in ("--training", name)]
-    cases = campaign(tmp_path, "--minutes", "0.4", "--jobs", "2", *words, timeout_s=280)
+    cases = campaign(tmp_path, "--minutes", "0.2", "--jobs", "2", *words, timeout_s=280)
     assert [case for case in cases if case["outcome"] == "survived"], cases
 
 

@@ -50,6 +50,7 @@ def test_work_that_looks_like_a_hang(program: str, tmp_path: Path) -> None:
     assert last_line(run.stdout).startswith("finished step=40 ")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_steps_that_sleep(tmp_path: Path) -> None:
     """Steps that only wait teach their own length, and are left in peace."""
@@ -100,6 +101,7 @@ def test_stopped_training(tmp_path: Path) -> None:
     assert_never_killed(run)
 
 
+@pytest.mark.slow
 def test_supervisor_that_was_stopped(tmp_path: Path) -> None:
     """While we are stopped training goes on, and that gap is no silence."""
     config = write_fast_config(tmp_path)

@@ -126,7 +126,7 @@ def test_with_the_default_settings(tmp_path: Path) -> None:
     "program",
     [
         pytest.param("double_fork.py", marks=pytest.mark.needs_subreaper),
-        "ignore_sigterm.py",
+        pytest.param("ignore_sigterm.py", marks=pytest.mark.slow),
         pytest.param("socket_read.py", marks=pytest.mark.slow),
         pytest.param("ctypes_gil.py", marks=pytest.mark.slow),
         pytest.param("ctypes_nogil.py", marks=pytest.mark.slow),
@@ -153,6 +153,7 @@ def test_hang_of_the_first_attempt(program: str, tmp_path: Path) -> None:
         assert plan["checkpoint"]["step"] == 20, plan
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_hang_after_the_training_is_done(tmp_path: Path) -> None:
     """A process that hangs while it exits is ended, never restarted, and called a success."""

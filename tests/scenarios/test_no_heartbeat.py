@@ -36,11 +36,9 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize(
-    "way",
-    ["isolated", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "isolated")],
-)
+@pytest.mark.parametrize("way", list(WAYS))
 def test_a_hang_is_caught_by_weaker_signs(way: str, tmp_path: Path) -> None:
     """No output and a quiet tree: called a stall on that basis, restarted, brought to its end."""
     config = write_fast_config(tmp_path)

@@ -105,6 +105,7 @@ def test_during_a_run_and_with_its_supervisor_dead(tmp_path: Path) -> None:
     assert (after["state"], after["outcome"]) == ("finished", "stopped"), stopped.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_after_a_hang(tmp_path: Path) -> None:
     """Afterwards status, stalls, show and logs tell of the stall, its processes and its cause."""

@@ -85,6 +85,7 @@ def test_stop_command(options: tuple[str, ...], tmp_path: Path) -> None:
     assert run.of_type("stop_requested")[0]["mode"] == ("now" if options else "soft")
 
 
+@pytest.mark.slow
 def test_stop_while_a_hang_is_handled(tmp_path: Path) -> None:
     """A stop that comes in the middle of a hang is final: no further attempt starts."""
     config = write_fast_config(tmp_path)
