@@ -238,6 +238,7 @@ def test_temporary_directories_are_partial(tmp_path):
     assert only(tmp_path).whole is False
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.processes
 def test_what_the_real_trainer_writes_is_whole(tmp_path):

@@ -398,6 +398,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_ranks_stop_at_the_same_step(training: Training) -> None:
     """All ranks act on a request at one step, so that none waits in a collective for ever."""
     free = _free_port()

@@ -64,6 +64,7 @@ print(json.dumps([losses, digest(t), sorted(os.listdir("out")), torch.rand(1).it
 )
 
 
+@pytest.mark.slow
 def test_a_trainer_gives_the_same_bits_with_and_without_us(training: Training) -> None:
     """Losses, weights and files are equal, and what is printed is as well."""
     with_us = training.run(SAME)

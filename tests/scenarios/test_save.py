@@ -51,6 +51,7 @@ def assert_proven(run: CompletedRun, request: str, sequence: int, asked: dict[st
     return int(proven["step"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_a_trainer_saves_when_asked_and_before_it_stops(tmp_path: Path) -> None:
     """Two requests to save, with proof; a stop saves once more, ends well, and signals nobody."""
