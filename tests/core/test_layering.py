@@ -13,9 +13,10 @@ import pytest
 import watchdog_train
 
 PACKAGE = Path(watchdog_train.__file__).parent
-_LOWER = {"core", "errors"}
+_LOWER = {"core", "errors", "whole_files"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "whole_files": set(),
     "client": {"client"},
     "keeper": {"keeper"},
     "integrations": {"client"},

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import is_alive, wait_until
-from watchdog_train.core.gpu import GpuHold, GpuUse
+from watchdog_train.core.gpu import GpuHold, GpuUse, job_use
 from watchdog_train.core.gpu_memory import holders_words
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.gpu_memory import GpuMemory
@@ -113,11 +113,16 @@ def watch(tmp_path: Path, table: ChildTable) -> Iterator[Callable[[str], GpuWatc
     wait_until(lambda: bool(table.poll()) or not table.running(), 15, "the child has ended")
 
 
+def use_of(watched: GpuWatch, now: float, pids: set[int]) -> GpuUse | None:
+    reading = watched.reading(now)
+    return None if reading is None else job_use(reading, pids)
+
+
 def first_use(watched: GpuWatch, pids: set[int]) -> GpuUse:
     found: list[GpuUse] = []
 
     def look() -> bool:
-        use = watched.read(1.0, pids)
+        use = use_of(watched, 1.0, pids)
         found.extend([use] if use is not None else [])
         return bool(found)
 
@@ -146,7 +151,7 @@ def test_a_split_gpu_without_rights_is_unknown(watch: Callable[[str], GpuWatch])
     watched = watch(SPLIT_WITHOUT_RIGHTS)
 
     def answered() -> bool:
-        assert watched.read(1.0, {4242}) is None
+        assert use_of(watched, 1.0, {4242}) is None
         return watched._reading is not None
 
     wait_until(answered, 20, "the driver has refused")
@@ -161,15 +166,15 @@ def test_a_driver_that_hangs_is_asked_again_and_given_up(
     now = 0.0
     tries = set()
     for wait_s in (*RETRY_S, 0.0):
-        assert watched.read(now, {1}) is None
+        assert use_of(watched, now, {1}) is None
         (child,) = table.running()
         tries.add(child.pid)
-        assert watched.read(now + FIRST_ANSWER_S + 1, {1}) is None
+        assert use_of(watched, now + FIRST_ANSWER_S + 1, {1}) is None
         wait_until(lambda: bool(table.poll()), 15, "the hanging child was ended")
         now += FIRST_ANSWER_S + wait_s + 2
     assert watched.trouble == f"the driver has not answered for {FIRST_ANSWER_S:.0f} s (4 tries)"
     assert len(tries) == 4
-    assert watched.read(now + 1e6, {1}) is None
+    assert use_of(watched, now + 1e6, {1}) is None
     assert table.running() == ()
 
 
@@ -180,8 +185,8 @@ def test_a_driver_that_hangs_later_leaves_the_signal_unknown(
     watched = watch(HANGS_LATER)
     pids = {4242}
     assert first_use(watched, pids).power == 0.5
-    assert watched.read(1.0 + ANSWER_S / 2 + 1, pids) is None
-    assert watched.read(1.0 + ANSWER_S + 1, pids) is None
+    assert use_of(watched, 1.0 + ANSWER_S / 2 + 1, pids) is None
+    assert use_of(watched, 1.0 + ANSWER_S + 1, pids) is None
     wait_until(lambda: bool(table.poll()), 15, "the hanging child was ended")
     assert watched.trouble is None  # it will be tried again
 
@@ -191,13 +196,13 @@ def test_a_child_that_dies_is_tried_again(
 ) -> None:
     """Not at once: a library that crashes must not keep a core busy."""
     watched = watch(DIES)
-    watched.read(0.0, {1})
+    use_of(watched, 0.0, {1})
     (child,) = table.running()
     wait_until(lambda: bool(table.poll()), 15, "the child has died")
-    assert watched.read(1.0, {1}) is None
-    assert watched.read(1.0 + RETRY_S[0] - 1, {1}) is None
+    assert use_of(watched, 1.0, {1}) is None
+    assert use_of(watched, 1.0 + RETRY_S[0] - 1, {1}) is None
     assert table.running() == ()
-    watched.read(1.0 + RETRY_S[0] + 1, {1})
+    use_of(watched, 1.0 + RETRY_S[0] + 1, {1})
     assert [again.pid != child.pid for again in table.running()] == [True]
 
 
@@ -208,13 +213,13 @@ def test_no_driver_is_told_and_not_tried_again(
     watched = watch(NO_DRIVER)
 
     def told() -> bool:
-        watched.read(0.0, {1})
+        use_of(watched, 0.0, {1})
         return watched.trouble is not None
 
     wait_until(told, 20, "the missing driver was told")
     assert "NVML Shared Library Not Found" in (watched.trouble or "")
     wait_until(lambda: bool(table.poll()) or not table.running(), 15, "the child has ended")
-    watched.read(1e6, {1})
+    use_of(watched, 1e6, {1})
     assert table.running() == ()
 
 

@@ -20,6 +20,8 @@ from tests.support import (
     wait_until,
     write_fast_config,
 )
+from watchdog_train.cli.attach import until_first_step
+from watchdog_train.store.run_paths import RunDirectory
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.timeout(120)]
 
@@ -61,6 +63,8 @@ def test_leaving_harms_nothing_and_the_end_is_seen(tmp_path: Path) -> None:
     began = detached(tmp_path, "--until-first-step").check(0)
     assert "training is at step" in began.stderr, began.describe()
     (launched,) = of_type(began.events, "attempt_launched")
+    # A step that was made before anybody looked ends it, too.
+    assert until_first_step(RunDirectory(began.run_dir)) == 0
     first = attached(tmp_path)
     first.send(signal.SIGINT)
     left = first.result(10).check(0)

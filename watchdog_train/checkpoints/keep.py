@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from watchdog_train.checkpoints.files import UnreadableError, open_regular
 from watchdog_train.core.model import KeepAnswer, SaveRecord, Value
+from watchdog_train.whole_files import replace_json
 
 _REQUEST_CAP_BYTES = 4 * 1024 * 1024
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -51,7 +53,7 @@ def keep(request: KeepRequest) -> KeepAnswer:
         copy=request.copy,
         format=save.format,
         step=save.step,
-        saved_at=mtime_ns / 1e9,
+        saved_at=save.saved_at,
         size_bytes=size_bytes,
     )
     begun = time.monotonic()
@@ -119,10 +121,7 @@ def main(arguments: Sequence[str]) -> int:
         os.nice(_NICE)
     with open(arguments[0], "rb") as file:
         request = msgspec.json.decode(file.read(_REQUEST_CAP_BYTES), type=KeepRequest)
-    temporary = f"{request.out}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(msgspec.json.encode(keep(request)))
-    os.replace(temporary, request.out)
+    replace_json(Path(request.out), keep(request))
     return 0
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -22,6 +23,7 @@ from watchdog_train.checkpoints.registry import by_name, newest_first, plugin_pr
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
 from watchdog_train.core.model import CheckpointFinding, KeptCopy, SaveRecord, Survey, Value
+from watchdog_train.whole_files import replace_json
 
 _REQUEST_CAP_BYTES = 64 * 1024 * 1024
 _CHECKED_CAP = 200
@@ -212,10 +214,7 @@ def main(arguments: Sequence[str]) -> int:
     if request.out is None:
         sys.stderr.write("the request names no file to write to\n")
         return 2
-    temporary = f"{request.out}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(msgspec.json.encode(survey(request)))
-    os.replace(temporary, request.out)
+    replace_json(Path(request.out), survey(request))
     return 0
 
 

@@ -17,7 +17,6 @@ from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 
 if TYPE_CHECKING:
-    from watchdog_train.core.events import AnyEvent
     from watchdog_train.core.state import State
     from watchdog_train.store.run_paths import RunDirectory
 
@@ -29,7 +28,7 @@ EXIT_NOBODY_WATCHES = 4
 """As of `wtrain status`: the supervisor is dead, the training may live on."""
 STREAMS = ("output", "stdout", "stderr")
 
-Until = Callable[["AnyEvent"], bool]
+Until = Callable[["State"], bool]
 
 
 @click.command(short_help="See a run as if it were in this terminal.")
@@ -58,12 +57,11 @@ def until_first_step(run: RunDirectory) -> int:
 
     For `wtrain run -d --until-first-step`: most hangs come before it, and then nobody sleeps.
     """
-    from watchdog_train.core.events import FirstStep, Noticed
 
-    def is_enough(event: AnyEvent) -> bool:
-        return isinstance(event, FirstStep) or (
-            isinstance(event, Noticed) and event.kind == "no-heartbeat"
-        )
+    def is_enough(state: State) -> bool:
+        attempt = state.attempt
+        stepped = attempt is not None and attempt.first_step_s is not None
+        return stepped or "no-heartbeat" in state.notices
 
     return Attached(run).follow(0, is_enough)
 
@@ -83,16 +81,17 @@ class Attached:
 
     def follow(self, lines: int, until: Until | None = None) -> int:
         """Show it until it ends, `until` says so, nobody watches it, or Ctrl-C; an exit code."""
-        self._watch.new()
         if not self._watch.state.finished:
             self._say("attached", "Ctrl-C detaches, the training goes on")
         self._begin(lines)
         try:
             while not self._watch.state.finished:
-                if self._tell(until):
+                self._tell()
+                if until is not None and until(self._watch.state):
                     return 0
                 if self._watch.lost:
-                    self._say("nobody watches over it any more", self._adopt())
+                    then = f"wtrain adopt {self._run.run_id}"
+                    self._say("nobody watches over it any more", then)
                     return EXIT_NOBODY_WATCHES
                 self._display.pump()
                 self._show_status()
@@ -111,9 +110,6 @@ class Attached:
 
     def _say(self, what: str, then: str) -> None:
         self._display.say(f"wtrain: {self._run.run_id}: {what}; {then}")
-
-    def _adopt(self) -> str:
-        return f"wtrain adopt {self._run.run_id}"
 
     def _begin(self, lines: int) -> None:
         """The last lines of the newest attempt, and from there what is new."""
@@ -135,8 +131,8 @@ class Attached:
         if from_end:
             self._display.pump()
 
-    def _tell(self, until: Until | None) -> bool:
-        """Say what happened; whether the awaited event is among it."""
+    def _tell(self) -> None:
+        """Say what has happened since."""
         from watchdog_train.report.narrative import narrate
 
         for event, state in self._watch.new():
@@ -146,9 +142,6 @@ class Attached:
                 self._show(attempt.attempt, from_end=False)
             for line in narrate(event, state):
                 self._display.say(line)
-            if until is not None and until(event):
-                return True
-        return False
 
     def _show_status(self) -> None:
         if not self._display.has_status_line:

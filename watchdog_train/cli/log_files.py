@@ -89,16 +89,11 @@ def _parts(path: Path) -> tuple[Path, ...]:
     return tuple(part for part in both if part.is_file() and not part.is_symlink())
 
 
-def whole(path: Path) -> Iterator[bytes]:
-    """All that is kept of a stream, in blocks."""
-    for part in _parts(path):
-        with contextlib.suppress(OSError), part.open("rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                yield block
-
-
 def since_moment(path: Path, at: float) -> Iterator[bytes]:
-    """What a stream got from a moment on (Unix seconds), and up to ten seconds before it."""
+    """What a stream got from a moment on (Unix seconds), and up to ten seconds before it.
+
+    From 0 on it is all that is kept.
+    """
     for part in _parts(path):
         if modified_at(part) < at:
             continue
@@ -111,6 +106,8 @@ def since_moment(path: Path, at: float) -> Iterator[bytes]:
 def _offset_at(part: Path, at: float) -> int:
     """Where the keeper was at that moment; 0 where it does not tell."""
     offset = 0
+    if at <= 0.0:
+        return offset
     with (
         contextlib.suppress(OSError),
         part.with_name(f"{part.name}{TIMES_SUFFIX}").open("rb") as file,

@@ -24,7 +24,6 @@ from watchdog_train.cli.log_files import (
     since_moment,
     streams_of,
     tail,
-    whole,
 )
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
@@ -87,10 +86,10 @@ def logs(
                 _show_since(run, chosen, out, moment)
             default = FOLLOW_LINES if moment is None else 0
             _follow(run, out, default if lines is None else lines)
-        elif moment is not None:
-            _show_since(run, chosen, out, moment)
+        elif lines is not None:
+            _show_last(run, chosen, out, lines)
         else:
-            _show(run, chosen, out, lines)
+            _show_since(run, chosen, out, moment or 0.0)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     if rank is not None and not out.moved and not follow:
@@ -215,13 +214,7 @@ def _sources(run: RunDirectory, number: int, rank: int | None) -> tuple[LogStrea
     return own or (() if has_rank_files(folder) else streams_of(folder))
 
 
-def _show(run: RunDirectory, chosen: Iterable[int], out: _Out, lines: int | None) -> None:
-    if lines is None:
-        for number in chosen:
-            for stream in _sources(run, number, out.rank):
-                for block in whole(stream.path):
-                    out.write(block, stream)
-        return
+def _show_last(run: RunDirectory, chosen: Iterable[int], out: _Out, lines: int) -> None:
     found: list[tuple[LogStream, bytes]] = []
     for number in reversed(tuple(chosen)):
         left = lines - sum(data.count(b"\n") for _, data in found)

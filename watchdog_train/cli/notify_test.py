@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from watchdog_train.whole_files import replace_json
+
 if TYPE_CHECKING:
     from watchdog_train.notify.channels import Answer
 
@@ -68,8 +70,7 @@ def _answers(urls: tuple[str, ...]) -> tuple[Answer, ...]:
     )
     with tempfile.TemporaryDirectory(prefix="wtrain-") as folder:
         order, out = Path(folder) / "order.json", Path(folder) / "answer.json"
-        order.touch(mode=0o600)
-        order.write_bytes(msgspec.json.encode(Order(urls=urls, message=message, out=str(out))))
+        replace_json(order, Order(urls=urls, message=message, out=str(out)))
         argv = [sys.executable, "-I", "-m", "watchdog_train.notify.send", str(order)]
         why = f"no answer within {WITHIN_S:.0f} s"
         try:

@@ -85,14 +85,14 @@ def hold(claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]) -> GpuHol
         if device.key not in needs or _has_room(device, needs[device.key]):
             continue
         need = needs[device.key]
-        strangers = [
+        theirs = [
             _holder(device, one.pid, one.memory_bytes)
             for one in processes
             if one.pid not in ours and (need is not None or one.pid not in claim.beside)
         ]
-        others += strangers
+        others += theirs
         # Without a word about who held how much, a process of nobody proves no lack of room.
-        if need is not None and not strangers and not any(o.device == device.index for o in mine):
+        if need is not None and not theirs and not any(o.device == device.index for o in mine):
             unnamed.append(device.index)
     return GpuHold(ours=tuple(mine), others=tuple(others), unnamed=tuple(unnamed))
 

@@ -75,15 +75,10 @@ def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> Sav
         if not _is_overwritten(save, saves) or _size(save) > most_bytes:
             continue
         if save.path in kept:
-            return save if kept[save.path] != saved_at(save) else None
+            return save if kept[save.path] != save.saved_at else None
         if len(kept) < MOST_PATHS:
             return save
     return None
-
-
-def saved_at(save: SaveRecord) -> float:
-    """Unix seconds of its file, as the save hook noted them."""
-    return max((mtime_ns for _, mtime_ns in save.files.values()), default=0) / 1e9
 
 
 def _is_overwritten(save: SaveRecord, saves: tuple[SaveRecord, ...]) -> bool:

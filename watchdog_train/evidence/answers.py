@@ -12,8 +12,9 @@ from watchdog_train.core.model import EvidenceResult
 from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence import bundle
 from watchdog_train.evidence.redact import redact_argv
-from watchdog_train.evidence.request import RESULT_FILE, EvidenceRequest, write_private
+from watchdog_train.evidence.request import RESULT_FILE, EvidenceRequest
 from watchdog_train.evidence.targets import Target
+from watchdog_train.whole_files import replace_whole
 
 
 def publish_look(request: EvidenceRequest, result: EvidenceResult) -> EvidenceResult:
@@ -21,9 +22,9 @@ def publish_look(request: EvidenceRequest, result: EvidenceResult) -> EvidenceRe
     content = msgspec.json.encode(result)
     try:
         Path(request.out_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(Path(request.out_dir) / RESULT_FILE, content)
+        replace_whole(Path(request.out_dir) / RESULT_FILE, content)
     except OSError:
-        write_private(Path(request.staging_dir) / RESULT_FILE, content)
+        replace_whole(Path(request.staging_dir) / RESULT_FILE, content)
     return result
 
 

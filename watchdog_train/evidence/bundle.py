@@ -19,8 +19,9 @@ from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts, LogTex
 from watchdog_train.core.model import Diagnosis, EvidenceResult
 from watchdog_train.core.recorder import as_json
 from watchdog_train.core.stacks import ThreadStack
-from watchdog_train.evidence.request import RESULT_FILE, write_private
+from watchdog_train.evidence.request import RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
+from watchdog_train.whole_files import replace_whole
 
 VERDICT_FILE = "verdict.json"
 DIAGNOSIS_FILE = "diagnosis.json"
@@ -84,19 +85,19 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
     for process in bundle.evidence.processes:
         name = stack_name(process)
         if process.threads:
-            write_private(folder / f"{name}.json", _json(process.threads))
-        write_private(folder / f"{name}.txt", stacks_text(process).encode("utf-8", "replace"))
-    write_private(staging / PROCESSES_FILE, _json(bundle.records))
-    write_private(staging / HOST_FILE, _json(bundle.host))
-    write_private(staging / LOG_FILE, _log_text(bundle.evidence.logs).encode("utf-8", "replace"))
-    write_private(staging / VERDICT_FILE, _json(bundle.verdict))
+            replace_whole(folder / f"{name}.json", _json(process.threads))
+        replace_whole(folder / f"{name}.txt", stacks_text(process).encode("utf-8", "replace"))
+    replace_whole(staging / PROCESSES_FILE, _json(bundle.records))
+    replace_whole(staging / HOST_FILE, _json(bundle.host))
+    replace_whole(staging / LOG_FILE, _log_text(bundle.evidence.logs).encode("utf-8", "replace"))
+    replace_whole(staging / VERDICT_FILE, _json(bundle.verdict))
     if bundle.diagnosis is not None:
-        write_private(staging / DIAGNOSIS_FILE, _json(bundle.diagnosis))
+        replace_whole(staging / DIAGNOSIS_FILE, _json(bundle.diagnosis))
     # Not at the top: a collector reads its stacks before anything that can wait.
     from watchdog_train.remedies.catalogue import remedy_words
 
     text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
-    write_private(staging / SUMMARY_FILE, text.encode("utf-8", "replace"))
+    replace_whole(staging / SUMMARY_FILE, text.encode("utf-8", "replace"))
 
 
 def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
@@ -104,7 +105,7 @@ def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
     folder = staging / RECORDER_FOLDER
     for rank, data in dumps.items():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(folder / f"rank{rank}.json", as_json(data))
+        replace_whole(folder / f"rank{rank}.json", as_json(data))
 
 
 def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
@@ -115,8 +116,8 @@ def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
             if path.is_file() and not path.name.startswith("."):
                 target = out / path.relative_to(staging)
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_private(target, path.read_bytes())
-        write_private(out / RESULT_FILE, _json(result))
+                replace_whole(target, path.read_bytes())
+        replace_whole(out / RESULT_FILE, _json(result))
     except OSError as error:
         problem = (
             f"the run directory cannot be written ({error.strerror}); the evidence is in {staging}"
@@ -124,7 +125,7 @@ def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
         kept = msgspec.structs.replace(
             result, dir=str(staging), problem="; ".join(filter(None, (result.problem, problem)))
         )
-        write_private(staging / RESULT_FILE, _json(kept))
+        replace_whole(staging / RESULT_FILE, _json(kept))
         return kept
     with contextlib.suppress(OSError):
         shutil.rmtree(staging)

@@ -14,9 +14,10 @@ import msgspec
 from watchdog_train.core.diagnose import diagnose
 from watchdog_train.core.model import JointAnswer
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence.request import JointRequest, write_private
+from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from
 from watchdog_train.rules import load_rules
+from watchdog_train.whole_files import replace_whole
 
 JOINT_FILE = "joint.json"
 SCHEMA_VERSION = 1
@@ -49,13 +50,13 @@ def _keep(request: JointRequest, there: list[str], found: JointAnswer) -> None:
     }
     with suppress(OSError):  # the diagnosis is in the event log as well
         text = msgspec.json.format(msgspec.json.encode(content))
-        write_private(Path(request.bundles[0]) / JOINT_FILE, text)
+        replace_whole(Path(request.bundles[0]) / JOINT_FILE, text)
 
 
 def main() -> int:
     """Answers the request in the file that is named."""
     request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=JointRequest)
-    write_private(Path(request.out), msgspec.json.encode(answer(request)))
+    replace_whole(Path(request.out), msgspec.json.encode(answer(request)))
     return 0
 
 

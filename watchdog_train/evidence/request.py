@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
+from watchdog_train.whole_files import read_json, replace_json
 
 RESULT_FILE = "result.json"
 RESULT_CAP_BYTES = 16 * 1024 * 1024
@@ -62,7 +62,7 @@ class JointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_request(request: EvidenceRequest, path: Path) -> None:
     """For `python -m watchdog_train.evidence.collect PATH`."""
-    write_private(path, msgspec.json.encode(request))
+    replace_json(path, request)
 
 
 def read_request(path: Path) -> EvidenceRequest:
@@ -72,26 +72,9 @@ def read_request(path: Path) -> EvidenceRequest:
 
 def read_result(request: EvidenceRequest) -> EvidenceResult | None:
     """The answer, from the bundle or, when that could not be written, from the staging folder."""
-    found = map(_read_result, (request.out_dir, request.staging_dir))
-    return next((result for result in found if result is not None), None)
-
-
-def _read_result(folder: str) -> EvidenceResult | None:
-    try:
-        with open(os.path.join(folder, RESULT_FILE), "rb") as file:
-            return msgspec.json.decode(file.read(RESULT_CAP_BYTES), type=EvidenceResult)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Atomically, mode 0600: a reader sees the old file, the new one or none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    for folder in (request.out_dir, request.staging_dir):
+        path = Path(folder) / RESULT_FILE
+        result = read_json(path, EvidenceResult, cap_bytes=RESULT_CAP_BYTES)
+        if result is not None:
+            return result
+    return None

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.notify.channels import PLAIN, Answer, Message, Order, names, scheme_of
+from watchdog_train.whole_files import replace_json
 
 CHANNEL_S = 10.0
 """For one channel; also the time after which those that still wait are given up."""
@@ -113,10 +114,7 @@ def main(argv: list[str]) -> int:
     path.unlink()
     order = msgspec.json.decode(data, type=Order)
     answers = send_all(order)
-    out = Path(order.out)
-    fresh = out.with_name(f".{out.name}.{os.getpid()}")
-    fresh.write_bytes(msgspec.json.encode(answers))
-    fresh.replace(out)
+    replace_json(Path(order.out), answers)
     sys.stdout.flush()
     os._exit(0)  # a thread that still waits for its service must not hold us
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from watchdog_train.whole_files import replace_whole
+
 RECORD_CAP_BYTES = 1 << 20
 _FILE = re.compile(r"task-(\d{1,6})\.json")
 
@@ -28,12 +30,9 @@ class DirectoryRecords:
         Raises:
             OSError: the directory is full or gone for good.
         """
-        target = self._path / f"task-{task}.json"
-        fresh = self._path / f".task-{task}.{os.getpid()}"
         # A peer that was the last to end may have removed it in this moment.
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.write_bytes(record)
-        fresh.replace(target)
+        replace_whole(self._path / f"task-{task}.json", record)
 
     def read(self) -> Mapping[int, bytes]:
         """The newest record of each task; one that cannot be read now is left out."""

@@ -18,6 +18,11 @@ from watchdog_train.report.words import clean
 
 MOST_MARKS = 100
 _COLOURS = ("#3b7dd8", "#d97706", "#2f9e63", "#9d5bd2", "#c2485a", "#1797a6")
+_USE = (
+    ("gpu_util", "GPU utilisation", "Of the busiest GPU of the job, in percent, as NVML tells it."),
+    ("gpu_power", "GPU power", "As a share of the same GPU's limit."),
+    ("cpu_cores", "CPU cores in use", "By the whole tree of processes."),
+)
 _GREY = "#808080"
 _LINE = "rgba(128,128,128,0.25)"
 
@@ -47,29 +52,9 @@ def charts(
             marks=_marks(state, zone),
         ),
         _step_times(series),
-        _over_time(
-            series,
-            "gpu_util",
-            title="GPU utilisation",
-            note="Of the busiest GPU of the job, in percent, as NVML tells it.",
-            begin=begin,
-            zone=zone,
-        ),
-        _over_time(
-            series,
-            "gpu_power",
-            title="GPU power",
-            note="As a share of the same GPU's limit.",
-            begin=begin,
-            zone=zone,
-        ),
-        _over_time(
-            series,
-            "cpu_cores",
-            title="CPU cores in use",
-            note="By the whole tree of processes.",
-            begin=begin,
-            zone=zone,
+        *(
+            _over_time(series, field, title=title, note=note, begin=begin, zone=zone)
+            for field, title, note in _USE
         ),
     ]
     return tuple(chart for chart in found if chart is not None)

@@ -21,6 +21,7 @@ from watchdog_train.report.document import report_document
 from watchdog_train.report.facts import ScriptLines, without_secrets
 from watchdog_train.report.history import history
 from watchdog_train.report.report_html import report_html
+from watchdog_train.whole_files import replace_whole
 
 if TYPE_CHECKING:
     from watchdog_train.reporting.gather import Report
@@ -122,15 +123,7 @@ def write_page(target: Path, text: str) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        fresh.replace(target)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+    replace_whole(target, text.encode("utf-8", errors="replace"))
     return target
 
 

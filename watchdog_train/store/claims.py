@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.store.places import private_runtime_directory, shared_bases
+from watchdog_train.whole_files import read_json
 
 PURPOSE = "claims"
 _MAX_BYTES = 8192
@@ -101,11 +102,7 @@ def _tidy(path: Path) -> None:
 
 def read_claimant(path: Path) -> Claimant | None:
     """Who has taken a lock file last."""
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_BYTES), type=Claimant)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return read_json(path, Claimant, cap_bytes=_MAX_BYTES)
 
 
 def _take(fd: int, path: Path, who: Claimant) -> Release | Claimant | Literal["again"] | None:

@@ -18,6 +18,7 @@ import msgspec
 
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.places import private_runtime_directory
+from watchdog_train.whole_files import read_json, replace_json
 
 _RETRY_FOR_S = 1.0
 """A reader that asks whether the lock is held has it for some microseconds."""
@@ -98,11 +99,7 @@ def is_held(path: Path) -> bool | None:
 
 def read_holder(path: Path) -> Holder | None:
     """Who took the lock last, living or dead; None when nothing says."""
-    try:
-        with _holder_file(path).open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_BYTES), type=Holder)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return read_json(_holder_file(path), Holder, cap_bytes=_MAX_BYTES)
 
 
 def _take(path: Path, *, probe: bool = False) -> Answer:
@@ -154,10 +151,7 @@ def _holder_file(path: Path) -> Path:
 
 
 def _write_holder(path: Path, who: Holder) -> None:
-    target = _holder_file(path)
-    fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    fresh.write_bytes(msgspec.json.encode(who))
-    fresh.replace(target)
+    replace_json(_holder_file(path), who)
 
 
 def _refusal(path: Path, answer: str) -> WtrainError:

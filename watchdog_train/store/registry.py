@@ -16,6 +16,7 @@ from watchdog_train.core.model import ProcessId
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.places import state_directory
 from watchdog_train.store.run_paths import RunDirectory, newest_last
+from watchdog_train.whole_files import read_json, replace_json
 
 _MAX_BYTES = 65_536
 _MAX_ENTRIES = 10_000
@@ -62,14 +63,10 @@ def register(
         training_key=training_key,
     )
     target = _entry_path(run.run_id)
-    fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.write_bytes(msgspec.json.encode(entry))
-        fresh.replace(target)
+        replace_json(target, entry)
     except OSError:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
         return False
     return True
 
@@ -92,7 +89,7 @@ def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
     host = socket.gethostname()
     found: dict[str, LiveRun] = {}
     for path in _entries():
-        entry = _read(path)
+        entry = read_json(path, LiveRun, cap_bytes=_MAX_BYTES)
         if entry is None or entry.host != host or not _is_run_id(entry):
             continue
         earlier_boot = None not in {boot_id, entry.boot_id} and boot_id != entry.boot_id
@@ -121,11 +118,3 @@ def _entries() -> list[Path]:
         return []
     chosen = sorted(name for name in names if name.endswith(".json") and name[0] != ".")
     return [state_directory() / "runs" / name for name in chosen[:_MAX_ENTRIES]]
-
-
-def _read(path: Path) -> LiveRun | None:
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_BYTES), type=LiveRun)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None

@@ -15,6 +15,7 @@ import msgspec
 
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.whole_files import replace_whole
 
 RequestKind = Literal["stop", "stop_now", "save", "restart", "dump", "adopt"]
 KINDS: tuple[str, ...] = get_args(RequestKind)
@@ -47,15 +48,10 @@ def post(
     if len(content) > _MAX_BYTES:
         raise WtrainError("the request is too long", reference="request-too-long")
     name = f"{time.time_ns()}-{kind}.json"
-    fresh = run.requests / f".{name}.{os.getpid()}"
     try:
         run.requests.mkdir(mode=0o700, exist_ok=True)
-        # Renamed into place whole, so that the supervisor never reads half of it.
-        fresh.write_bytes(content)
-        fresh.replace(run.requests / name)
+        replace_whole(run.requests / name, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
         raise WtrainError(
             f"the request cannot be left for the supervisor: {error.strerror}",
             context=str(run.requests),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from watchdog_train.core.evolve import replay
 from watchdog_train.core.jobs import TASK_VARIABLES
@@ -55,9 +55,9 @@ class Twins(Value, frozen=True, kw_only=True):
     """Their supervisor is gone, and a process of them lives."""
 
 
-def find_twins(key: str, system: ProcessSystem) -> Twins:
-    """The registered runs of this training that live; one of which nothing lives is none."""
-    found = [run for run in registry.live_runs(boot_id=system.boot_id()) if run.training_key == key]
+def find_twins(key: str, live: Iterable[LiveRun], system: ProcessSystem) -> Twins:
+    """The runs of this training among those that are listed; one of which nothing lives is none."""
+    found = [run for run in live if run.training_key == key]
     return Twins(
         supervised=tuple(run for run in found if run.supervised is not False),
         unwatched=tuple(run for run in found if run.supervised is False and _lives(run, system)),
@@ -97,12 +97,29 @@ def refuse_twins(twins: Twins) -> None:
         )
 
 
+def refuse_unwatched(twins: Twins) -> None:
+    """Do not start beside a training of which only the supervisor is gone.
+
+    Raises:
+        WtrainError: exit code 78: there is one.
+    """
+    if twins.unwatched:
+        run = twins.unwatched[-1]
+        raise WtrainError(
+            f"the same training lives already and nobody watches it: {run.run_id}",
+            hint=f"wtrain adopt {run.run_id} goes on with it; wtrain stop {run.run_id} ends it",
+            reference="run-duplicate",
+        )
+
+
 def end_twins(runs: tuple[LiveRun, ...]) -> None:
     """End supervised runs through their own supervisors.
 
     Raises:
         WtrainError: exit code 78: one has not ended in time.
     """
+    if not runs:
+        return
     for run in runs:
         request_files.post(run.directory, "stop_now", f"--duplicates kill of pid {os.getpid()}")
     deadline = time.monotonic() + KILL_WAIT_S

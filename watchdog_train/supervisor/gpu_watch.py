@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from signal import SIGTERM
 
 import msgspec
 
-from watchdog_train.core.gpu import GpuReading, GpuUse, job_use
+from watchdog_train.core.gpu import GpuReading
 from watchdog_train.supervisor.children import Child, ChildTable
 
 FIRST_ANSWER_S = 60.0
@@ -29,7 +28,7 @@ CHILD = "gpu"
 
 
 class GpuWatch:
-    """Listens to one child; `read` tells what the newest line says about a job."""
+    """Listens to one child; `reading` is the newest line that it said."""
 
     def __init__(self, children: ChildTable, argv: Sequence[str]) -> None:
         self.trouble: str | None = None
@@ -44,11 +43,6 @@ class GpuWatch:
         self._answered = False
         self._failures = 0
         self._retry_at = 0.0
-
-    def read(self, now: float, pids: AbstractSet[int]) -> GpuUse | None:
-        """What the GPUs of these processes show; None: unknown."""
-        reading = self.reading(now)
-        return None if reading is None else job_use(reading, pids)
 
     def reading(self, now: float) -> GpuReading | None:
         """The newest look at all devices; None: unknown."""

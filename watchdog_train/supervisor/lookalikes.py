@@ -18,6 +18,7 @@ from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId, ProcessRow, Value
 from watchdog_train.evidence.redact import redact_argv
+from watchdog_train.report.words import duration
 from watchdog_train.supervisor.duplicates import DISTINGUISHING, training_key
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.system.strangers import user_name
@@ -45,7 +46,7 @@ def find_lookalikes(
     system: ProcessSystem,
     command: tuple[str, ...],
     cwd: str,
-    environment: Mapping[str, str],
+    key: str,
     *,
     supervised: Iterable[str] = (),
 ) -> tuple[LookAlike, ...]:
@@ -55,10 +56,9 @@ def find_lookalikes(
         system: whose processes are looked at.
         command: about to be started.
         cwd: where.
-        environment: with which variables.
+        key: of this training, duplicates.training_key().
         supervised: ids of runs that have a supervisor; their processes are none.
     """
-    key = training_key(command, cwd, environment)
     rows = system.all_processes()
     skipped = _ancestors(rows)
     known = frozenset(supervised)
@@ -123,7 +123,7 @@ def _described(
         by = f"started by {parent.name} (pid {row.ppid})"
     parts = [
         "the same training",
-        _age(pid),
+        _age_words(pid),
         f"GPU {devices}" if devices else "every GPU it sees",
         by,
         f"user {user_name(uid)}" if uid is not None else "",
@@ -138,11 +138,9 @@ def _described(
     )
 
 
-def _age(pid: int) -> str:
+def _age_words(pid: int) -> str:
     with suppress(psutil.Error, OSError):
-        age_s = max(0.0, time.time() - psutil.Process(pid).create_time())
-        hours, minutes = divmod(int(age_s) // 60, 60)
-        return f"{hours} h {minutes} min old" if hours else f"{minutes} min old"
+        return f"{duration(time.time() - psutil.Process(pid).create_time())} old"
     return ""
 
 
@@ -176,18 +174,17 @@ def end_lookalikes(
         for who in living:
             if system.send_signal(who, hardest) == "sent":
                 yield _killed(members[who], who, hardest)
-        _wait(system, living, now() + 1.0, now)
+        _wait(system, members, now() + 1.0, now)
 
 
 def _wait(
     system: ProcessSystem,
-    members: dict[ProcessId, LookAlike] | list[ProcessId],
+    members: dict[ProcessId, LookAlike],
     until: float,
     now: Callable[[], float],
 ) -> None:
     while now() < until:
-        if isinstance(members, dict):
-            _add_children(system, members)  # before their parent is gone
+        _add_children(system, members)  # before their parent is gone
         if not any(system.is_alive(who) for who in members):
             return
         time.sleep(LOOK_S)

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from watchdog_train.core import events as e
 from watchdog_train.core.state import State
-from watchdog_train.evidence.request import write_private
 from watchdog_train.notify.channels import Answer, Message, Order, names
 from watchdog_train.report.notify_words import News, news, title
 from watchdog_train.supervisor.children import Child, ChildTable
+from watchdog_train.whole_files import read_json, replace_json
 
 CHILD = "notify"
 CHILD_S = 15.0
@@ -105,7 +103,7 @@ class Notifier:
         try:
             self._staging_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._out.unlink(missing_ok=True)
-            write_private(path, msgspec.json.encode(order))
+            replace_json(path, order)
             argv = [sys.executable, "-I", "-m", "watchdog_train.notify.send", str(path)]
             self._child = self._children.spawn(argv, name=CHILD, deadline_s=CHILD_S)
         except OSError as error:
@@ -120,17 +118,12 @@ class Notifier:
 
     def _answers(self) -> Iterator[e.Notified]:
         self._child = None
-        answers: tuple[Answer, ...] | None = None
-        try:
-            with self._out.open("rb") as file:
-                answers = msgspec.json.decode(file.read(ANSWER_CAP_BYTES), type=tuple[Answer, ...])
-            self._out.unlink()
-        except (OSError, msgspec.DecodeError):
-            pass  # ended at its deadline, or it failed: every channel is told as not sent
-        with suppress(OSError):
-            # It deletes its order first; one that could not even begin leaves it.
-            (self._staging_dir / "notify-order.json").unlink(missing_ok=True)
-        if answers is None:
+        answers = read_json(self._out, tuple[Answer, ...], cap_bytes=ANSWER_CAP_BYTES)
+        # It deletes its order first; one that could not even begin leaves it.
+        for left in (self._out, self._staging_dir / "notify-order.json"):
+            with suppress(OSError):
+                left.unlink(missing_ok=True)
+        if answers is None:  # ended at its deadline, or it failed: nobody was told
             why = "the process that sends left no answer"
             yield from (self._failed(name, why) for name in names(self._urls))
             return

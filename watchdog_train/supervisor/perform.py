@@ -23,7 +23,7 @@ from watchdog_train.core.model import BundleWhy, Member, Plan, ProcessId
 from watchdog_train.core.rank_gone import missing_ranks
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
-from watchdog_train.evidence.request import EvidenceRequest, JointRequest, write_private
+from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.deliver import deliver
@@ -32,6 +32,7 @@ from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.keeping import start_copy
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
+from watchdog_train.whole_files import replace_whole
 
 MOST_ENDED = 64
 """Ranks that have ended and are listed in a bundle."""
@@ -132,7 +133,7 @@ class Performer:
         )
         try:
             attempt_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(
+            replace_whole(
                 context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
             )
             launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)

@@ -15,12 +15,14 @@ from watchdog_train.core.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.registry import live_runs
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     end_twins,
     find_twins,
     refuse_twins,
+    refuse_unwatched,
     training_key,
 )
 from watchdog_train.supervisor.setup import RunSession, this_supervisor
@@ -57,7 +59,9 @@ def reopen_run(
     _refuse(state, system)
     policy = _policy(directory, with_remedies, allow)
     if policy.recovery.duplicates != "ignore":
-        twins = find_twins(training_key(state.argv, state.cwd, os.environ), system)
+        live = live_runs(boot_id=system.boot_id())
+        twins = find_twins(training_key(state.argv, state.cwd, os.environ), live, system)
+        refuse_unwatched(twins)
         if policy.recovery.duplicates == "kill":
             end_twins(twins.supervised)
         else:

@@ -28,7 +28,12 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.job import join
-from watchdog_train.supervisor.lookalikes import end_lookalikes, find_lookalikes, found_event
+from watchdog_train.supervisor.lookalikes import (
+    LookAlike,
+    end_lookalikes,
+    find_lookalikes,
+    found_event,
+)
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
@@ -51,9 +56,9 @@ def start_run(
     cwd = os.getcwd()
     system = current()
     display = Display()
-    twins = Twins()
-    if policy.recovery.duplicates != "ignore":
-        twins = find_twins(training_key(command, cwd, os.environ), system)
+    key = training_key(command, cwd, os.environ)
+    live = live_runs(boot_id=system.boot_id())
+    twins = Twins() if policy.recovery.duplicates == "ignore" else find_twins(key, live, system)
     if policy.recovery.duplicates == "refuse":
         refuse_twins(twins)
         if twins.unwatched:
@@ -67,7 +72,8 @@ def start_run(
             stop_mode="now",
         )
     end_twins(twins.supervised)
-    before = _look_alikes(policy, command, cwd, system)
+    supervised = [run.run_id for run in live if run.supervised is not False]
+    found = find_lookalikes(system, command, cwd, key, supervised=supervised)
     job = join(os.environ, system)
     name = policy.name or name_from_command(command)
     if job is not None:  # so that a person can tell the tasks of a job by their runs' names
@@ -86,7 +92,7 @@ def start_run(
     )
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.context.job = job
-    session.begin(name=name, argv=command, found=before)
+    session.begin(name=name, argv=command, found=_listed(found, policy, system))
     session.run()
     return session
 
@@ -116,12 +122,10 @@ def _take_up(
     )
 
 
-def _look_alikes(
-    policy: Policy, command: tuple[str, ...], cwd: str, system: ProcessSystem
+def _listed(
+    found: tuple[LookAlike, ...], policy: Policy, system: ProcessSystem
 ) -> tuple[AnyEvent, ...]:
     """Copies of the training that no run has recorded: listed; ended only by --duplicates kill."""
-    supervised = [run.run_id for run in live_runs() if run.supervised is not False]
-    found = find_lookalikes(system, command, cwd, os.environ, supervised=supervised)
     if not found:
         return ()
     ended: tuple[AnyEvent, ...] = ()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,19 +21,19 @@ from watchdog_train.evidence.request import (
     EvidenceRequest,
     JointRequest,
     read_result,
-    write_private,
     write_request,
 )
 from watchdog_train.supervisor.children import ChildTable, FinishedChild
+from watchdog_train.whole_files import read_json, replace_json
 
 if TYPE_CHECKING:
     from watchdog_train.checkpoints.keep import KeepRequest
     from watchdog_train.checkpoints.survey import SurveyRequest
 
-_Answer = TypeVar("_Answer", Survey, JointAnswer, KeepAnswer)
 ANSWER_CAP_BYTES = 16 * 1024 * 1024
 EXTRA_S = 10.0
 """For starting Python and closing the bundle, on top of the task's own deadline."""
+_read = partial(read_json, cap_bytes=ANSWER_CAP_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,13 @@ class Tasks:
 
         def finish(ended: FinishedChild) -> None:
             problem = _problem(ended) or "the survey left no answer"
-            self.survey = _read_answer(answer, Survey) or _no_survey(problem)
+            self.survey = _read(answer, Survey) or _no_survey(problem)
 
         self.discard("survey")
         try:
             answer.unlink(missing_ok=True)
             request = msgspec.structs.replace(request, out=str(answer))
-            write_private(path, msgspec.json.encode(request))
+            replace_json(path, request)
             self._start("survey", "watchdog_train.checkpoints.survey", path, deadline_s, finish)
         except OSError as error:
             self.survey = _no_survey(f"the survey could not be started: {error}")
@@ -104,14 +105,12 @@ class Tasks:
 
         def finish(ended: FinishedChild) -> None:
             problem = _problem(ended) or "it left no answer"
-            self.joint = _read_answer(answer, JointAnswer) or JointAnswer(
-                diagnosis=None, problem=problem
-            )
+            self.joint = _read(answer, JointAnswer) or JointAnswer(diagnosis=None, problem=problem)
 
         self.discard("joint")
         try:
             answer.unlink(missing_ok=True)
-            write_private(path, msgspec.json.encode(request))
+            replace_json(path, request)
             self._start("joint", "watchdog_train.evidence.joint", path, deadline_s, finish)
         except OSError as error:
             self.joint = JointAnswer(diagnosis=None, problem=f"it could not be started: {error}")
@@ -123,12 +122,12 @@ class Tasks:
 
         def finish(ended: FinishedChild) -> None:
             problem = _problem(ended) or "it left no answer"
-            self.kept = _read_answer(answer, KeepAnswer) or _not_kept(save, problem)
+            self.kept = _read(answer, KeepAnswer) or _not_kept(save, problem)
 
         self.discard("keep")
         try:
             answer.unlink(missing_ok=True)
-            write_private(path, msgspec.json.encode(request))
+            replace_json(path, request)
             self._start("keep", "watchdog_train.checkpoints.keep", path, deadline_s, finish)
         except OSError as error:
             self.kept = _not_kept(save, f"it could not be started: {error}")
@@ -200,11 +199,3 @@ def _problem(ended: FinishedChild) -> str | None:
     if ended.code:
         return f"{ended.name} failed with exit code {ended.code}"
     return None
-
-
-def _read_answer(answer: Path, kind: type[_Answer]) -> _Answer | None:
-    try:
-        with answer.open("rb") as file:
-            return msgspec.json.decode(file.read(ANSWER_CAP_BYTES), type=kind)
-    except (OSError, msgspec.DecodeError):
-        return None

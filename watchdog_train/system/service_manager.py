@@ -37,8 +37,6 @@ class ServiceManager:
             now: monotonic seconds.
             status: one line for a person.
         """
-        if not self._path:
-            return
         words = [] if self._ready else ["READY=1"]
         self._ready = True
         if self._every_s and (self._alive_at is None or now - self._alive_at >= self._every_s):
@@ -46,16 +44,15 @@ class ServiceManager:
             words.append("WATCHDOG=1")
         if status and status != self._said:
             self._said = status
-            words.append(f"STATUS={' '.join(status.split())[:_STATUS_CAP]}")
+            words.append(_status(status))
         self._send(words)
 
     def ending(self, status: str) -> None:
         """Say that the end has begun: the watchdog waits no more."""
-        if self._path:
-            self._send(["STOPPING=1", f"STATUS={' '.join(status.split())[:_STATUS_CAP]}"])
+        self._send(["STOPPING=1", _status(status)])
 
     def _send(self, words: list[str]) -> None:
-        if not words or sys.platform == "win32":
+        if not words or not self._path or sys.platform == "win32":
             return
         import socket  # 5 ms that only a service pays
 
@@ -67,6 +64,10 @@ class ServiceManager:
         ):
             link.setblocking(False)
             link.sendto("\n".join(words).encode(), address)
+
+
+def _status(text: str) -> str:
+    return f"STATUS={' '.join(text.split())[:_STATUS_CAP]}"
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float:

@@ -73,7 +73,8 @@ class TcpCounter:
             others: launchers and ranks of the tree: connections to them do not count.
             ports: where the store of the job listens, on another machine maybe: nor do these.
         """
-        by_pid = {pid: _socket_inodes(pid) for pid in pids}
+        ours = _network(os.getpid())
+        by_pid = {pid: _socket_inodes(pid, ours) for pid in pids}
         inodes: set[int] = set()
         for found in by_pid.values():
             if found is None:
@@ -83,7 +84,7 @@ class TcpCounter:
         sockets: dict[bytes, TcpSocket] = {}
         if inodes:
             for pid in others:
-                stores |= (by_pid[pid] if pid in by_pid else _socket_inodes(pid)) or set()
+                stores |= (by_pid[pid] if pid in by_pid else _socket_inodes(pid, ours)) or set()
             try:
                 # Asked after the inodes: a number that was given away meanwhile would be a
                 # foreigner's, and only bytes that it moves while it has that number would be
@@ -176,8 +177,8 @@ def _dump(link: socket.socket) -> Iterator[bytes]:
     raise OSError("sock_diag never ends")
 
 
-def _socket_inodes(pid: int) -> set[int] | None:
-    """Inodes of all sockets of a process; None when it is out of our sight."""
+def _socket_inodes(pid: int, network: str | None) -> set[int] | None:
+    """Inodes of all sockets of a process; None when it is out of our sight, or not in `network`."""
     folder = f"/proc/{pid}/fd"
     inodes: set[int] = set()
     try:
@@ -191,7 +192,7 @@ def _socket_inodes(pid: int) -> set[int] | None:
             target = os.readlink(f"{folder}/{name}")
             if target.startswith("socket:["):
                 inodes.add(int(target[8:-1]))
-    if inodes and _network(pid) not in (_network(os.getpid()), None):
+    if inodes and _network(pid) not in (network, None):
         return None
     return inodes
 

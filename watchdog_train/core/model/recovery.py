@@ -57,6 +57,11 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Name (relative to the directory) to size in bytes and mtime in nanoseconds."""
 
+    @property
+    def saved_at(self) -> float:
+        """Unix seconds of its newest file, as the hook noted them."""
+        return max((mtime_ns for _, mtime_ns in self.files.values()), default=0) / 1e9
+
 
 class KeptCopy(Value, frozen=True, kw_only=True):
     """A copy, in the run directory, of a checkpoint that is overwritten in place."""

@@ -1,0 +1,55 @@
+"""Small files that one process writes and another reads: whole or not at all, for their owner only.
+
+Must not be given what a training wrote to write to: the paths are ours.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+Kind = TypeVar("Kind")
+
+
+def replace_whole(path: Path, content: bytes) -> None:
+    """Write a file with mode 0600; a reader sees the old one, the new one or none.
+
+    Raises:
+        OSError: it cannot be written; what was there before is there still.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
+            file.write(content)
+        fresh.replace(path)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """replace_whole() of a value as JSON."""
+    replace_whole(path, msgspec.json.encode(value))
+
+
+def read_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind | None:
+    """What a file says; None when it is not there, cannot be read, or says something else.
+
+    Args:
+        path: the file.
+        kind: what it must hold.
+        cap_bytes: of a longer file only the beginning is read, which then says nothing.
+    """
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(cap_bytes), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
