@@ -163,21 +163,25 @@ def test_a_ranks_file_keeps_the_newest_within_its_cap(tmp_path: Path) -> None:
 
 def test_a_gap_in_a_copy_is_said(tmp_path: Path) -> None:
     """While a rank's file cannot be written nothing waits; later the file says what it lacks."""
-    (tmp_path / "ranks").write_text("in the way")
+    in_the_way = tmp_path / "ranks" / "0"
+    in_the_way.parent.mkdir()
+    in_the_way.touch()
     os.mkfifo(tmp_path / "gate")
     program = (
-        "file = open(places[0]['output'], 'w')\n"
-        "print('lost here', file=file, flush=True)\n"
+        "files = [open(place['output'], 'w') for place in places]\n"
+        "print('lost here', file=files[0], flush=True)\n"
+        "print('after it', file=files[1], flush=True)\n"
         "open('gate').read()\n"
-        "print('here again', file=file, flush=True)\n"
+        "print('here again', file=files[0], flush=True)\n"
     )
     with kept(tmp_path, program) as process:
-        log = tmp_path / "output.log"
-        wait_until(lambda: log.exists() and log.read_text() == "lost here\n", 10, "it is shown")
-        (tmp_path / "ranks").unlink()
+        # Copies are written in their order: once the second is there, the first was given up.
+        later = tmp_path / "ranks/1/output.log"
+        wait_until(lambda: later.exists() and later.read_text() == "after it\n", 10, "it is copied")
+        in_the_way.unlink()
         (tmp_path / "gate").write_text("")
         ended(process)
-    assert (tmp_path / "output.log").read_text() == "lost here\nhere again\n"
+    assert (tmp_path / "output.log").read_text() == "lost here\nafter it\nhere again\n"
     assert rank_text(tmp_path, 0) == (GAP % len("lost here\n")).decode() + "here again\n"
 
 
