@@ -36,25 +36,26 @@ pytestmark = [
 ]
 
 
-def start_job(cwd: Path, tasks: int, *program: str, port: int = 0) -> RunningWtrain:
+def start_job(
+    cwd: Path, tasks: int, *program: str, port: int = 0, options: tuple[str, ...] = ()
+) -> RunningWtrain:
     """The job; its ranks meet at a port that is free now, or at the one that is given."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = port or probe.getsockname()[1]
     config = write_fast_config(cwd)
-    options = ["--config", str(config), "--resume-arg", "--resume {checkpoint}"]
+    resume = ("--resume-arg", "--resume {checkpoint}")
     command = [sys.executable, str(PROGRAMS / "task_ranks.py"), *program]
     return start_wtrain(
-        *("run", *options, "--", *command),
+        *("run", "--config", str(config), *resume, *options, "--", *command),
         cwd=cwd,
         env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-        wtrain=[
-            sys.executable,
-            str(PROGRAMS / "srun_like.py"),
-            str(tasks),
-            str(bin_path("wtrain")),
-        ],
+        wtrain=as_srun(tasks, bin_path("wtrain")),
     )
+
+
+def as_srun(tasks: int, program: Path) -> list[str]:
+    return [sys.executable, str(PROGRAMS / "srun_like.py"), str(tasks), str(program)]
 
 
 def logs(cwd: Path) -> dict[int, list[Event]]:
@@ -224,3 +225,31 @@ def test_all_tasks_crash_at_once(tmp_path: Path) -> None:
         first = of_type(events, "attempt_exited")[0]
         assert (first["attempt"], first["code"]) == (1, 3), text
         assert len(of_type(events, "attempt_launched")) == 2, text
+
+
+@pytest.mark.slow
+def test_a_job_that_has_ended_is_restarted_together(tmp_path: Path) -> None:
+    """`wtrain restart` in every task: one plan from one checkpoint, under one leader, as before."""
+    first = start_job(
+        tmp_path, 2, "--fault", "crash", "--rank", "-1", options=("--on-crash", "stop")
+    )
+    found, text = ended(first, 3)
+    alone = run_wtrain("restart", found[1][0]["run_id"], cwd=tmp_path).check(78)
+    assert "srun sh -c 'wtrain restart task_ranks-task$SLURM_PROCID'" in alone.stderr
+    script = tmp_path / "restart.sh"
+    script.write_text(
+        f"#!/bin/sh\nexec {bin_path('wtrain')} restart task_ranks-task$SLURM_PROCID\n"
+    )
+    script.chmod(0o700)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    again = start_wtrain(cwd=tmp_path, env=meeting, wtrain=as_srun(2, script))
+    found, text = ended(again)
+    for events in found.values():
+        assert [one["exit_code"] for one in of_type(events, "run_finished")] == [3, 0], text
+        assert len(of_type(events, "task_joined")) == 2, text
+    plans = [of_type(events, "attempt_launching")[-1]["plan"] for events in found.values()]
+    assert plans[0] == plans[1], text
+    assert Path(plans[0]["checkpoint"]["path"]).name == "step-000020.pt", text
+    assert_all_finished(tmp_path, 2, 2, text)

@@ -45,12 +45,18 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
         return None
     if attempt.how_known == "not-started" or policy.recovery.observe:
         return None
+    if state.just_reopened:
+        waits = _wait_for_all(observation, state, policy)
+        if waits is not None:
+            return waits
     peers = in_one_boat(observation, state)
     if not peers:
         return None
     agreed = state.job is not None and state.job.agreed
     if agreed and agreed.attempt > attempt.attempt:
         return _launch_together(observation, state, policy)
+    if state.just_reopened:
+        return _end_for_all(observation, state, policy) or _plan_for_all(observation, state)
     if is_done(state) and attempt.cause is None:
         cause = announced(observation, state)
         if cause is None or cause.over:
@@ -64,6 +70,23 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
         _end_for_all(observation, state, policy)
         or _plan_for_all(observation, state)
         or diagnose_together(observation, state)
+    )
+
+
+def _wait_for_all(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """The tasks of a job that has ended are restarted one after another: none plans alone."""
+    job, attempt = state.job, state.attempt
+    if job is None or attempt is None or not job.together:
+        return None
+    heard = len(in_one_boat(observation, state))
+    unheard = job.task.here - 1 - heard
+    if unheard <= 0:
+        return None
+    if observation.now - attempt.ended_mono < policy.job.plan_s:
+        return Wait(until=observation.now + LOOK_AGAIN_S)
+    why = f"{missing_words((), unheard)} did not come within {policy.job.plan_s:.0f} s"
+    return _give_up(
+        f"{why}: `wtrain restart` has to be started in every task", EXIT_RETRY_ELSEWHERE
     )
 
 

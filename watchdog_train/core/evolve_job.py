@@ -13,7 +13,7 @@ _replace = msgspec.structs.replace
 def change(state: State, event: e.JobEvent) -> State:
     """The state after an event about the peers; without a job nothing changes."""
     if isinstance(event, e.TaskJoined):
-        return _replace(state, job=JobState(task=event.task))
+        return _replace(state, job=JobState(task=event.task, together=event.together))
     job = state.job
     if job is None or not state.attempts:
         return state

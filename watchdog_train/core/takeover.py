@@ -58,7 +58,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         members=(),
         ranks=(),
         next_plan=None,
-        job=None,  # its peers have ended with the job: what goes on now goes on alone
+        job=None,  # its peers have ended with the job; it may join another one now
         backoff_until=None,
         gpu_held=None,
         suspicion=None,

@@ -10,6 +10,7 @@ import msgspec
 from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
 from watchdog_train.core.evolve import replay
+from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.errors import WtrainError
@@ -25,6 +26,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
+from watchdog_train.supervisor.job import join
 from watchdog_train.supervisor.setup import RunSession, this_supervisor
 from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
@@ -57,6 +59,11 @@ def reopen_run(
     state = replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
     system = current()
     _refuse(state, system)
+    job = join(os.environ, system)
+    before = state.job
+    together = before is not None and before.together
+    if before is not None and together and (job is None or job.task.task != before.task.task):
+        raise _not_alone(before.task, state.name)
     policy = _policy(directory, with_remedies, allow)
     if policy.recovery.duplicates != "ignore":
         live = live_runs(boot_id=system.boot_id())
@@ -92,10 +99,23 @@ def reopen_run(
             why=_why(state, with_remedies, allow),
         )
     )
+    session.context.job = job
+    if job is not None:
+        session.supervisor.record(e.TaskJoined(task=job.task, together=together))
     session.register()
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.run()
     return session
+
+
+def _not_alone(task: JobTask, name: str) -> WtrainError:
+    names = name.removesuffix(f"-task{task.task}")
+    return WtrainError(
+        f"this run is {task.words}, and these tasks train one world: it cannot go on alone",
+        hint="let the launcher of the job start `wtrain restart` in every task, each with its own "
+        f"run; under Slurm: srun sh -c 'wtrain restart {names}-task$SLURM_PROCID'",
+        reference="run-part-of-job",
+    )
 
 
 def _refuse(state: State, system: ProcessSystem) -> None:

@@ -10,6 +10,8 @@ class TaskJoined(Event, frozen=True, kw_only=True):
     """This run is one of several tasks of a job on this machine."""
 
     task: JobTask
+    together: bool = False
+    """They are known to train one world: an ended run that goes on with the others."""
 
 
 class TasksCoupled(Event, frozen=True, kw_only=True):
