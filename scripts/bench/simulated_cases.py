@@ -230,6 +230,7 @@ SINGLE: dict[str, Callable[[Job], tuple[Job, Iterable[Piece]]]] = {
     "two hours of tokenising": lambda job: (job, [Piece(5, "startup"), Piece(7200, "load")]),
     "max-autotune": lambda job: _trained(job, Piece(3600, "compile", cpu=1.5, births=0.2)),
     "rank 0 evaluates alone for ten soft budgets": _two_ranks,
+    "starved of CPU for 20 minutes": lambda job: _trained(job, Piece(1200, cpu=0.01, in_line=0.6)),
     "a download at 10 kB/s": lambda job: (
         job,
         [Piece(5, "startup"), Piece(7200, "download", cpu=0.002, tcp=10_000)],

@@ -39,6 +39,8 @@ class Piece:
     """States of processes other than the ranks, in turn, one a poll."""
     births: float = 0.0
     """Processes born and ended, a second."""
+    in_line: float = 0.0
+    """Share of the time in line for a CPU that others have."""
     suspended: bool = False
     """The machine sleeps: no poll sees it."""
     waiting: bool = False
@@ -234,6 +236,11 @@ def rare(job: Job, hours: float, *, suspends: bool) -> list[Piece]:
         for _ in range(random.randint(2, 20)):
             found.append(Piece(random.uniform(1, 4), cpu=0.01, io=random.uniform(8e4, 1e6)))
             found.append(Piece(random.uniform(0, 5), cpu=0.005))
+    if comes(0.2):  # others have the CPUs, up to a quarter of an hour
+        share = random.uniform(0.5, 0.95)
+        found.append(
+            Piece(random.uniform(20, 900), cpu=random.uniform(0.003, 0.019), in_line=share)
+        )
     if comes(0.05):  # a new shape is compiled
         found.append(Piece(random.uniform(10, 120), "compile", cpu=1.0, births=0.2))
     if suspends and comes(0.25):
@@ -316,6 +323,7 @@ def draw_hang(random: Random, phase: Phase, seconds: float) -> Hang:
         cpu=random.choice([0.0, 0.002, random.uniform(0.0, 0.013)]),
         io=random.choice([0.0, 0.0, 331.0, 4400.0]),
         tcp=random.choice([0.0, 0.0, 0.0, 60.0]),
+        in_line=random.choice([0.0, 0.0, random.uniform(0.0, 0.15)]),
     )
     kind = random.choice(["quiet"] * 17 + ["prints", "kernel", "busy"])
     match kind:
@@ -344,6 +352,7 @@ class Polls:
         self._poll_s = poll_s
         self._pieces = iter(pieces)
         self._cpu_s = self._io = self._tcp = self._log = self._births = 0.0
+        self._in_line_s = 0.0
         self._steps = self._batches = 0
         self._slots = [_slot(1000 + number, number, job.ranks) for number in range(job.ranks)]
         self._members: tuple[MemberSample, ...] = ()
@@ -380,6 +389,7 @@ class Polls:
             self._done_s += part_s
             seconds -= part_s
             self._cpu_s += part_s * piece.cpu
+            self._in_line_s += part_s * piece.in_line
             self._io += part_s * piece.io
             self._tcp += part_s * piece.tcp
             self._log += part_s * piece.log
@@ -426,6 +436,7 @@ class Polls:
             births=births,
             deaths=births,
             suspended_s=self.suspended_s,
+            cpu_wait_s=self._in_line_s,
         )
 
     def _ranks(self) -> Iterator[MemberSample]:

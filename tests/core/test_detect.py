@@ -95,6 +95,14 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
         silent(b.rank(words=3, state="R"), cpu_s=None),
         800,
     ),
+    "others have the CPUs": (
+        silent(cpu_s=lambda at: 0.01 * at, cpu_wait_s=lambda at: 0.6 * at),
+        800,
+    ),
+    "others have the CPUs, and it gets its turn now and then": (
+        silent(cpu_s=lambda at: 0.01 * at, cpu_wait_s=lambda at: 3.0 * (at // 4)),
+        800,
+    ),
     "a compiler": (silent(b.rank(phase="compile"), cpu_s=busy), 3500),
     "a service between two trainings": (silent(b.rank(words=9, phase="idle")), 3600),
     "silence that was announced": (silent(b.rank(words=3, expect_until_ns=10**15)), 600),
@@ -124,6 +132,24 @@ SUSPECT: dict[str, tuple[Poll, float, str, str]] = {
     "hangs after the end": (silent(b.rank(phase="finishing")), 100, "finishing", "finishing"),
     "hangs at exit": (silent(b.rank(phase="finished")), 100, "finishing", "finished"),
     "polls a lock": (silent(cpu_s=lambda at: 0.013 * at), 60, "quiet", "train"),
+    "hangs on a machine that others keep busy": (
+        silent(cpu_wait_s=lambda at: 0.15 * at),
+        60,
+        "quiet",
+        "train",
+    ),
+    "hangs after others have had the CPUs": (
+        silent(cpu_wait_s=lambda at: 0.6 * min(at, 500.0)),
+        520,
+        "quiet",
+        "train",
+    ),
+    "wants a CPU over the hard budget": (
+        silent(cpu_wait_s=lambda at: 0.6 * at),
+        950,
+        "hard-budget",
+        "train",
+    ),
     "no heartbeat and no output": (silent(b.member()), 620, "quiet", "unknown"),
     "nothing is known but that nobody runs": (silent(cpu_s=None), 60, "quiet", "train"),
     "held by the kernel": (

@@ -100,6 +100,31 @@ def test_a_line_has_the_documented_keys_in_their_order() -> None:
     assert list(json.loads(written))[:3] == ["t", "ranks", "cpu_s"]
 
 
+def test_a_starved_training_is_no_stall_in_its_trace_either() -> None:
+    """`cpu_wait_s` goes through: written where it was asked for, absent is unknown."""
+    writer = TraceWriter(origin=0.0, poll_s=1.0)
+    lines = [
+        writer.line(
+            b.sample(
+                float(at),
+                b.rank(words=min(at, 60)),
+                cpu_s=0.01 * at,
+                cpu_wait_s=0.6 * max(0, at - 64),
+            ),
+            1,
+        )
+        for at in range(400)
+    ]
+    written = [each for each in lines if each is not None]
+    assert json.loads(written[100])["cpu_wait_s"] == 21.6
+    starved = replay([header_line(1.0), *written])
+    assert starved.findings == []
+    kept = [json.loads(each) for each in written]
+    without = [json.dumps({k: v for k, v in one.items() if k != "cpu_wait_s"}) for one in kept]
+    hung = replay([header_line(1.0), *(each.encode() for each in without)])
+    assert hung.first_stall_t is not None
+
+
 def test_quick_looks_and_many_ranks_are_thinned() -> None:
     """A hundred looks a second while a tree is brought down are one sample a poll."""
     writer = TraceWriter(origin=0.0, poll_s=1.0)

@@ -402,6 +402,36 @@ def test_handled_signals(linux: LinuxSystem, start: Started) -> None:
     assert linux.process_group(process.pid) == os.getpgid(process.pid)
 
 
+def test_threads_in_line_for_a_cpu(linux: LinuxSystem, start: Started) -> None:
+    """Two that want the same CPU wait for one another; a thread that sleeps does not wait."""
+    program = (
+        "import os, threading, time\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "print('on', flush=True)\n"
+        "while True: pass"
+    )
+    busy = [start(PYTHON, "-c", program, stdout=subprocess.PIPE) for _ in range(2)]
+    for process in busy:
+        assert process.stdout is not None
+        process.stdout.readline()
+    pid = busy[0].pid
+    before = linux.cpu_waits([pid])
+    if not before:
+        pytest.skip("this kernel does not keep schedstat")
+    assert len(before[pid]) == 2
+
+    def waited_s() -> float:
+        now = linux.cpu_waits([pid, 2**22 + 1])
+        assert now is not None
+        assert list(now) == [pid], "nobody has that other number"
+        (sleeper,) = set(now[pid]) - {pid}
+        assert now[pid][sleeper].waited_s - before[pid][sleeper].waited_s < 0.1
+        return now[pid][pid].waited_s - before[pid][pid].waited_s
+
+    wait_until(lambda: waited_s() > 0.3, 20, "a third of a second in line")
+
+
 def test_tcp_bytes_count_what_arrives_and_never_shrink(linux: LinuxSystem, start: Started) -> None:
     """Bytes received by a process over TCP are counted, while it reads and after it has closed."""
     program = (

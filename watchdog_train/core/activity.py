@@ -40,6 +40,8 @@ class Window(Value, frozen=True, kw_only=True):
     """Some member was in D state during the window."""
     running: bool
     """Some member was in R state at a look, or in one that is not known."""
+    cpu_wait_s: float | None = None
+    """As first told in the window."""
     asked: bool = False
     """We asked the processes for something during the window."""
     gpu_works: bool = False
@@ -60,6 +62,8 @@ class Activity(Value, frozen=True, kw_only=True):
     """In a row, nothing in them but processes in D state."""
     spinning_windows: int = 0
     """In a row, nothing in them but CPU time and GPU kernels that spin: waits for a collective."""
+    starved_windows: int = 0
+    """In a row, it wanted to run and others had the CPUs."""
     tcp_bytes: int | None = None
     talked_at: float | None = None
     """When a byte of a TCP connection was last seen to move, below the threshold or above."""
@@ -90,10 +94,12 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
     if sample.at - window.at < detection.window_s:
         return activity if seen is window else _replace(activity, window=seen)
     moved = _moved(seen, sample, detection)
-    still = not moved and _no_cpu(seen, sample, detection)
+    starved = _stands_in_line(seen, sample, detection)
+    still = not (moved or starved) and _no_cpu(seen, sample, detection)
     spun = seen.gpu_spins and not moved and not seen.uninterruptible
     quiet_windows = activity.quiet_windows + 1 if still and not seen.uninterruptible else 0
-    if not (still or moved or seen.uninterruptible) and is_quiet(activity, sample, detection):
+    silent = not (moved or starved or seen.uninterruptible)
+    if silent and not still and is_quiet(activity, sample, detection):
         hardly = _no_cpu(seen, sample, detection, factor=LEAVES_AT) or (
             seen.asked and _only_answered(seen, sample, detection)
         )
@@ -104,6 +110,7 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
         quiet_since=activity.quiet_since if activity.quiet_windows else window.at,
         stuck_windows=activity.stuck_windows + 1 if still else 0,
         spinning_windows=activity.spinning_windows + 1 if spun else 0,
+        starved_windows=activity.starved_windows + 1 if starved else 0,
         tcp_bytes=activity.tcp_bytes,
         talked_at=activity.talked_at,
     )
@@ -124,6 +131,11 @@ def is_quiet(activity: Activity, sample: Sample, detection: Detection) -> bool:
 def is_stuck(activity: Activity, sample: Sample, detection: Detection) -> bool:
     """Quiet but for processes in D state: they wait for a disk, a network file system, a driver."""
     return activity.stuck_windows >= required_windows(sample, detection)
+
+
+def is_starved(activity: Activity) -> bool:
+    """It wants to run and does not get a CPU: the newest window says so."""
+    return activity.starved_windows > 0
 
 
 def is_spinning(activity: Activity, sample: Sample, detection: Detection) -> bool:
@@ -147,6 +159,7 @@ def opened(sample: Sample, states: set[str | None]) -> Window:
         deaths=sample.deaths,
         uninterruptible="D" in states,
         running=_may_run(sample.members, states),
+        cpu_wait_s=sample.cpu_wait_s,
         asked=sample.asked,
         gpu_works=sample.gpu is not None and sample.gpu.works,
         gpu_spins=sample.gpu is not None and sample.gpu.spins,
@@ -160,8 +173,10 @@ def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
     works = window.gpu_works or (sample.gpu is not None and sample.gpu.works)
     spins = window.gpu_spins and sample.gpu is not None and sample.gpu.spins
     asked = window.asked or sample.asked
-    seen = (uninterruptible, running, works, spins, asked)
+    cpu_wait_s = sample.cpu_wait_s if window.cpu_wait_s is None else window.cpu_wait_s
+    seen = (cpu_wait_s, uninterruptible, running, works, spins, asked)
     if seen == (
+        window.cpu_wait_s,
         window.uninterruptible,
         window.running,
         window.gpu_works,
@@ -173,6 +188,7 @@ def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
         window,
         uninterruptible=uninterruptible,
         running=running,
+        cpu_wait_s=cpu_wait_s,
         asked=asked,
         gpu_works=works,
         gpu_spins=spins,
@@ -181,7 +197,9 @@ def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
 
 def was_still(window: Window, sample: Sample, detection: Detection) -> bool:
     """Nothing in a window that ends with this poll could have been work."""
-    return not _moved(window, sample, detection) and _no_cpu(window, sample, detection)
+    return not (
+        _moved(window, sample, detection) or _stands_in_line(window, sample, detection)
+    ) and _no_cpu(window, sample, detection)
 
 
 def _may_run(members: tuple[MemberSample, ...], states: set[str | None]) -> bool:
@@ -200,6 +218,14 @@ def _no_cpu(window: Window, sample: Sample, detection: Detection, *, factor: flo
     used_s = sample.cpu_s - window.cpu_s
     allowed_s = factor * quiet_cpu_share(sample, detection) * (sample.at - window.at)
     return 0 <= used_s <= allowed_s
+
+
+def _stands_in_line(window: Window, sample: Sample, detection: Detection) -> bool:
+    """Whether it wanted to run for much of the window, and others had the CPUs."""
+    if window.cpu_wait_s is None or sample.cpu_wait_s is None:
+        return False
+    waited_s = sample.cpu_wait_s - window.cpu_wait_s
+    return waited_s > detection.quiet_cpu_wait_fraction * (sample.at - window.at)
 
 
 def _only_answered(window: Window, sample: Sample, detection: Detection) -> bool:

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from watchdog_train.core import rank_gone
-from watchdog_train.core.activity import is_quiet, is_spinning, is_stuck, required_windows
+from watchdog_train.core.activity import (
+    is_quiet,
+    is_spinning,
+    is_starved,
+    is_stuck,
+    required_windows,
+)
 from watchdog_train.core.budgets import COSTLY, Budget, budget_for, least_soft_s
 from watchdog_train.core.model import Basis, Phase, Sample
 from watchdog_train.core.peers import Signs
@@ -120,7 +126,11 @@ def verdict(
     spins = silent and found.steady and is_spinning(track.activity, sample, detection)
     if spins and elsewhere_quiet:
         return _replace(found, basis="frozen", why=frozen_words(sample, found))
-    why = elsewhere_words(found) if spins else busy_words(sample, found, quiet=quiet)
+    why = (
+        elsewhere_words(found)
+        if spins
+        else busy_words(sample, found, quiet=quiet, starved=is_starved(track.activity))
+    )
     return _replace(found, basis="hard-budget", why=why)
 
 

@@ -91,6 +91,12 @@ class Detection(Section, frozen=True, kw_only=True):
         float,
         _non_negative("the same for each process, where that is more: many idle ones add up"),
     ] = 0.001
+    quiet_cpu_wait_fraction: Annotated[
+        float,
+        _non_negative(
+            "of the time, in line for a CPU that others have; hung jobs 0 to 0.15, starved ones 0.6"
+        ),
+    ] = 0.3
     quiet_io_bytes_s: Annotated[
         float, _non_negative("lock pollers make up to 4.5 kB/s, slow writers 220 kB/s")
     ] = 64_000.0

@@ -78,6 +78,8 @@ class TraceWriter:
         }
         if sample.gpu is not None:
             line["gpu_power"] = sample.gpu.power
+        if sample.cpu_wait_s is not None:
+            line["cpu_wait_s"] = _rounded(sample.cpu_wait_s)
         if sample.asked:
             line["asked"] = True
         if attempt > 1:

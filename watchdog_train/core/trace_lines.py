@@ -31,6 +31,7 @@ class TraceLine(msgspec.Struct, gc=False):
     gpu_power: float | None = None
     states: dict[str, int] | None = None
     attempt: int | None = None
+    cpu_wait_s: float | None = None
     asked: bool | None = None
     kind: str | None = None
     v: int | None = None
@@ -98,6 +99,7 @@ def _mended(loose: dict[str, Any]) -> TraceLine:
         if isinstance(states, dict)
         else None,
         attempt=_whole(loose.get("attempt")),
+        cpu_wait_s=_number(loose.get("cpu_wait_s")),
         asked=loose.get("asked") is True,
         kind=loose["kind"] if isinstance(loose.get("kind"), str) else None,
         v=_whole(loose.get("v")),

@@ -169,6 +169,7 @@ class TraceReader:
             late_s=late_s,
             ended=tuple(self._ended.values()),
             gpu=_gpu(found),
+            cpu_wait_s=count_of(found.cpu_wait_s),
             asked=found.asked is True,
         )
         return TraceSample(sample=sample, new_attempt=new_attempt)

@@ -85,13 +85,15 @@ def elsewhere_words(found: Verdict) -> str:
     )
 
 
-def busy_words(sample: Sample, found: Verdict, *, quiet: bool) -> str:
+def busy_words(sample: Sample, found: Verdict, *, quiet: bool, starved: bool = False) -> str:
     """Over the hard limit, but not quiet everywhere."""
     why = f"no progress for {found.age_s:.0f} s in phase {found.phase} (limit {found.hard_s:.0f} s)"
     if quiet:
         return f"{why}, but another rank is within its own limit"
     if found.prints:
         return f"{why}, but the job is alive: its output goes on while no step is counted"
+    if starved:
+        return f"{why}, but the job wants to run: other programs have this machine's CPUs"
     if sample.cpu_s is None:
         return f"{why}, and nothing tells whether the job works: its CPU time is not known"
     return f"{why}, but the job is busy"

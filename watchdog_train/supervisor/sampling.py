@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from watchdog_train.core import cpu_wait
 from watchdog_train.core.actions import LaunchReport
+from watchdog_train.core.cpu_wait import CpuLine
 from watchdog_train.core.gpu import GpuHold, GpuUse, job_use
 from watchdog_train.core.model import (
     HostLoad,
@@ -35,6 +37,9 @@ from watchdog_train.system.strangers import stranger
 CHEAP_SOCKETS = 32
 """Processes whose sockets are read at every look."""
 LOAD_EVERY_S = 10.0
+ASK_ON_S = 60.0
+"""So long after a quiet window the line for the CPUs is watched: else a starved training, which
+looks quiet whenever it is not, would be quiet in every other window."""
 MOST_NAMES = 64
 STORE_VARIABLE = "MASTER_PORT"
 LEAST_PORT, MOST_PORT = 1024, 65535
@@ -57,12 +62,15 @@ class Sampler:
         self._load: HostLoad | None = None
         self._load_at = -LOAD_EVERY_S
         self._asking = False
+        self._line = CpuLine()
+        self._line_until = 0.0
         self._store_ports: dict[int, int | None] = {}
 
     def forget(self) -> None:
         """Another attempt begins."""
         self._of_earlier_attempts = self._identities_ever()
         self._tree = None
+        self._line = CpuLine()
         self._departures.forget()
         self._store_ports.clear()
 
@@ -148,8 +156,24 @@ class Sampler:
             ended=self._departures.look(look.members, now),
             gpu=self._gpu_use(look, now),
             host=self._host_load(now),
+            cpu_wait_s=self._cpu_wait_s(look, now, quiet=quiet),
             asked=asked,
         )
+
+    def _cpu_wait_s(self, look: TreeLook, now: float, *, quiet: bool) -> float | None:
+        """Only where all else is quiet: it takes 10 microseconds a thread."""
+        if quiet:
+            self._line_until = now + ASK_ON_S
+        waits = None
+        if now < self._line_until:
+            ours = [member for member in look.members if member.member.role != "keeper"]
+            ours.sort(key=lambda member: member.member.role != "rank")
+            waits = self._context.system.cpu_waits(member.member.pid for member in ours)
+        if waits is None:
+            self._line = cpu_wait.unasked(self._line)
+            return None
+        self._line = cpu_wait.advance(self._line, ours, waits, now)
+        return self._line.waited_s
 
     def _gpu_use(self, look: TreeLook, now: float) -> GpuUse | None:
         """Nobody is asked before something trains: most commands need no GPU."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from watchdog_train.core.model import ProcessId, ProcessRow
+from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 from watchdog_train.system import exit_watch, proc_files
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
 from watchdog_train.system.protocol import ExitWatch, SignalResult
@@ -27,6 +27,8 @@ if sys.platform != "linux":
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's place for it, not a temporary file
 OUR_SHARED_MEMORY = "wtrain-"
 FULL_LOOK_EVERY = 10
+MOST_THREADS = 512
+"""Whose time in line is read at a look: 10 microseconds each."""
 PR_SET_CHILD_SUBREAPER = 36
 PIDFD_SIGNAL_PROCESS_GROUP = 4  # since Linux 6.9
 NO_PIDFD = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EMFILE, errno.ENFILE)
@@ -162,6 +164,17 @@ class LinuxSystem:
     ) -> int | None:
         """One running count for one tree, which may lose and gain members."""
         return self._tcp.total(pids, others, stores)
+
+    def cpu_waits(self, pids: Iterable[int]) -> Mapping[int, Mapping[int, ThreadWait]] | None:
+        """By schedstat, where the kernel was built with it."""
+        found = {}
+        left = MOST_THREADS
+        for pid in pids:
+            threads = proc_files.read_waits(pid, left)
+            if threads:
+                found[pid] = threads
+                left -= len(threads)
+        return found
 
     # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:

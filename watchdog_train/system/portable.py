@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from watchdog_train.core.model import ProcessId, ProcessRow
+from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 from watchdog_train.system.places import private_directory
 from watchdog_train.system.protocol import ExitWatch, SignalResult
 
@@ -141,6 +141,11 @@ class PortableSystem:
     ) -> int | None:
         """Unknown: no portable way to ask."""
         del pids, others, stores
+        return None
+
+    def cpu_waits(self, pids: Iterable[int]) -> Mapping[int, Mapping[int, ThreadWait]] | None:
+        """Unknown; macOS and Windows call nearly everybody running, so states tell nothing."""
+        del pids
         return None
 
     # -- acting ------------------------------------------------------------------

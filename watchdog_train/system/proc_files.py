@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from watchdog_train.core.model import ProcessRow
+from watchdog_train.core.model import ProcessRow, ThreadWait
 
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 READ_CAP_BYTES = 4 * 1024 * 1024
@@ -114,6 +114,33 @@ def read_io_bytes(pid: int) -> int | None:
     """The same of a process."""
     text = read(f"/proc/{pid}/io", SMALL_BYTES)
     return parse_io_bytes(text) if text else None
+
+
+def parse_wait(text: bytes) -> ThreadWait | None:
+    """The second and third number of a schedstat file; the first is not kept by all kernels."""
+    words = text.split(None, 3)
+    try:
+        return ThreadWait(waited_s=int(words[1]) / 1e9, turns=int(words[2]))
+    except (ValueError, IndexError):
+        return None
+
+
+def read_waits(pid: int, most_threads: int) -> dict[int, ThreadWait]:
+    """The threads of a process; its main thread only where it has more than that."""
+    threads = [pid]
+    if most_threads > 1:
+        try:
+            listed = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        except OSError:
+            return {}
+        threads = listed if len(listed) <= most_threads else threads
+    found = {}
+    for thread in threads:
+        text = read(f"/proc/{pid}/task/{thread}/schedstat", SMALL_BYTES)
+        wait = parse_wait(text) if text else None
+        if wait is not None:
+            found[thread] = wait
+    return found
 
 
 def parse_environment(text: bytes, names: Iterable[str]) -> dict[str, str]:

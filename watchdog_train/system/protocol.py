@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
-from watchdog_train.core.model import ProcessId, ProcessRow
+from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 
 SignalResult = Literal["sent", "gone", "denied", "not-ours"]
 
@@ -76,6 +76,13 @@ class ProcessSystem(Protocol):
 
         What they tell `others`, launchers and ranks of the same tree, does not count, nor what
         they tell a process that listens at one of the ports `stores`, wherever it is.
+        """
+
+    def cpu_waits(self, pids: Iterable[int]) -> Mapping[int, Mapping[int, ThreadWait]] | None:
+        """How long threads of these processes have stood in line for a CPU, by pid and thread.
+
+        All threads of the first ones, the main thread of the others. Who is missing is not told
+        of; None where states say nothing of that either: some systems call everybody running.
         """
 
     # -- acting ------------------------------------------------------------------

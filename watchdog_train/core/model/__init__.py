@@ -20,6 +20,7 @@ from watchdog_train.core.model.processes import (
     RankEnd,
     Sample,
     SlotReading,
+    ThreadWait,
 )
 from watchdog_train.core.model.progress import Milestone, RankPlaces, RankStatus, RunProgress
 from watchdog_train.core.model.recovery import (
@@ -84,5 +85,6 @@ __all__ = [
     "SaveRecord",
     "SlotReading",
     "Survey",
+    "ThreadWait",
     "Value",
 ]

@@ -139,6 +139,15 @@ class RankEnd(Value, frozen=True, kw_only=True):
     """A zombie: its parent has not asked for its exit status."""
 
 
+class ThreadWait(Value, frozen=True, kw_only=True):
+    """How long a thread has stood in line for a CPU, as the scheduler counts it."""
+
+    waited_s: float
+    """Ready to run, on no CPU; counted when its turn comes."""
+    turns: int
+    """How often it was put on a CPU."""
+
+
 class HostLoad(Value, frozen=True, kw_only=True):
     """The machine at one moment. None means unknown."""
 
@@ -178,6 +187,9 @@ class Sample(Value, frozen=True, kw_only=True):
     """What the GPUs of these processes show; None: unknown, or they use none."""
     host: HostLoad | None = None
     """As read within the last seconds."""
+    cpu_wait_s: float | None = None
+    """Whole tree: how long it has stood in line for a CPU, see core.cpu_wait; None: not asked, as
+    long as the tree does not look quiet, or not told."""
     asked: bool = False
     """A look or a collection of ours has read the processes since the poll before: their answers
     cost them CPU time."""
