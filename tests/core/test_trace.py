@@ -118,7 +118,8 @@ def test_a_starved_training_is_no_stall_in_its_trace_either() -> None:
     written = [each for each in lines if each is not None]
     assert json.loads(written[100])["cpu_wait_s"] == 21.6
     starved = replay([header_line(1.0), *written])
-    assert starved.findings == []
+    assert [(each.kind, each.basis) for each in starved.findings] == [("suspect", "hard-budget")]
+    assert starved.first_stall_t is None
     kept = [json.loads(each) for each in written]
     without = [json.dumps({k: v for k, v in one.items() if k != "cpu_wait_s"}) for one in kept]
     hung = replay([header_line(1.0), *(each.encode() for each in without)])
