@@ -52,6 +52,15 @@ ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {
     "integrations",
     "doctor",
 }
+ROOMS["bisecting"] = {
+    *_LOWER,
+    "bisecting",
+    "checkpoints",
+    "config",
+    "remedies",
+    "store",
+    "supervisor",
+}
 ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}
 ROOMS["__main__"] = {"cli"}
 """What each room may import of ours; "" is the package itself, for its version."""

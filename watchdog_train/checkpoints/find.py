@@ -38,23 +38,53 @@ class Found(Value, frozen=True, kw_only=True):
     problem: str | None
 
 
-def directories_in_arguments(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
-    """Directories that known options name: `--output-dir out`, `--output_dir=out`, `out_dir=o`."""
+class PlaceOption(Value, frozen=True, kw_only=True):
+    """An option of a command that names where training writes."""
+
+    position: int
+    """Of the word that holds the value."""
+    before: str
+    """What stands before the value in that word: `--output_dir=`."""
+    path: str
+    """Absolute."""
+
+
+def place_options(
+    argv: Sequence[str], cwd: str, names: Iterable[str] = ()
+) -> tuple[PlaceOption, ...]:
+    """Where known options point to: `--output-dir out`, `--output_dir=out`, `out_dir=o`.
+
+    Args:
+        argv: the command.
+        cwd: where it runs.
+        names: options that mean it in this script, beside the usual ones.
+    """
+    known = _ARGUMENTS | {_plain(name) for name in names}
     found = []
     for position, word in enumerate(argv):
         name, equals, value = word.partition("=")
-        option = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
-        if option not in _ARGUMENTS or not (equals or word.startswith("-")):
+        if _plain(name) not in known or not (equals or word.startswith("-")):
             continue
+        at = position if equals else position + 1
         if not equals:
-            value = argv[position + 1] if position + 1 < len(argv) else ""
+            value = argv[at] if at < len(argv) else ""
         if not value or value.startswith("-"):
             continue
         path = os.path.normpath(os.path.join(cwd, os.path.expanduser(value)))
-        if os.path.isfile(path):
-            path = os.path.dirname(path)
-        found.append(path)
-    return tuple(dict.fromkeys(found))
+        found.append(PlaceOption(position=at, before=f"{name}=" if equals else "", path=path))
+    return tuple(found)
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+
+
+def directories_in_arguments(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
+    """The directories among place_options(), each once."""
+    paths = (option.path for option in place_options(argv, cwd))
+    return tuple(
+        dict.fromkeys(os.path.dirname(path) if os.path.isfile(path) else path for path in paths)
+    )
 
 
 def places(

@@ -124,6 +124,20 @@ def find_in_script(text: str) -> Found | None:
     return find(("sh", "-c", text))
 
 
+def with_one_rank(argv: Sequence[str]) -> tuple[str, ...] | None:
+    """The command with one rank on this machine; None where no launcher stands in it openly."""
+    words = tuple(argv[:_MOST_WORDS])
+    place = None if _shell_script(words) is not None else _position(words)
+    if place is None:
+        return None
+    family, begin = place
+    _, rest = _read(words[begin:], family)
+    end = len(words) - len(rest)
+    one = "--nproc-per-node=1" if family == "torchrun" else "--num_processes=1"
+    # Of an option that comes twice both launchers take the last.
+    return (*argv[:end], one, *argv[end:])
+
+
 def starts_ranks(command: Sequence[str]) -> bool:
     """Whether a process with this command line is itself a launcher, and no shell around one."""
     if not command:
