@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from tests.support import (
     program_command,
     run_wtrain,
     start_wtrain,
+    wait_until,
     write_fast_config,
 )
 
@@ -116,3 +121,58 @@ def test_supervisor_that_was_stopped(tmp_path: Path) -> None:
     run = running.result(90).check(0)
     assert_never_killed(run)
     assert last_line(run.stdout).startswith("finished step=300 ")
+
+
+@contextmanager
+def crowd(cpu: int) -> Iterator[None]:
+    """Programs that want this CPU all the time, politer than anything else on the machine."""
+    program = f"import os; os.sched_setaffinity(0, {{{cpu}}}); os.nice(12)\nwhile True: pass"
+    hogs = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(6)]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+        for hog in hogs:
+            hog.wait(10)
+
+
+def a_crowded_cpu() -> int:
+    """The one that tests/programs/starved.py chooses."""
+    if not sys.platform.startswith("linux") or not Path("/proc/self/schedstat").exists():
+        pytest.skip("needs the scheduler's idle class and its counts")
+    return min(os.sched_getaffinity(0))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_training_that_others_starve(tmp_path: Path) -> None:
+    """Next to no CPU time and no step for eight soft budgets: it wants to run, no suspicion."""
+    config = write_fast_config(tmp_path)
+    with crowd(a_crowded_cpu()):
+        command = program_command("starved.py")
+        running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+        wait_until((tmp_path / "starving").exists, 90, "20 steps")
+        subprocess.run(["sleep", "25"], check=True, timeout=60)
+        run = running.snapshot()
+        assert_never_killed(run)
+        assert not run.of_type("suspected"), run.describe()
+        newest = json.loads((run.run_dir / "trace.jsonl").read_bytes().splitlines()[-1])
+        assert newest["cpu_wait_s"] > 5, "it was not starved: nothing is tested"
+        for _ in range(2):
+            running.send(signal.SIGTERM)
+        running.result(90)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_hang_in_a_crowd(tmp_path: Path) -> None:
+    """Its neighbours want the CPU, the training does not: a stall as anywhere else."""
+    config = write_fast_config(tmp_path)
+    with crowd(a_crowded_cpu()):
+        command = program_command("starved.py", "--hang")
+        running = start_wtrain(
+            "run", "--config", str(config), "--on-stall", "stop", "--", *command, cwd=tmp_path
+        )
+        running.wait_for("stall_declared", 120)
+        running.result(60)
