@@ -172,6 +172,51 @@ def test_a_rank_that_failed_and_nobody_reacts(fault: str, how: str, tmp_path: Pa
     assert gone["why_not"] == f"it {how} at step 25"
 
 
+AFTER_MANY = """\
+import threading, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+for _ in range(2200):
+    dist.all_reduce(torch.ones(4))
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(30):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    time.sleep(0.1)
+if dist.get_rank() == 1:
+    threading.Event().wait(3600)
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@SLOW
+@pytest.mark.timeout(220)
+def test_a_hang_after_many_collectives(tmp_path: Path) -> None:
+    """torch puts 2,000 of them into words for each look: that is no work of the training's."""
+    script = tmp_path / "after_many.py"
+    script.write_text(AFTER_MANY)
+    config = write_fast_config(tmp_path)
+    job = (sys.executable, *TORCHRUN, str(script))
+    run = run_wtrain(
+        "run",
+        "--config",
+        str(config),
+        "--on-stall",
+        "stop",
+        "--",
+        *job,
+        cwd=tmp_path,
+        timeout_s=200,
+    )
+    names = [event["type"] for event in run.events]
+    declared = names.index("stall_declared")
+    looked = names.index("looked")
+    assert looked < declared, run.describe()
+    assert "suspicion_ended" not in names[looked:declared], run.describe()
+
+
 @SLOW
 @pytest.mark.timeout(300)
 def test_a_rank_that_left_early_and_well(tmp_path: Path) -> None:
