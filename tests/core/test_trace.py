@@ -225,6 +225,17 @@ def test_a_torn_end_is_no_damage() -> None:
     assert reader.problems == ("line 2: the last line is cut off; it is left out",)
 
 
+def test_a_line_that_could_not_be_read_is_named() -> None:
+    """Longer than any sample, or the end of a damaged packed file: the rest is read."""
+    reader = TraceReader()
+    reader.read(line(1.0))
+    assert reader.read(b"", torn=True) is None
+    assert reader.read(line(2.0)) is not None
+    assert reader.problems == (
+        "line 2: longer than any sample, or damaged in its packing; left out",
+    )
+
+
 def test_values_that_are_odd_are_unknown_and_the_rest_is_kept() -> None:
     """A string for a step, a negative count, NaN: each costs itself."""
     odd = line(1.0, ranks={"0": {"step": "7", "beats": 5, "phase": 3}}, io_bytes=-4, cpu_s=None)

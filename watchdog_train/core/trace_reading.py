@@ -96,10 +96,13 @@ class TraceReader:
 
         Args:
             line: without or with its newline.
-            torn: it is the last one and has no newline.
+            torn: it is the last one and has no newline; an empty one was too long to be read, or
+                could not be unpacked.
         """
         self._line += 1
         if not line.strip():
+            if torn:
+                self.report("longer than any sample, or damaged in its packing; left out")
             return None
         found = self._decode(line)
         if found is None:
