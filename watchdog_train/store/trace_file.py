@@ -155,7 +155,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
             yield b"", True  # what comes after cannot be unpacked
 
 
-def _split(file: io.BufferedReader | gzip.GzipFile) -> Iterator[tuple[bytes, bool]]:
+def _split(file: io.BufferedIOBase) -> Iterator[tuple[bytes, bool]]:
     while line := file.readline(LINE_BYTES):
         if line.endswith(b"\n"):
             yield line[:-1], False
