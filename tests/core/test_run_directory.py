@@ -145,7 +145,7 @@ def test_a_place_that_cannot_be_written_is_refused_with_advice(
     def refuse(_path: Path) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(run_directory, "_probe", refuse)
+    monkeypatch.setattr(run_directory, "refuse_full", refuse)
     with pytest.raises(WtrainError) as caught:
         create(runs, "train", NOON)
     assert words in caught.value.message

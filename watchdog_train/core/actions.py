@@ -133,6 +133,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """Steps have become slow, and still are."""
     gpu_hold: GpuHold | None = None
     """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
+    no_room: str | None = None
+    """Before a restart: why the run directory cannot take the files of the next attempt."""
     gpu_trouble: str | None = None
     """Why nothing will be known of the GPUs any more."""
     steps_s: float | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from watchdog_train.core import asking, gpu_memory, kill, ladder
+from watchdog_train.core import asking, gpu_memory, kill, ladder, room
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
 from watchdog_train.core.confer import as_one_job
@@ -46,8 +46,11 @@ def between_attempts(
     if state.next_plan is not None:
         if state.backoff_until is not None and observation.now < state.backoff_until:
             return Wait(until=min(state.backoff_until, observation.now + 0.5))
-        held = gpu_memory.before_launch(observation, state, policy)
-        return held or Launch(plan=state.next_plan)
+        return (
+            gpu_memory.before_launch(observation, state, policy)
+            or room.before_launch(observation, state, policy)
+            or Launch(plan=state.next_plan)
+        )
     return _plan_again(observation, state, policy, remedies)
 
 

@@ -235,6 +235,12 @@ class Recovery(Section, frozen=True, kw_only=True):
             "then the run ends with 75"
         ),
     ] = 300.0
+    room_wait_s: Annotated[
+        float,
+        _non_negative(
+            "before a restart, for room on the disk of the run directory; then the run ends with 75"
+        ),
+    ] = 600.0
     checkpoints: Annotated[
         tuple[str, ...], Meta(description="where checkpoints are, when it is not found by itself")
     ] = ()

@@ -15,7 +15,15 @@ from watchdog_train.report.words import clean, clock_time, rough_duration
 
 Topic = Literal["stalled", "restarted", "gave-up", "finished", "notice", "test"]
 
-NOTICES = ("stopped", "input", "uninterruptible", "no-heartbeat", "not-whole", "no-progress")
+NOTICES = (
+    "stopped",
+    "input",
+    "uninterruptible",
+    "no-heartbeat",
+    "not-whole",
+    "no-progress",
+    "room",
+)
 """Kinds of `noticed` for which somebody may have to act before the morning."""
 LINE_CAP = 400
 

@@ -88,7 +88,7 @@ def create(
         run = RunDirectory(made)
         for folder in (run.attempts, run.stalls, run.requests):
             folder.mkdir(mode=0o700)
-        _probe(run.path)
+        refuse_full(run.path)
     except OSError as error:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
@@ -121,11 +121,18 @@ def _ignore_in_git(runs_dir: Path) -> None:
         file.write("*\n")
 
 
-def _probe(path: Path) -> None:
-    """Fail now rather than at the first event: folders can be made on a full disk, data not."""
+def refuse_full(path: Path) -> None:
+    """Fail now rather than at the next event: folders can be made on a full disk, data not.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
     probe = path / ".probe"
-    probe.write_bytes(bytes(range(256)) * (_PROBE_BYTES // 256))
-    probe.unlink()
+    try:
+        probe.write_bytes(bytes(range(256)) * (_PROBE_BYTES // 256))
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
 
 
 def _point_latest(runs_dir: Path, run_id: str) -> None:

@@ -35,6 +35,7 @@ from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
 from watchdog_train.supervisor.meeting import MeetingPort
+from watchdog_train.supervisor.room import Room
 from watchdog_train.supervisor.sampling import Sampler
 
 QUICK_LOOK_S = 0.01
@@ -57,6 +58,7 @@ class Observer:
         self._track = tracks.new_track(now)
         self._pace = paces.Pace()
         self._slowness = slowdowns.Slowness()
+        self._room = Room(context.directory.path)
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch: LaunchReport | None = None
@@ -145,14 +147,17 @@ class Observer:
             slept=self._slept(),
             slow=self._slowness.open,
             gpu_hold=self._gpu_hold(state, now),
+            no_room=self._no_room(state, now),
             gpu_trouble=self._sampler.gpu_trouble,
             steps_s=paces.steps_s(self._pace, now),
         )
 
     def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
-        attempt = state.attempt
-        waits = state.next_plan is not None and attempt is not None and attempt.tree_gone
-        return self._sampler.gpu_hold(now) if waits else None
+        return self._sampler.gpu_hold(now) if _waits_for_launch(state) else None
+
+    def _no_room(self, state: State, now: float) -> str | None:
+        due = _waits_for_launch(state) and now >= (state.backoff_until or 0.0)
+        return self._room.lacking(now) if due else None
 
     def _other_port(self, state: State) -> int | None:
         attempt = state.attempt
@@ -305,6 +310,11 @@ class Observer:
             if slot.resumed_step is not None
         ]
         return max(steps, default=None)
+
+
+def _waits_for_launch(state: State) -> bool:
+    attempt = state.attempt
+    return state.next_plan is not None and attempt is not None and attempt.tree_gone
 
 
 def _empty(now: float) -> Sample:

@@ -292,10 +292,12 @@ class Performer:
             budget_s=SURVEY_S / 2,
         )
         number = attempt.attempt if attempt is not None else 0
-        folder = context.directory.attempt(number)
-        if not os.access(folder, os.W_OK):
-            folder = context.staging_dir  # without an answer the next attempt began from its start
-        context.tasks.scan_checkpoints(request, folder / "survey-request.json", deadline_s=SURVEY_S)
+        context.tasks.scan_checkpoints(
+            request,
+            context.staging_dir / "survey-request.json",
+            keep=context.directory.attempt(number) / "survey.json",
+            deadline_s=SURVEY_S,
+        )
 
     def note_training(self, observation: a.Observation) -> None:
         """Remember what only the living training tells: its output folders, its world size."""

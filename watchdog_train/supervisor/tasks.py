@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,16 +83,25 @@ class Tasks:
         except OSError as error:
             answer(_no_evidence(request, f"the collector could not be started: {error}", 0.0))
 
-    def scan_checkpoints(self, request: SurveyRequest, path: Path, *, deadline_s: float) -> None:
-        """Start a survey of the checkpoints."""
+    def scan_checkpoints(
+        self, request: SurveyRequest, path: Path, *, keep: Path, deadline_s: float
+    ) -> None:
+        """Start a survey of the checkpoints.
+
+        Request and answer lie beside `path`, in memory: on a full disk there would be no answer,
+        and the next attempt would begin from its start. `keep` gets a copy where there is room.
+        """
         answer = path.with_name("survey.json")
 
         def finish(ended: FinishedChild) -> None:
             problem = _problem(ended) or "the survey left no answer"
             self.survey = _read(answer, Survey) or _no_survey(problem)
+            with suppress(OSError):
+                replace_json(keep, self.survey)
 
         self.discard("survey")
         try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             answer.unlink(missing_ok=True)
             request = msgspec.structs.replace(request, out=str(answer))
             replace_json(path, request)

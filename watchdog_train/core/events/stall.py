@@ -65,6 +65,7 @@ NoticeKind = Literal[
     "peers",
     "gpu",
     "no-progress",
+    "room",
 ]
 
 
