@@ -226,6 +226,8 @@ def test_prefixes_come_off_a_line(raw, rank, clock, text):
         ("{'loss': 0.51, 'epoch': 0.2}", 0.51),
         ("global_step=1,200 lr 1e-4", 1200.0),
         ("Epoch: [3][40/900] Time 0.1", 40.0),
+        ("model.bin:  37%|###7 | 1.85G/4.97G [03:10<05:21, 9.72MB/s]", 1.85e9),
+        ("rebuilding: 0%| | 0.00B / 51.6GB [00:05<?, ?B/s]", 0.0),
         ("loading 3 files", None),
         ("Traceback (most recent call last):", None),
     ],
@@ -240,6 +242,17 @@ def test_a_counter_that_stands_still_does_not_advance():
     """Only a higher number than ever before is progress; a bar's start at 0 is not."""
     bars = ["0/9 [00:00<?, ?it/s]", "1/9 [00:01<00:08]", "1/9 [00:20<02:08]", "2/9 [00:21<01:08]"]
     assert [at for at, _ in advances([read_line(bar) for bar in bars])] == [1, 3]
+
+
+def test_frames_of_the_fault_handler_are_read_without_their_head():
+    """Logs lose the line above and the indentation; a traceback's comma tells its frames apart."""
+    text = (
+        "Timeout (0:02:00)!\n"
+        'File "/v/torch/utils/file_baton.py", line 50 in wait\n'
+        'File "/v/torch/utils/cpp_extension.py", line 2156 in _jit_compile\n'
+    )
+    assert innermost(text) == ["wait", "_jit_compile"]
+    assert not read_text('  File "/a/train.py", line 3, in <module>\n').dumps
 
 
 def test_py_bt_belongs_to_the_native_stack_before_it():

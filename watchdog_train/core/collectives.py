@@ -26,7 +26,7 @@ _OP = re.compile(r"OpType=(?P<value>\w{1,40})")
 _NUMEL = re.compile(r"Numel(?P<side>In|Out)=(?P<value>\d{1,18})")
 _SHAPE = re.compile(r"TensorShape=\[(?P<value>[\d, ]{0,200})\]")
 _STATUS = re.compile(
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12})"
+    r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12})"
     r".{0,80}?last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})"
 )
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s\]]{1,40}))?")
@@ -49,7 +49,11 @@ class Comparison(Value, frozen=True, kw_only=True):
 
 
 def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact]:
-    """Time-outs and states that the watchdogs printed, the first of each rank and group."""
+    """Time-outs and states that the watchdogs printed, the first of each rank.
+
+    A rank that was told of another's time-out prints the state of its default group, which need
+    not be the one that hangs: numbers are compared only where the groups are the same.
+    """
     found: dict[int, CollectiveFact] = {}
     for line, own in lines:
         text = line.text
@@ -60,7 +64,11 @@ def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact
         timeout, status = _TIMEOUT.search(text), _STATUS.search(text)
         if rank is None or (timeout is None and status is None):
             continue
-        known = found.get(rank, CollectiveFact(rank=rank, group=_group(text)))
+        group = _group(text)
+        known = found.get(rank, CollectiveFact(rank=rank, group=group))
+        if known.group and group and known.group != group:
+            continue
+        known = msgspec.structs.replace(known, group=known.group or group)
         if timeout is not None and known.op is None and known.seq is None:
             known = _with_timeout(known, timeout["fields"])
         if status is not None and known.last_enqueued is None:
@@ -70,7 +78,19 @@ def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact
                 last_completed=int(status["completed"]),
             )
         found[rank] = known
-    return [msgspec.structs.replace(fact, group="") for fact in found.values()]
+    return _of_one_group(list(found.values()))
+
+
+def _of_one_group(facts: list[CollectiveFact]) -> list[CollectiveFact]:
+    """With the groups that all ranks named; else as one group, without who only told of others."""
+    if all(fact.group for fact in facts):
+        return facts
+    hanging = {fact.group for fact in facts if fact.timed_out}
+    return [
+        msgspec.structs.replace(fact, group="")
+        for fact in facts
+        if not hanging or fact.timed_out or fact.group in hanging
+    ]
 
 
 def _with_timeout(fact: CollectiveFact, fields: str) -> CollectiveFact:

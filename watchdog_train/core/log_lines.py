@@ -129,6 +129,8 @@ def rank_of(line: LogLine) -> int | None:
 _PROGRESS = re.compile(
     r"""(?:
         (?P<bar>\d{1,12})/(?P<total>\d{1,12})\s\[\d[\d:]*<        # tqdm
+      | (?P<part>\d{1,6}(?:\.\d{1,3})?[kMGT]?)i?B?\s?/\s?(?P<whole>\d{1,6}(?:\.\d{1,3})?[kMGT])i?B?
+        \s\[\d[\d:]*<                                            # tqdm of bytes
       | '(?:loss|epoch|train_loss)':\s*['"]?(?P<trainer>[\d.]{1,24})   # transformers
       | \b(?:global[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
         \s*[:=#|]?\s*\[?\s*(?P<step>\d[\d,]{0,14})
@@ -149,16 +151,23 @@ def progress_of(text: str) -> tuple[str, float] | None:
     if match is None or _OF_THE_SCHEDULER.match(text):
         return None
     kind = match.lastgroup or "step"
-    if kind == "total":
-        kind = "bar"
+    if kind in ("total", "whole"):
+        name = text[: match.start()].partition("%")[0][:24].strip(" 0123456789")
+        part = match["bar"] if kind == "total" else match["part"]
+        return f"bar:{match[kind]}:{name}", _amount(part)
     try:
-        value = float(match[kind].replace(",", "").rstrip("."))
+        return kind, float(match[kind].replace(",", "").rstrip("."))
     except ValueError:
         return None
-    if kind == "bar":
-        name = text[: match.start()].partition("%")[0][:24].strip(" 0123456789")
-        kind = f"bar:{match['total']}:{name}"
-    return kind, value
+
+
+_UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def _amount(text: str) -> float:
+    """`1.85G` as a number; whether a unit is 1000 or 1024 does not matter to what grows."""
+    unit = _UNITS.get(text[-1], 1.0)
+    return float(text.rstrip("kMGTK")) * unit
 
 
 def advances(lines: Sequence[LogLine]) -> list[tuple[int, float]]:

@@ -17,7 +17,7 @@ from watchdog_train.evidence import proc, redact
 from watchdog_train.evidence.milestones import read_milestones
 from watchdog_train.evidence.open_files import open_files
 from watchdog_train.evidence.sockets import Connections
-from watchdog_train.evidence.text.formats import kernel_frames
+from watchdog_train.evidence.text.tracebacks import kernel_frames
 
 _ARGUMENTS_CAP, _ARGUMENT_CAP = 100, 300
 ORDER = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}

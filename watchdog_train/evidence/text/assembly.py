@@ -40,6 +40,8 @@ class Assembly:
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], _Found] = {}
         self._rows: list[tables.Row] = []
+        self._named: dict[int, Who] = {}
+        """Who a pid is by the name of a file that holds no stacks."""
 
     def add_reading(self, reading: Reading, who: Who) -> None:
         """A text's dumps, its process list and its kernel stack."""
@@ -48,6 +50,8 @@ class Assembly:
         rows = tables.read_processes(reading.log)
         own = [row for row in rows if row.pid is None or row.pid == who.pid]
         self._rows += [row for row in rows if row.pid is not None]
+        if who.pid is not None and who.role is not None:
+            self._named[who.pid] = who
         if who.role is None or (not own and not reading.kernel):
             return
         key = self._key(who, who.role)
@@ -148,7 +152,8 @@ class Assembly:
             if row.state not in ("Z", "D") and not _matters(command):
                 continue
             role: Role = "launcher" if roles.is_launcher(command) else "other"
-            found.append(_Found(who=Who(role=role, pid=pid), role=role, command=command))
+            who = self._named.get(pid, Who(role=role, pid=pid))
+            found.append(_Found(who=who, role=who.role or role, command=command))
         return found
 
 

@@ -111,6 +111,14 @@ def bare_backtrace(line: str) -> Head | None:
     return Head(tool="gdb", main=True) if _BARE_GDB.match(line) else None
 
 
+_FAULT_FRAME = re.compile(r"\s*File \"[^\"\n]{1,1000}\", line \d{1,7} in [\w<>.]{1,200}\s*\Z")
+
+
+def bare_fault_frame(line: str) -> bool:
+    """Whether it is a frame of the fault handler (no comma before `in`), wherever it stands."""
+    return 'File "' in line and _FAULT_FRAME.match(line) is not None
+
+
 def thread_head(line: str) -> Head | None:
     """The beginning of a thread's stack, in any of the formats."""
     if "hread" not in line and "Traceback (most recent call first)" not in line:
@@ -220,7 +228,7 @@ def _plain(line: str) -> Frame | None:
     match = _FRAME_PLAIN.match(line)
     if match is None or match["name"].endswith(":") or not (match["indent"] or match["line"]):
         return None
-    return _frame(match["name"], match["file"], match["line"])
+    return a_frame(match["name"], match["file"], match["line"])
 
 
 def _in_file(line: str) -> Frame | None:
@@ -228,13 +236,13 @@ def _in_file(line: str) -> Frame | None:
     if match is None:
         return None
     name = (match["name"] or "<module>").strip().removesuffix(" (native)")
-    return _frame(name or "?", match["file"] or "?", match["line"])
+    return a_frame(name or "?", match["file"] or "?", match["line"])
 
 
 def _gdb(line: str) -> Frame | None:
     python = _FRAME_GDB_PYTHON.search(line[:4000])
     if python:
-        return _frame(python["name"], python["file"], python["line"])
+        return a_frame(python["name"], python["file"], python["line"])
     if 'File "' in line[:40]:
         return _in_file(line)
     match = _FRAME_GDB.match(line)
@@ -244,7 +252,7 @@ def _gdb(line: str) -> Frame | None:
     place = _GDB_PLACE.search(rest, max(0, len(rest) - 600))
     if place:
         rest, file, number = rest[: place.start()], place["file"] or place["library"], place["line"]
-    return _frame(_before_arguments(rest), file, number, native=True)
+    return a_frame(_before_arguments(rest), file, number, native=True)
 
 
 def _before_arguments(text: str) -> str:
@@ -268,10 +276,11 @@ def _native(match: re.Match[str] | None) -> Frame | None:
     groups = match.groupdict()
     file, line = groups.get("file"), groups.get("line")
     python = file is not None and _PYTHON_FILE.search(file) is not None
-    return _frame(groups["name"], file or groups["library"], line, native=not python)
+    return a_frame(groups["name"], file or groups["library"], line, native=not python)
 
 
-def _frame(name: str, file: str, line: str | None, *, native: bool | None = None) -> Frame:
+def a_frame(name: str, file: str, line: str | None, *, native: bool | None = None) -> Frame:
+    """A frame of those parts; arguments of native functions come off."""
     file = file.strip()
     if native is None:
         native = is_native_file(file)
@@ -297,68 +306,3 @@ def _number(text: str | None) -> int | None:
 
 def _name(text: str | None) -> str | None:
     return printable(text) if text else None
-
-
-_IPYTHON = re.compile(
-    r"\s*(?P<type>[A-Za-z_][\w.]{1,80})\s+Traceback \(most recent call last\)\s*\Z"
-)
-_IPYTHON_FRAME = re.compile(
-    r"\s*(?:File |Cell |Input )(?P<file>.{1,1000}?):(?P<line>\d{1,7}),? in (?P<name>[\w.<>]{1,200})"
-)
-_TRACEBACK = re.compile(r"\s*(?:Original )?Traceback \(most recent call last\):?\s*\Z")
-_THREAD_OF_TRACEBACK = re.compile(
-    r"Exception in thread (?P<thread>[^:\n]{1,100}):|Process (?P<process>[\w:-]{1,60}):\s*\Z|"
-    r"Exception ignored in: (?P<ignored>.{1,300})"
-)
-_RAISED = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::\s?(?P<message>.*))?\s*\Z"
-)
-
-
-def starts_traceback(line: str) -> bool:
-    """Whether a Python traceback, innermost frame last, follows."""
-    return "Traceback" in line and _TRACEBACK.match(line) is not None
-
-
-def notebook_traceback(line: str) -> str | None:
-    """The exception whose traceback a notebook begins to show."""
-    match = _IPYTHON.match(line) if "Traceback" in line else None
-    return match["type"] if match else None
-
-
-def notebook_frame(line: str) -> Frame | None:
-    """`File ~/x.py:12, in C.f(self)` of a notebook's traceback."""
-    match = _IPYTHON_FRAME.match(line) if ", in " in line else None
-    return _frame(match["name"], match["file"], match["line"]) if match else None
-
-
-def traceback_owner(line: str) -> re.Match[str] | None:
-    """Which thread or process the next traceback is of; groups thread, process, ignored."""
-    return _THREAD_OF_TRACEBACK.match(line)
-
-
-def raised(line: str) -> tuple[str, str] | None:
-    """Type and message of the exception that ends a traceback."""
-    match = _RAISED.match(line)
-    return (match["type"], match["message"] or "") if match else None
-
-
-_KERNEL_FRAME = re.compile(
-    r"\s*(?:\[<[0-9a-fA-F]{1,16}>\]\s+|\?\s+)?(?P<name>[A-Za-z_][\w.]{2,100})\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
-    r"(?: \[(?P<module>\w{1,40})\])?\s*\Z"
-)
-
-
-def kernel_frames(text: str) -> tuple[str, ...]:
-    """All frames of /proc/PID/stack, innermost first."""
-    return tuple(frame for line in text.splitlines()[:64] if (frame := kernel_frame(line)))
-
-
-def kernel_frame(line: str) -> str | None:
-    """`nfs_wait_bit_killable [nfs]`, of /proc/PID/stack or of the kernel log."""
-    if "+0x" not in line:
-        return None
-    match = _KERNEL_FRAME.match(line)
-    if match is None:
-        return None
-    return f"{match['name']} [{match['module']}]" if match["module"] else match["name"]

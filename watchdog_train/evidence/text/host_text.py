@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from watchdog_train.core.facts import HostFacts
 
@@ -23,8 +23,8 @@ _VARIABLE = re.compile(
     r"[\"']?(?P<value>[^\s\"']{1,200})"
 )
 _VMSTAT = re.compile(r"\s*r\s+b\s+swpd\s+free\s.{0,40}\ssi\s+so\s")
-_VMSTAT_ROWS = 3
-"""So many at least; the first one is the mean since boot."""
+_VMSTAT_ROWS = 2
+"""So many at least; the first one is the mean since boot, and counts only when there are two."""
 _UNITS = {"": 1.0, "K": 1.0, "M": 2**10, "G": 2**20, "T": 2**30}
 
 
@@ -59,9 +59,15 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
         shm_used_share=shm,
         swap_used_share=_used(values.get("SwapTotal"), values.get("SwapFree")),
         memory_available_share=_share(values.get("MemAvailable"), values.get("MemTotal")),
-        swap_bytes_s=min(swapped[1:]) if len(swapped) >= _VMSTAT_ROWS else None,
+        swap_bytes_s=_least(swapped),
         load_per_core=load / cores if load is not None and cores else None,
     )
+
+
+def _least(swapped: Sequence[float]) -> float | None:
+    if len(swapped) < _VMSTAT_ROWS:
+        return None
+    return min(swapped[1:] if len(swapped) > _VMSTAT_ROWS else swapped)
 
 
 def _from_free(match: re.Match[str], values: dict[str, float]) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from watchdog_train.core.log_lines import read_line
 from watchdog_train.core.model import Value
 from watchdog_train.core.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack
-from watchdog_train.evidence.text import formats
+from watchdog_train.evidence.text import formats, tracebacks
 from watchdog_train.evidence.text.formats import Head, ProcessHead, Tool
+from watchdog_train.evidence.text.mains import with_main
 
 LINES_CAP = 200_000
 _LINE_CAP = 4000
@@ -84,7 +85,7 @@ def read_text(text: str) -> Reading:
         if stream is None:
             stream = streams[key] = _Stream(found.rank)
         taken = stream.feed(body, len(log))
-        frame = None if taken else formats.kernel_frame(body)
+        frame = None if taken else tracebacks.kernel_frame(body)
         if frame is not None and len(kernel) < FRAMES_CAP:
             kernel.append(frame)
         log += stream.returned()
@@ -140,8 +141,8 @@ class _Stream:
             self._in_traceback(line, log_position)
             if self._traceback is not None:
                 return False
-        notebook = formats.notebook_traceback(line)
-        if notebook is not None or formats.starts_traceback(line):
+        notebook = tracebacks.notebook_traceback(line)
+        if notebook is not None or tracebacks.starts_traceback(line):
             self._end_dump()
             self._traceback, self._notebook = [], notebook
             return False
@@ -154,6 +155,9 @@ class _Stream:
         bare = formats.bare_backtrace(line) if "#0" in line[:12] else None
         if bare is not None:
             self._start_thread(bare)
+            return self._in_thread(line)
+        if formats.bare_fault_frame(line):
+            self._start_thread(Head(tool="fault handler"))
             return self._in_thread(line)
         return self._between(line)
 
@@ -187,7 +191,7 @@ class _Stream:
         self._drop_pending()
         if self._threads and line.strip():
             self._end_dump()
-        owner = formats.traceback_owner(line)
+        owner = tracebacks.traceback_owner(line)
         if owner:
             self._owner = owner["thread"] or owner["process"] or "ignored"
         return False
@@ -289,7 +293,7 @@ class _Stream:
             return
         frame = formats.frame(line, "traceback") if 'File "' in line else None
         if frame is None and self._notebook is not None:
-            frame = formats.notebook_frame(line)
+            frame = tracebacks.notebook_frame(line)
         if frame is not None:
             frames.append(frame)
             return
@@ -297,7 +301,7 @@ class _Stream:
             return  # source lines of a notebook are not indented
         if not line.strip() or line[0] in " \t" or _SKIPPED.match(line):
             return
-        found = formats.raised(line)
+        found = tracebacks.raised(line)
         self._end_traceback(*(found or ("", line)), log_position)
 
     def _end_traceback(self, kind: str, message: str, log_position: int) -> None:
@@ -316,37 +320,3 @@ class _Stream:
                 )
             )
         self._owner = None
-
-
-def with_main(
-    threads: Iterable[tuple[Head, tuple[Frame, ...]]], pid: int | None
-) -> tuple[ThreadStack, ...]:
-    """The threads with the main one marked, by its name, its id, or what is at its bottom."""
-    listed = list(threads)
-    main = _main_position(listed, pid)
-    return tuple(
-        ThreadStack(
-            frames=frames,
-            name=head.name,
-            os_id=head.os_id,
-            main=at == main,
-            active=head.active,
-            owns_gil=head.owns_gil,
-        )
-        for at, (head, frames) in enumerate(listed)
-    )
-
-
-def _main_position(threads: list[tuple[Head, tuple[Frame, ...]]], pid: int | None) -> int | None:
-    for at, (head, _) in enumerate(threads):
-        if head.main or (head.name or "").strip("\"'") == "MainThread":
-            return at
-    for at, (head, _) in enumerate(threads):
-        if pid is not None and head.os_id == pid:
-            return at
-    for at, (_, frames) in enumerate(threads):
-        if frames and frames[-1].name in ("<module>", "_start", "__libc_start_main", "main"):
-            return at
-    if threads and threads[0][0].tool == "fault handler":
-        return len(threads) - 1  # it prints the oldest thread last
-    return 0 if len(threads) == 1 else None

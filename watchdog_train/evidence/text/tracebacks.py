@@ -1,0 +1,72 @@
+"""One line of a Python traceback, of a notebook's, or of a kernel stack. Pure, linear, total."""
+
+from __future__ import annotations
+
+import re
+
+from watchdog_train.core.stacks import Frame
+from watchdog_train.evidence.text.formats import a_frame
+
+_IPYTHON = re.compile(
+    r"\s*(?P<type>[A-Za-z_][\w.]{1,80})\s+Traceback \(most recent call last\)\s*\Z"
+)
+_IPYTHON_FRAME = re.compile(
+    r"\s*(?:File |Cell |Input )(?P<file>.{1,1000}?):(?P<line>\d{1,7}),? in (?P<name>[\w.<>]{1,200})"
+)
+_TRACEBACK = re.compile(r"\s*(?:Original )?Traceback \(most recent call last\):?\s*\Z")
+_THREAD_OF_TRACEBACK = re.compile(
+    r"Exception in thread (?P<thread>[^:\n]{1,100}):|Process (?P<process>[\w:-]{1,60}):\s*\Z|"
+    r"Exception ignored in: (?P<ignored>.{1,300})"
+)
+_RAISED = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::\s?(?P<message>.*))?\s*\Z"
+)
+
+
+def starts_traceback(line: str) -> bool:
+    """Whether a Python traceback, innermost frame last, follows."""
+    return "Traceback" in line and _TRACEBACK.match(line) is not None
+
+
+def notebook_traceback(line: str) -> str | None:
+    """The exception whose traceback a notebook begins to show."""
+    match = _IPYTHON.match(line) if "Traceback" in line else None
+    return match["type"] if match else None
+
+
+def notebook_frame(line: str) -> Frame | None:
+    """`File ~/x.py:12, in C.f(self)` of a notebook's traceback."""
+    match = _IPYTHON_FRAME.match(line) if ", in " in line else None
+    return a_frame(match["name"], match["file"], match["line"]) if match else None
+
+
+def traceback_owner(line: str) -> re.Match[str] | None:
+    """Which thread or process the next traceback is of; groups thread, process, ignored."""
+    return _THREAD_OF_TRACEBACK.match(line)
+
+
+def raised(line: str) -> tuple[str, str] | None:
+    """Type and message of the exception that ends a traceback."""
+    match = _RAISED.match(line)
+    return (match["type"], match["message"] or "") if match else None
+
+
+_KERNEL_FRAME = re.compile(
+    r"\s*(?:\[<[0-9a-fA-F]{1,16}>\]\s+|\?\s+)?(?P<name>[A-Za-z_][\w.]{2,100})\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
+    r"(?: \[(?P<module>\w{1,40})\])?\s*\Z"
+)
+
+
+def kernel_frames(text: str) -> tuple[str, ...]:
+    """All frames of /proc/PID/stack, innermost first."""
+    return tuple(frame for line in text.splitlines()[:64] if (frame := kernel_frame(line)))
+
+
+def kernel_frame(line: str) -> str | None:
+    """`nfs_wait_bit_killable [nfs]`, of /proc/PID/stack or of the kernel log."""
+    if "+0x" not in line:
+        return None
+    match = _KERNEL_FRAME.match(line)
+    if match is None:
+        return None
+    return f"{match['name']} [{match['module']}]" if match["module"] else match["name"]
