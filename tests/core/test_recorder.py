@@ -17,6 +17,7 @@ from watchdog_train.core.pickle_data import DamagedPickleError, UnreadablePickle
 from watchdog_train.core.recorder import (
     advanced,
     as_json,
+    joined,
     looks_like_recorder,
     read_recorder,
     still_in,
@@ -113,6 +114,44 @@ def test_ranks_that_exchange_while_they_are_looked_at():
 
 def fact(rank: int, enqueued: int, completed: int) -> CollectiveFact:
     return CollectiveFact(rank=rank, seq=5, last_enqueued=enqueued, last_completed=completed)
+
+
+def test_the_recorder_that_holds_something_is_taken():
+    """Of an NCCL job the recorder of the CPU answers, too, and is empty."""
+    empty = {
+        "version": "2.10",
+        "pg_status": {"0": {"last_enqueued_collective": "-1"}},
+        "entries": [],
+    }
+    gpu = nccl(0, 2, 3, "nccl:all_reduce")
+    assert joined({"cpu": empty, "nccl": gpu}) is gpu
+    assert joined({"cpu": gpu, "nccl": empty}) is gpu
+    assert joined({"cpu": empty}) is empty
+    assert joined({}) is None
+
+
+def test_groups_of_two_recorders_count_for_themselves():
+    """Gloo and NCCL number the same group apart: who is behind in one is not so in the other."""
+    found = compare(
+        [
+            fact
+            for rank, reached in ((0, 7), (1, 7))
+            for fact in read_recorder(
+                joined(
+                    {
+                        "cpu": nccl(rank, 2 + rank, 3 + rank, "gloo:all_gather"),
+                        "nccl": nccl(rank, reached - 1, reached, "nccl:all_reduce"),
+                    }
+                ),
+                rank,
+            )
+        ]
+    )
+    assert (found.relation, found.culprit) == ("behind", 0)
+    assert [word.rpartition("enqueued ")[2] for word in found.words] == [
+        "3, completed 2",
+        "4, completed 3",
+    ]
 
 
 def test_a_pickle_that_runs_something_is_only_data():

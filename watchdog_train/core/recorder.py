@@ -8,7 +8,7 @@ variant and integers in the pickled one. gloo leaves the state at `scheduled` an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +45,40 @@ def _is_one(data: Any) -> bool:
     if not isinstance(data, dict):
         return False
     return isinstance(data.get("entries"), list) or isinstance(data.get("pg_status"), dict)
+
+
+def joined(dumps: Mapping[str, Any]) -> Any | None:
+    """One dump of those that a rank's recorders gave, by the recorder's name; None of none.
+
+    The one that holds something; of several all groups, each named after its recorder, for they
+    count for themselves even where their numbers are the same.
+    """
+    telling = {name: data for name, data in dumps.items() if _holds_something(data)}
+    if len(telling) < 2:
+        return next(iter(telling.values()), next(iter(dumps.values()), None))
+    first = next(iter(telling.values()))
+    entries: list[Any] = []
+    states: dict[str, Any] = {}
+    for name, data in telling.items():
+        own = data.get("entries")
+        entries += [
+            {**entry, "process_group": [f"{name}:{_group(entry)}"]}
+            for entry in (own if isinstance(own, list) else [])[-_ENTRIES_CAP // len(telling) :]
+            if isinstance(entry, dict)
+        ]
+        states |= {f"{name}:{key}": value for key, value in _statuses(data).items()}
+    return {"rank": first.get("rank"), "version": first.get("version"), "entries": entries,
+            "pg_status": states}  # fmt: skip
+
+
+def _holds_something(data: Any) -> bool:
+    """Whether any collective was recorded."""
+    if not _is_one(data):
+        return False
+    return bool(data.get("entries")) or any(
+        (_integer(state.get("last_enqueued_collective")) or 0) > 0
+        for state in _statuses(data).values()
+    )
 
 
 def read_recorder(data: Any, rank: int | None) -> tuple[CollectiveFact, ...]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from watchdog_train.evidence import other_tools, pyspy
+from watchdog_train.evidence.draft import Draft
 from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.evidence.proc import look
 from watchdog_train.evidence.request import EvidenceRequest
@@ -48,13 +49,17 @@ class Attaching:
         tools: Tools,
         system: ProcessSystem,
         by_pid: dict[int, Target],
+        *,
         until: float,
+        draft: Draft,
     ) -> None:
+        """`draft` is told of what each tool has found: it must not be lost with us."""
         self._request = request
         self._tools = tools
         self._system = system
         self._by_pid = by_pid
         self._until = until
+        self._draft = draft
         self._touched: set[int] = set()
         self._refused: set[int] = set()
 
@@ -150,9 +155,9 @@ class Attaching:
         timeout_s = min(self._request.process_s, _NATIVE_S) if native else self._request.process_s
         return Job(pid=target.pid, argv=argv, timeout_s=timeout_s)
 
-    def _run(self, jobs: Sequence[Job]) -> list[Finished]:
+    def _run(self, jobs: Sequence[Job]) -> Iterator[Finished]:
         self._touched.update(job.pid for job in jobs)
-        return run_all(
+        for finished in run_all(
             jobs,
             parallel=min(8, 2 * (os.cpu_count() or 2) + 2),
             until=self._until,
@@ -160,7 +165,10 @@ class Attaching:
             directory=self._request.staging_dir,
             after=self._undo_stop,
             still_safe=self._may_attach,
-        )
+            meanwhile=self._draft.keep,
+        ):
+            yield finished
+            self._draft.changed()
 
     def _may_attach(self, pid: int) -> str | None:
         """Asked right before a tool starts; why not, when the process went into the kernel."""

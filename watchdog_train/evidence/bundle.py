@@ -19,7 +19,7 @@ from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts, LogTex
 from watchdog_train.core.model import Diagnosis, EvidenceResult
 from watchdog_train.core.recorder import as_json
 from watchdog_train.core.stacks import ThreadStack
-from watchdog_train.evidence.request import RESULT_FILE
+from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
 from watchdog_train.whole_files import replace_whole
 
@@ -80,17 +80,11 @@ def stack_name(process: ProcessEvidence) -> str:
 
 def write_staged(staging: Path, bundle: Bundle) -> None:
     """All files of the bundle, the summary last."""
-    folder = staging / STACKS_FOLDER
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for process in bundle.evidence.processes:
-        name = stack_name(process)
-        if process.threads:
-            replace_whole(folder / f"{name}.json", _json(process.threads))
-        replace_whole(folder / f"{name}.txt", stacks_text(process).encode("utf-8", "replace"))
-    replace_whole(staging / PROCESSES_FILE, _json(bundle.records))
+        write_stacks(staging, process)
     replace_whole(staging / HOST_FILE, _json(bundle.host))
     replace_whole(staging / LOG_FILE, _log_text(bundle.evidence.logs).encode("utf-8", "replace"))
-    replace_whole(staging / VERDICT_FILE, _json(bundle.verdict))
+    write_verdict(staging, bundle.verdict, bundle.records)
     if bundle.diagnosis is not None:
         replace_whole(staging / DIAGNOSIS_FILE, _json(bundle.diagnosis))
     # Not at the top: a collector reads its stacks before anything that can wait.
@@ -98,6 +92,24 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
 
     text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
     replace_whole(staging / SUMMARY_FILE, text.encode("utf-8", "replace"))
+
+
+def write_stacks(staging: Path, process: ProcessEvidence) -> None:
+    """The stacks of one process, for programs and for people."""
+    folder = staging / STACKS_FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    name = stack_name(process)
+    if process.threads:
+        replace_whole(folder / f"{name}.json", _json(process.threads))
+    replace_whole(folder / f"{name}.txt", stacks_text(process).encode("utf-8", "replace"))
+
+
+def write_verdict(
+    staging: Path, verdict: BundleVerdict, records: tuple[ProcessRecord, ...]
+) -> None:
+    """What was decided, and everything about the processes but their stacks."""
+    replace_whole(staging / PROCESSES_FILE, _json(records))
+    replace_whole(staging / VERDICT_FILE, _json(verdict))
 
 
 def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
@@ -113,7 +125,7 @@ def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
     try:
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in sorted(staging.rglob("*"), key=lambda item: item.name == SUMMARY_FILE):
-            if path.is_file() and not path.name.startswith("."):
+            if path.is_file() and not path.name.startswith(".") and path.name != PARTIAL_FILE:
                 target = out / path.relative_to(staging)
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 replace_whole(target, path.read_bytes())

@@ -8,6 +8,7 @@ undo a stop that our own tool left behind.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from watchdog_train.evidence import (
     pyspy,
 )
 from watchdog_train.evidence.attaching import Attaching, Tools
+from watchdog_train.evidence.draft import CUT_SHORT, Draft
 from watchdog_train.evidence.gpu import GpuLook
 from watchdog_train.evidence.open_files import is_fed_by
 from watchdog_train.evidence.recorders import Recorders
@@ -71,8 +73,24 @@ def collect(
     """
     tools = Tools(pyspy=find_pyspy(), pystack=find_pystack(), sample=other_tools.find_sample())
     collection = _Collection(request, tools, system or current_system())
-    collection.run()
+    try:
+        collection.run()
+        if signal.getsignal(signal.SIGTERM) is _cut_short:  # what follows is the end anyway
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except CutShortError:
+        collection.cut_short = True
+        collection.problems.append(CUT_SHORT)
     return collection.close()
+
+
+class CutShortError(Exception):
+    """SIGTERM: whoever asked for the evidence wants what there is, now."""
+
+
+def _cut_short(_number: int, _frame: object) -> None:
+    """Handler of SIGTERM, once: then only writing is left."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise CutShortError
 
 
 class _Collection:
@@ -97,6 +115,7 @@ class _Collection:
         ]
         self.by_pid = {target.pid: target for target in self.targets if target.end is None}
         self.problems: list[str] = []
+        self.cut_short = False
         self.swap_before = swap_bytes()
         self.gpus = GpuLook() if request.mode == "full" else None
         # Tools that hang must leave time for the ways that need no tool.
@@ -108,7 +127,10 @@ class _Collection:
             request.attempt_dir,
             {pid: rank for pid, rank in ranks.items() if rank is not None},
         )
-        self.attaching = Attaching(request, tools, system, self.by_pid, tools_until)
+        self.draft = Draft(request, self.targets, self.started)
+        self.attaching = Attaching(
+            request, tools, system, self.by_pid, until=tools_until, draft=self.draft
+        )
 
     def run(self) -> None:
         """Everything that touches processes."""
@@ -116,6 +138,7 @@ class _Collection:
         connections = Connections()
         for target in self.targets:
             target.read_facts(self.request.slot_dir, connections)
+        self.draft.keep_now()
         if self.request.mode == "look":
             self.attaching.dump(self._eligible(), nonblocking=True)
         pause = self.started + _APART_S - time.monotonic()
@@ -130,6 +153,7 @@ class _Collection:
             self.attaching.dump(self._eligible(), nonblocking=False)
         self.attaching.dump_otherwise([t for t in self._without_stacks() if t.last is not None])
         self.ask_from_inside()
+        self.draft.keep_now()
         self.attaching.dump_twice(self.targets)
         self.attaching.dump_native(self.targets)
 
@@ -202,7 +226,7 @@ class _Collection:
     def close(self) -> EvidenceResult:
         """Diagnosis, files, result."""
         request = self.request
-        recorded, collectives = self.recorders.last_look()
+        recorded, collectives = ((), ()) if self.cut_short else self.recorders.last_look()
         for pid in self.recorders.silent:
             self.by_pid[pid].note("torch's worker server did not answer")
         sources = SourceReader()
@@ -228,6 +252,8 @@ class _Collection:
         )
         diagnosis, patience = diagnose(evidence, self._rules())
         self.attaching.undo_all()
+        if self.draft.problem is not None:
+            self.problems.append(self.draft.problem)
         result = EvidenceResult(
             stall_id=request.stall_id,
             dir=request.out_dir,
@@ -297,6 +323,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(arguments) != 1:
         print("usage: python -m watchdog_train.evidence.collect REQUEST.json", file=sys.stderr)
         return 78
+    signal.signal(signal.SIGTERM, _cut_short)
     collect(read_request(Path(arguments[0])))
     return 0
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 import msgspec
@@ -63,46 +63,52 @@ def run_all(
     directory: str,
     after: Callable[[int], None],
     still_safe: Callable[[int], str | None],
-) -> list[Finished]:
+    meanwhile: Callable[[], None],
+) -> Iterator[Finished]:
     """Runs the jobs in order, `parallel` at a time, and none beyond `until` (monotonic).
 
-    `after(pid)` is called when a tool has left a process, however it ended. `still_safe(pid)` is
-    asked right before a tool starts, and gives the reason why it must not.
+    Each is told when it has ended. `after(pid)` is called when a tool has left a process, however
+    it ended. `still_safe(pid)` is asked right before a tool starts, and gives the reason why it
+    must not. `meanwhile` is called while tools run. Whoever stops listening ends those that do.
     """
     waiting = deque(jobs)
     running: list[_Running] = []
-    finished: list[Finished] = []
-    while waiting or running:
-        while waiting and len(running) < parallel and time.monotonic() < until:
-            job = waiting.popleft()
-            why_not = still_safe(job.pid)
-            started = _unfinished(job, why_not) if why_not else _start(job, directory)
-            if isinstance(started, Finished):
-                finished.append(started)
-            else:
-                running.append(started)
-        now = time.monotonic()
-        if now >= until:
-            late = "not reached within the time for the whole collection"
-            finished += [_unfinished(job, late) for job in waiting]
-            waiting.clear()
-        still = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < parallel and time.monotonic() < until:
+                job = waiting.popleft()
+                why_not = still_safe(job.pid)
+                started = _unfinished(job, why_not) if why_not else _start(job, directory)
+                if isinstance(started, Finished):
+                    yield started
+                else:
+                    running.append(started)
+            now = time.monotonic()
+            if now >= until:
+                late = "not reached within the time for the whole collection"
+                while waiting:
+                    yield _unfinished(waiting.popleft(), late)
+            for item in tuple(running):
+                code = item.process.poll()
+                if code is None and now < min(item.started + item.job.timeout_s, until):
+                    continue
+                running.remove(item)
+                finished = _finish(item, code, output_cap_bytes)
+                after(item.job.pid)
+                yield finished
+            if running:
+                meanwhile()
+                time.sleep(_POLL_S)
+    finally:
         for item in running:
-            code = item.process.poll()
-            if code is None and now < min(item.started + item.job.timeout_s, until):
-                still.append(item)
-                continue
-            finished.append(_finish(item, code, output_cap_bytes))
+            _finish(item, None, 0)
             after(item.job.pid)
-        running = still
-        if running:
-            time.sleep(_POLL_S)
-    return finished
 
 
 def _start(job: Job, directory: str) -> _Running | Finished:
     with contextlib.ExitStack() as stack:
         try:
+            # In our own process group: whoever ends the group ends the tool with us.
             out = stack.enter_context(tempfile.TemporaryFile(dir=directory))
             err = stack.enter_context(tempfile.TemporaryFile(dir=directory))
             process = subprocess.Popen(
@@ -110,7 +116,6 @@ def _start(job: Job, directory: str) -> _Running | Finished:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                start_new_session=True,
                 env={**os.environ, "RUST_BACKTRACE": "0"},
             )
         except OSError as error:

@@ -20,7 +20,13 @@ import msgspec
 from watchdog_train.client import layout
 from watchdog_train.core.facts import CollectiveFact
 from watchdog_train.core.pickle_data import DamagedPickleError, UnreadablePickleError, read
-from watchdog_train.core.recorder import advanced, looks_like_recorder, read_recorder, still_in
+from watchdog_train.core.recorder import (
+    advanced,
+    joined,
+    looks_like_recorder,
+    read_recorder,
+    still_in,
+)
 from watchdog_train.evidence.files import read_regular
 
 ANSWER_S = 2.0
@@ -29,7 +35,9 @@ _FILE_CAP_BYTES = 16 << 20
 _FILE_AGE_S = 900.0
 """A dump of an earlier start of the ranks inside the same attempt says nothing of this one."""
 _OPCODES_CAP = 3_000_000
-_HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
+_HANDLERS = {"cpu": "fr_trace_json", "nccl": "dump_nccl_trace_json"}
+"""torch records collectives of the CPU and of NCCL apart, and each recorder has its own handler: of
+an NCCL job the first is there and empty, a build without CUDA has no second one."""
 _STATUS_ONLY = "?includecollectives=false"
 _FILE = re.compile(rf"{layout.RECORDER_PREFIX}(?P<rank>\d{{1,6}})\Z")
 
@@ -96,17 +104,22 @@ def _facts(dumps: Iterable[Recorded]) -> tuple[CollectiveFact, ...]:
 
 
 def fetch(path: str, query: str = "") -> Any | None:
-    """The dump that the worker server on this socket gives; None when it gives none in time."""
+    """What the recorders of the worker server on this socket hold; None when none answers in time.
+
+    Returns:
+        One dump; see `core.recorder.joined` for what is in it when both recorders hold something.
+    """
     until = time.monotonic() + ANSWER_S
-    for handler in _HANDLERS:
+    found: dict[str, Any] = {}
+    for name, handler in _HANDLERS.items():
         body = _post(path, f"/handler/{handler}{query}", until)
         try:
             data = msgspec.json.decode(body) if body is not None else None
         except (msgspec.DecodeError, RecursionError, UnicodeError):
             continue
         if looks_like_recorder(data):
-            return data
-    return None
+            found[name] = data
+    return joined(found)
 
 
 def _post(path: str, target: str, until: float) -> bytes | None:

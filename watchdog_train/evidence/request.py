@@ -11,6 +11,8 @@ from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Mem
 from watchdog_train.whole_files import read_json, replace_json
 
 RESULT_FILE = "result.json"
+PARTIAL_FILE = "partial.json"
+"""In the staging folder: what a collector has so far, and all that is left of a killed one."""
 RESULT_CAP_BYTES = 16 * 1024 * 1024
 
 
@@ -72,9 +74,24 @@ def read_request(path: Path) -> EvidenceRequest:
 
 def read_result(request: EvidenceRequest) -> EvidenceResult | None:
     """The answer, from the bundle or, when that could not be written, from the staging folder."""
-    for folder in (request.out_dir, request.staging_dir):
-        path = Path(folder) / RESULT_FILE
-        result = read_json(path, EvidenceResult, cap_bytes=RESULT_CAP_BYTES)
-        if result is not None:
-            return result
-    return None
+    found = (_read_result(folder) for folder in (request.out_dir, request.staging_dir))
+    return next((result for result in found if result is not None), None)
+
+
+def read_partial(request: EvidenceRequest) -> EvidenceResult | None:
+    """What a collector had when it was killed; the draft of a bundle lies beside it."""
+    return _read_result(request.staging_dir, PARTIAL_FILE)
+
+
+def forget_answers(request: EvidenceRequest) -> None:
+    """Removes what an earlier collection with the same staging folder has left there.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    for name in (RESULT_FILE, PARTIAL_FILE):
+        Path(request.staging_dir, name).unlink(missing_ok=True)
+
+
+def _read_result(folder: str, name: str = RESULT_FILE) -> EvidenceResult | None:
+    return read_json(Path(folder) / name, EvidenceResult, cap_bytes=RESULT_CAP_BYTES)

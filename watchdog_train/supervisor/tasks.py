@@ -21,6 +21,8 @@ from watchdog_train.core.model import EvidenceResult, JointAnswer, KeepAnswer, S
 from watchdog_train.evidence.request import (
     EvidenceRequest,
     JointRequest,
+    forget_answers,
+    read_partial,
     read_result,
     write_request,
 )
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from watchdog_train.checkpoints.survey import SurveyRequest
 
 ANSWER_CAP_BYTES = 16 * 1024 * 1024
+SALVAGE_S = 5.0
+"""For reading stacks that lie on a local disk, and writing them where they belong."""
 EXTRA_S = 10.0
 """For starting Python and closing the bundle, on top of the task's own deadline."""
 _read = partial(read_json, cap_bytes=ANSWER_CAP_BYTES)
@@ -73,15 +77,39 @@ class Tasks:
 
         def finish(ended: FinishedChild) -> None:
             problem = _problem(ended) or "the collector left no answer"
-            answer(read_result(request) or _no_evidence(request, problem, ended.seconds))
+            result, draft = read_result(request), read_partial(request)
+            if result is None and draft is not None and request.mode == "full":
+                self._salvage(request, path, problem, answer)
+                return
+            answer(result or draft or _no_evidence(request, problem, ended.seconds))
 
         self.discard(name)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            forget_answers(request)
             write_request(request, path)
             self._start(name, "watchdog_train.evidence.collect", path, request.deadline_s, finish)
         except OSError as error:
             answer(_no_evidence(request, f"the collector could not be started: {error}", 0.0))
+
+    def _salvage(
+        self,
+        request: EvidenceRequest,
+        path: Path,
+        problem: str,
+        answer: Callable[[EvidenceResult], None],
+    ) -> None:
+        """Make a bundle of what a killed collector had; without one its draft is the answer."""
+
+        def finish(ended: FinishedChild) -> None:
+            result = read_result(request) or read_partial(request)
+            answer(result or _no_evidence(request, problem, ended.seconds))
+
+        try:
+            self._start("evidence", "watchdog_train.evidence.salvage", path, SALVAGE_S, finish)
+        except OSError as error:
+            words = f"{problem}; nor could a bundle be made of what it had: {error}"
+            answer(read_partial(request) or _no_evidence(request, words, 0.0))
 
     def scan_checkpoints(
         self, request: SurveyRequest, path: Path, *, keep: Path, deadline_s: float

@@ -7,7 +7,6 @@ print into one stream: each stream is read by a reader of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from watchdog_train.core.log_lines import read_line
 from watchdog_train.core.model import Value

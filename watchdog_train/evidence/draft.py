@@ -1,0 +1,84 @@
+"""What a collection has so far, kept in its staging folder while it goes on.
+
+On a machine without time to spare a collector may be killed at its deadline. Then this is all that
+is left of it: the stacks that came back, and for every other process the reason or "not reached".
+`evidence.salvage` makes a bundle of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from watchdog_train.core.model import EvidenceResult
+from watchdog_train.core.stacks import ThreadStack
+from watchdog_train.evidence import answers, bundle
+from watchdog_train.evidence.request import PARTIAL_FILE, EvidenceRequest
+from watchdog_train.evidence.targets import Target
+from watchdog_train.whole_files import replace_json
+
+_EVERY_S = 0.5
+"""Between two versions, while tools come back one after the other, so that it costs little."""
+CUT_SHORT = "the collector was ended before it was done: this is what it had by then"
+
+
+class Draft:
+    """Written anew as the collection goes on; never in its way."""
+
+    def __init__(self, request: EvidenceRequest, targets: Sequence[Target], started: float) -> None:
+        """`started`: monotonic seconds."""
+        self._request = request
+        self._targets = targets
+        self._started = started
+        self._staging = Path(request.staging_dir)
+        self._written: dict[int, tuple[ThreadStack, ...]] = {}
+        self._next = 0.0
+        self._changed = False
+        self.problem: str | None = None
+        """Why nothing can be kept, if so."""
+
+    def changed(self) -> None:
+        """There is something new, to be kept as soon as the last version is not fresh any more."""
+        self._changed = True
+
+    def keep(self) -> None:
+        """A new version, if it is time for one."""
+        if self._changed and time.monotonic() >= self._next:
+            self.keep_now()
+
+    def keep_now(self) -> None:
+        """A new version."""
+        if self.problem is not None:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            self.problem = f"what is collected cannot be kept on the way: {error.strerror}"
+        self._changed = False
+        self._next = time.monotonic() + _EVERY_S
+
+    def _write(self) -> None:
+        request = self._request
+        result = EvidenceResult(
+            stall_id=request.stall_id,
+            dir=request.staging_dir,
+            processes=tuple(target.row() for target in self._targets),
+            diagnosis=None,
+            patience="unknown",
+            fingerprint=None,
+            seconds=round(time.monotonic() - self._started, 3),
+            problem=CUT_SHORT,
+        )
+        if request.mode == "full":
+            self._write_evidence(result)
+        replace_json(self._staging / PARTIAL_FILE, result)
+
+    def _write_evidence(self, result: EvidenceResult) -> None:
+        facts = [target.evidence() for target in self._targets]
+        for one in facts:
+            if one.threads and self._written.get(one.pid) is not one.threads:
+                bundle.write_stacks(self._staging, one)
+                self._written[one.pid] = one.threads
+        records = tuple(map(answers.record, self._targets, facts))
+        bundle.write_verdict(self._staging, answers.verdict(self._request, result), records)
