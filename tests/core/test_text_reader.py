@@ -177,6 +177,16 @@ def test_an_interrupt_is_no_error():
         ("log.txt", (None, None, None, None)),
         ("rank1-other.pid7.txt", ("other", 1, None, 7)),
         ("compile_worker0.pid7.txt", ("other", None, None, 7)),
+        ("compile_worker.pid7.txt", ("other", None, None, 7)),
+        ("wandb-service.pid7.txt", ("other", None, None, 7)),
+        ("rank2/worker_3.txt", ("worker", 2, 3, None)),
+        ("torchrun/dump.txt", ("launcher", None, None, None)),
+        ("dataloader-worker-died/dump.txt", (None, None, None, None)),
+        ("dataloader-worker-stuck.txt", (None, None, None, None)),
+        ("datasets-map-num-proc.txt", (None, None, None, None)),
+        ("accelerate-hangs-at-nccl.txt", (None, None, None, None)),
+        ("rank0-only-work.log", (None, None, None, None)),
+        ("pyspy-subprocesses.txt", (None, None, None, None)),
     ],
 )
 def test_a_file_name_tells_the_role(name, expected):

@@ -9,19 +9,25 @@ from watchdog_train.core.idle import WORKER_LOOP
 from watchdog_train.core.model import Role, Value
 from watchdog_train.core.stacks import ThreadStack, frame_matches, own_frames
 
-_RANK = re.compile(r"(?<![a-z])(?:global)?rank[_\-. ]?(\d{1,6})(?!\d)")
-_WORKER = re.compile(r"(?<![a-z])(?:data)?(?:loader[_-]?)?worker[_\-. ]?(\d{1,6})?(?![a-z])")
+_RANK = re.compile(r"(?<![a-z])(?:global)?rank[_\-. ]?(\d{1,6})(?!\d|[_-]?only)")
+_ENDS = r"(?=[_\-. ]?\d|\.|[_\- ]?pid|\Z)"
+"""After a word that tells a role: in `datasets-map-hang.txt` and `worker-stuck.log` none does."""
+_WORKER = re.compile(
+    rf"(?<![a-z])(?:data)?(?:loader[_-]?)?worker(?:[_\-. ]?(\d{{1,6}})(?![\da-z])|{_ENDS})"
+)
 _PID = re.compile(r"(?<![a-z])(?:pid|proc(?:ess)?)[_\-. ]?(\d{1,10})(?!\d)")
 _BARE_NUMBER = re.compile(
     r"(?:py-?spy|gdb|stack|dump|bt|faulthandler|trace)s?[_\-.](\d{2,10})(?!\d)"
 )
 _LAUNCHER = re.compile(
-    r"(?<![a-z])(launcher|torchrun|agent|elastic|accelerate|supervisor|controller|raylet|driver|mpirun)"
+    r"(?<![a-z])(?:launcher|torchrun|agent|elastic|accelerate|supervisor|controller|raylet|driver|"
+    rf"mpirun)(?:[_-](?:launch(?:er)?|agent|run))?{_ENDS}"
 )
 _OTHER = re.compile(
-    r"(?<![a-z])(other|helper|child|subprocess|compile[_-]?worker|forkpool|spawnpool|pool|map|"
-    r"resource[_-]?tracker|service|wandb|server|saver|process)"
+    r"(?<![a-z])(?:other|helper|child|subprocess|compile[_-]?worker|forkpool|spawnpool|pool|map|"
+    rf"resource[_-]?tracker|service|wandb|server|saver|process){_ENDS}"
 )
+_LAUNCHER_FOLDERS = ("launcher", "torchrun", "agent")
 _LAUNCHER_COMMAND = re.compile(
     r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate(?:\.commands)?[ .]launch|"
     r"deepspeed(?:\.launcher|\s)|mpirun|srun)\b"
@@ -47,7 +53,8 @@ class Who(Value, frozen=True, kw_only=True):
 def who_by_name(name: str) -> Who:
     """From a file's path relative to what was given: `rank0-worker1.pid13.txt`, `0/stderr.log`.
 
-    The file's own name decides; its folders fill in what it leaves open.
+    The file's own name decides; its folders fill in what it leaves open, where they have numbers:
+    people also name folders after what is wrong, such as `dataloader-worker-died`.
     """
     folder, _, base = name.replace("\\", "/").lower().rpartition("/")
     own, above = _parts(base), _parts(folder)
@@ -55,8 +62,13 @@ def who_by_name(name: str) -> Who:
     if rank is None:
         elastic = _RANK_FOLDER.search(name)
         rank = int(elastic[1]) if elastic else None
+    role = own.role
+    if role is None and folder.rpartition("/")[2] in _LAUNCHER_FOLDERS:
+        role = "launcher"
+    if role is None and (above.rank is not None or above.worker is not None):
+        role = above.role
     return Who(
-        role=own.role or above.role or ("rank" if rank is not None else None),
+        role=role or ("rank" if rank is not None else None),
         rank=rank,
         worker=own.worker,
         pid=own.pid or above.pid,
