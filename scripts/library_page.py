@@ -31,7 +31,9 @@ SEEN = {
     "`load_state`",
     "datasets": "`load_dataset`, `load_from_disk`, `map`, `filter`",
     "huggingface_hub": "metadata requests and downloads, as phase download",
-    "wandb": "`wandb.init` and `wandb.finish`; nothing that runs while training",
+    "filelock": "who makes a `SoftFileLock`, so that one of a dead process can be removed",
+    "wandb": "`wandb.init`, so that one experiment stays one run across attempts, and "
+    "`wandb.finish`; nothing that runs while training",
     "lightning": "Trainer: as for transformers",
     "pytorch_lightning": "the same under its other name",
     "tqdm": "bars that move, as a sign of life",

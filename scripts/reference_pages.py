@@ -19,7 +19,8 @@ from watchdog_train.core.diagnose import ENOUGH
 from watchdog_train.core.ladder import RUNGS
 from watchdog_train.core.rules import PLACEHOLDERS, FamilyRule
 from watchdog_train.remedies.catalogue import CATALOGUE, EVERYWHERE, Remedy
-from watchdog_train.remedies.user_fixes import USER_FIXES
+from watchdog_train.remedies.remedy import FRAMEWORKS
+from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 from watchdog_train.rules import load_rules
 
 Fields = Callable[[ast.ClassDef], list[str]]
@@ -68,12 +69,14 @@ A remedy is one safer setting. A restart applies what the diagnosis names, one r
 - *execution*: how the training runs. Applied by itself. What each may still change in a result is
   said below.
 - *training*: what is trained (batch, evaluation, length). Only with `--allow training` or
-  `--allow ID`. There is none yet that wtrain applies; the last section names what you can do.
+  `--allow ID`.
 - *device*: which device computes. Applied where the diagnosis names the device.
 
 `--with ID` applies one from the first attempt, `--without ID` forbids one. Settings made inside the
-process are reported back: `status` says "in effect" or "NOT in effect". Whatever was changed is in
-the plan of the attempt and in the report, with the line that makes it permanent.
+process, and variables that reached it, are reported back: `status` says "in effect" or "NOT in
+effect". Whatever was changed is in the plan of the attempt and in the report, with the line that
+makes it permanent. A remedy with which training crashes before its first step, or with which steps
+take three times as long and training comes no further, is taken back.
 """
 
 FAMILIES_HEAD = """\
@@ -159,6 +162,7 @@ def remedies_page() -> str:
     lines = [REMEDIES_HEAD.rstrip(), "", "## What wtrain can apply"]
     for remedy in CATALOGUE.values():
         lines += _remedy(remedy)
+    lines += _matrix()
     lines += ["", "## When the cause is not known", ""]
     lines.append("A hang without a diagnosis climbs these rungs, one for each further attempt:")
     lines.append("")
@@ -166,9 +170,30 @@ def remedies_page() -> str:
         f"{number}. {', '.join(f'`{name}`' for name in names)}"
         for number, names in enumerate(RUNGS, start=1)
     ]
+    lines += ["", "## What every attempt has by itself", "", "| id | what is done |", "|---|---|"]
+    lines += [f"| `{name}` | {_cell(text)} |" for name, text in sorted(ALWAYS.items())]
     lines += ["", "## What only you can mend", "", "| id | what to do |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(text)} |" for name, text in sorted(USER_FIXES.items())]
     return "\n".join(lines) + "\n"
+
+
+MATRIX_HEAD = """
+## Where a remedy can be applied
+
+Without a change to the script. *hook*: inside the process; *environment*: by a variable;
+*argument*: by an argument of the command; *suggestion*: only you can, by the line above; -: there
+is nothing to change. "plain" is a loop over torch, "trainer" the Trainer of transformers and what
+derives from it. Every cell that is not a suggestion has a test on a script that is not changed, in
+tests/scenarios/test_remedies.py; where that needs a GPU or a Mac, only that the setting arrives.
+"""
+
+
+def _matrix() -> Iterator[str]:
+    yield from MATRIX_HEAD.rstrip().splitlines()
+    yield from ("", f"| remedy | {' | '.join(FRAMEWORKS)} |", "|---" * (len(FRAMEWORKS) + 1) + "|")
+    for remedy in CATALOGUE.values():
+        row = [remedy.cells[name].replace("none", "-") for name in FRAMEWORKS]
+        yield f"| `{remedy.id}` | {' | '.join(row)} |"
 
 
 def _remedy(remedy: Remedy) -> Iterator[str]:
@@ -184,6 +209,8 @@ def _remedy(remedy: Remedy) -> Iterator[str]:
     if remedy.env:
         sets = " ".join(f"{name}={value}" for name, value in remedy.env.items())
         yield f"- sets: `{sets}`"
+    if remedy.argument is not None:
+        yield f"- adds: `{remedy.argument.option}={remedy.argument.value}`"
     if remedy.precondition:
         yield f"- when: {remedy.precondition}"
     yield f"- changes: {remedy.changes}"

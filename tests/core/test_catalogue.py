@@ -24,7 +24,8 @@ from watchdog_train.remedies.catalogue import (
     remedy_words,
     script_lines,
 )
-from watchdog_train.remedies.user_fixes import USER_FIXES
+from watchdog_train.remedies.remedy import FRAMEWORKS
+from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
 PACKAGE = Path(watchdog_train.__file__).parent
 
@@ -52,12 +53,13 @@ def test_every_remedy_that_a_rule_names_is_known():
     """A rule names what can be applied, or what is explained to the user."""
     names = named_in_rules()
     assert names
-    assert names <= set(CATALOGUE) | set(USER_FIXES)
+    assert names <= set(CATALOGUE) | set(USER_FIXES) | set(ALWAYS)
 
 
 def test_nothing_is_both_applied_and_left_to_the_user():
     """An id has one meaning."""
     assert not set(CATALOGUE) & set(USER_FIXES)
+    assert not (set(CATALOGUE) | set(USER_FIXES)) & set(ALWAYS)
 
 
 def test_rungs_are_execution_remedies_that_may_be_applied_by_themselves():
@@ -131,7 +133,9 @@ def test_remedies_command_lists_all():
     answer = json.loads(CliRunner().invoke(remedies, ["--json"]).stdout)
     assert [item["id"] for item in answer["remedies"]] == list(CATALOGUE)
     assert [item["id"] for item in answer["user_fixes"]] == list(USER_FIXES)
-    for name in (*CATALOGUE, *USER_FIXES):
+    assert [item["id"] for item in answer["always"]] == list(ALWAYS)
+    assert all(set(item["cells"]) == set(FRAMEWORKS) for item in answer["remedies"])
+    for name in (*CATALOGUE, *USER_FIXES, *ALWAYS):
         assert name in text.stdout
     assert "when: none" not in text.stdout
     assert "(none)" not in text.stdout

@@ -622,7 +622,7 @@ def test_the_first_plan_has_what_was_asked_for():
     assert [use.id for use in plan.remedies] == ["omp-1", "wandb-offline"]
     assert plan.env["OMP_NUM_THREADS"] == "1"
     assert plan.env["WANDB_MODE"] == "offline"
-    assert plan.in_process == ({"id": "omp-1"},)
+    assert plan.in_process == ({"id": "omp-1"}, {"id": "wandb-offline"})
     assert "gone" in plan.why
 
 

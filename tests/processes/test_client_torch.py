@@ -334,17 +334,18 @@ def test_without_mps_whoever_asks_for_it_hears_that_there_is_none(training: Trai
     training.settings = [{"id": "cpu-not-mps"}]
     script = """
 import json, types, torch
-from watchdog_train.client import settings
+from watchdog_train.client import training_settings
 def there():
     return True
 backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=there))
-told = settings._cpu_not_mps(types.SimpleNamespace(backends=backends))
-print(json.dumps([torch.backends.mps.is_available(), backends.mps.is_available(), told]))
+training_settings._without_device("cpu-not-mps", types.SimpleNamespace(backends=backends))
+weight = torch.nn.Parameter(torch.zeros(1))
+torch.optim.SGD([weight]).step()
+print(json.dumps([torch.backends.mps.is_available(), backends.mps.is_available()]))
 """
-    here, there, told = training.json(script)
-    assert (here, there, told[0]) == (False, False, True)
-    assert "stays" in told[1]
-    assert training.note()["settings"]["cpu-not-mps"]["took"] is True
+    assert training.json(script) == [False, False]
+    answer = training.note()["settings"]["cpu-not-mps"]
+    assert answer == {"took": True, "why": "parameters are on cpu"}
 
 
 def test_a_request_to_stop_reaches_a_plain_loop(training: Training) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.remedies.remedy import Remedy, cells
 
 _ONLY_A_TRIAL = "a trial is not meant to be kept"
 
@@ -14,6 +14,7 @@ def _setting(name: str, summary: str, **how: object) -> Remedy:
         summary=summary,
         changes=_ONLY_A_TRIAL,
         may_break=_ONLY_A_TRIAL,
+        cells=cells("hook" if "in_process" in how else "environment"),
         **how,  # type: ignore[arg-type]
     )
 

@@ -8,7 +8,8 @@ import click
 import msgspec
 
 from watchdog_train.remedies.catalogue import CATALOGUE, Remedy, available
-from watchdog_train.remedies.user_fixes import USER_FIXES
+from watchdog_train.remedies.remedy import APPLIED, FRAMEWORKS
+from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
 SCHEMA_VERSION = 1
 
@@ -26,11 +27,15 @@ def remedies(*, as_json: bool) -> None:
                 for remedy in CATALOGUE.values()
             ],
             "user_fixes": [{"id": name, "how": how} for name, how in USER_FIXES.items()],
+            "always": [{"id": name, "how": how} for name, how in ALWAYS.items()],
         }
         click.echo(msgspec.json.encode(answer).decode())
         return
     for remedy in CATALOGUE.values():
         click.echo("\n".join(_lines(remedy, present=remedy.id in here)))
+    click.echo("What every attempt has by itself:")
+    for name, how in ALWAYS.items():
+        click.echo(_wrapped(f"{name}: {how}"))
     click.echo("What only you can mend:")
     for name, how in USER_FIXES.items():
         click.echo(_wrapped(f"{name}: {how}"))
@@ -45,6 +50,7 @@ def _lines(remedy: Remedy, *, present: bool) -> list[str]:
     if remedy.env:
         lines.append(_wrapped("sets: " + " ".join(f"{k}={v}" for k, v in remedy.env.items())))
     said = {
+        "for": _reach(remedy),
         "when": remedy.precondition,
         "changes": remedy.changes,
         "may break": remedy.may_break,
@@ -53,6 +59,18 @@ def _lines(remedy: Remedy, *, present: bool) -> list[str]:
     }
     lines += [_wrapped(f"{label}: {text}") for label, text in said.items() if text]
     return lines
+
+
+def _reach(remedy: Remedy) -> str:
+    """`any training (hook)`, or each framework with the way."""
+    ways = {remedy.cells[name] for name in FRAMEWORKS}
+    if len(ways) == 1:
+        (way,) = ways
+        return f"any training ({way})" if way in APPLIED else ""
+    shown = [
+        f"{name} ({remedy.cells[name]})" for name in FRAMEWORKS if remedy.cells[name] != "none"
+    ]
+    return ", ".join(shown)
 
 
 def _wrapped(text: str) -> str:

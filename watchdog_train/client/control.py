@@ -9,7 +9,7 @@ import os
 import sys
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import slot
+from watchdog_train.client import settings, slot
 
 _STEP_BITS = 40
 _STEP_MASK = (1 << _STEP_BITS) - 1
@@ -61,6 +61,15 @@ def dump_due():
 def can_be_asked():
     """Whether all ranks are on this machine, so that they can agree on a step."""
     return _world_size() == 1 or _one_machine()
+
+
+def listens():
+    """A hook of a framework reads the requests from now on, to save and to stop."""
+    if can_be_asked():
+        slot.words[L.W_CAN_BE_ASKED] |= 3
+        settings.report("save-sooner", True, "saves are made when they are asked for")
+    else:
+        settings.report("save-sooner", False, "ranks on several machines cannot be asked to save")
 
 
 def all_ranks_are_here():

@@ -45,13 +45,15 @@ HOOKS = {
     "huggingface_hub._snapshot_download": (
         ("hub", "huggingface_hub", (0, 26), (3, 0), ("0.26.5", "2.4.0"))
     ),
+    "torch.utils.file_baton": ("locks", "torch", (2, 1), (3, 0), ("2.13.0",)),
+    "filelock": ("locks", "filelock", (3, 12), (5, 0), ("3.16.1", "4.2.11")),
     "wandb": ("wandb", "wandb", (0, 18), (1, 0), ("0.18.7", "0.31.0")),
     # Not tqdm.std: while that is imported tqdm does not yet know its own version.
     "tqdm": ("tqdm", "tqdm", (4, 60), (5, 0), ("4.66.6", "4.70.1")),
     "argparse": ("argparse", "python", (3, 8), (3, 15), ("3.11.7",)),
 }
 # Their import is too short to be a place where a training may hang.
-QUICK = ("argparse", "safetensors.torch", "tqdm")
+QUICK = ("argparse", "filelock", "torch.utils.file_baton", "safetensors.torch", "tqdm")
 
 
 def version_of(library):

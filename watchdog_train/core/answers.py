@@ -18,9 +18,9 @@ from watchdog_train.core.actions import (
     Wait,
 )
 from watchdog_train.core.detect import BUSY
-from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.model import BundleWhy, EvidenceResult
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import StallRecord, State
 
 KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}

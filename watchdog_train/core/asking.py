@@ -20,9 +20,9 @@ from watchdog_train.core.actions import (
     TaskName,
     Wait,
 )
-from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.model import Sample, SlotReading
 from watchdog_train.core.policy import Policy, Stopping
+from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
 

@@ -10,10 +10,10 @@ from watchdog_train.core import asking, gpu_memory, kill, ladder, room
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
 from watchdog_train.core.confer import as_one_job
-from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.model import Plan
 from watchdog_train.core.outcome import finish
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import State
 
 Remedies = Mapping[str, RemedySpec]
@@ -81,7 +81,9 @@ def _plan_again(
     job = as_one_job(observation, state)
     step = ladder.next_step(job, observation.survey, policy, remedies)
     if isinstance(step, ladder.Stop):
-        given_up = e.GivenUp(why=step.why, exit_code=step.exit_code, outcome=step.outcome)
+        given_up = e.GivenUp(
+            why=step.why, exit_code=step.exit_code, outcome=step.outcome, offers=step.offers
+        )
         return Record(events=(given_up,), consumes=("survey",))
     events: list[e.AnyEvent] = [
         e.CheckpointRejected(path=path, format=kind, why=why) for path, kind, why in step.rejected

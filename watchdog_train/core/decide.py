@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core import asking, keeping, kill, together
+from watchdog_train.core import asking, keeping, kill, sooner, together
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     Action,
@@ -31,10 +31,10 @@ from watchdog_train.core.answers import (
 )
 from watchdog_train.core.between import between_attempts
 from watchdog_train.core.confer import confer
-from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.milestones import milestones_event
 from watchdog_train.core.news import news, progress_event
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import State
 from watchdog_train.core.suspect import next_stall_id, watch
 
@@ -258,6 +258,7 @@ RULES: tuple[Rule, ...] = (
     bring_home,
     keeping.keep,
     asking.prove,
+    sooner.ask,
     drop_stale,
     _pursue_kill,
     asking.stop,

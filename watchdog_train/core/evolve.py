@@ -9,7 +9,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core import evolve_ending as ending
-from watchdog_train.core import evolve_job
+from watchdog_train.core import evolve_job, worse
 from watchdog_train.core.model import ProcessId, RunProgress
 from watchdog_train.core.rank_gone import recorded
 from watchdog_train.core.state import LASTING, AttemptRecord, StallRecord, State
@@ -55,7 +55,12 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.FirstBeat():
             return _attempt(state, first_beat_s=event.after_s)
         case e.FirstStep():
-            state = _attempt(state, first_step_s=event.after_s, first_step=event.step)
+            state = _attempt(
+                state,
+                first_step_s=event.after_s,
+                first_step=event.step,
+                can_save=event.can_save,
+            )
             return _step_reached(state, event.step)
         case e.Progress():
             state = _replace(
@@ -65,6 +70,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 ranks=event.ranks,
                 members=event.members,
             )
+            state = worse.paced(state, event.progress.steps_s)
             return _step_reached(state, event.progress.step)
         case e.Milestones():
             return _replace(state, places=event.ranks, places_mono=event.mono)
@@ -128,6 +134,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 given_up=event.why,
                 given_up_code=event.exit_code,
                 given_up_outcome=event.outcome,
+                offers=event.offers,
             )
         case e.BackingOff():
             return _replace(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from watchdog_train.core import worse
 from watchdog_train.core.model import (
     CheckpointFinding,
     Diagnosis,
@@ -14,8 +15,9 @@ from watchdog_train.core.model import (
     Survey,
     Value,
 )
-from watchdog_train.core.plans import Choice, RemedySpec, choose_checkpoint
+from watchdog_train.core.plans import Choice, choose_checkpoint
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import AttemptRecord, StallRecord, State
 
 EARLY_LIMIT = 2
@@ -59,12 +61,16 @@ class Case(Value, frozen=True, kw_only=True):
         return ends[-1] if ends else None
 
 
-def asked_for(policy: Policy, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...]:
-    """Remedies of --with that exist here and are not forbidden."""
+def asked_for(
+    policy: Policy, catalogue: Mapping[str, RemedySpec], argv: Sequence[str]
+) -> tuple[RemedyUse, ...]:
+    """Remedies of --with that exist here, suit the command, and are not forbidden."""
     return tuple(
         RemedyUse(id=name, kind=catalogue[name].kind, why="asked for by --with")
         for name in dict.fromkeys(policy.recovery.with_remedies)
-        if name in catalogue and name not in policy.recovery.without_remedies
+        if name in catalogue
+        and catalogue[name].suits(argv)
+        and name not in policy.recovery.without_remedies
     )
 
 
@@ -79,7 +85,7 @@ def gather(
     bundle = attempt.stall_id or attempt.crash_id
     choice = choose_checkpoint(state, survey)
     spoiled = _spoiled(state.attempts)
-    effect = {use.id: use for use in asked_for(policy, catalogue)}
+    effect = {use.id: use for use in asked_for(policy, catalogue, state.argv)}
     for use in attempt.plan.remedies:
         spec = catalogue.get(use.id)
         if spec is not None and not spec.evidence_only and use.id not in spoiled:
@@ -101,13 +107,15 @@ def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
     """Remedies with which training crashed before its first step, while without it came further.
 
     A hang counts as further than a crash: offline mode with an incomplete cache turns one into
-    the other.
+    the other. So does one with which steps were much slower and training came no further.
     """
     spoiled: set[str] = set()
     began = False
     for before, after in itertools.pairwise(attempts):
         began = began or before.first_step is not None or before.stall_id is not None
         if began and after.first_step is None and after.stall_id is None and after.ended:
+            spoiled |= ids(after.plan) - ids(before.plan)
+        if worse.slowed(before, after) and (after.last_step or 0) <= (before.last_step or 0):
             spoiled |= ids(after.plan) - ids(before.plan)
     return frozenset(spoiled)
 

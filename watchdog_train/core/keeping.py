@@ -14,8 +14,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core import kill
 from watchdog_train.core.actions import Action, KeepCopy, Observation, Record
 from watchdog_train.core.model import Sample, SaveRecord
-from watchdog_train.core.plans import RemedySpec
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
 

@@ -16,9 +16,10 @@ from watchdog_train.core.history import (
 )
 from watchdog_train.core.model import CheckpointFinding, Outcome, Plan, RemedyUse, Survey, Value
 from watchdog_train.core.outcome import child_code, exit_words
-from watchdog_train.core.plans import RemedySpec
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.rank_gone import has_failed, how_it_ended
+from watchdog_train.core.remedy_spec import RemedySpec
+from watchdog_train.core.sooner import save_sooner
 from watchdog_train.core.state import State
 
 __all__ = ["RUNGS", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
@@ -53,12 +54,15 @@ class Stop(Value, frozen=True, kw_only=True):
     why: str
     exit_code: int
     outcome: Outcome
+    offers: tuple[str, ...] = ()
+    """Remedies that the user may allow for one more attempt."""
 
 
 def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
     """The first attempt: the command as it is, with the remedies the user asked for."""
-    uses = asked_for(policy, catalogue)
-    lacking = [name for name in policy.recovery.with_remedies if name not in catalogue]
+    uses = asked_for(policy, catalogue, state.argv)
+    known = {use.id for use in uses} | set(policy.recovery.without_remedies)
+    lacking = [name for name in policy.recovery.with_remedies if name not in known]
     why = "first attempt, the command as it was given"
     if uses:
         why += ", with " + ", ".join(use.id for use in uses)
@@ -143,7 +147,10 @@ def _named(
         allowed = _allowed(case, spec, named=True)
         if not allowed:
             offers.append(name)
-            continue
+            if not _may_try_in_part(case, spec):
+                continue
+            part = f"{why}, for ranks other than 0"
+            return (RemedyUse(id=name, kind=spec.kind, why=part, in_part=True),)
         return (RemedyUse(id=name, kind=spec.kind, why=why),)
     return None
 
@@ -153,7 +160,19 @@ def _may_try(case: Case, spec: RemedySpec) -> bool:
         return False
     if spec.evidence_only and any(spec.id in ids(one.plan) for one in case.state.attempts):
         return False
-    return all(use.id != spec.id for use in case.effect)
+    if not spec.suits(case.state.argv):
+        return False
+    # What is in effect in part may be tried as a whole once it is allowed.
+    return all(use.id != spec.id or use.in_part for use in case.effect)
+
+
+def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
+    """Whether the part that needs no permission may help: it is for the ranks other than 0."""
+    if spec.in_part is None or any(use.id == spec.id for use in case.effect):
+        return False
+    culprit = case.diagnosis.culprit if case.diagnosis is not None else None
+    several = any(status.rank for status in case.state.ranks)
+    return several and (culprit is None or culprit.rank != 0)
 
 
 def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
@@ -202,7 +221,9 @@ def _restart(
 ) -> Restart:
     recovery = case.policy.recovery
     resume = plans.resume(case.state.argv, case.choice, _resume_arg(case, survey), survey)
-    uses = (*case.effect, *added)
+    added = (*added, *save_sooner(case, catalogue))
+    replaced = {use.id for use in added}
+    uses = (*(use for use in case.effect if use.id not in replaced), *added)
     offered = _offered(offers)
     why = f"{_what_happened(case)}; {_what_next(case, added, catalogue)}{offered}. {resume.words}"
     plan = plans.build(
@@ -278,7 +299,7 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
         else "no further remedy may be tried"
     )
     why = f"{_what_happened(case)}; {reason}, and nothing is left to try{_offered(offers)}"
-    return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
+    return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up", offers=tuple(offers))
 
 
 def _offered(offers: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from watchdog_train.core.slowdown import OVER_FACTOR
 from watchdog_train.core.slowdown import words as slow_words
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
+from watchdog_train.core.worse import skipped, slower
 
 CENSUS_EVERY_S = 10.0
 """A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""
@@ -44,7 +45,11 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
         member = next(m for m, slot in ranks if slot.step is not None)
         found.append(
             e.FirstStep(
-                rank=member.member.rank or 0, pid=member.member.pid, step=step, after_s=after_s
+                rank=member.member.rank or 0,
+                pid=member.member.pid,
+                step=step,
+                after_s=after_s,
+                can_save=any(slot.can_save for _, slot in ranks),
             )
         )
         found += milestones_event(observation, state)
@@ -62,6 +67,8 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += _without_heartbeat(observation, state)
     found += _sleep(observation, state)
     found += _pace(observation, state)
+    found += slower(observation, state)
+    found += skipped(observation, state)
     found += _gpu(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):

@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
 
 from watchdog_train.core import launchers
 from watchdog_train.core.model import (
     CheckpointFinding,
     CheckpointRef,
     Plan,
-    RemedyKind,
     RemedyUse,
     ResumeVia,
     Survey,
     Value,
 )
+from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import State
 
 PLACEHOLDERS = ("{checkpoint}", "{ckpt}")
@@ -44,27 +41,6 @@ _SURE_NAMES = (
 
 _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
 """Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
-
-
-class RemedySpec(Value, frozen=True, kw_only=True):
-    """What the core must know of a remedy; the catalogue adds what a person wants to read."""
-
-    id: str
-    kind: RemedyKind
-    summary: str
-    """What it does, as a clause: `loads data in the main process`."""
-    env: dict[str, str] = msgspec.field(default_factory=dict)
-    in_process: dict[str, Any] | None = None
-    """An entry of WTRAIN_SETTINGS for the client, None when the environment does it all."""
-    needs_allow: bool = False
-    """Never by itself although its kind would be."""
-    evidence_only: bool = False
-    """It mends nothing and slows training: for the next attempt alone."""
-
-    @property
-    def changes_nothing(self) -> bool:
-        """True of a plain retry."""
-        return not self.env and self.in_process is None
 
 
 class Choice(Value, frozen=True, kw_only=True):
@@ -98,10 +74,17 @@ def build(
     resume_arg: str | None = None,
 ) -> Plan:
     """A plan in which the settings are spelled out, so that a person can repeat it."""
-    specs = [catalogue[use.id] for use in uses if use.id in catalogue]
     env = launcher_environment(state, attempt)
-    for spec in specs:
-        env.update(spec.env)
+    entries = []
+    for use in uses:
+        spec = catalogue.get(use.id)
+        if spec is None:
+            continue
+        if not use.in_part:  # a variable reaches every rank
+            env.update(spec.env)
+        entries.append(spec.in_part if use.in_part else spec.in_process)
+        if spec.argument is not None:
+            argv = spec.argument.apply(argv)
     reference = None
     if checkpoint is not None:
         reference = CheckpointRef(
@@ -120,7 +103,7 @@ def build(
         why=why,
         argv=tuple(argv),
         env=env,
-        in_process=tuple(spec.in_process for spec in specs if spec.in_process is not None),
+        in_process=tuple(entry for entry in entries if entry is not None),
         checkpoint=reference,
         resume_via=via,
         remedies=tuple(uses),

@@ -40,7 +40,10 @@ RunState = Literal[
 ]
 
 
-LASTING = ("keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "suspended")
+LASTING = (
+    "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "suspended",
+    "slower", "skipped",
+)  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
 
@@ -106,6 +109,10 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     """Remedies about which the training process has said something."""
     taken: tuple[str, ...] = ()
     """Remedies that reported back that they took."""
+    can_save: bool = False
+    """Of a training whose hooks listen: known at its first step."""
+    fastest_steps_s: float | None = None
+    """The best pace that was recorded, steps a second."""
     resume_ok: bool | None = None
     barrier: bool = False
     """All tasks of the job have their evidence, or its time is up: the killing may begin."""
@@ -259,6 +266,8 @@ class State(Value, frozen=True, kw_only=True):
     given_up: str | None = None
     given_up_code: int | None = None
     given_up_outcome: Outcome | None = None
+    offers: tuple[str, ...] = ()
+    """Remedies that might have gone on with it and were not allowed."""
     survivors: tuple[int, ...] = ()
     job: JobState | None = None
     """None: the run is no task of a job."""

@@ -8,11 +8,11 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
 from watchdog_train.core.budgets import patience_s
 from watchdog_train.core.detect import BUSY, Verdict
-from watchdog_train.core.ladder import RemedySpec
 from watchdog_train.core.milestones import milestones_event
 from watchdog_train.core.model import Basis
 from watchdog_train.core.news import progress_event
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import LASTING, State
 
 FINISHING_PATIENCE_S = 60.0

@@ -54,6 +54,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         given_up=None,
         given_up_code=None,
         given_up_outcome=None,
+        offers=(),
         survivors=(),
         members=(),
         ranks=(),

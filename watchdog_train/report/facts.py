@@ -108,14 +108,21 @@ def counted_roles(counts: Mapping[str, int]) -> str:
 def run_again(state: State) -> str:
     """The line for next time: a run that did not succeed goes on, another begins anew.
 
-    A new run gets the settings that were found so far.
+    A new run gets the settings that were found so far and did not fail to take; a run that gave
+    up the first remedy that its last diagnosis names and nobody has allowed.
     """
     attempt = state.attempt
     if attempt is None:
         return f"wtrain run -- {words.command_text(state.argv)}"
     if state.finished and state.outcome != "succeeded":
-        return f"wtrain restart {words.command_text([state.run_id])}"
-    settings = "".join(f"--with {clean(use.id, 60)} " for use in attempt.plan.remedies)
+        more = "".join(
+            f" --with {clean(name, 60)} --allow {clean(name, 60)}" for name in state.offers[:1]
+        )
+        return f"wtrain restart {words.command_text([state.run_id])}{more}"
+    # Asked for by --with, what was applied in part would be applied as a whole.
+    in_part = {use.id for use in attempt.plan.remedies if use.in_part}
+    kept = [name for name in settings_to_keep(state) if name not in in_part]
+    settings = "".join(f"--with {clean(name, 60)} " for name in kept)
     return f"wtrain run {settings}-- {words.command_text(attempt.plan.argv)}"
 
 

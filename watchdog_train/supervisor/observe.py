@@ -139,6 +139,7 @@ class Observer:
             training=self._side_files.training(),
             resume_options=self._side_files.resume_options(),
             not_resumed=self._side_files.not_resumed(),
+            skipped=self._side_files.skipped(),
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
             resumed_step=self._resumed_step(),

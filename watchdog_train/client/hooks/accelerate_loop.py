@@ -112,8 +112,7 @@ class WatchdogLoop:
             notes.note("asked to save, and the save failed: " + str(error)[:200])
 
     def _begins(self):
-        if control.can_be_asked():
-            slot.words[L.W_CAN_BE_ASKED] |= 3
+        control.listens()
         notes.output_dir(self.directory)
 
 

@@ -1,7 +1,7 @@
 """Loading and preparing data with datasets is phase load; num-proc-none is applied here."""
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import milestones, phases, settings
+from watchdog_train.client import loader_settings, milestones, phases
 
 
 def arm(module):
@@ -19,7 +19,7 @@ def arm(module):
 
 def _prepared(original):
     def wrapper(*args, **kwargs):
-        args, kwargs = settings.without_processes(original, args, kwargs)
+        args, kwargs = loader_settings.without_processes(original, args, kwargs)
         return original(*args, **kwargs)
 
     return phases.like(wrapper, original)

@@ -6,7 +6,15 @@ It must not change what the call gives or raises.
 
 import sys
 
-from watchdog_train.client import milestones, phases, roles, server, slot
+from watchdog_train.client import (
+    milestones,
+    phases,
+    roles,
+    server,
+    settings,
+    slot,
+    training_settings,
+)
 
 _NAME = "init_process_group"
 
@@ -14,10 +22,28 @@ _NAME = "init_process_group"
 def arm(module):
     """torch.distributed.distributed_c10d has just been imported."""
     original = getattr(module, _NAME)
-    wrapper = _joining(module, original)
+    _replace(module, _NAME, original, _joining(module, original))
+    group = module.new_group
+    _replace(module, "new_group", group, _grouping(group))
+
+
+def _replace(module, name, original, wrapper):
     for place in (module, sys.modules.get("torch.distributed")):
-        if getattr(place, _NAME, None) is original:
-            setattr(place, _NAME, wrapper)
+        if getattr(place, name, None) is original:
+            setattr(place, name, wrapper)
+
+
+def _grouping(original):
+    """A group without a timeout gets that of the first one, which is longer then by itself."""
+    if settings.parameters("raise-ddp-timeout") is None:
+        return original
+
+    def new_group(*args, **kwargs):
+        if kwargs.get("timeout") is not None:
+            args, kwargs = training_settings.longer_timeout(original, args, kwargs)
+        return original(*args, **kwargs)
+
+    return phases.like(new_group, original)
 
 
 def _joining(module, original):
@@ -35,6 +61,7 @@ def _joining(module, original):
                 slot.become_rank(rank, local_rank, world)
         except Exception:
             pass
+        args, kwargs = training_settings.longer_timeout(inner, args, kwargs)
         result = original(*args, **kwargs)
         try:
             local_rank = roles.number("LOCAL_RANK")

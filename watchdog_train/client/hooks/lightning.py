@@ -8,8 +8,8 @@ training that the checkpoint came from.
 import inspect
 import sys
 
+from watchdog_train.client import framework_settings, milestones, notes, phases, resume, saves, slot
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import milestones, notes, phases, resume, saves, slot
 from watchdog_train.client.hooks import lightning_loading, lightning_saves, lightning_steps
 
 
@@ -59,7 +59,7 @@ def _files(name):
 
 def _init(original):
     def __init__(self, *args, **kwargs):
-        original(self, *args, **kwargs)
+        original(self, *args, **framework_settings.lightning_arguments(kwargs))
         try:
             _another_one()
             # Taken now: a ModelCheckpoint without a dirpath gets one of this very start later.

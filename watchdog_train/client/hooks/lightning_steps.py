@@ -81,8 +81,7 @@ def begins(trainer):
         words[L.W_RESUMED_STEP] = int(trainer.global_step) + 1
     if trainer.num_nodes == 1:
         control.all_ranks_are_here()
-    if control.can_be_asked():
-        words[L.W_CAN_BE_ASKED] |= 3
+    control.listens()
     _fit = _Fit(trainer)
     first.training_begins()
 

@@ -60,8 +60,7 @@ def _train_begins(args, state):
     words[L.W_FRAMEWORK_STEP] = words[L.W_FIRST_STEP] = 0
     words[L.W_TOTAL_STEPS] = max(0, int(state.max_steps))
     _last_log[:] = [time.monotonic(), int(state.global_step)]
-    if control.can_be_asked():
-        words[L.W_CAN_BE_ASKED] |= 3
+    control.listens()
 
 
 def _step_ends(state, wishes):

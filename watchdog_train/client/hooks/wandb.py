@@ -4,11 +4,12 @@ It must not touch what runs while training: wandb.log stays what it is.
 """
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import milestones
+from watchdog_train.client import milestones, wandb_runs
 
 
 def arm(module):
     """Hook into a wandb that has just been imported."""
     # Called from a callback it would else be judged by the limits of a first step.
-    module.init = milestones.around("wandb.init", module.init, L.PHASE_STARTUP)
+    init = wandb_runs.wrapped(module.init)
+    module.init = milestones.around("wandb.init", init, L.PHASE_STARTUP)
     module.finish = milestones.around("wandb.finish", module.finish)

@@ -31,6 +31,8 @@ class FirstStep(Event, frozen=True, kw_only=True):
     pid: int
     step: int
     after_s: float
+    can_save: bool = False
+    """A hook of a framework listens for requests to save."""
 
 
 class PhaseChanged(Event, frozen=True, kw_only=True):

@@ -60,6 +60,8 @@ class GivenUp(Event, frozen=True, kw_only=True):
     why: str
     exit_code: int
     outcome: Outcome
+    offers: tuple[str, ...] = ()
+    """Remedies that the diagnosis names and nobody has allowed."""
 
 
 class BackingOff(Event, frozen=True, kw_only=True):

@@ -66,12 +66,14 @@ NoticeKind = Literal[
     "gpu",
     "no-progress",
     "room",
+    "slower",
+    "skipped",
 ]
 
 
 class Noticed(Event, frozen=True, kw_only=True):
     """Something a person should know that is no stall: stopped, waiting for input, busy, a save
-    that a stop waits for, that nobody makes, or that is not whole.
+    that a stop waits for, that nobody makes, or that is not whole, what a remedy has cost.
     """
 
     kind: NoticeKind

@@ -7,12 +7,14 @@ import msgspec
 from watchdog_train.core.model.words import RemedyKind, ResumeVia, Value
 
 
-class RemedyUse(Value, frozen=True, kw_only=True):
+class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A remedy in a plan, with the reason it is there."""
 
     id: str
     kind: RemedyKind
     why: str
+    in_part: bool = False
+    """Only as far as it needs no permission."""
 
 
 class CheckpointRef(Value, frozen=True, kw_only=True):

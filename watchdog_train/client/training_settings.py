@@ -1,0 +1,145 @@
+"""Settings of a process that trains: threads, device, memory, start, timeouts of its process group.
+
+It must cost a step next to nothing, and nothing at all where the plan does not ask for it.
+"""
+
+import os
+import sys
+import time
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import notes, phases, settings, slot
+from watchdog_train.client.hooks import dynamo
+
+_MOST_STAGGER_S = 60.0
+
+
+def apply(torch):
+    """Apply what the plan asks for to a torch that has just been imported."""
+    settings.attempted("omp-1", _one_thread, torch)
+    settings.attempted("memory-relief", _memory_relief, torch)
+    for identifier in ("cpu-not-mps", "cpu"):
+        if settings.parameters(identifier) is not None:
+            _without_device(identifier, torch)
+
+
+def stagger():
+    """Wait until it is this rank's turn to start; to be called at the first watched import."""
+    settings.attempted("stagger-start", _stagger)
+
+
+def _stagger(entry):
+    if slot.words[L.W_ROLE] != L.ROLE_RANK:
+        return True, "not a rank"
+    local_rank = slot.words[L.W_LOCAL_RANK] - 1
+    if local_rank < 0:
+        return False, "LOCAL_RANK is not set: this is no rank of a launcher"
+    if not _first_of_rank(local_rank):
+        return True, "another process of this rank has waited"
+    seconds = min(float(entry.get("seconds", 3)) * local_rank, _MOST_STAGGER_S)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(max(0.0, min(1.0, end - time.monotonic())))
+    return True, "rank " + str(local_rank) + " began " + str(seconds) + " s later"
+
+
+def _first_of_rank(local_rank):
+    name = "staggered-" + str(slot.attempt) + "-" + str(local_rank)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        os.close(os.open(os.path.join(slot.slot_dir, name), flags, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _one_thread(_, torch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    return True, str(before) + " -> 1 threads"
+
+
+def _memory_relief(entry, torch):
+    every = max(1, int(entry.get("every", 100)))
+    steps = [0]
+
+    def step_done(optimizer, args, kwargs):
+        try:
+            steps[0] += 1
+            if steps[0] % every == 0:
+                _relieve(torch)
+        except Exception:
+            pass
+
+    dynamo.remember(step_done)
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_done)
+    return True, "every " + str(every) + " optimizer steps"
+
+
+def _relieve(torch):
+    import gc
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    mps = getattr(torch, "mps", None)
+    if mps is not None and torch.backends.mps.is_available():
+        mps.synchronize()
+        mps.empty_cache()
+
+
+def _without_device(identifier, torch):
+    """Whoever asks for MPS hears that there is none; a device that is named outright stays.
+
+    CUDA is hidden by its variable, which the driver reads later than this. What has come of it
+    is told after the first step, by the device of the parameters.
+    """
+    try:
+        mps = torch.backends.mps
+        before = mps.is_available
+
+        def is_available():
+            return False
+
+        mps.is_available = phases.like(is_available, before)
+    except Exception as error:
+        settings.report(identifier, False, type(error).__name__)
+        return
+    told: list = []
+
+    def step_done(optimizer, args, kwargs):
+        try:
+            # It stays: taken out here, the others of this very step would not be called.
+            if not told:
+                told.append(True)
+                device = str(optimizer.param_groups[0]["params"][0].device)
+                settings.report(identifier, device == "cpu", "parameters are on " + device)
+        except Exception as error:
+            notes.note(identifier + ": the device is not known: " + type(error).__name__)
+
+    dynamo.remember(step_done)
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_done)
+
+
+def longer_timeout(function, args, kwargs):
+    """The arguments of init_process_group or new_group, with a longer timeout if the plan says."""
+    entry = settings.parameters("raise-ddp-timeout")
+    if entry is None:
+        return args, kwargs
+    try:
+        from datetime import timedelta
+
+        wanted = timedelta(seconds=float(entry.get("seconds", 7200)))
+        bound = settings.bind(function, args, kwargs)
+        before = bound.arguments.get("timeout")
+        if before is not None and before >= wanted:
+            settings.report("raise-ddp-timeout", True, "already " + str(before))
+            return args, kwargs
+        bound.arguments["timeout"] = wanted
+        said = "the default" if before is None else str(before)
+        settings.report("raise-ddp-timeout", True, "timeout " + said + " -> " + str(wanted))
+        return bound.args, bound.kwargs
+    except Exception as error:
+        settings.report("raise-ddp-timeout", False, type(error).__name__ + ": " + str(error)[:200])
+        return args, kwargs
