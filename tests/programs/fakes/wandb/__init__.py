@@ -8,7 +8,7 @@ __version__ = os.environ.get("FAKE_WANDB_VERSION", "0.31.0")
 
 def init(**settings):
     """Wait for an answer."""
-    if settings.get("answer", True):
+    if settings.get("answer", True) or settings.get("mode") == "offline":
         return
     ours, theirs = socket.socketpair()
     ours.recv(1)

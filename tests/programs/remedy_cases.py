@@ -1,0 +1,425 @@
+"""Trainings that hang or crash unless one setting is another; each ends with "finished NAME".
+
+    remedy_cases.py NAME
+
+Ordinary code, a function for each case. What only a GPU can do is simulated, and the case says so.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+def sleep_for_ever() -> None:
+    while True:
+        time.sleep(60)
+
+
+class Rows(Dataset):
+    """Rows of ones."""
+
+    def __init__(self, rows: int = 16) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(4)
+
+
+def train(loader: Any, model: torch.nn.Module | None = None, epochs: int = 1) -> int:
+    """A plain loop."""
+    model = torch.nn.Linear(4, 1) if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    steps = 0
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            model(batch).mean().backward()
+            optimizer.step()
+            steps += 1
+    return steps
+
+
+# -- Loading ---------------------------------------------------------------------------------------
+
+LOCK = threading.Lock()
+
+
+class Locked(Rows):
+    """A lock that is held while workers are forked stays held in them."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with LOCK:
+            return super().__getitem__(index)
+
+
+def num_workers_0() -> None:
+    loader = DataLoader(Locked(), 2, num_workers=1)
+    with LOCK:
+        batches = iter(loader)
+    train(batches)
+
+
+def spawn() -> None:
+    loader = DataLoader(Locked(), 2, num_workers=1)
+    with LOCK:
+        batches = iter(loader)
+    train(batches)
+
+
+class Worn(Rows):
+    """A worker that is used for a second epoch never answers again."""
+
+    taken = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        Worn.taken += 1
+        if Worn.taken > self.rows:
+            sleep_for_ever()
+        return super().__getitem__(index)
+
+
+def persistent_workers_off() -> None:
+    train(DataLoader(Worn(), 2, num_workers=1, persistent_workers=True), epochs=3)
+
+
+def pin_memory_off() -> None:
+    """Simulated: without a GPU there is no pinning thread to hang."""
+    loader = DataLoader(Rows(), 2, pin_memory=True)
+    if loader.pin_memory:
+        raise RuntimeError("Pin memory thread exited unexpectedly")
+    train(loader)
+
+
+class Asleep(Rows):
+    """No answer, ever."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sleep_for_ever()
+        return torch.ones(4)
+
+
+def loader_timeout() -> None:
+    train(DataLoader(Asleep(), 2, num_workers=1))
+
+
+def file_system_sharing() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
+    kept = list(DataLoader(Rows(200), 1, num_workers=1))
+    train(kept)
+
+
+def num_proc_none() -> None:
+    """Simulated: what a forked process says that wants the GPU of its parent."""
+    import datasets
+
+    parent = os.getpid()
+
+    def encode(row: dict[str, int]) -> dict[str, int]:
+        if os.getpid() != parent:
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+                "multiprocessing, you must use the 'spawn' start method"
+            )
+        return {"m": row["n"] + 1}
+
+    rows = datasets.Dataset.from_dict({"n": list(range(20))})
+    rows.map(encode, num_proc=2, load_from_cache_file=False)
+    train(DataLoader(Rows(), 2))
+
+
+def tokenizers_off() -> None:
+    """Simulated: a tokenizer whose threads did not come with a fork."""
+    if os.environ.get("TOKENIZERS_PARALLELISM") != "false":
+        sleep_for_ever()
+    train(DataLoader(Rows(), 2))
+
+
+def black_hole() -> str:
+    """The address of a server that takes connections and never says a word."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=64)
+    globals()["server"] = server
+    return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def of_the_hub() -> None:
+    """A file that is in the cache, and a hub that does not answer; the timeouts are the user's."""
+    os.environ["HF_ENDPOINT"] = black_hole()
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = os.path.join(HF_HUB_CACHE, "models--somebody--something")
+    for path, text in (("refs/main", commit), (f"snapshots/{commit}/config.json", "{}")):
+        os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
+        with open(os.path.join(folder, path), "w", encoding="utf-8") as file:
+            file.write(text)
+    hf_hub_download("somebody/something", "config.json")
+    train(DataLoader(Rows(), 2))
+
+
+hf_offline = hub_timeouts = of_the_hub
+
+
+def xet_off() -> None:
+    """Simulated: a transfer by Xet that never ends."""
+    from huggingface_hub import constants
+
+    if not constants.HF_HUB_DISABLE_XET:
+        sleep_for_ever()
+    train(DataLoader(Rows(), 2))
+
+
+def safetensors_off() -> None:
+    """Simulated: a file system on which a mapped file is never read."""
+    from safetensors.torch import load_file, save_file
+
+    path = os.path.abspath("weights.safetensors")
+    save_file({"w": torch.ones(1000)}, path)
+    tensors = load_file(path)
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        if path in maps.read():
+            sleep_for_ever()
+    train([tensors["w"][:4]] * 4)
+
+
+def clear_stale_lock() -> None:
+    """An extension of torch that is built; the first builder is killed in the middle."""
+    from torch.utils.file_baton import FileBaton
+
+    baton = FileBaton("lock")
+    if baton.try_acquire():
+        if not os.path.exists("begun"):
+            with open("begun", "w", encoding="ascii"):
+                os.kill(os.getpid(), 9)
+        baton.release()
+    else:
+        baton.wait()
+    train(DataLoader(Rows(), 2))
+
+
+def soft_lock() -> None:
+    """The same with a lock file of filelock."""
+    import filelock
+
+    with filelock.SoftFileLock("soft.lock"):
+        if not os.path.exists("begun"):
+            with open("begun", "w", encoding="ascii"):
+                os.kill(os.getpid(), 9)
+    train(DataLoader(Rows(), 2))
+
+
+def stagger_start() -> None:
+    """Two ranks make one folder: whoever looks before the other has made it fails."""
+    if not os.path.isdir("cache"):
+        time.sleep(1.0)
+        os.mkdir("cache")
+    train(DataLoader(Rows(), 2))
+
+
+# -- How it runs -----------------------------------------------------------------------------------
+
+
+def omp_1() -> None:
+    """A pool of OpenMP threads does not come with a fork; the child waits for it."""
+    big = torch.ones(2000, 2000)
+    (big @ big).sum()
+    torch.exp(big).sum()
+    pid = os.fork()
+    if pid == 0:
+        torch.exp(big).sum()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    train(DataLoader(Rows(), 2))
+
+
+def wandb_offline() -> None:
+    import wandb
+
+    wandb.init(answer=False)
+    train(DataLoader(Rows(), 2))
+
+
+def no_compile() -> None:
+    """A backend that never comes back."""
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        sleep_for_ever()
+
+    model = torch.compile(torch.nn.Linear(4, 1), backend=backend)
+    train(DataLoader(Rows(), 2), model)  # type: ignore[arg-type]
+
+
+def compile_threads_1() -> None:
+    """Simulated: a compile worker that never answers."""
+    from torch._inductor import config
+
+    if config.compile_threads > 1:
+        sleep_for_ever()
+    train(DataLoader(Rows(), 2))
+
+
+def raise_ddp_timeout() -> None:
+    """Rank 0 prepares the data for longer than the others wait."""
+    from datetime import timedelta
+
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=2))
+    if torch.distributed.get_rank() == 0:
+        time.sleep(5.0)
+    torch.distributed.barrier()
+    train(DataLoader(Rows(), 2))
+    torch.distributed.destroy_process_group()
+
+
+class Kept:
+    """Memory that only the garbage collector gives back."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        self.me = self
+        Kept.alive += 1
+        if Kept.alive > 40:
+            raise MemoryError("40 of them are too many")
+
+    def __del__(self) -> None:
+        Kept.alive -= 1
+
+
+class Leaking(torch.nn.Linear):
+    """Makes garbage in cycles."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Kept()
+        return super().forward(x)
+
+
+def memory_relief() -> None:
+    gc.disable()
+    train(DataLoader(Rows(100), 1), Leaking(4, 1))
+
+
+def cpu() -> None:
+    """Simulated: a GPU that is there and never answers."""
+    there = "CUDA_VISIBLE_DEVICES" not in os.environ or os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    if there:
+        sleep_for_ever()
+    train(DataLoader(Rows(), 2))
+
+
+# -- What is trained -------------------------------------------------------------------------------
+
+
+class Named(Rows):
+    """Rows for a Trainer."""
+
+    def __init__(self, rows: int = 32, bad: int = -1) -> None:
+        super().__init__(rows)
+        self.bad = bad
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        if index == self.bad:
+            raise ValueError(f"row {index} cannot be read")
+        return {"x": torch.ones(4), "labels": torch.ones(1)}
+
+
+class Limited(torch.nn.Module):
+    """Simulated: a device on which more than `most` rows do not fit."""
+
+    def __init__(self, most: int, evaluating: int = 1 << 30) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(4, 1)
+        self.most, self.evaluating = most, evaluating
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        if len(x) > (self.most if self.training else self.evaluating):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        out = self.line(x)
+        return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
+
+
+def by_trainer(model: torch.nn.Module, data: Dataset, metrics: Any = None, **more: Any) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    settings: dict[str, Any] = {
+        "output_dir": "out", "max_steps": 6, "per_device_train_batch_size": 4, "report_to": [],
+        "per_device_eval_batch_size": 4, "remove_unused_columns": False, "disable_tqdm": True,
+        "save_strategy": "no", **more,
+    }  # fmt: skip
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(**settings),
+        train_dataset=data,
+        eval_dataset=Named(),
+        compute_metrics=metrics,
+    )
+    trainer.train()
+
+
+def batch_halve_accumulate() -> None:
+    by_trainer(Limited(2), Named())
+
+
+def eval_batch_small() -> None:
+    by_trainer(Limited(8, evaluating=1), Named(), eval_strategy="steps", eval_steps=3)
+
+
+def no_eval() -> None:
+    def judge(_: Any) -> dict[str, float]:
+        sleep_for_ever()
+        return {}
+
+    by_trainer(Limited(8), Named(), judge, eval_strategy="steps", eval_steps=3)
+
+
+def bf16() -> None:
+    """On a machine without a GPU Accelerate has bf16 and refuses fp16."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16")
+    model = accelerator.prepare(torch.nn.Linear(4, 1))
+    train(DataLoader(Rows(), 2), model)
+
+
+def drop_last() -> None:
+    """Batch norm cannot train on the last batch, which is a single row."""
+    loader = DataLoader(Rows(17), 4, shuffle=True)
+    train(loader, torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)))
+
+
+def skip_bad_batches() -> None:
+    steps = [batch["x"] for batch in DataLoader(Named(bad=9), 4, num_workers=1)]
+    train(steps)
+    print(f"batches {len(steps)}", flush=True)
+
+
+def dataset_subset() -> None:
+    by_trainer(Limited(8), Named(200, bad=150), num_train_epochs=1, max_steps=-1)
+
+
+def shorter_sequences() -> None:
+    """Simulated: a device on which longer sequences do not fit."""
+    from transformers import Trainer, TrainingArguments  # noqa: F401 - as a script of TRL has it
+    from trl import SFTConfig
+
+    if SFTConfig(output_dir="out", max_length=256, report_to=[], use_cpu=True).max_length > 128:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
+    train(DataLoader(Rows(), 2))
+
+
+if __name__ == "__main__":
+    name = sys.argv[1]
+    globals()[name.replace("-", "_")]()
+    print(f"finished {name}", flush=True)

@@ -1,0 +1,620 @@
+"""Every remedy on a script that is not changed: it takes, it helps, and the ladder reaches it.
+
+Three tables. FACTS: a remedy asked for by --with, and what the training then says about itself, for
+each framework. CASES: a training that hangs or crashes without the remedy and finishes with it.
+Beyond both: what a whole run makes of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client_runs import Training
+from tests.scenarios.checks import last_line
+from tests.support import (
+    PROGRAMS,
+    CompletedRun,
+    bin_path,
+    program_command,
+    run_wtrain,
+    write_fast_config,
+)
+from watchdog_train.remedies.catalogue import CATALOGUE
+from watchdog_train.remedies.remedy import APPLIED, FRAMEWORKS
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
+
+Facts = dict[str, Any]
+Check = Callable[[Facts], bool]
+
+
+def env(name: str, value: str) -> Check:
+    return lambda facts: facts["environment"][name] == value
+
+
+LOADED: dict[str, Check] = {
+    "spawn": lambda facts: facts["start"] == "spawn" and facts["workers"] == 2,
+    "loader-timeout": lambda facts: facts["timeout"] == 300,
+    "pin-memory-off": lambda facts: facts["pinned"] is False,
+    "persistent-workers-off": lambda facts: facts["persistent"] is False,
+    "drop-last": lambda facts: facts["drop_last"] is True,
+    "file-system-sharing": lambda facts: facts["sharing"] == "file_system",
+    "num-proc-none": lambda facts: facts["map_in_process"] is True,
+    "safetensors-off": lambda facts: not facts["weights_mapped"] and facts["weights_sum"] == 1000,
+    "omp-1": lambda facts: facts["threads"] == 1 and env("OMP_NUM_THREADS", "1")(facts),
+    "memory-relief": lambda facts: True,
+    "tokenizers-off": env("TOKENIZERS_PARALLELISM", "false"),
+    "hf-offline": env("HF_HUB_OFFLINE", "1"),
+    "hub-timeouts": env("HF_HUB_ETAG_TIMEOUT", "30"),
+    "xet-off": env("HF_HUB_DISABLE_XET", "1"),
+    "no-compile": env("TORCH_COMPILE_DISABLE", "1"),
+    "compile-threads-1": env("TORCHINDUCTOR_COMPILE_THREADS", "1"),
+    "nccl-p2p-off": env("NCCL_P2P_DISABLE", "1"),
+    "nccl-ib-off": env("NCCL_IB_DISABLE", "1"),
+    "nccl-socket-ifname": lambda facts: facts["environment"]["NCCL_SOCKET_IFNAME"][:3] == "^lo",
+    "allocator-expandable": env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+    "launch-blocking": env("CUDA_LAUNCH_BLOCKING", "1"),
+    "cpu": lambda facts: facts["mps_or_cuda"] is False and env("CUDA_VISIBLE_DEVICES", "")(facts),
+}
+"""Settings that can be in effect together, in every framework."""
+
+CHANGED: dict[str, dict[str, Check]] = {
+    "plain": {},
+    "accelerate": {},
+    "trainer": {
+        "batch-halve-accumulate": lambda f: (f["batch"], f["accumulation"], f["step"]) == (4, 2, 6),
+        "no-eval": lambda facts: facts["evaluations"] == 0,
+        "dataset-subset": lambda facts: facts["examples"] == 9,
+    },
+    "lightning": {
+        "no-eval": lambda facts: facts["evaluations"] == 0,
+        "dataset-subset": lambda facts: facts["limit"] == 0.1 and facts["step"] == 1,
+    },
+}
+"""What the training is, in one framework, beside num-workers-0 and debug-detail in every one."""
+
+ALONE: dict[str, Check] = {
+    "num-workers-0": lambda facts: facts["workers"] == 0,
+    "debug-detail": env("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+}
+RANKS: dict[str, Check] = {
+    "raise-ddp-timeout": lambda facts: facts["group_timeout_s"] == 7200,
+    "stagger-start": lambda facts: True,
+    "num-workers-0": lambda facts: facts["workers"] == 0,
+    "omp-1": lambda facts: facts["threads"] == 1,
+    "num-proc-none": lambda facts: facts["map_in_process"] is True,
+    "drop-last": lambda facts: facts["drop_last"] is True,
+}
+"""Under torchrun, on both ranks."""
+
+
+def asked(names: list[str]) -> list[str]:
+    return [word for name in names for word in ("--with", name)]
+
+
+def facts_of(run: CompletedRun) -> list[Facts]:
+    lines = [line[6:] for line in run.stdout.splitlines() if line.startswith("facts ")]
+    assert lines, run.describe()
+    return [json.loads(line) for line in lines]
+
+
+def check_facts(run: CompletedRun, checks: dict[str, Check], ranks: int = 1) -> None:
+    """Every remedy is in the plan, says that it took, and is seen by the training itself."""
+    told = {event["remedy"]: event for event in run.of_type("remedy_taken")}
+    assert len(run.of_type("attempt_launched")) == 1, run.describe()
+    found = facts_of(run)
+    assert len(found) == ranks, run.describe()
+    for name, check in checks.items():
+        assert told.get(name, {}).get("took") is True, f"{name}: {told.get(name)}\n{run.describe()}"
+        for facts in found:
+            assert check(facts), f"{name}: {facts}"
+
+
+def with_remedies(
+    tmp_path: Path, names: list[str], *command: str, timeout_s: float = 200
+) -> CompletedRun:
+    return run_wtrain(
+        "run", *asked(names), "--", *command, cwd=tmp_path, timeout_s=timeout_s,
+        env={"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "0"},
+    ).check(0)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_settings_take_and_are_seen(framework: str, tmp_path: Path) -> None:
+    """All settings of loading, threads and variables at once; workers are spawned."""
+    command = program_command("framework_facts.py", framework)
+    check_facts(with_remedies(tmp_path, list(LOADED), *command), LOADED)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_changes_the_training_takes_and_is_seen(framework: str, tmp_path: Path) -> None:
+    """Workers removed, and what the framework's own arguments can be made; workers were forked."""
+    checks = {**ALONE, **CHANGED[framework]}
+    command = program_command("framework_facts.py", framework)
+    check_facts(with_remedies(tmp_path, list(checks), *command), checks)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_settings_take_on_every_rank(framework: str, tmp_path: Path) -> None:
+    """Under torchrun: on both ranks, with a group whose timeout the framework has chosen."""
+    torchrun = [str(bin_path("torchrun")), "--nproc-per-node", "2"]
+    command = [*torchrun, str(PROGRAMS / "framework_facts.py"), framework]
+    run = with_remedies(tmp_path, list(RANKS), *command, timeout_s=260)
+    check_facts(run, RANKS, ranks=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_bad_batches_are_skipped_and_listed(framework: str, tmp_path: Path) -> None:
+    """A row that cannot be read costs its batch, in training and in validation; each is listed."""
+    command = program_command("framework_facts.py", framework, "--bad-row")
+    alone = run_wtrain(
+        "run", "--max-restarts", "0", "--", *command, cwd=tmp_path / "alone", timeout_s=180
+    )
+    assert alone.returncode == 1, alone.describe()
+    run = with_remedies(tmp_path / "with", ["skip-bad-batches"], *command)
+    check_facts(run, {"skip-bad-batches": lambda facts: True})
+    (listed,) = (run.run_dir / "attempts" / "0001").glob("skipped.*.jsonl")
+    lines = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert lines
+    assert all("row 13 cannot be read" in line["error"] for line in lines)
+    if framework in ("trainer", "lightning"):
+        assert {line["phase"] for line in lines} >= {"eval"}
+
+
+# -- One training for each remedy ------------------------------------------------------------------
+
+HANGS, CRASHES = "hangs", "crashes"
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "num-workers-0": (HANGS, {}),
+    "spawn": (HANGS, {}),
+    "persistent-workers-off": (HANGS, {}),
+    "pin-memory-off": (CRASHES, {}),
+    "file-system-sharing": (CRASHES, {}),
+    "num-proc-none": (CRASHES, {}),
+    "tokenizers-off": (HANGS, {}),
+    "hf-offline": (HANGS, {}),
+    "hub-timeouts": (
+        HANGS,
+        {"variables": {"HF_HUB_ETAG_TIMEOUT": "2", "HF_HUB_DOWNLOAD_TIMEOUT": "2"}},
+    ),
+    "xet-off": (HANGS, {}),
+    "safetensors-off": (HANGS, {}),
+    "omp-1": (HANGS, {}),
+    "wandb-offline": (HANGS, {}),
+    "no-compile": (HANGS, {}),
+    "compile-threads-1": (HANGS, {}),
+    "memory-relief": (CRASHES, {"every": 10}),
+    "cpu": (HANGS, {}),
+    "eval-batch-small": (CRASHES, {}),
+    "batch-halve-accumulate": (CRASHES, {}),
+    "no-eval": (HANGS, {}),
+    "bf16": (CRASHES, {}),
+    "drop-last": (CRASHES, {}),
+    "skip-bad-batches": (CRASHES, {}),
+    "dataset-subset": (CRASHES, {}),
+    "shorter-sequences": (CRASHES, {}),
+}
+"""What the training of tests/programs/remedy_cases.py does without the remedy, and parameters that
+make it short. The others have tests of their own below."""
+
+OWN_TEST = {
+    "loader-timeout": "test_a_silent_worker_becomes_an_error",
+    "clear-stale-lock": "test_a_lock_of_a_dead_process_of_this_run_is_removed",
+    "stagger-start": "test_ranks_that_race_for_a_folder_start_one_after_the_other",
+    "raise-ddp-timeout": "test_a_slow_rank_0_is_waited_for",
+    "save-sooner": "test_saves_are_asked_for_where_stalls_come_first",
+    "celery-solo": "test_a_celery_worker_gets_its_pool",
+    "cpu-not-mps": "test_settings_of_a_mac_reach_the_training",
+    "mps-fallback": "test_settings_of_a_mac_reach_the_training",
+}
+ONLY_ARRIVES = (
+    "nccl-p2p-off", "nccl-ib-off", "nccl-socket-ifname", "allocator-expandable", "debug-detail",
+    "launch-blocking",
+)  # fmt: skip
+"""Variables for what only a GPU or a fault of the network can show: they reach the training."""
+
+QUIET_S = 12.0
+"""A case that has not finished by then hangs; with its setting it is done in a few seconds."""
+
+
+def test_every_claimed_cell_has_its_proof() -> None:
+    """The guard of the table: no cell says hook, environment or argument without a test of it."""
+    everywhere = set(LOADED) | set(ALONE) | {"skip-bad-batches"}
+    for name, remedy in CATALOGUE.items():
+        claimed = {one for one in FRAMEWORKS if remedy.cells[one] in APPLIED}
+        proven: set[str] = set(FRAMEWORKS) if name in everywhere else set()
+        proven |= {one for one in FRAMEWORKS if name in CHANGED[one]}
+        if name in RANKS:
+            proven |= set(FRAMEWORKS)
+        proven |= PROVEN_APART.get(name, set())
+        assert claimed <= proven, f"{name}: not proven for {claimed - proven}"
+        if name != "plain-retry":
+            assert name in CASES or name in OWN_TEST or name in ONLY_ARRIVES, name
+    for test in OWN_TEST.values():
+        assert test in globals()
+
+
+PROVEN_APART: dict[str, set[str]] = {
+    "eval-batch-small": {"trainer"},
+    "shorter-sequences": {"trainer"},
+    "save-sooner": {"trainer", "lightning"},
+    "bf16": {"trainer", "lightning", "accelerate"},
+    "clear-stale-lock": set(FRAMEWORKS),
+    "wandb-offline": set(FRAMEWORKS),
+    "celery-solo": set(FRAMEWORKS),
+    "cpu-not-mps": set(FRAMEWORKS),
+    "mps-fallback": set(FRAMEWORKS),
+}
+"""Proven by a test of its own; in every framework where it is the same function that is hooked."""
+
+
+def case_environment(tmp_path: Path) -> dict[str, str]:
+    return {
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_ETAG_TIMEOUT": "100000",
+        "HF_HUB_DOWNLOAD_TIMEOUT": "100000",
+        "OMP_NUM_THREADS": "2",
+        "TORCHINDUCTOR_COMPILE_THREADS": "2",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def start_case(
+    training: Training, name: str, remedy: str | None = None, **more: Any
+) -> subprocess.Popen[str]:
+    """A case as an attempt would run it, with the settings of a plan."""
+    extra = case_environment(training.root) | more.pop("env", {})
+    if remedy is not None:
+        spec = CATALOGUE[remedy]
+        entry = {**(spec.in_process or {}), **more}
+        variables = entry.pop("variables", {})
+        if variables:
+            entry["env"] = {**entry["env"], **variables}
+        extra |= spec.env | variables
+        training.settings = [entry]
+    environment = training.environment(extra)
+    fakes = str(PROGRAMS / "fakes")
+    environment["PYTHONPATH"] += os.pathsep + fakes
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAMS / "remedy_cases.py"), name],
+        cwd=training.root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[int | None, str]:
+    """Exit code, None when it had to be killed, and output."""
+    try:
+        out, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        out, _ = process.communicate()
+        return None, out
+    return process.returncode, out
+
+
+def fresh(path: Path) -> Training:
+    path.mkdir()
+    return Training(path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("name", CASES)
+def test_a_training_that_needs_it(name: str, tmp_path: Path) -> None:
+    """Without the remedy it hangs or crashes, with it the same script finishes and says why."""
+    does, parameters = CASES[name]
+    code, out = finish(
+        start_case(fresh(tmp_path / "without"), name), QUIET_S * (1 + (does == CRASHES) * 4)
+    )
+    assert f"finished {name}" not in out, out
+    assert (code is None) == (does == HANGS), f"{code}\n{out}"
+    training = fresh(tmp_path / "with")
+    code, out = finish(start_case(training, name, name, **parameters), 90)
+    assert code == 0, out
+    assert f"finished {name}" in out, out
+    answers = [note["settings"].get(name) for note in training.all_notes()]
+    assert any(answer and answer["took"] for answer in answers), answers
+    if name == "skip-bad-batches":
+        assert "batches 7" in out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_silent_worker_becomes_an_error(tmp_path: Path) -> None:
+    """loader-timeout mends nothing: it ends the attempt by an error that names the loader."""
+    code, out = finish(start_case(fresh(tmp_path / "without"), "loader-timeout"), QUIET_S)
+    assert code is None, out
+    training = fresh(tmp_path / "with")
+    code, out = finish(start_case(training, "loader-timeout", "loader-timeout", seconds=2), 60)
+    assert code == 1, out
+    assert "DataLoader timed out after 2" in out
+    assert training.note()["settings"]["loader-timeout"]["took"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("name", ["clear-stale-lock", "soft-lock"])
+def test_a_lock_of_a_dead_process_of_this_run_is_removed(name: str, tmp_path: Path) -> None:
+    """The killed builder's lock holds the next attempt; only with the remedy is it removed."""
+    training = fresh(tmp_path / "run")
+    code, _ = finish(start_case(training, name), 60)
+    assert code == -9
+    if name == "clear-stale-lock":  # filelock removes one that names a dead process by itself
+        code, out = finish(start_case(training, name), QUIET_S)
+        assert code is None, out
+    code, out = finish(start_case(training, name, "clear-stale-lock"), 60)
+    assert code == 0, out
+    answers = [note["settings"].get("clear-stale-lock") for note in training.all_notes()]
+    assert any(answer and answer["took"] and "gone" in answer["why"] for answer in answers), answers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_lock_of_somebody_else_stays(tmp_path: Path) -> None:
+    """A lock that no process of this run has recorded may be held on another machine."""
+    training = fresh(tmp_path / "run")
+    (training.root / "lock").touch()
+    (training.root / "begun").touch()
+    code, out = finish(start_case(training, "clear-stale-lock", "clear-stale-lock"), QUIET_S)
+    assert code is None, out
+    assert (training.root / "lock").exists()
+    (note,) = training.all_notes()
+    assert note["settings"]["clear-stale-lock"]["took"] is False
+    assert "left alone" in note["settings"]["clear-stale-lock"]["why"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_ranks_that_race_for_a_folder_start_one_after_the_other(tmp_path: Path) -> None:
+    """Two ranks find no folder and both make it; staggered the second finds the first one's."""
+
+    def both(training: Training, remedy: str | None) -> list[int | None]:
+        ranks = [
+            start_case(
+                training,
+                "stagger-start",
+                remedy,
+                env={"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
+                **({"seconds": 8} if remedy else {}),
+            )
+            for rank in range(2)
+        ]
+        return [finish(rank, 80)[0] for rank in ranks]
+
+    assert sorted(both(fresh(tmp_path / "without"), None), key=str) == [0, 1]
+    training = fresh(tmp_path / "with")
+    assert both(training, "stagger-start") == [0, 0]
+    said = {note["settings"]["stagger-start"]["why"] for note in training.all_notes()}
+    assert said == {"rank 0 began 0.0 s later", "rank 1 began 8.0 s later"}
+
+
+def torchrun_case(name: str) -> list[str]:
+    program = str(PROGRAMS / "remedy_cases.py")
+    return [str(bin_path("torchrun")), "--nproc-per-node", "2", program, name]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_slow_rank_0_is_waited_for(tmp_path: Path) -> None:
+    """A group that waits 2 s ends by a timeout; asked to wait for hours it finishes."""
+    command = torchrun_case("raise-ddp-timeout")
+    alone = run_wtrain("run", "--max-restarts", "0", "--", *command, cwd=tmp_path / "alone")
+    assert alone.returncode != 0, alone.describe()
+    run = with_remedies(tmp_path / "with", ["raise-ddp-timeout"], *command)
+    assert "finished raise-ddp-timeout" in run.stdout
+    said = run.only("remedy_taken")
+    assert said["took"], said
+    assert said["why"] == "timeout 0:00:02 -> 2:00:00"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_celery_worker_gets_its_pool(tmp_path: Path) -> None:
+    """The argument is put behind the subcommand, in the place of the one that is there.
+
+    A stand-in named celery that tells its arguments: Celery itself needs a broker.
+    """
+    celery = tmp_path / "celery"
+    celery.write_text('#!/bin/sh\necho got "$@"\n', encoding="ascii")
+    celery.chmod(0o755)
+    command = [str(celery), "-A", "tasks", "worker", "-P", "prefork", "--loglevel", "info"]
+    run = run_wtrain("run", "--with", "celery-solo", "--", *command, cwd=tmp_path).check(0)
+    assert last_line(run.stdout, "got") == "got -A tasks worker --pool=solo --loglevel info"
+    plan = run.only("plan_made")["plan"]
+    assert [use["id"] for use in plan["remedies"]] == ["celery-solo"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["cpu-not-mps", "mps-fallback"])
+def test_settings_of_a_mac_reach_the_training(name: str, tmp_path: Path) -> None:
+    """Simulated: no Mac is here, so only that the setting arrives and is reported back."""
+    training = fresh(tmp_path / "mac")
+    spec = CATALOGUE[name]
+    training.settings = [spec.in_process or {}]
+    script = (
+        "import os, torch\n"
+        "weight = torch.nn.Parameter(torch.zeros(1))\n"
+        "torch.optim.SGD([weight]).step()\n"
+        "print(torch.backends.mps.is_available(), os.environ.get('PYTORCH_ENABLE_MPS_FALLBACK'))\n"
+    )
+    done = training.run(script, env=spec.env)
+    assert done.stdout.split()[0] == "False", done.stderr
+    assert training.note()["settings"][name]["took"] is True
+
+
+FP16 = {
+    "trainer": """
+import sys, torch
+from transformers import Trainer, TrainingArguments
+arguments = TrainingArguments(output_dir="out", use_cpu=True, report_to=[])
+arguments.fp16, arguments.mixed_precision = True, "fp16"
+job = Trainer(model=torch.nn.Linear(4, 1), args=arguments)
+print(arguments.fp16, arguments.bf16, job.accelerator.mixed_precision)
+""",
+    "lightning": """
+import lightning.pytorch as L
+job = L.Trainer(accelerator="cpu", devices=1, precision="16-mixed", logger=False)
+print(False, job.precision == "bf16-mixed", "bf16")
+""",
+    "accelerate": """
+from accelerate import Accelerator
+print(False, True, Accelerator(cpu=True, mixed_precision="fp16").mixed_precision)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("framework", FP16)
+def test_fp16_becomes_bf16(framework: str, tmp_path: Path) -> None:
+    """By the argument of each framework; the CPU has bf16 and no fp16."""
+    training = fresh(tmp_path / "run")
+    training.settings = [CATALOGUE["bf16"].in_process or {}]
+    done = training.run(FP16[framework])
+    assert done.stdout.split() == ["False", "True", "bf16"], done.stderr
+    assert training.note()["settings"]["bf16"]["took"] is True
+
+
+# -- What a run makes of it ------------------------------------------------------------------------
+
+
+def remedies_of(run: CompletedRun) -> list[list[str]]:
+    """The remedies of every attempt, in order."""
+    return [
+        [use["id"] for use in event["plan"]["remedies"]]
+        for event in run.of_type("attempt_launching")
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(170)
+def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
+    """`Cannot re-initialize CUDA` out of datasets.map: the first restart maps in the main process.
+
+    Simulated: the forked process says what CUDA would say.
+    """
+    config = write_fast_config(tmp_path)
+    command = program_command("remedy_cases.py", "num-proc-none")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=160)
+    run.check(0)
+    assert remedies_of(run) == [[], ["num-proc-none"]], run.describe()
+    assert run.of_type("diagnosed")[0]["diagnosis"]["family"] == "fork-cuda-init"
+    told = run.only("remedy_taken")
+    assert told["took"], told
+    assert told["why"] == "num_proc 2 -> None"
+    assert "finished num-proc-none" in run.stdout
+    report = run_wtrain("report", cwd=tmp_path)
+    assert "dataset.map(..., num_proc=None, writer_batch_size=100)" in report.stdout
+    assert "--with num-proc-none" in report.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(290)
+def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
+    """What the diagnosis names is tried one after the other, in its order, within the restarts."""
+    config = write_fast_config(tmp_path)
+    command = program_command("needs_third_remedy.py")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=280)
+    run.check(0)
+    tried = remedies_of(run)
+    assert tried[0] == [], run.describe()
+    named = run.of_type("diagnosed")[0]["diagnosis"]["remedies"]
+    for number, plan in enumerate(tried[1:], start=1):
+        assert plan[:number] == named[:number], run.describe()
+    assert len(tried) == 4, run.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(290)
+def test_a_remedy_that_made_it_worse_is_taken_back(tmp_path: Path) -> None:
+    """With it the training crashes before its first step, so the next attempt is without it."""
+    config = write_fast_config(tmp_path)
+    command = program_command("worse_with_a_remedy.py")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=280)
+    run.check(0)
+    tried = remedies_of(run)
+    assert "num-workers-0" in tried[1], run.describe()
+    assert "num-workers-0" not in tried[2], run.describe()
+    assert "taking back num-workers-0" in run.of_type("plan_made")[2]["plan"]["why"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(170)
+def test_giving_up_prints_how_to_go_on(tmp_path: Path) -> None:
+    """Exit 76 with the very line that allows what the diagnosis names; that line then works."""
+    config = write_fast_config(tmp_path)
+    command = program_command("remedy_cases.py", "batch-halve-accumulate")
+    options = ("--config", str(config), "--without", "allocator-expandable")
+    options += ("--without", "memory-relief")
+    run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, timeout_s=160).check(76)
+    line = last_line(run.stderr, "wtrain: to go on: ").removeprefix("wtrain: to go on: ")
+    wanted = "--with batch-halve-accumulate --allow batch-halve-accumulate"
+    assert line == f"wtrain restart {run.events[0]['run_id']} {wanted}", run.describe()
+    again = run_wtrain(*line.split()[1:], cwd=tmp_path, timeout_s=100).check(0)
+    told = again.of_type("remedy_taken")[-1]
+    assert told["took"], told
+    assert told["why"] == "batch 4 -> 2, accumulation 1 -> 2, evaluation 4 -> 2"
+    assert "finished batch-halve-accumulate" in again.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(290)
+@pytest.mark.parametrize("framework", ["trainer", "lightning"])
+def test_saves_are_asked_for_where_stalls_come_first(framework: str, tmp_path: Path) -> None:
+    """Every attempt hangs before its own first save; the one that is asked for brings it home."""
+    config = write_fast_config(tmp_path)
+    command = program_command("hangs_before_it_saves.py", framework)
+    run = run_wtrain(
+        "run", "--config", str(config), "--without", "num-workers-0", "--", *command,
+        cwd=tmp_path, timeout_s=280,
+    ).check(0)  # fmt: skip
+    tried = remedies_of(run)
+    assert tried[0] == [], run.describe()
+    assert all("save-sooner" in plan for plan in tried[1:]), run.describe()
+    assert run.of_type("save_requested")[0]["by"] == "the remedy save-sooner"
+    assert run.of_type("checkpoint_chosen"), run.describe()
+    assert last_line(run.stdout).startswith("finished step=")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(170)
+def test_one_experiment_stays_one_run_of_wandb(tmp_path: Path) -> None:
+    """Two attempts of a training that logs offline write into runs of one id; two folds do not."""
+    config = write_fast_config(tmp_path)
+    command = program_command("logs_to_wandb.py")
+    run = run_wtrain(
+        "run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=160,
+        env={"WANDB_MODE": "offline"},
+    ).check(0)  # fmt: skip
+    assert len(run.of_type("attempt_launched")) == 2, run.describe()
+    ids = [line.split("=")[1] for line in run.stdout.splitlines() if line.startswith("id=")]
+    folds = [line.split("=")[1] for line in run.stdout.splitlines() if line.startswith("fold=")]
+    assert len(ids) == 2, run.describe()
+    assert ids[0] == ids[1], ids
+    assert ids[0].startswith(run.events[0]["run_id"][:20])
+    assert len(set(folds)) == len(folds) >= 3, folds
