@@ -1,4 +1,5 @@
-"""Small files that one process writes and another reads: whole or not at all, for their owner only.
+"""Small files that one process writes and another reads: whole or not at all, for their owner only
+unless that is asked for.
 
 Must not be given what a training wrote to write to: the paths are ours.
 """
@@ -15,8 +16,8 @@ import msgspec
 Kind = TypeVar("Kind")
 
 
-def replace_whole(path: Path, content: bytes) -> None:
-    """Write a file with mode 0600; a reader sees the old one, the new one or none.
+def replace_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write a file, its mode less what the umask takes; a reader sees the old, the new one or none.
 
     Raises:
         OSError: it cannot be written; what was there before is there still.
@@ -26,7 +27,7 @@ def replace_whole(path: Path, content: bytes) -> None:
     flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
-        with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
+        with os.fdopen(os.open(fresh, flags, mode), "wb") as file:
             file.write(content)
         fresh.replace(path)
     except OSError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from tests.support import run_wtrain
 from watchdog_train.client.libraries import HOOKS
-from watchdog_train.doctor import machine
+from watchdog_train.doctor import inside, machine, night, ranks, settings
 from watchdog_train.doctor.gpus import described
 from watchdog_train.doctor.libraries import judged, libraries
 from watchdog_train.system.portable import PortableSystem
@@ -86,3 +88,145 @@ def test_on_this_machine(tmp_path: Path) -> None:
     assert next(iter(checks)) == "platform"
     assert {"stacks", "orphans", "signals", "network", "heartbeats", "python"} <= set(checks)
     assert all(c["mend"] for c in checks.values() if c["status"] in ("failure", "warning"))
+
+
+def test_variables_that_mean_something_else_are_named() -> None:
+    """Each with its value and its cure; others are left alone."""
+    found = {check.name: check for check in settings.traps({
+        "TOKENIZERS_PARALLELISM": "True", "CUDA_LAUNCH_BLOCKING": "0", "NCCL_BLOCKING_WAIT": "1",
+        "PYTORCH_ENABLE_MPS_FALLBACK": "0", "PATH": "/bin",
+    })}  # fmt: skip
+    assert set(found) == {
+        "TOKENIZERS_PARALLELISM=True", "NCCL_BLOCKING_WAIT=1", "PYTORCH_ENABLE_MPS_FALLBACK=0",
+    }  # fmt: skip
+    assert all(check.status == "warning" and check.mend for check in found.values())
+    assert [check.status for check in settings.traps({})] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("each", "number", "status"),
+    [("", 0, "ok"), ("", 4, "warning"), ("2", 4, "ok"), ("4", 4, "warning"), ("x", 1, "ok")],
+)
+def test_threads_are_counted_over_all_ranks(each: str, number: int, status: str) -> None:
+    """On eight cores."""
+    environment = {"OMP_NUM_THREADS": each} if each else {}
+    assert settings.threads(environment, 8, number).status == status
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_the_start_script_is_of_the_platform(platform: str) -> None:
+    """A shell's for POSIX, cmd's for Windows; MPS only where there is one."""
+    environment = settings.start_environment(platform, "arm64", cores=8, ranks=4)
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert ("PYTORCH_ENABLE_MPS_FALLBACK" in environment) == (platform == "darwin")
+    script = settings.start_script(environment, platform)
+    if platform == "win32":
+        assert "set OMP_NUM_THREADS=2\r\n" in script
+    else:
+        done = subprocess.run(["sh", "-n"], input=script, text=True, timeout=60, check=False)
+        assert done.returncode == 0
+        assert script.endswith('exec wtrain run -- "$@"\n')
+
+
+def test_logout_and_upgrades_are_read_from_their_files(tmp_path: Path) -> None:
+    """Later files win; who lingers is left alone; a driver makes upgrades a warning."""
+    (tmp_path / "run/systemd").mkdir(parents=True)
+    (tmp_path / "etc/systemd/logind.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/systemd/logind.conf").write_text("[Login]\n#KillUserProcesses=no\n")
+    assert next(night.logout(tmp_path, "mia")).status == "ok"
+    late = tmp_path / "etc/systemd/logind.conf.d/50.conf"
+    late.write_text("[Login]\nKillUserProcesses=yes\n")
+    check = next(night.logout(tmp_path, "mia"))
+    assert check.status == "failure"
+    assert "enable-linger" in str(check.mend)
+    (tmp_path / "var/lib/systemd/linger").mkdir(parents=True)
+    (tmp_path / "var/lib/systemd/linger/mia").touch()
+    assert [each.status for each in night.logout(tmp_path, "mia")] == ["ok"]
+    assert list(night.logout(tmp_path / "nowhere", "mia")) == []
+    (tmp_path / "etc/apt/apt.conf.d").mkdir(parents=True)
+    assert list(night.upgrades(tmp_path)) == []
+    auto = tmp_path / "etc/apt/apt.conf.d/20auto-upgrades"
+    auto.write_text('APT::Periodic::Unattended-Upgrade "1";\n')
+    assert [each.status for each in night.upgrades(tmp_path)] == ["ok"]
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").touch()
+    assert [each.status for each in night.upgrades(tmp_path)] == ["warning"]
+
+
+def test_a_laptop_is_told_of_its_sleep(tmp_path: Path) -> None:
+    """Only where there is a battery."""
+    supply = tmp_path / "sys/class/power_supply"
+    for name, kind, state in (("AC", "Mains", ""), ("BAT0", "Battery", "Discharging")):
+        (supply / name).mkdir(parents=True)
+        (supply / name / "type").write_text(kind + "\n")
+        (supply / name / "status").write_text(state + "\n")
+    (check,) = night.battery(tmp_path)
+    assert "battery" in check.says
+    assert list(night.battery(tmp_path / "nowhere")) == []
+
+
+def test_cut_downloads_and_held_locks_are_counted(tmp_path: Path) -> None:
+    """Old ones only: a download under way is none of our business."""
+    blobs = tmp_path / "models--x" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "a.incomplete").touch()
+    lock = tmp_path / "b.lock"
+    lock.touch()
+    later = lock.stat().st_mtime + 2 * night.STALE_S
+    assert [check.status for check in night.hub_cache(tmp_path)] == ["ok"]
+    assert "1 downloads" in next(night.hub_cache(tmp_path, now=later)).says
+    (blobs / "a.incomplete").unlink()
+    assert [check.status for check in night.hub_cache(tmp_path, now=later)] == ["ok"]
+    with lock.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (check,) = night.hub_cache(tmp_path, now=later)
+    assert "1 old locks" in check.says
+    assert list(night.hub_cache(tmp_path / "nowhere")) == []
+
+
+def test_a_wandb_login_is_looked_for(tmp_path: Path) -> None:
+    """Offline needs none; a key or a netrc is one."""
+    assert night.wandb({}, tmp_path).status == "warning"
+    assert night.wandb({"WANDB_MODE": "offline"}, tmp_path).status == "ok"
+    assert night.wandb({"WANDB_API_KEY": "x"}, tmp_path).status == "ok"
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password x\n")
+    assert night.wandb({}, tmp_path).status == "ok"
+
+
+@pytest.mark.processes
+def test_a_fault_handler_answers_here() -> None:
+    """Really tried; an interpreter that is none is said."""
+    assert inside.fault_handler(sys.executable).status == "ok"
+    assert inside.fault_handler("/bin/false").status == "warning"
+    assert inside.fault_handler("/nowhere/python").status == "failure"
+
+
+@pytest.mark.processes
+def test_ranks_that_fail_or_wait_have_an_end(tmp_path: Path) -> None:
+    """The first failure is named with its last words; one that never ends is ended."""
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no torch here >&2\nexit 4\n")
+    broken.chmod(0o755)
+    check = ranks.all_reduce(str(broken), 3)
+    assert check.status == "failure"
+    assert "no torch here" in check.says
+    broken.write_text("#!/bin/sh\nexec sleep 600\n")
+    check = ranks.all_reduce(str(broken), 2, limit_s=1.0)
+    assert "2 of 2 ranks had not ended after 1 s" in check.says
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_ranks_agree_with_torch() -> None:
+    """The training's interpreter here has torch."""
+    assert ranks.all_reduce(sys.executable, 2, limit_s=120.0).status == "ok"
+
+
+def test_a_start_script_is_never_written_over_a_file(tmp_path: Path) -> None:
+    """Written once, for its owner; refused where something is."""
+    run_wtrain("doctor", "--fix", "-o", "start.sh", "--ranks", "2", cwd=tmp_path).check(0)
+    script = tmp_path / "start.sh"
+    assert "OMP_NUM_THREADS" in script.read_text()
+    assert script.stat().st_mode & 0o777 == 0o700
+    refused = run_wtrain("doctor", "--fix", "-o", "start.sh", cwd=tmp_path).check(78)
+    assert "doctor-fix-file" in refused.stderr

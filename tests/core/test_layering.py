@@ -31,6 +31,9 @@ ROOMS: dict[str, set[str]] = {
     "reporting": {*_LOWER, "reporting", "report", "store", "evidence", "remedies", ""},
     "config": {*_LOWER, "config"},
     "notify": {*_LOWER, "notify"},
+    "metrics": {*_LOWER, "metrics"},
+    # A process of its own: what it shows to others has no secrets.
+    "commands": {*_LOWER, "commands", "system", "evidence.redact"},
     "peers": {*_LOWER, "peers"},
     "service": {*_LOWER, "service"},
     # A collector is a process of its own: it puts looks, rules and wording together itself.

@@ -25,7 +25,17 @@ _METAVARS = {
     "--checkpoints": "DIR",
     "--runs-dir": "DIR",
     "--notify": "URL",
+    "--on": "EVENT=COMMAND",
+    "--ping": "URL",
+    "--metrics-file": "FILE",
 }
+
+
+class _Lines(click.types.StringParamType):
+    """A text that holds spaces: in a variable each one is on a line of its own."""
+
+    name = "text"
+    envvar_list_splitter = "\n"
 
 
 def policy_options(function: AnyFunction) -> AnyFunction:
@@ -88,6 +98,8 @@ def _option(setting: Setting, flag: str) -> Any:
         metavar = "TIME"
     elif setting.kind == "list of texts":
         text += "  [may be repeated]"
+        if flag == "--on":
+            kind = _Lines()
     return click.option(
         flag,
         parameter,

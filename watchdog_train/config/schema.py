@@ -38,6 +38,11 @@ FLAG_OF_KEY = {
     "recovery.duplicates": "--duplicates",
     "output.quiet": "--quiet",
     "notify.urls": "--notify",
+    "notify.commands": "--on",
+    "notify.ping": "--ping",
+    "metrics.file": "--metrics-file",
+    "metrics.port": "--metrics-port",
+    "keep_awake": "--keep-awake",
 }
 """Settings that have a flag of `wtrain run`."""
 
@@ -126,7 +131,10 @@ class Setting:
         if self.kind == "list of texts":
             if not isinstance(value, list | tuple):
                 raise BadValueError(f"{_shown(value)} is not a list; write [{value}]"[:200])
-            return tuple(_text(each) for each in value)
+            texts = tuple(_text(each) for each in value)
+            if self.key == "notify.commands":
+                _check_commands(texts)
+            return texts
         if self.kind == "true or false":
             if not isinstance(value, bool):
                 raise BadValueError(f"{_shown(value)} is neither true nor false")
@@ -140,6 +148,8 @@ class Setting:
             )
         if self.key == "recovery.resume_arg":
             _check_resume_arg(text)
+        if self.key == "notify.ping":
+            _check_ping(text)
         return text
 
     def _number(self, value: Any) -> float | int:
@@ -184,6 +194,27 @@ def _check_resume_arg(text: str) -> None:
     if not any(placeholder in word for word in words for placeholder in PLACEHOLDERS):
         raise BadValueError(
             f"'{text[:40]}' does not say where {{checkpoint}}, the path, belongs", hint=hint
+        )
+
+
+def _check_commands(texts: tuple[str, ...]) -> None:
+    from watchdog_train.core.commands import MOST_COMMANDS, parse
+
+    if len(texts) > MOST_COMMANDS:
+        raise BadValueError(f"{len(texts)} commands; at most {MOST_COMMANDS} are run")
+    try:
+        for text in texts:
+            parse(text)
+    except ValueError as error:
+        hint = "--on 'stall_declared=notify-send hung'"
+        raise BadValueError(str(error), hint=hint) from error
+
+
+def _check_ping(text: str) -> None:
+    if re.fullmatch(r"https?://[^\s/]\S*", text, re.IGNORECASE) is None:
+        raise BadValueError(
+            "the ping is no http(s) URL; it is not shown here because it may be a secret",
+            hint="--ping https://HOST/PATH",
         )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from watchdog_train.core.ahead import Ahead
 from watchdog_train.core.detect import Verdict
-from watchdog_train.core.events import AnyEvent, KillSequence, KillStage
+from watchdog_train.core.events import AnyEvent, CommandResult, KillSequence, KillStage
 from watchdog_train.core.gpu import GpuHold
 from watchdog_train.core.model import (
     BundleWhy,
@@ -25,7 +26,7 @@ from watchdog_train.core.model import (
 from watchdog_train.core.peers import JobView, Signs
 from watchdog_train.core.slowdown import Slow
 
-TaskName = Literal["look", "evidence", "survey", "joint", "keep"]
+TaskName = Literal["look", "evidence", "survey", "joint", "keep", "commands"]
 
 
 class Request(Value, frozen=True, kw_only=True):
@@ -105,6 +106,8 @@ class Observation(Value, frozen=True, kw_only=True):
     survey: Survey | None = None
     joint: JointAnswer | None = None
     kept: KeepAnswer | None = None
+    commands: tuple[CommandResult, ...] | None = None
+    """What became of the user's commands before a restart."""
     saves: tuple[SaveRecord, ...] = ()
     """Finished saves of the present attempt, oldest first; read where a copy may be kept."""
     other_port: int | None = None
@@ -133,6 +136,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """The newest sleep of the machine, or of ours."""
     slow: Slow | None = None
     """Steps have become slow, and still are."""
+    ahead: tuple[Ahead, ...] | None = None
+    """What will go wrong if it goes on like this; None: nobody looks ahead."""
     gpu_hold: GpuHold | None = None
     """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
     no_room: str | None = None
@@ -215,6 +220,15 @@ class TakeOver(Value, frozen=True, kw_only=True):
     why: str
 
 
+class RunCommands(Value, frozen=True, kw_only=True):
+    """Run the user's commands before a restart; their end is an observation."""
+
+    plan: Plan
+    """Of the attempt to come."""
+    commands: tuple[int, ...]
+    """Their numbers."""
+
+
 class KeepCopy(Value, frozen=True, kw_only=True):
     """Copy a file that the script overwrites in place into the run directory."""
 
@@ -238,5 +252,6 @@ Action = (
     | AskSave
     | CleanUp
     | KeepCopy
+    | RunCommands
     | TakeOver
 )

@@ -9,6 +9,7 @@ import msgspec
 from watchdog_train.core import asking, gpu_memory, kill, ladder, room
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
+from watchdog_train.core.commands import before_restart
 from watchdog_train.core.confer import as_one_job
 from watchdog_train.core.model import Plan
 from watchdog_train.core.outcome import finish
@@ -49,6 +50,7 @@ def between_attempts(
         return (
             gpu_memory.before_launch(observation, state, policy)
             or room.before_launch(observation, state, policy)
+            or before_restart(observation, state, policy)
             or Launch(plan=state.next_plan)
         )
     return _plan_again(observation, state, policy, remedies)

@@ -149,8 +149,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
                 noticed=(*others, event),
             )
-        case e.Slowdown() | e.SlowdownEnded():
-            return _replace(state, slowdown=event if isinstance(event, e.Slowdown) else None)
+        case e.Slowdown() | e.SlowdownEnded() | e.Warned() | e.WarningOver():
+            return ending.warnings(state, event)
         case e.RemedyTaken():
             return _remedy_taken(state, event)
         case e.ResumeVerified():
@@ -159,6 +159,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return adopted(state, event)
         case e.Reopened():
             return reopened(state, event)
+        case e.CommandsStarting() | e.CommandsRan():
+            return ending.commands(state, event)
         case e.RunFinished():
             return _replace(
                 state,
@@ -235,6 +237,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         notices=(),
         noticed=(),
         slowdown=None,
+        warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
         kill=None,
         backoff_until=None,
         backoff_s=0.0,

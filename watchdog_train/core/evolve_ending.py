@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core import events as e
+from watchdog_train.core.events.telling import BEFORE_RESTART
 from watchdog_train.core.model import KeptCopy, ProcessId
 from watchdog_train.core.state import Kill, State, StopAsk, StopRequest
 
@@ -103,3 +104,27 @@ def keeping(state: State, event: e.CheckpointKept | e.CheckpointNotKept) -> Stat
         seconds=event.seconds,
     )
     return _replace(state, kept=(*others, kept), kept_mono=event.mono, keep_failed=False)
+
+
+def commands(state: State, event: e.CommandsStarting | e.CommandsRan) -> State:
+    """Only what a restart waits for changes what comes next."""
+    if event.for_event != BEFORE_RESTART:
+        return state
+    if isinstance(event, e.CommandsStarting):
+        return _replace(state, commands_begun=event.for_attempt)
+    return _replace(state, commands_done=event.for_attempt)
+
+
+def warnings(state: State, event: e.Slowdown | e.SlowdownEnded | e.Warned | e.WarningOver) -> State:
+    """What goes badly, or will."""
+    match event:
+        case e.Slowdown():
+            return _replace(state, slowdown=event)
+        case e.SlowdownEnded():
+            return _replace(state, slowdown=None)
+        case e.Warned() | e.WarningOver():
+            others = tuple(
+                one for one in state.warned if (one.kind, one.about) != (event.kind, event.about)
+            )
+            new = (event,) if isinstance(event, e.Warned) else ()
+            return _replace(state, warned=(*others, *new))

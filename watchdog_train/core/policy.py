@@ -6,28 +6,18 @@ field is its `Annotated` description, so it is written once. All times are secon
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
-
-def _positive(text: str) -> Meta:
-    return Meta(gt=0, description=text)
-
-
-def _non_negative(text: str) -> Meta:
-    return Meta(ge=0, description=text)
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A section of the config file; an unknown key is an error."""
+from watchdog_train.core.policy_base import Section, non_negative, positive
+from watchdog_train.core.policy_telling import Metrics, Notify, Output
 
 
 class PhaseBudget(Section, frozen=True, kw_only=True):
     """How long one phase may be silent."""
 
-    soft_s: Annotated[float, _positive("silence in a quiet job after which we look at the stacks")]
+    soft_s: Annotated[float, positive("silence in a quiet job after which we look at the stacks")]
     hard_s: Annotated[
-        float, _positive("silence after which even a busy job is dumped and shown as suspected")
+        float, positive("silence after which even a busy job is dumped and shown as suspected")
     ]
 
 
@@ -75,85 +65,83 @@ class Detection(Section, frozen=True, kw_only=True):
     """When silence becomes a suspicion, and a suspicion a stall."""
 
     poll_s: Annotated[
-        float, _positive("time between looks at the tree; one look costs about a millisecond")
+        float, positive("time between looks at the tree; one look costs about a millisecond")
     ] = 1.0
     window_s: Annotated[
-        float, _positive("length of one quiet window; pollers alternate within a second")
+        float, positive("length of one quiet window; pollers alternate within a second")
     ] = 2.0
     quiet_windows: Annotated[
         int, Meta(ge=1, description="consecutive quiet windows, all after the last progress")
     ] = 3
     quiet_cpu_fraction: Annotated[
         float,
-        _non_negative("of one core, whole tree; hung jobs use up to 1.3 %, healthy ones 26 % up"),
+        non_negative("of one core, whole tree; hung jobs use up to 1.3 %, healthy ones 26 % up"),
     ] = 0.02
     quiet_cpu_per_process: Annotated[
         float,
-        _non_negative("the same for each process, where that is more: many idle ones add up"),
+        non_negative("the same for each process, where that is more: many idle ones add up"),
     ] = 0.001
     quiet_cpu_wait_fraction: Annotated[
         float,
-        _non_negative(
+        non_negative(
             "of the time, in line for a CPU that others have; hung jobs 0 to 0.15, starved ones 0.6"
         ),
     ] = 0.3
     quiet_io_bytes_s: Annotated[
-        float, _non_negative("lock pollers make up to 4.5 kB/s, slow writers 220 kB/s")
+        float, non_negative("lock pollers make up to 4.5 kB/s, slow writers 220 kB/s")
     ] = 64_000.0
     quiet_tcp_bytes_s: Annotated[
         float,
-        _non_negative("keep-alives make some bytes; the slowest download worth sparing 10 kB/s"),
+        non_negative("keep-alives make some bytes; the slowest download worth sparing 10 kB/s"),
     ] = 2048.0
     learn_after: Annotated[
         int, Meta(ge=2, description="step intervals before a learnt budget replaces the default")
     ] = 8
     learnt_factor: Annotated[
-        float, _positive("learnt soft budget = this times about the 98th percentile of intervals")
+        float, positive("learnt soft budget = this times about the 98th percentile of intervals")
     ] = 2.5
-    learnt_hard_factor: Annotated[float, _positive("the same for the hard budget")] = 30.0
+    learnt_hard_factor: Annotated[float, positive("the same for the hard budget")] = 30.0
     learnt_soft_floor_s: Annotated[
         float,
-        _positive("no soft budget below this: quiet moments of 15 s that nothing explains exist"),
+        positive("no soft budget below this: quiet moments of 15 s that nothing explains exist"),
     ] = 12.0
-    learnt_hard_floor_s: Annotated[float, _positive("no hard budget below this")] = 120.0
-    learnt_cap_s: Annotated[float, _positive("no learnt budget above this")] = 7200.0
+    learnt_hard_floor_s: Annotated[float, positive("no hard budget below this")] = 120.0
+    learnt_cap_s: Annotated[float, positive("no learnt budget above this")] = 7200.0
     patience_factor: Annotated[
         float,
-        _non_negative("a wait that may end is given this times the cost of a false alarm"),
+        non_negative("a wait that may end is given this times the cost of a false alarm"),
     ] = 1.0
     patience_floor_s: Annotated[
-        float, _non_negative("and at least this long when the stacks do not prove a deadlock")
+        float, non_negative("and at least this long when the stacks do not prove a deadlock")
     ] = 20.0
-    patience_cap_s: Annotated[float, _positive("and at most this long")] = 900.0
+    patience_cap_s: Annotated[float, positive("and at most this long")] = 900.0
     early_silence_s: Annotated[
         float,
-        _non_negative(
+        non_negative(
             "no stall before so much quiet while steps are not learnt, unless stacks prove it: "
             "a first step of a minute may leave no trace but time"
         ),
     ] = 150.0
     quiet_eval_s: Annotated[
-        float, _non_negative("patience with a quiet evaluation that shows no sign of life at all")
+        float, non_negative("patience with a quiet evaluation that shows no sign of life at all")
     ] = 240.0
     remote_wait_s: Annotated[
         float,
-        _non_negative("patience with an evaluation that waits for the network: a remote judge"),
+        non_negative("patience with an evaluation that waits for the network: a remote judge"),
     ] = 1800.0
     stuck_s: Annotated[
-        float, _positive("silence in state D (a disk, a driver) after which it is said, not ended")
+        float, positive("silence in state D (a disk, a driver) after which it is said, not ended")
     ] = 300.0
     stopped_timeout_s: Annotated[
         float | None, Meta(description="a job stopped (SIGSTOP) this long is a stall; null: never")
     ] = None
     rank_gone_s: Annotated[
         float,
-        _positive(
-            "a rank has failed and the others stand still, quietly: this long they may react"
-        ),
+        positive("a rank has failed and the others stand still, quietly: this long they may react"),
     ] = 10.0
     rank_gone_launcher_s: Annotated[
         float,
-        _positive("the same where a launcher saw it: torchrun ends the others within 30 s"),
+        positive("the same where a launcher saw it: torchrun ends the others within 30 s"),
     ] = 45.0
     gpu: Annotated[
         Literal["auto", "on", "off"],
@@ -163,7 +151,7 @@ class Detection(Section, frozen=True, kw_only=True):
         ),
     ] = "auto"
     late_poll_s: Annotated[
-        float, _positive("a poll later than this means that we slept: that gap is no silence")
+        float, positive("a poll later than this means that we slept: that gap is no silence")
     ] = 5.0
     stall_timeout_s: Annotated[
         float | None,
@@ -181,29 +169,29 @@ class Stopping(Section, frozen=True, kw_only=True):
     """How a tree is brought down."""
 
     grace_s: Annotated[
-        float, _non_negative("after the root got SIGTERM on a user's stop: time to save")
+        float, non_negative("after the root got SIGTERM on a user's stop: time to save")
     ] = 60.0
     ask_s: Annotated[
-        float, _non_negative("time for a training that can be asked to save and stop by itself")
+        float, non_negative("time for a training that can be asked to save and stop by itself")
     ] = 120.0
     ask_most_s: Annotated[
         float,
-        _non_negative("the same while it cannot have answered yet: a long step, an evaluation"),
+        non_negative("the same while it cannot have answered yet: a long step, an evaluation"),
     ] = 1800.0
     hang_grace_s: Annotated[
-        float, _non_negative("after SIGTERM to the ranks of a hung job; they seldom act on it")
+        float, non_negative("after SIGTERM to the ranks of a hung job; they seldom act on it")
     ] = 5.0
     helpers_s: Annotated[
-        float, _non_negative("for resource trackers and shared-memory managers to clean up and end")
+        float, non_negative("for resource trackers and shared-memory managers to clean up and end")
     ] = 5.0
     keeper_s: Annotated[
-        float, _non_negative("for the keeper to see the last process end and to end itself")
+        float, non_negative("for the keeper to see the last process end and to end itself")
     ] = 3.0
     kill_s: Annotated[
-        float, _positive("after SIGKILL; what lives longer is in the kernel and is called so")
+        float, positive("after SIGKILL; what lives longer is in the kernel and is called so")
     ] = 20.0
     outlive_s: Annotated[
-        float, _non_negative("what outlives a successful exit (an uploader) is ended after this")
+        float, non_negative("what outlives a successful exit (an uploader) is ended after this")
     ] = 30.0
 
 
@@ -225,19 +213,19 @@ class Recovery(Section, frozen=True, kw_only=True):
         Meta(ge=0, le=50, description="restarts since the last newer step or checkpoint"),
     ] = 5
     backoff_first_s: Annotated[
-        float, _non_negative("before the second attempt of a plan that failed early; doubles")
+        float, non_negative("before the second attempt of a plan that failed early; doubles")
     ] = 2.0
-    backoff_cap_s: Annotated[float, _non_negative("longest backoff")] = 300.0
+    backoff_cap_s: Annotated[float, non_negative("longest backoff")] = 300.0
     gpu_wait_s: Annotated[
         float,
-        _non_negative(
+        non_negative(
             "before a restart, for GPU memory that a process of ours or of somebody else holds; "
             "then the run ends with 75"
         ),
     ] = 300.0
     room_wait_s: Annotated[
         float,
-        _non_negative(
+        non_negative(
             "before a restart, for room on the disk of the run directory; then the run ends with 75"
         ),
     ] = 600.0
@@ -284,74 +272,28 @@ class Job(Section, frozen=True, kw_only=True):
         ),
     ] = "auto"
     silent_s: Annotated[
-        float, _positive("a peer's word older than this tells nothing; one comes every second")
+        float, positive("a peer's word older than this tells nothing; one comes every second")
     ] = 10.0
     barrier_s: Annotated[
-        float, _positive("for all tasks to have their evidence before anything is killed")
+        float, positive("for all tasks to have their evidence before anything is killed")
     ] = 30.0
     plan_s: Annotated[
         float,
-        _positive("for all tasks to end their ranks and agree to a plan; a survey takes a minute"),
+        positive("for all tasks to end their ranks and agree to a plan; a survey takes a minute"),
     ] = 180.0
 
 
 class Evidence(Section, frozen=True, kw_only=True):
     """How much time evidence may take."""
 
-    look_s: Annotated[float, _positive("the cheap look at a suspicion, all processes")] = 8.0
-    total_s: Annotated[float, _positive("a whole bundle; then it closes with what is there")] = 20.0
-    process_s: Annotated[float, _positive("one process with one tool")] = 10.0
+    look_s: Annotated[float, positive("the cheap look at a suspicion, all processes")] = 8.0
+    total_s: Annotated[float, positive("a whole bundle; then it closes with what is there")] = 20.0
+    process_s: Annotated[float, positive("one process with one tool")] = 10.0
     log_tail_lines: Annotated[int, Meta(ge=0, description="output lines kept in a bundle")] = 200
     rules_dirs: Annotated[
         tuple[str, ...],
         Meta(description="folders with rule files of your own, see docs/rules.md"),
     ] = ()
-
-
-class Output(Section, frozen=True, kw_only=True):
-    """Where the training's output goes."""
-
-    log_cap_bytes: Annotated[
-        int, Meta(ge=65536, description="of each captured stream; the newest are kept")
-    ] = 64 * 1024 * 1024
-    rank_logs: Annotated[
-        bool,
-        Meta(description="under torchrun keep the output of each rank in a file of its own, too"),
-    ] = True
-    progress_every_s: Annotated[float, _positive("time between progress events in the log")] = 30.0
-    status_line: Annotated[
-        bool,
-        Meta(
-            description="one line of progress at the bottom of a terminal, while training is silent"
-        ),
-    ] = True
-    progress_line_s: Annotated[
-        float | None,
-        Meta(description="time between plain lines of progress without a terminal; null: none"),
-    ] = 300.0
-    quiet: Annotated[
-        bool, Meta(description="say nothing as long as all goes well: no opening, no progress")
-    ] = False
-    trace_cap_bytes: Annotated[
-        int,
-        Meta(ge=0, description="of trace.jsonl, for `wtrain replay`; the newest are kept; 0: none"),
-    ] = 32 * 1024 * 1024
-
-
-class Notify(Section, frozen=True, kw_only=True):
-    """Who is told what happens while nobody looks."""
-
-    urls: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="where to tell of stalls, restarts and the end: an http(s) URL gets JSON, "
-            "others are those of apprise; a URL can be a secret, so rather WTRAIN_NOTIFY"
-        ),
-    ] = ()
-    every_s: Annotated[
-        float,
-        _non_negative("between two messages; what happens meanwhile comes in one, the end at once"),
-    ] = 60.0
 
 
 class Policy(Section, frozen=True, kw_only=True):
@@ -361,6 +303,13 @@ class Policy(Section, frozen=True, kw_only=True):
     runs_dir: Annotated[
         str | None, Meta(description="where run directories go; null: ./wtrain-runs")
     ] = None
+    keep_awake: Annotated[
+        bool,
+        Meta(
+            description="keep the machine from going to sleep while the run is watched "
+            "(systemd-inhibit, caffeinate, SetThreadExecutionState); said where it cannot be"
+        ),
+    ] = False
     detection: Detection = Detection()
     stopping: Stopping = Stopping()
     recovery: Recovery = Recovery()
@@ -368,3 +317,4 @@ class Policy(Section, frozen=True, kw_only=True):
     evidence: Evidence = Evidence()
     output: Output = Output()
     notify: Notify = Notify()
+    metrics: Metrics = Metrics()

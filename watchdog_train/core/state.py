@@ -15,6 +15,7 @@ from watchdog_train.core.events import (
     Noticed,
     PeerAnnounced,
     Slowdown,
+    Warned,
 )
 from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.launchers import Launcher
@@ -43,6 +44,7 @@ RunState = Literal[
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "suspended",
     "slower", "skipped",
+    "metrics", "awake",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
@@ -234,6 +236,8 @@ class State(Value, frozen=True, kw_only=True):
     """The same with their words, the newest of each kind."""
     slowdown: Slowdown | None = None
     """Steps of the present attempt have become slow, and still are."""
+    warned: tuple[Warned, ...] = ()
+    """What will go wrong if it goes on like this, as far as it is not over."""
     muted: bool = False
     """The present silence has been reported already and is not to be killed for."""
     stalls: tuple[StallRecord, ...] = ()
@@ -263,6 +267,10 @@ class State(Value, frozen=True, kw_only=True):
     """Who holds the GPU memory that the next attempt waits for, as said last."""
     gpu_held_mono: float = 0.0
     """When that was said first."""
+    commands_begun: int = 0
+    """The attempt before which the user's commands were started last."""
+    commands_done: int = 0
+    """The attempt before which they have ended last."""
     given_up: str | None = None
     given_up_code: int | None = None
     given_up_outcome: Outcome | None = None

@@ -5,6 +5,7 @@ Must not change anything: what it starts it ends, and what it writes it removes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -26,21 +27,36 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What a person can do about it; None where nothing has to be done."""
 
 
-def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> Iterator[Check]:
+def examine(
+    system: ProcessSystem, python: str, directories: Sequence[Path], *, ranks: int = 0
+) -> Iterator[Check]:
     """All checks, as they are done; some take seconds.
 
     Args:
         system: of this machine.
         python: the interpreter of the training, whose libraries are looked at.
         directories: where checkpoints go.
+        ranks: so many ranks try to agree on a number; 0 and 1: none does.
     """
-    from watchdog_train.doctor import gpus, libraries, machine
+    from watchdog_train.doctor import gpus, inside, libraries, machine, night, settings
+    from watchdog_train.doctor import ranks as meeting
 
     yield machine.never_run(system)
     yield machine.stacks()
+    yield inside.fault_handler(python)
     yield from machine.processes(system)
     yield from machine.memory(system)
     for directory in directories:
         yield machine.disk(system, directory)
+    yield from night.night(os.environ)
+    yield from settings.traps(os.environ)
+    yield settings.threads(os.environ, os.cpu_count() or 1, ranks)
     yield from gpus.gpus()
-    yield from libraries.libraries(python)
+    found = tuple(libraries.libraries(python))
+    yield from found
+    yield from inside.architecture(python)
+    if any(check.name == "wandb" for check in found):
+        yield night.wandb(os.environ, Path.home())
+    if ranks > 1:
+        yield meeting.meeting_port()
+        yield meeting.all_reduce(python, ranks)

@@ -63,6 +63,19 @@ def cgroup_memory(pid: int | str = "self") -> dict[str, int | None] | None:
     return found
 
 
+def cgroup_cache_bytes(pid: int | str = "self") -> int:
+    """Of what cgroup_memory() calls used: cached files, which the kernel gives back when needed."""
+    for folder in _memory_folders(pid):
+        found = {}
+        for line in (read_text(f"{folder}/memory.stat") or "").splitlines():
+            name, _, value = line.partition(" ")
+            if name in ("active_file", "inactive_file") and value.strip().isdigit():
+                found[name] = int(value)
+        if found:
+            return sum(found.values())
+    return 0
+
+
 def pressure() -> dict[str, str]:
     """Share of time in which something, or everything, waited for memory, disk or CPU."""
     found = {}

@@ -12,6 +12,8 @@ from watchdog_train.core.evolve import evolve
 from watchdog_train.core.model import Value
 from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
+from watchdog_train.report import telling_text
+from watchdog_train.report.notices import warning_over
 from watchdog_train.report.time_line import TimeLine, time_line
 
 _replace = msgspec.structs.replace
@@ -88,10 +90,6 @@ def history(events: Iterable[e.AnyEvent]) -> History:
                     _change(attempts, setting_words=(*attempts[-1].setting_words, told))
             case e.ResumeVerified():
                 _change(attempts, resume_why=event.why)
-            case e.Notified():
-                if not event.sent:
-                    missed = f"nobody was told on {event.channel}: {event.why}"
-                    notables.append(Notable(t=event.t, words=missed))
             case _:
                 words = _notable(event)
                 if words is not None:
@@ -112,10 +110,16 @@ def _change(
         attempts[-1] = _replace(attempts[-1], **changes)
 
 
-def _notable(event: e.AnyEvent) -> str | None:
+def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per event type
     match event:
         case e.Noticed() | e.Slowdown() | e.SlowdownEnded():
             return event.why
+        case e.Warned():
+            return f"warning: {event.why}"
+        case e.WarningOver():
+            return warning_over(event)
+        case e.Notified() | e.CommandsRan():
+            return "; ".join(telling_text.failures(event)) or None
         case e.RankEnded():
             return how_it_ended(recorded(event))
         case e.Adopted():

@@ -9,7 +9,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.model import Patience, Plan
 from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
-from watchdog_train.report import job_text, words
+from watchdog_train.report import job_text, telling_text, words
 from watchdog_train.report.facts import (
     culprit_words,
     exit_words,
@@ -17,6 +17,7 @@ from watchdog_train.report.facts import (
     stall_words,
     step_words,
 )
+from watchdog_train.report.notices import warning_over
 from watchdog_train.report.summary import PREFIX, closing_lines, opening_lines, prefixed
 from watchdog_train.report.words import clean, duration
 
@@ -53,6 +54,8 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.Noticed()
             | e.Slowdown()
             | e.SlowdownEnded()
+            | e.Warned()
+            | e.WarningOver()
         ):
             return _silence(event, state)
         case e.EvidenceCollecting() | e.EvidenceCollected() | e.Diagnosed():
@@ -77,6 +80,8 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.SupervisorLeft()
             | e.LogBehind()
             | e.Notified()
+            | e.CommandsStarting()
+            | e.CommandsRan()
         ):
             return _household(event)
         case _:
@@ -92,7 +97,9 @@ def _silence(
     | e.WouldHaveKilled
     | e.Noticed
     | e.Slowdown
-    | e.SlowdownEnded,
+    | e.SlowdownEnded
+    | e.Warned
+    | e.WarningOver,
     state: State,
 ) -> tuple[str, ...]:
     match event:
@@ -119,6 +126,10 @@ def _silence(
             return (f"slow: {clean(event.why, 600)}",)
         case e.SlowdownEnded():
             return (f"no longer slow, after {duration(event.seconds)}: {clean(event.why)}",)
+        case e.Warned():
+            return (f"warning: {clean(event.why, 600)}",)
+        case e.WarningOver():
+            return (warning_over(event),)
 
 
 def _evidence(
@@ -242,7 +253,9 @@ def _household(
     | e.Reopened
     | e.SupervisorLeft
     | e.LogBehind
-    | e.Notified,
+    | e.Notified
+    | e.CommandsStarting
+    | e.CommandsRan,
 ) -> tuple[str, ...]:
     match event:
         case e.OrphansFound():
@@ -256,9 +269,8 @@ def _household(
         case e.ProcessKilled():
             name = words.signal_name(event.signal)
             return (f"killed pid {event.pid} ({name}): {clean(event.why)}",)
-        case e.Notified():
-            what = f"nobody was told on {clean(event.channel, 60)}: {clean(event.why or '')}"
-            return () if event.sent else (what,)
+        case e.Notified() | e.CommandsStarting() | e.CommandsRan():
+            return telling_text.sentences(event)
         case e.Adopted():
             return (
                 (

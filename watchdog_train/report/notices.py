@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from watchdog_train.core import events as e
 from watchdog_train.core.state import State
 from watchdog_train.report.live import Live
 from watchdog_train.report.words import clean, duration
@@ -18,6 +19,7 @@ def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]
     if state.finished:
         return []
     said = [clean(notice.why, 400) for notice in state.noticed][-MOST_ROWS:]
+    said += [clean(warned.why, 600) for warned in state.warned[-MOST_ROWS:]]
     said += [clean(shared.why, 600) for shared in state.shared[-MOST_ROWS:]]
     unsaved = unsaved_words(state, live)
     if unsaved is not None:
@@ -35,6 +37,8 @@ def unsaved_words(state: State, live: Live | None) -> str | None:
     attempt = state.attempt
     if live is None or live.mono is None or attempt is None or attempt.ended or state.finished:
         return None
+    if any(warned.kind == "unsaved" for warned in state.warned):
+        return None  # said already
     if attempt.first_step_s is None or live.supervisor_alive is False:
         return None
     trained_s = live.mono - attempt.launching_mono - attempt.first_step_s
@@ -53,12 +57,24 @@ def unsaved_words(state: State, live: Live | None) -> str | None:
     )
 
 
+def warning_over(event: e.WarningOver) -> str:
+    """That what was warned of is not so any more."""
+    what = {
+        "disk": f"the disk of {clean(event.about, 400)} has room enough again",
+        "memory": "memory is enough again",
+        "gpu-shared": "nobody else is on the GPU any more",
+        "unsaved": "a save has ended",
+    }[event.kind]
+    return f"{what}, {duration(event.seconds)} after the warning"
+
+
 def notices_object(state: State, live: Live | None = None) -> list[dict[str, Any]]:
     """The same for a program."""
     found = [
         {"kind": notice.kind, "pids": list(notice.pids), "why": notice.why}
         for notice in state.noticed
     ]
+    found += [{"kind": warned.kind, "pids": [], "why": warned.why} for warned in state.warned]
     found += [
         {"kind": "checkpoints", "pids": [shared.pid], "why": shared.why} for shared in state.shared
     ]

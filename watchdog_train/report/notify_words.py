@@ -11,6 +11,7 @@ from watchdog_train.core.state import State
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.facts import run_again, stall_words, step_words
+from watchdog_train.report.notices import warning_over
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
 Topic = Literal["stalled", "restarted", "gave-up", "finished", "notice", "test"]
@@ -60,6 +61,10 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
             event.kind in NOTICES or event.kind.startswith("checkpoint")
         ):
             return News(topic="notice", line=clean(f"{at} {event.why}", LINE_CAP))
+        case e.Warned():
+            return News(topic="notice", line=clean(f"{at} {event.why}", LINE_CAP))
+        case e.WarningOver():
+            return News(topic="notice", line=clean(f"{at} {warning_over(event)}", LINE_CAP))
         case e.RunFinished():
             lines = [
                 f"{at} {verdict_sentence(state)}",

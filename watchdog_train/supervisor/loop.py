@@ -9,18 +9,22 @@ import time
 from collections.abc import Callable, Iterable
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Request, Wait
+from watchdog_train.core.actions import Observation, Request, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.evolve import evolve
 from watchdog_train.core.state import State
 from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
+from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper
+from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
+from watchdog_train.supervisor.pinger import Pinger
 from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
@@ -46,6 +50,22 @@ class Supervisor:
             children=context.children,
             staging_dir=context.staging_dir,
         )
+        self._commands = Commands(
+            context.policy,
+            children=context.children,
+            staging_dir=context.staging_dir,
+            environment=context.environment,
+        )
+        self._pinger = Pinger(
+            context.policy, children=context.children, staging_dir=context.staging_dir
+        )
+        self._metrics = Metrics(
+            context.policy,
+            children=context.children,
+            run_dir=context.directory.path,
+            cwd=context.cwd,
+        )
+        self._awake = KeepAwake(context.children, wanted=context.policy.keep_awake)
         self._requests_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -63,6 +83,7 @@ class Supervisor:
         self.state = evolve(self.state, stamped)
         self._page.follow(event)
         self._notifier.follow(stamped, self.state)
+        self._commands.follow(stamped, self.state)
         if isinstance(event, e.StallRecovered):
             self._observer.lengthen(self.state, event.stall_id)
         if isinstance(event, e.AttemptLaunched) and len(self.state.attempts) == 1:
@@ -78,6 +99,9 @@ class Supervisor:
 
     def close(self) -> None:
         """End what looks for us."""
+        self._pinger.close()
+        self._metrics.close()
+        self._awake.close()
         self._observer.close()
         self._performer.close()
 
@@ -117,7 +141,7 @@ class Supervisor:
             if isinstance(action, Wait):
                 self._telling.tell(self.state, observation)
                 self._page.write()
-                self._notify()
+                self._notify(observation)
                 self._pause(action.until)
                 continue
             self._context.display.pump()  # what was written before an event is shown before it
@@ -133,12 +157,24 @@ class Supervisor:
         if self.state.outcome == "succeeded":
             remove_copies(self._context.directory)
         self._context.display.drain(time.monotonic() + DRAIN_S)
-        for event in self._notifier.finish(self.state):
-            self.record(event)
+        for told in (*self._commands.poll(), *self._notifier.finish(self.state)):
+            self.record(told)
+        for ran in self._commands.finish():
+            self.record(ran)
+        self._metrics.finish(self.state)
 
-    def _notify(self) -> None:
+    def _notify(self, observation: Observation) -> None:
         for event in self._notifier.poll(self.state):
             self.record(event)
+        for ran in self._commands.poll():
+            self.record(ran)
+        for told in self._pinger.turned():
+            self.record(told)
+        for noticed in (
+            *self._metrics.follow(self.state, observation),
+            *self._awake.follow(observation.now),
+        ):
+            self.record(noticed)
 
     def _tell_peers(self) -> None:
         context, job = self._context, self._context.job

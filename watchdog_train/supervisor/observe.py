@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from watchdog_train.core import ahead as outlooks
 from watchdog_train.core import pace as paces
 from watchdog_train.core import slowdown as slowdowns
 from watchdog_train.core import track as tracks
@@ -24,6 +25,7 @@ from watchdog_train.core.detect import Verdict, signs, verdict
 from watchdog_train.core.gpu import GpuHold
 from watchdog_train.core.jobs import is_part_of_more
 from watchdog_train.core.model import MemberSample, Sample
+from watchdog_train.core.news import run_progress
 from watchdog_train.core.peers import Signs, elsewhere_quiet
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.core.trace import TraceWriter
@@ -36,6 +38,7 @@ from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
 from watchdog_train.supervisor.meeting import MeetingPort
 from watchdog_train.supervisor.room import Room
+from watchdog_train.supervisor.room_watch import RoomWatch
 from watchdog_train.supervisor.sampling import Sampler
 
 QUICK_LOOK_S = 0.01
@@ -59,6 +62,8 @@ class Observer:
         self._pace = paces.Pace()
         self._slowness = slowdowns.Slowness()
         self._room = Room(context.directory.path)
+        self._outlook = outlooks.Outlook()
+        self._room_watch = RoomWatch()
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch: LaunchReport | None = None
@@ -131,6 +136,7 @@ class Observer:
             survey=tasks.survey,
             joint=tasks.joint,
             kept=tasks.kept,
+            commands=tasks.commands,
             saves=self._saves.look(attempt, now),
             other_port=self._other_port(state),
             settings=self._side_files.settings(self._sample, attempt),
@@ -147,6 +153,7 @@ class Observer:
             job=context.job.view(now) if context.job is not None else None,
             slept=self._slept(),
             slow=self._slowness.open,
+            ahead=self._outlook.open,
             gpu_hold=self._gpu_hold(state, now),
             no_room=self._no_room(state, now),
             gpu_trouble=self._sampler.gpu_trouble,
@@ -186,6 +193,10 @@ class Observer:
             if said is None
             else slowdowns.resumed(said.usual_s, said.step_s, said.since_mono)
         )
+        warned = tuple(
+            outlooks.Ahead(kind=one.kind, about=one.about, why=one.why) for one in state.warned
+        )
+        self._outlook = outlooks.resumed(warned, now) if warned else outlooks.Outlook()
         self._sample = _empty(now)
         self._verdict = Verdict(kind="alive")
         self._launch = None
@@ -253,6 +264,7 @@ class Observer:
         self._track = tracks.advance(self._track, self._sample, detection)
         self._pace = paces.advance(self._pace, self._sample)
         self._slowness = slowdowns.advance(self._slowness, self._sample)
+        self._look_ahead(state, attempt, now)
         self.signs = signs(self._track, self._sample, detection)
         self._verdict = verdict(
             self._track,
@@ -274,6 +286,20 @@ class Observer:
             keeper_alive=bool(self._sample.keeper_alive),
         ):
             self._hear_last_words()
+
+    def _look_ahead(self, state: State, attempt: AttemptRecord, now: float) -> None:
+        if not attempt.launched or attempt.ended:
+            return
+        saves = self._saves.look(attempt, now)
+        places = [self._context.cwd, str(self._context.directory.path)]
+        places += [os.path.dirname(save.path) for save in saves[-1:]]
+        room = self._room_watch.newest(now, places)
+        left_s = None
+        if room is not None and room.at > self._outlook.room_at:
+            left_s = run_progress(self._sample, state, paces.steps_s(self._pace, now)).eta_s
+        self._outlook = outlooks.advance(
+            self._outlook, self._sample, room, left_s=left_s, saves=saves
+        )
 
     def _keep(self, state: State, attempt: AttemptRecord) -> None:
         """Add this look to the trace."""

@@ -25,6 +25,7 @@ from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
+from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.deliver import deliver
 from watchdog_train.supervisor.directories import OutputDirectories
@@ -75,6 +76,8 @@ class Performer:
                 self._diagnose_together(action, state)
             case a.StartSurvey():
                 self._survey(action, state, observation)
+            case a.RunCommands():
+                yield from run_before_restart(self._context, action, state)
             case a.KeepCopy():
                 start_copy(self._context, action, state)
             case a.Signal():

@@ -7,7 +7,7 @@ hangs or writes nonsense still gives an answer that says so: the loop never wait
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from watchdog_train.commands.order import EXTRA_S as COMMAND_EXTRA_S
+from watchdog_train.commands.order import Order as CommandOrder
+from watchdog_train.commands.order import failed, read_answer
 from watchdog_train.core.actions import TaskName
+from watchdog_train.core.events import CommandResult
 from watchdog_train.core.model import EvidenceResult, JointAnswer, KeepAnswer, SaveRecord, Survey
 from watchdog_train.evidence.request import (
     EvidenceRequest,
@@ -58,6 +62,7 @@ class Tasks:
         self.survey: Survey | None = None
         self.joint: JointAnswer | None = None
         self.kept: KeepAnswer | None = None
+        self.commands: tuple[CommandResult, ...] | None = None
 
     @property
     def running(self) -> frozenset[TaskName]:
@@ -170,6 +175,22 @@ class Tasks:
         except OSError as error:
             self.kept = _not_kept(save, f"it could not be started: {error}")
 
+    def run_commands(self, order: CommandOrder, path: Path, env: Mapping[str, str]) -> None:
+        """Start the user's commands that a restart waits for."""
+
+        def finish(ended: FinishedChild) -> None:
+            problem = _problem(ended) or "the process that runs it left no answer"
+            self.commands = read_answer(order, problem)
+
+        self.discard("commands")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_json(path, order)
+            limit_s = order.within_s - COMMAND_EXTRA_S
+            self._start("commands", "watchdog_train.commands.run", path, limit_s, finish, env=env)
+        except OSError as error:
+            self.commands = failed(order, f"it could not be started: {error.strerror}")
+
     def discard(self, name: TaskName) -> None:
         """Forget a result that has been used."""
         match name:
@@ -183,6 +204,8 @@ class Tasks:
                 self.joint = None
             case "keep":
                 self.kept = None
+            case "commands":
+                self.commands = None
 
     def finished(self, ended: FinishedChild) -> None:
         """Take the answer of a child that has ended, if it was one of ours."""
@@ -198,11 +221,14 @@ class Tasks:
         request: Path,
         deadline_s: float,
         finish: Callable[[FinishedChild], None],
+        *,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         # The training's directory must not be on the path: it may hold a file named like a
         # module of ours or of the standard library. -I does that on every Python.
         argv = [sys.executable, "-I", "-m", module, str(request)]
-        self._children.spawn(argv, name=f"task-{name}", deadline_s=deadline_s + EXTRA_S)
+        limit_s = deadline_s + EXTRA_S
+        self._children.spawn(argv, name=f"task-{name}", deadline_s=limit_s, env=env)
         self._running[name] = _Running(child=f"task-{name}", finish=finish)
 
 

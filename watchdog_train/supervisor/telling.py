@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.news import run_progress
-from watchdog_train.core.policy import Output
+from watchdog_train.core.policy_telling import Output
 from watchdog_train.core.state import State
 from watchdog_train.report.status_line import status_line
 from watchdog_train.report.summary import PREFIX, progress_line

@@ -63,7 +63,6 @@ from watchdog_train.core.events.recovery import (
 from watchdog_train.core.events.run import (
     Adopted,
     LogBehind,
-    Notified,
     Orphan,
     OrphansFound,
     ProcessKilled,
@@ -85,7 +84,16 @@ from watchdog_train.core.events.stall import (
     StallRecovered,
     Suspected,
     SuspicionEnded,
+    Warned,
+    WarningKind,
+    WarningOver,
     WouldHaveKilled,
+)
+from watchdog_train.core.events.telling import (
+    CommandResult,
+    CommandsRan,
+    CommandsStarting,
+    Notified,
 )
 
 __all__ = [
@@ -104,6 +112,9 @@ __all__ = [
     "CheckpointNotKept",
     "CheckpointRejected",
     "CheckpointsShared",
+    "CommandResult",
+    "CommandsRan",
+    "CommandsStarting",
     "Diagnosed",
     "Event",
     "EvidenceCollected",
@@ -157,6 +168,9 @@ __all__ = [
     "TaskJoined",
     "TasksCoupled",
     "TreeGone",
+    "Warned",
+    "WarningKind",
+    "WarningOver",
     "WouldHaveKilled",
     "decode",
     "encode",
@@ -184,6 +198,8 @@ AnyEvent = (
     | Noticed
     | Slowdown
     | SlowdownEnded
+    | Warned
+    | WarningOver
     | EvidenceCollecting
     | EvidenceCollected
     | Diagnosed
@@ -215,6 +231,8 @@ AnyEvent = (
     | SupervisorLeft
     | LogBehind
     | Notified
+    | CommandsStarting
+    | CommandsRan
     | JobEvent
     | RunFinished
 )

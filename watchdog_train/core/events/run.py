@@ -74,17 +74,6 @@ class LogBehind(Event, frozen=True, kw_only=True):
     why: str
 
 
-class Notified(Event, frozen=True, kw_only=True):
-    """A message to a person was sent on one channel, or could not be."""
-
-    channel: str
-    """Its scheme and number, as `https #1`: the rest of a URL can be a secret."""
-    topics: tuple[str, ...]
-    sent: bool
-    why: str | None
-    """Why it was not sent."""
-
-
 class RunFinished(Event, frozen=True, kw_only=True):
     outcome: Outcome
     exit_code: int

@@ -68,7 +68,12 @@ NoticeKind = Literal[
     "room",
     "slower",
     "skipped",
+    "metrics",
+    "awake",
 ]
+
+
+WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]
 
 
 class Noticed(Event, frozen=True, kw_only=True):
@@ -104,6 +109,24 @@ class SlowdownEnded(Event, frozen=True, kw_only=True):
     seconds: float
     """From its beginning."""
     why: str
+
+
+class Warned(Event, frozen=True, kw_only=True):
+    """Something will go wrong before the end if it goes on like this. Nothing is done about it."""
+
+    kind: WarningKind
+    about: str
+    """The place, of `disk`; else empty."""
+    why: str
+
+
+class WarningOver(Event, frozen=True, kw_only=True):
+    """What was warned of is not so any more."""
+
+    kind: WarningKind
+    about: str
+    seconds: float
+    """From the warning."""
 
 
 class EvidenceCollecting(Event, frozen=True, kw_only=True):

@@ -1,0 +1,157 @@
+"""Commands of the user's own: which names there are, and how a restart waits for them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.commands.run import without_secrets
+from watchdog_train.config import load_policy
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Launch, Observation, Record, RunCommands, Wait
+from watchdog_train.core.between import between_attempts
+from watchdog_train.core.commands import event_names, parse, wanted
+from watchdog_train.core.evolve import evolve
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.errors import WtrainError
+from watchdog_train.notify.ping import PingOrder, Rhythm
+
+ASKED = load_policy(None, None, {"notify.commands": ("run_finished=a", "before_restart=b")})
+
+
+def waiting_for_launch() -> tuple[Observation, State]:
+    """Attempt 1 has crashed and is gone, attempt 2 is planned."""
+    history = (
+        e.AttemptLaunching(token="t", plan=b.plan(1)),
+        e.AttemptLaunched(pid=10, start=1010, keeper_pid=9, keeper_start=1009),
+        b.exited(1),
+        e.TreeGone(),
+        e.PlanMade(plan=b.plan(2)),
+    )
+    state = State()
+    for moment, event in enumerate(history, 1):
+        state = evolve(state, msgspec.structs.replace(event, mono=float(moment), attempt=1))
+    return b.observation(b.sample(20.0, keeper_alive=False)), state
+
+
+@pytest.mark.parametrize(
+    ("text", "event", "command"),
+    [
+        ("stall_declared=notify-send x", "stall_declared", "notify-send x"),
+        (" before-restart = psql -c 'a=b' ", "before_restart", "psql -c 'a=b'"),
+    ],
+)
+def test_a_name_and_the_rest_is_the_command(text: str, event: str, command: str) -> None:
+    """The first equals sign parts them; the command may hold more of them."""
+    found = parse(text)
+    assert (found.event, found.command) == (event, command)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("stall_declared", "not EVENT=COMMAND"),
+        ("stall_declared= ", "not EVENT=COMMAND"),
+        ("stal_declared=x", "did you mean 'stall_declared'?"),
+        ("commands_ran=x", "is no event"),
+        ("notified=x", "is no event"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_guess(text: str, said: str) -> None:
+    """By the settings, before anything runs; one for commands themselves would call itself."""
+    with pytest.raises(WtrainError) as refused:
+        load_policy(None, None, {"notify.commands": (text,)})
+    assert said in refused.value.message
+
+
+def test_names_are_those_of_the_log_and_one_more() -> None:
+    """Commands keep their numbers from the settings."""
+    assert {"before_restart", "stall_declared", "run_finished"} <= set(event_names())
+    assert wanted(ASKED)["before_restart"][0].number == 2
+
+
+def test_a_restart_waits_for_its_commands_and_their_failure_stops_nothing() -> None:
+    """Started once; then waited for; recorded; then the launch."""
+    seen, state = waiting_for_launch()
+    assert isinstance(between_attempts(seen, state, Policy(), {}), Launch)
+    action = between_attempts(seen, state, ASKED, {})
+    assert isinstance(action, RunCommands)
+    assert action.commands == (2,)
+    begun = evolve(
+        state, e.CommandsStarting(for_event="before_restart", for_attempt=2, numbers=(2,))
+    )
+    running = msgspec.structs.replace(seen, running=frozenset({"commands"}))
+    assert isinstance(between_attempts(running, begun, ASKED, {}), Wait)
+    results = (e.CommandResult(number=2, ok=False, code=3, why="exit code 3", seconds=0.1),)
+    told = msgspec.structs.replace(seen, commands=results)
+    record = between_attempts(told, begun, ASKED, {})
+    assert isinstance(record, Record)
+    assert record.consumes == ("commands",)
+    done = evolve(begun, record.events[0])
+    assert isinstance(between_attempts(seen, done, ASKED, {}), Launch)
+
+
+def test_commands_of_a_dead_supervisor_are_settled_and_not_begun_again() -> None:
+    """The intent is in the log, nobody runs them any more: half done twice may be worse."""
+    seen, state = waiting_for_launch()
+    begun = evolve(
+        state, e.CommandsStarting(for_event="before_restart", for_attempt=2, numbers=(2,))
+    )
+    record = between_attempts(seen, begun, ASKED, {})
+    assert isinstance(record, Record)
+    (ran,) = record.events
+    assert isinstance(ran, e.CommandsRan)
+    assert not ran.results[0].ok
+    assert "supervisor ended" in (ran.results[0].why or "")
+    assert isinstance(between_attempts(seen, evolve(begun, ran), ASKED, {}), Launch)
+
+
+def test_a_stop_does_not_wait_for_commands() -> None:
+    """Who stops the run between two attempts wants no command before a restart."""
+    seen, state = waiting_for_launch()
+    stopped = evolve(state, e.StopRequested(by="me", mode="soft", exit_code=77))
+    running = msgspec.structs.replace(seen, running=frozenset({"commands"}))
+    record = between_attempts(running, stopped, ASKED, {})
+    assert isinstance(record, Record)
+    assert isinstance(record.events[0], e.RunFinished)
+
+
+def test_what_a_command_reads_has_no_secrets() -> None:
+    """By name, by flag, in a URL, in a text; what only looks a little like one stays."""
+    secret = "hunter2-hunter2"
+    data = {
+        "argv": ["train.py", "--api-key", secret, "--max-tokens", "5"],
+        "plan": {"env": {"HF_TOKEN": secret, "OMP_NUM_THREADS": "1"}},
+        "why": f"https://me:{secret}@host/x?token={secret}",
+        "step": 5,
+    }
+    clean = without_secrets(data)
+    assert secret not in str(clean)
+    assert clean["plan"]["env"]["OMP_NUM_THREADS"] == "1"
+    assert clean["step"] == 5
+    assert clean["argv"][-2:] == ["--max-tokens", "5"]
+
+
+def test_pings_keep_their_interval_and_stop_when_nobody_looks() -> None:
+    """Blind is a loop that has not turned for long; those left out are not made up for."""
+    rhythm = Rhythm(PingOrder(url="http://x", every_s=60.0, blind_s=30.0), 0.0)
+    assert rhythm.is_due(0.0)
+    assert not rhythm.is_due(59.0)
+    rhythm.seen(50.0)
+    assert rhythm.is_due(60.0)
+    assert not rhythm.is_due(121.0), "the loop turned 71 s ago"
+    assert rhythm.wait_s(121.0) > 0.5, "being blind costs no CPU"
+    rhythm.seen(500.0)
+    assert rhythm.is_due(500.0)
+    assert not rhythm.is_due(501.0)
+    assert rhythm.wait_s(501.0) == pytest.approx(59.0)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "https://", "words", "https://a b"])
+def test_a_ping_that_is_no_url_is_refused_without_showing_it(url: str) -> None:
+    """It may be a secret."""
+    with pytest.raises(WtrainError) as refused:
+        load_policy(None, None, {"notify.ping": url})
+    assert url not in refused.value.message

@@ -1,0 +1,166 @@
+"""A user's commands for events, and the dead-man ping: real shells, real sockets, real ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+import psutil
+import pytest
+
+from tests.support import run_wtrain, start_wtrain, wait_until
+from watchdog_train.commands.order import Order, read_answer
+from watchdog_train.core.events import CommandResult
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.system import current
+
+pytestmark = pytest.mark.processes
+
+
+def carried_out(
+    tmp_path: Path, *commands: str, deadline_s: float = 30.0
+) -> tuple[CommandResult, ...]:
+    """By the process that a run uses, under its table of children."""
+    order = Order(
+        commands=tuple(enumerate(commands, 1)),
+        event={"event": "stall_declared", "data": {"env": {"MY_TOKEN": "s3cr3t-s3cr3t"}}},
+        deadline_s=deadline_s,
+        cwd=str(tmp_path),
+        out=str(tmp_path / "answer.json"),
+    )
+    path = tmp_path / "order.json"
+    path.write_bytes(msgspec.json.encode(order))
+    children = ChildTable(current())
+    argv = [sys.executable, "-I", "-m", "watchdog_train.commands.run", str(path)]
+    children.spawn(argv, name="commands", deadline_s=order.within_s)
+    wait_until(lambda: children.poll() or None, order.within_s + 30, "the end of the child")
+    assert not path.exists()
+    return read_answer(order, "no answer")
+
+
+def test_one_after_another_with_the_event_on_stdin(tmp_path: Path) -> None:
+    """JSON without secrets; one that fails or reads nothing keeps no other from its turn."""
+    first, second, third = carried_out(
+        tmp_path, "cat > got.json", "echo token=abcdefgh >&2; exit 3", "true"
+    )
+    event = json.loads((tmp_path / "got.json").read_text())
+    assert event["event"] == "stall_declared"
+    assert event["data"]["env"] == {"MY_TOKEN": "[removed]"}
+    assert (first.ok, first.code) == (True, 0)
+    assert (second.ok, second.code, second.why) == (False, 3, "exit code 3")
+    assert second.output == "token=[removed]"
+    assert third.ok
+
+
+@pytest.mark.slow
+def test_at_its_deadline_a_command_ends_with_all_it_has_started(tmp_path: Path) -> None:
+    """Also what has left its session, ignores SIGTERM, and whose parent is gone."""
+    escapee = (
+        f"{sys.executable} -c 'import os,signal,time; signal.signal(15, signal.SIG_IGN); "
+        'os.setsid(); open("pid", "w").write(str(os.getpid())); time.sleep(600)\' &'
+    )
+    (result,) = carried_out(
+        tmp_path, f"{escapee} while [ ! -s pid ]; do sleep 0.1; done; exit 0", deadline_s=20.0
+    )
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid)
+    assert result.code == 0
+    assert not result.ok
+    assert "left running was killed after 20 s" in (result.why or "")
+
+
+def test_a_command_that_never_ends_is_killed(tmp_path: Path) -> None:
+    """By its deadline, with words."""
+    (result,) = carried_out(tmp_path, "sleep 600", deadline_s=1.0)
+    assert not result.ok
+    assert "1 s" in (result.why or "")
+    assert result.seconds < 20
+
+
+def test_a_restart_waits_for_its_command_and_goes_on_after_its_failure(tmp_path: Path) -> None:
+    """The crash is repaired by the command; its bad exit is said, and the end has its command."""
+    (tmp_path / "train.sh").write_text("test -e repaired || exit 3\n")
+    run = run_wtrain(
+        "run",
+        "--on", "before_restart=cat > asked.json; touch repaired; exit 5",
+        "--on", "run-finished=cat > end.json",
+        "--", "sh", "train.sh",
+        cwd=tmp_path,
+    ).check(0)  # fmt: skip
+    asked = json.loads((tmp_path / "asked.json").read_text())
+    assert (asked["event"], asked["data"]["plan"]["attempt"]) == ("before_restart", 2)
+    end = json.loads((tmp_path / "end.json").read_text())
+    assert (end["event"], end["data"]["outcome"]) == ("run_finished", "succeeded")
+    assert end["run_id"] == asked["run_id"]
+    assert "report.html" in end["message"]
+    order = [event["type"] for event in run.events]
+    assert order.index("commands_starting") < order.index("commands_ran")
+    ran = next(event for event in run.events if event["type"] == "commands_ran")
+    assert ran["seq"] < [e["seq"] for e in run.events if e["type"] == "attempt_launching"][1]
+    assert ran["results"][0]["why"] == "exit code 5"
+    assert "command 1 for before_restart failed: exit code 5" in run.stderr
+
+
+def test_a_wrong_event_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """Exit code 78, with what was meant; also from the variable, one on each line."""
+    refused = run_wtrain("run", "--on", "stall=x", "--", "touch", "ran", cwd=tmp_path).check(78)
+    assert "is no event" in refused.stderr
+    two = {"WTRAIN_ON": "run_finished=echo a b > one\nrun_finished=echo c > two"}
+    run_wtrain("run", "--", "true", cwd=tmp_path, env=two).check(0)
+    assert (tmp_path / "one").read_text() == "a b\n"
+    assert (tmp_path / "two").read_text() == "c\n"
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_pings_stop_when_the_supervisor_is_stopped_and_end_when_it_dies(tmp_path: Path) -> None:
+    """A stopped supervisor is blind; a dead one leaves no process that goes on to ping."""
+    heard: list[float] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(time.monotonic())
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "wtrain.yaml").write_text("notify: {ping_every_s: 1s}\n")
+    url = f"http://127.0.0.1:{server.server_port}/s3cr3t"
+    with start_wtrain("run", "--ping", url, "--", "sleep", "300", cwd=tmp_path) as run:
+        wait_until(lambda: len(heard) > 2, 60, "three pings")
+        supervisor = psutil.Process(run.pid)
+        (pinger,) = (
+            child
+            for child in supervisor.children()
+            if "watchdog_train.notify.ping" in child.cmdline()
+        )
+        assert "s3cr3t" not in " ".join(pinger.cmdline())
+        os.kill(run.pid, signal.SIGSTOP)
+        try:
+            quiet_s = 5.0
+            wait_until(lambda: time.monotonic() - heard[-1] > quiet_s, 90, "pings stop")
+            assert pinger.is_running()
+        finally:
+            os.kill(run.pid, signal.SIGCONT)
+        count = len(heard)
+        wait_until(lambda: len(heard) > count, 60, "pings come again")
+        os.kill(run.pid, signal.SIGKILL)
+        wait_until(
+            lambda: not pinger.is_running() or pinger.status() == psutil.STATUS_ZOMBIE,
+            30,
+            "the pinger's end",
+        )
+        run_wtrain("stop", "--now", cwd=tmp_path)
+    server.shutdown()
+    server.server_close()

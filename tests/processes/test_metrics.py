@@ -1,0 +1,152 @@
+"""Numbers for Prometheus: their format, over a real port, from a real run; and keeping awake."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support import start_wtrain, wait_until, write_fast_config
+from watchdog_train.core import events as e
+from watchdog_train.core.events import decode
+from watchdog_train.core.evolve import evolve
+from watchdog_train.core.state import State
+from watchdog_train.report.metrics_text import metrics_text
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.keep_awake import KeepAwake, command
+from watchdog_train.system import current
+
+pytestmark = pytest.mark.processes
+GOLDEN = Path(__file__).parents[1] / "golden"
+LINE = re.compile(r'wtrain_[a-z_]+\{([a-z_]+="([^"\\\n]|\\.)*",?)+\} -?\d+(\.\d+)?(e-?\d+)?')
+
+
+def check(text: str) -> dict[str, list[str]]:
+    """Every line is of the format, each name has its type before it, no series comes twice."""
+    found: dict[str, list[str]] = {}
+    typed = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            typed.add(line.split()[2])
+        elif not line.startswith("# HELP "):
+            assert LINE.fullmatch(line), line
+            name = line.partition("{")[0]
+            assert name in typed
+            found.setdefault(name, []).append(line)
+    series = [line.rpartition(" ")[0] for lines in found.values() for line in lines]
+    assert len(series) == len(set(series))
+    return found
+
+
+@pytest.mark.parametrize("name", ["stall_resumed", "gave_up", "healthy", "crash_then_success"])
+def test_every_state_of_a_run_is_of_the_format(name: str) -> None:
+    """After each event of recorded runs; a name that would break out of its quotes is escaped."""
+    state = State()
+    for line in (GOLDEN / f"{name}.events.jsonl").read_bytes().splitlines():
+        event = decode(line)
+        if isinstance(event, e.RunStarted):
+            event = e.RunStarted(**{**_fields(event), "name": 'x"} 1\nevil{a="\\'})
+        state = evolve(state, event)
+        found = check(metrics_text(state, None, state.progress))
+    assert found["wtrain_run_finished"]
+    restarts = {"stall_resumed": ("stall", 1), "crash_then_success": ("crash", 1)}.get(name)
+    if restarts is not None:
+        wanted = f'reason="{restarts[0]}"}} {restarts[1]}'
+        assert any(line.endswith(wanted) for line in found["wtrain_restarts_total"])
+
+
+def _fields(event: e.RunStarted) -> dict[str, object]:
+    return {name: getattr(event, name) for name in event.__struct_fields__}
+
+
+def test_a_run_is_served_and_a_taken_port_is_said(tmp_path: Path) -> None:
+    """The first run serves and leaves its last numbers; the second says so and trains on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    write_fast_config(tmp_path, "metrics: {every_s: 0.2s}\n")
+
+    def served() -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                return str(answer.read().decode())
+        except (urllib.error.URLError, OSError):
+            return None
+
+    flags = ("--metrics-port", str(port), "--metrics-file", "numbers.prom")
+    with start_wtrain("run", *flags, "--", "sh", "-c", "until [ -e end ]; do sleep 0.1; done",
+                      cwd=tmp_path) as run:  # fmt: skip
+        text = wait_until(served, 120, "numbers at the port")
+        assert check(text)["wtrain_run_state"][0].endswith('state="running"} 1')
+        second = tmp_path / "second"
+        second.mkdir()
+        write_fast_config(second, "metrics: {every_s: 0.2s}\n")
+        with start_wtrain(
+            "run", "--metrics-port", str(port), "--", "sh", "-c",
+            "until [ -e end ]; do sleep 0.1; done", cwd=second,
+        ) as other:  # fmt: skip
+            wait_until(lambda: "metrics are not served" in other.stderr, 120, "it is said")
+            (second / "end").touch()
+            other.result(120).check(0)
+        (tmp_path / "end").touch()
+        run.result(120).check(0)
+    found = check((tmp_path / "numbers.prom").read_text())
+    assert found["wtrain_run_finished"][0].endswith('outcome="succeeded"} 1')
+    assert served() is None
+    assert not list(tmp_path.glob(".numbers*"))
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
+    """And costs nothing else."""
+    write_fast_config(tmp_path, "metrics: {every_s: 0.2s}\n")
+    with start_wtrain("run", "--metrics-file", "no/such/dir/x.prom", "--", "sh", "-c",
+                      "until [ -e end ]; do sleep 0.1; done", cwd=tmp_path) as run:  # fmt: skip
+        wait_until(lambda: "metrics file cannot be written" in run.stderr, 60, "it is said")
+        (tmp_path / "end").touch()
+        done = run.result(60).check(0)
+    assert done.stderr.count("metrics file cannot be written") == 1
+
+
+def test_where_the_machine_cannot_be_kept_awake_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No program, and one that is refused: one notice each; one that stays: none, until closed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def notices(tick_s: float) -> list[str]:
+        children, moment = ChildTable(current()), [0.0]
+        awake = KeepAwake(children, wanted=True)
+        told: list[str] = []
+
+        def look() -> bool:
+            children.poll()
+            told.extend(one.why for one in awake.follow(moment[0]))
+            moment[0] += tick_s
+            return bool(told) or not awake._open
+
+        wait_until(look, 60, "it is settled")
+        awake.close()
+        wait_until(lambda: not (children.poll() or children.running()), 60, "the child's end")
+        return told
+
+    assert "systemd-inhibit is not here" in notices(0.0)[0]
+    program = tmp_path / "systemd-inhibit"
+    program.write_text("#!/bin/sh\necho Access denied >&2\nexit 1\n")
+    program.chmod(0o755)
+    (why,) = notices(0.0)
+    assert "Access denied" in why
+    program.write_text("#!/bin/sh\nread nothing\n")
+    assert notices(10.0) == []
+
+
+def test_each_platform_has_its_own_way() -> None:
+    """The lock ends with this process: by our end of a pipe, or by our pid."""
+    assert (command("linux", 7) or ())[-1] == "cat"
+    assert (command("darwin", 7) or ())[-2:] == ("-w", "7")
+    assert command("win32", 7) is None

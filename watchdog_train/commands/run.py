@@ -1,0 +1,180 @@
+"""The process that runs commands: `python -m watchdog_train.commands.run ORDER-FILE`.
+
+A command has the deadline for itself and for all that it starts. What lives then is ended: the
+process group, and every descendant by its pid and start time. On Linux descendants that have left
+the group come back to this process when their parents end, so they are found; elsewhere one that
+has made a session of its own is not.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import psutil
+
+from watchdog_train.commands.order import ORDER_CAP_BYTES, Order
+from watchdog_train.core.events import CommandResult
+from watchdog_train.evidence.redact import HIDDEN, is_secret_name, redact_argv, redact_text
+from watchdog_train.system import current
+from watchdog_train.whole_files import replace_json
+
+TAIL_BYTES = 4096
+"""Of the output of each command; the rest is read and dropped, so that nobody blocks."""
+OUTPUT_CHARACTERS = 500
+TERM_S = 2.0
+"""From SIGTERM to SIGKILL."""
+KILL_S = 3.0
+LOOK_S = 0.05
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """The same data, without what looks like a secret: by name, by flag, by shape."""
+    if isinstance(value, dict):
+        return {key: without_secrets(each, str(key)) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        if name in ("argv", "command") and all(isinstance(each, str) for each in value):
+            return list(redact_argv(value))
+        return [without_secrets(each) for each in value]
+    if isinstance(value, str):
+        return HIDDEN if name and is_secret_name(name) else redact_text(value)
+    return value
+
+
+def run_all(order: Order, clock: Callable[[], float] = time.monotonic) -> tuple[CommandResult, ...]:
+    """One after another; one that fails does not keep the next from its turn."""
+    payload = msgspec.json.encode(without_secrets(order.event)) + b"\n"
+    return tuple(_run(number, text, payload, order, clock) for number, text in order.commands)
+
+
+def _run(
+    number: int, text: str, payload: bytes, order: Order, clock: Callable[[], float]
+) -> CommandResult:
+    began = clock()
+    until = began + order.deadline_s
+    tail = _Tail()
+    try:
+        # A file, not a pipe: a command that does not read its stdin must not get SIGPIPE or hang.
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(payload)
+            stdin.seek(0)
+            process = subprocess.Popen(  # noqa: S602 - the user's own command, for the shell
+                text,
+                shell=True,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=order.cwd if os.path.isdir(order.cwd) else None,
+            )
+    except (OSError, ValueError) as error:
+        why = f"it could not be started: {type(error).__name__}"
+        return CommandResult(number=number, ok=False, why=why, seconds=0.0)
+    if process.stdout is not None:
+        tail.follow(process.stdout)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, until - clock()))
+    while _descendants() and clock() < until:
+        time.sleep(LOOK_S)
+    code = process.poll()
+    late = len(_descendants())
+    if late:
+        _end_descendants(clock)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_S)
+    seconds = round(clock() - began, 2)
+    problem = _why(code, late, order.deadline_s)
+    return CommandResult(
+        number=number,
+        ok=problem is None,
+        code=code if code is not None and code >= 0 else None,
+        signal=-code if code is not None and code < 0 else None,
+        why=problem,
+        seconds=seconds,
+        output=tail.text(),
+    )
+
+
+def _why(code: int | None, late: int, deadline_s: float) -> str | None:
+    if code is None:
+        return f"it had not ended after {deadline_s:g} s and was killed"
+    told = f"exit code {code}" if code > 0 else f"signal {-code}" if code < 0 else ""
+    if late:
+        left = f"what it had left running was killed after {deadline_s:g} s"
+        return f"{told}; {left}" if told else left
+    return told or None
+
+
+class _Tail:
+    """The end of what somebody writes; reads until nobody can write any more."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+        self._thread: threading.Thread | None = None
+
+    def follow(self, stream: IO[bytes]) -> None:
+        def read() -> None:
+            with suppress(OSError, ValueError):
+                while data := os.read(stream.fileno(), 65536):
+                    self._kept = (self._kept + data)[-TAIL_BYTES:]
+
+        self._thread = threading.Thread(target=read, daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        """The last lines, printable, without secrets."""
+        if self._thread is not None:
+            self._thread.join(0.5)
+        text = self._kept.decode("utf-8", "replace")
+        lines = ["".join(c if c.isprintable() else " " for c in line) for line in text.splitlines()]
+        return redact_text("\n".join(lines).strip())[-OUTPUT_CHARACTERS:]
+
+
+def _descendants() -> list[psutil.Process]:
+    """Who of ours lives. The dead are left to whoever inherits them: we end soon, too."""
+    living = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if each.status() != psutil.STATUS_ZOMBIE:
+                living.append(each)
+    return living
+
+
+def _end_descendants(clock: Callable[[], float]) -> None:
+    """SIGTERM, a moment, SIGKILL, until nobody is left; psutil compares start times each time."""
+    for each in _descendants():
+        with suppress(psutil.Error):
+            each.terminate()
+    until = clock() + TERM_S
+    while _descendants() and clock() < until:
+        time.sleep(LOOK_S)
+    until = clock() + KILL_S
+    while (left := _descendants()) and clock() < until:
+        for each in left:
+            with suppress(psutil.Error):
+                each.kill()
+        time.sleep(LOOK_S)
+
+
+def main(argv: list[str]) -> int:
+    """Carry out the order in a file."""
+    path = Path(argv[0])
+    with path.open("rb") as file:
+        data = file.read(ORDER_CAP_BYTES)
+    path.unlink()
+    order = msgspec.json.decode(data, type=Order)
+    current().become_subreaper()
+    replace_json(Path(order.out), run_all(order))
+    os._exit(0)  # a thread that still reads must not hold us
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

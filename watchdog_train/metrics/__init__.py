@@ -1,0 +1,1 @@
+"""Serves the numbers of a run to Prometheus, from a process of its own."""

@@ -1,0 +1,119 @@
+"""The numbers of a run in the text format of Prometheus, version 0.0.4. Pure.
+
+Names follow its conventions: a prefix, base units, `_total` for what only grows. A number that is
+not known is left out: 0 would be a claim.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.model import RunProgress
+from watchdog_train.core.state import State
+from watchdog_train.core.track import judged
+from watchdog_train.report.words import clean
+
+Labels = Mapping[str, str]
+Values = Iterable[tuple[Labels, float | None]]
+Add = Callable[[str, str, str, Values], None]
+LABEL_CAP = 200
+
+
+def metrics_text(state: State, observation: Observation | None, progress: RunProgress) -> str:
+    """All of them, with their help.
+
+    Args:
+        state: what the event log says.
+        observation: the newest look; None once the run is over.
+        progress: of this moment.
+    """
+    run = {"run": state.name, "run_id": state.run_id}
+    lines: list[str] = []
+
+    def add(name: str, kind: str, about: str, values: Values) -> None:
+        known = [(labels, value) for labels, value in values if value is not None]
+        if known:
+            lines.append(f"# HELP wtrain_{name} {about}")
+            lines.append(f"# TYPE wtrain_{name} {kind}")
+            lines.extend(
+                f"wtrain_{name}{_labels({**run, **labels})} {_number(value)}"
+                for labels, value in known
+            )
+
+    attempt = state.attempt
+    add("run_state", "gauge", "1 for the state the run is in.", [({"state": state.state}, 1)])
+    add("attempt", "gauge", "Attempt that runs or ran last, from 1.",
+        [({}, attempt.attempt if attempt is not None else None)])  # fmt: skip
+    reasons = restart_reasons(state)
+    add("restarts_total", "counter", "Restarts, by why the attempt before had ended.",
+        [({"reason": reason}, reasons[reason]) for reason in ("stall", "crash")])  # fmt: skip
+    families = Counter(
+        (stall.diagnosis.family if stall.diagnosis is not None else None) or "unknown"
+        for stall in state.stalls
+        if stall.why == "stall"
+    )
+    add("stalls_total", "counter", "Stalls, by family of cause.",
+        [({"family": family}, count) for family, count in sorted(families.items())]
+        or [({"family": "unknown"}, 0)])  # fmt: skip
+    add("step", "gauge", "Newest step of the job.", [({}, progress.step)])
+    add("steps", "gauge", "Steps of the whole training.", [({}, progress.total_steps)])
+    add("steps_per_second", "gauge", "Recent pace.", [({}, progress.steps_s)])
+    add("eta_seconds", "gauge", "Until the last step, at the recent pace.", [({}, progress.eta_s)])
+    add("loss", "gauge", "Newest loss that the training has told.", [({}, progress.loss)])
+    add("suspected", "gauge", "1 while a silence is looked into.",
+        [({}, int(state.suspicion is not None))])  # fmt: skip
+    add("warning", "gauge", "1 for each warning that is not over.",
+        _unique([({"kind": one.kind}, 1.0) for one in state.warned]))  # fmt: skip
+    if state.slowdown is not None:
+        add("slowdown_ratio", "gauge", "How much longer steps take than usual.",
+            [({}, state.slowdown.factor)])  # fmt: skip
+    if observation is not None:
+        _live(add, observation)
+    if state.finished:
+        add("run_finished", "gauge", "1 once it is over.", [({"outcome": state.outcome or ""}, 1)])
+        add("exit_code", "gauge", "Of wtrain.", [({}, state.exit_code)])
+    add("updated_timestamp_seconds", "gauge", "When these numbers were taken, Unix seconds.",
+        [({}, observation.wall if observation is not None else state.updated_at)])  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def restart_reasons(state: State) -> Counter[str]:
+    """Why attempts before the present one had ended: by a stall, or by themselves."""
+    ended = state.attempts[:-1]
+    return Counter("stall" if each.stall_id is not None else "crash" for each in ended)
+
+
+def _live(add: Add, observation: Observation) -> None:
+    ages, steps = [], []
+    for member, slot in judged(observation.sample):
+        rank = {"rank": str(member.member.rank or 0)}
+        if slot.last_beat_ns:
+            ages.append((rank, max(0.0, observation.now - slot.last_beat_ns / 1e9)))
+        steps.append((rank, slot.step))
+    add("heartbeat_age_seconds", "gauge", "Since the newest beat of a rank.", _unique(ages))
+    add("rank_step", "gauge", "Newest step of a rank.", _unique(steps))
+    roles = Counter(member.member.role for member in observation.sample.members)
+    add("processes", "gauge", "Processes of the training, by role.",
+        [({"role": role}, float(count)) for role, count in sorted(roles.items())])  # fmt: skip
+
+
+def _unique(values: Values) -> Values:
+    """Prometheus refuses a whole file in which a series comes twice."""
+    found = {tuple(sorted(labels.items())): (labels, value) for labels, value in values}
+    return list(found.values())
+
+
+def _labels(labels: Labels) -> str:
+    inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{inner}}}"
+
+
+def _escaped(value: str) -> str:
+    text = clean(value, LABEL_CAP)
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(round(float(value), 6))

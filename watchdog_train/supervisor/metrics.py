@@ -1,0 +1,154 @@
+"""Writes the numbers of a run for Prometheus, and keeps the child that serves them.
+
+Must not wait for a disk or a client: a thread writes, a child serves.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.model import RunProgress
+from watchdog_train.core.news import run_progress
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.state import State
+from watchdog_train.report.metrics_text import metrics_text
+from watchdog_train.supervisor.children import Child, ChildTable
+from watchdog_train.whole_files import replace_whole
+
+CHILD = "metrics"
+OWN_FILE = "metrics.prom"
+LAST_S = 2.0
+LINE_CAP_BYTES = 1024
+
+
+class Metrics:
+    """The numbers of one run; does nothing unless they are wanted."""
+
+    def __init__(self, policy: Policy, *, children: ChildTable, run_dir: Path, cwd: str) -> None:
+        wanted = policy.metrics
+        self._every_s = wanted.every_s
+        self._port = wanted.port
+        self._file: Path | None = None
+        if wanted.file is not None:
+            self._file = Path(cwd) / wanted.file
+        elif wanted.port:
+            self._file = run_dir / OWN_FILE
+        self._children = children
+        self._next = 0.0
+        self._child: Child | None = None
+        self._stdin = self._stdout = -1
+        self._writer = _Writer()
+        self._trouble: str | None = None
+
+    def follow(self, state: State, observation: Observation) -> Iterator[e.Noticed]:
+        """Write, if it is time; yields what a person should know, once."""
+        if self._file is None or observation.now < self._next:
+            return
+        self._next = observation.now + self._every_s
+        progress = run_progress(observation.sample, state, observation.steps_s)
+        self._writer.write(self._file, metrics_text(state, observation, progress))
+        yield from self._serve()
+        if self._writer.trouble is not None:
+            yield from self._say(f"the metrics file cannot be written: {self._writer.trouble}")
+
+    def finish(self, state: State) -> None:
+        """The last numbers, and the end of the child."""
+        if self._file is not None:
+            progress: RunProgress = state.progress
+            self._writer.write(self._file, metrics_text(state, None, progress))
+            self._writer.wait(LAST_S)
+        self.close()
+
+    def close(self) -> None:
+        """The child ends when its stdin is closed."""
+        for fd in (self._stdin, self._stdout):
+            if fd >= 0:
+                os.close(fd)
+        self._stdin = self._stdout = -1
+
+    def _serve(self) -> Iterator[e.Noticed]:
+        if not self._port:
+            return
+        if self._child is None:
+            yield from self._start(self._port)
+        elif self._child not in self._children.running() and self._stdout >= 0:
+            with suppress(OSError):
+                said = os.read(self._stdout, LINE_CAP_BYTES).decode("utf-8", "replace").strip()
+                why = said.removeprefix("listening").strip() or "the process that serves has ended"
+                yield from self._say(f"metrics are not served at port {self._port}: {why}")
+            self.close()
+
+    def _start(self, port: int) -> Iterator[e.Noticed]:
+        stdin, self._stdin = os.pipe()
+        self._stdout, stdout = os.pipe()
+        argv = [sys.executable, "-I", "-m", "watchdog_train.metrics.serve"]
+        try:
+            if sys.platform != "win32":
+                os.set_blocking(self._stdout, False)
+            self._child = self._children.spawn(
+                [*argv, str(self._file), str(port)],
+                name=CHILD,
+                deadline_s=None,
+                stdin=stdin,
+                stdout=stdout,
+            )
+        except OSError as error:
+            yield from self._say(f"metrics are not served: {error.strerror}")
+        finally:
+            os.close(stdin)
+            os.close(stdout)
+
+    def _say(self, why: str) -> Iterator[e.Noticed]:
+        if why != self._trouble:
+            self._trouble = why
+            yield e.Noticed(kind="metrics", pids=(), why=why)
+
+
+class _Writer:
+    """One file, replaced as a whole by a thread; only the newest text waits for its turn."""
+
+    def __init__(self) -> None:
+        self.trouble: str | None = None
+        self._waiting: tuple[Path, str] | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def write(self, path: Path, text: str) -> None:
+        """Returns at once."""
+        with self._changed:
+            self._waiting = (path, text)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until nothing waits, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting is None, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting is not None)
+                waiting = self._waiting
+            if waiting is None:
+                continue
+            path, text = waiting
+            try:
+                # For node_exporter, which is another user; it reads only names in .prom.
+                replace_whole(path, text.encode("utf-8"), mode=0o644)
+                self.trouble = None
+            except OSError as error:
+                self.trouble = error.strerror or type(error).__name__
+            with self._changed:
+                if self._waiting is waiting:
+                    self._waiting = None
+                self._changed.notify_all()
