@@ -13,7 +13,7 @@ from statistics import median
 
 import msgspec
 
-from watchdog_train.core.events.stall import WarningKind
+from watchdog_train.core.events.stall import Warned, WarningKind, WarningOver
 from watchdog_train.core.model import Sample, SaveRecord, Value
 from watchdog_train.core.track import judged
 
@@ -181,6 +181,28 @@ def _settle(memory: Outlook, found: tuple[Ahead, ...], now: float) -> Outlook:
     still = {(one.kind, one.about) for one in now_open}
     closed |= {f"{kind} {about}": now for kind, about in before if (kind, about) not in still}
     return _replace(memory, open=tuple(now_open), closed=tuple(closed.items()))
+
+
+def warnings(
+    found: tuple[Ahead, ...] | None, said: tuple[Warned, ...], now: float
+) -> list[Warned | WarningOver]:
+    """What has to be said, and what of it is over; None found: nobody looked."""
+    if found is None:
+        return []
+    known = {(one.kind, one.about) for one in said}
+    still = {(one.kind, one.about) for one in found}
+    return [
+        *(
+            Warned(kind=one.kind, about=one.about, why=one.why)
+            for one in found
+            if (one.kind, one.about) not in known
+        ),
+        *(
+            WarningOver(kind=one.kind, about=one.about, seconds=round(max(0.0, now - one.mono), 1))
+            for one in said
+            if (one.kind, one.about) not in still
+        ),
+    ]
 
 
 # -- what fills up -----------------------------------------------------------------------------

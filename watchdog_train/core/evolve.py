@@ -126,8 +126,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _exited(state, event)
         case e.CheckpointChosen() | e.CheckpointRejected() | e.CheckpointsShared():
             return _checkpoints(state, event)
-        case e.CheckpointKept() | e.CheckpointNotKept():
-            return ending.keeping(state, event)
+        case e.CheckpointKept() | e.CheckpointNotKept() | e.CommandsStarting() | e.CommandsRan():
+            return ending.before_the_next(state, event)
         case e.GivenUp():
             return _replace(
                 state,
@@ -159,8 +159,6 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return adopted(state, event)
         case e.Reopened():
             return reopened(state, event)
-        case e.CommandsStarting() | e.CommandsRan():
-            return ending.commands(state, event)
         case e.RunFinished():
             return _replace(
                 state,

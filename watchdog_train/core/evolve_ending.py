@@ -106,6 +106,16 @@ def keeping(state: State, event: e.CheckpointKept | e.CheckpointNotKept) -> Stat
     return _replace(state, kept=(*others, kept), kept_mono=event.mono, keep_failed=False)
 
 
+def before_the_next(
+    state: State,
+    event: e.CheckpointKept | e.CheckpointNotKept | e.CommandsStarting | e.CommandsRan,
+) -> State:
+    """What the next attempt will find done."""
+    if isinstance(event, e.CheckpointKept | e.CheckpointNotKept):
+        return keeping(state, event)
+    return commands(state, event)
+
+
 def commands(state: State, event: e.CommandsStarting | e.CommandsRan) -> State:
     """Only what a restart waits for changes what comes next."""
     if event.for_event != BEFORE_RESTART:

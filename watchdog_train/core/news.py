@@ -5,6 +5,7 @@ from __future__ import annotations
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
+from watchdog_train.core.ahead import warnings
 from watchdog_train.core.asking import answers
 from watchdog_train.core.kill import live
 from watchdog_train.core.milestones import hook_events, milestones_event
@@ -69,7 +70,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += _pace(observation, state)
     found += slower(observation, state)
     found += skipped(observation, state)
-    found += _ahead(observation, state)
+    found += warnings(observation.ahead, state.warned, now)
     found += _gpu(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
@@ -309,29 +310,6 @@ def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
         why = f"steps take less than {OVER_FACTOR:.0f} times {said.usual_s:.3g} s again"
         return [e.SlowdownEnded(seconds=round(seconds, 1), why=why)]
     return []
-
-
-def _ahead(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """What has to be said of what is to come, and what of it is over."""
-    if observation.ahead is None:
-        return []
-    said = {(one.kind, one.about): one for one in state.warned}
-    found = {(one.kind, one.about): one for one in observation.ahead}
-    new = [
-        e.Warned(kind=one.kind, about=one.about, why=one.why)
-        for key, one in found.items()
-        if key not in said
-    ]
-    over = [
-        e.WarningOver(
-            kind=one.kind,
-            about=one.about,
-            seconds=round(max(0.0, observation.now - one.mono), 1),
-        )
-        for key, one in said.items()
-        if key not in found
-    ]
-    return [*new, *over]
 
 
 def _gpu(observation: Observation, state: State) -> list[e.AnyEvent]:
