@@ -76,8 +76,8 @@ def all_reduce(python: str, ranks: int, limit_s: float = LIMIT_S) -> Check:
             return Check(name=name, status="ok", says=says)
         bad = next((rank for rank, code in enumerate(codes) if code), None)
         if bad is None:
-            words = [(Path(folder) / f"{rank}").read_bytes()[:4096] for rank in range(ranks)]
-            if not all(b"loaded" in each for each in words):
+            told = [(Path(folder) / f"{rank}").read_bytes()[:4096] for rank in range(ranks)]
+            if not all(b"loaded" in each for each in told):
                 # A machine that is busy with something else, and no fault of the network.
                 says = f"torch was not loaded within {limit_s:.0f} s, so nothing was tried"
                 mend = "try again when the machine has less to do"
