@@ -20,6 +20,8 @@ from watchdog_train.whole_files import replace_json
 
 _EVERY_S = 0.5
 """Between two versions, while tools come back one after the other, so that it costs little."""
+_PAUSE_PER_COST = 10.0
+"""Processor time that a version took, times this: with many processes it must stay a small part."""
 CUT_SHORT = "the collector was ended before it was done: this is what it had by then"
 
 
@@ -51,12 +53,14 @@ class Draft:
         """A new version."""
         if self.problem is not None:
             return
+        began_s = time.process_time()
         try:
             self._write()
         except OSError as error:
             self.problem = f"what is collected cannot be kept on the way: {error.strerror}"
+        cost_s = time.process_time() - began_s
         self._changed = False
-        self._next = time.monotonic() + _EVERY_S
+        self._next = time.monotonic() + max(_EVERY_S, _PAUSE_PER_COST * cost_s)
 
     def _write(self) -> None:
         request = self._request
@@ -70,7 +74,7 @@ class Draft:
             seconds=round(time.monotonic() - self._started, 3),
             problem=CUT_SHORT,
         )
-        if request.mode == "full":
+        if request.mode == "full" and result.captured:
             self._write_evidence(result)
         replace_json(self._staging / PARTIAL_FILE, result)
 
