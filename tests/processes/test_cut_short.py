@@ -60,7 +60,7 @@ def one_is_never_read(tmp_path, monkeypatch, pid):
     return fake
 
 
-@pytest.mark.parametrize("how", ["asked", "starved"])
+@pytest.mark.parametrize("how", [pytest.param("asked", marks=pytest.mark.slow), "starved"])
 def test_what_was_collected_outlives_its_collector(tmp_path, monkeypatch, sleepers, how):
     """The stacks that came back, the reason for the rest, a diagnosis, and no tool left behind."""
     read, never = sleepers
