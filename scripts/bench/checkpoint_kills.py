@@ -105,6 +105,8 @@ def _content(maker: Maker, path: Path) -> float | None:
     assert maker.read is not None
     try:
         numbers = maker.read(path)
-    except Exception:  # noqa: BLE001 - whatever a library says to a torn file
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - whatever a library says to a torn file; DCP's is no Exception
         return None
     return numbers.pop() if len(numbers) == 1 else None
