@@ -22,6 +22,7 @@ from watchdog_train.system import current
 
 pytestmark = pytest.mark.processes
 GOLDEN = Path(__file__).parents[1] / "golden"
+UNTIL_THE_END = ("sh", "-c", "until [ -e end ]; do sleep 0.1; done")
 LINE = re.compile(r'wtrain_[a-z_]+\{([a-z_]+="([^"\\\n]|\\.)*",?)+\} -?\d+(\.\d+)?(e-?\d+)?')
 
 
@@ -78,23 +79,20 @@ def test_a_run_is_served_and_a_taken_port_is_said(tmp_path: Path) -> None:
         except (urllib.error.URLError, OSError):
             return None
 
-    flags = ("--metrics-port", str(port), "--metrics-file", "numbers.prom")
-    with start_wtrain("run", *flags, "--", "sh", "-c", "until [ -e end ]; do sleep 0.1; done",
-                      cwd=tmp_path) as run:  # fmt: skip
-        text = wait_until(served, 120, "numbers at the port")
-        assert check(text)["wtrain_run_state"][0].endswith('state="running"} 1')
-        second = tmp_path / "second"
-        second.mkdir()
-        write_fast_config(second, "metrics: {every_s: 0.2s}\n")
-        with start_wtrain(
-            "run", "--metrics-port", str(port), "--", "sh", "-c",
-            "until [ -e end ]; do sleep 0.1; done", cwd=second,
-        ) as other:  # fmt: skip
-            wait_until(lambda: "metrics are not served" in other.stderr, 120, "it is said")
-            (second / "end").touch()
-            other.result(120).check(0)
-        (tmp_path / "end").touch()
-        run.result(120).check(0)
+    flags = ("--config", "fast.yaml", "--metrics-port", str(port), "--metrics-file", "numbers.prom")
+    run = start_wtrain("run", *flags, "--", *UNTIL_THE_END, cwd=tmp_path)
+    text = wait_until(served, 120, "numbers at the port")
+    assert check(text)["wtrain_run_state"][0].endswith('state="running"} 1')
+    second = tmp_path / "second"
+    second.mkdir()
+    write_fast_config(second, "metrics: {every_s: 0.2s}\n")
+    flags = ("--config", "fast.yaml", "--metrics-port", str(port))
+    other = start_wtrain("run", *flags, "--", *UNTIL_THE_END, cwd=second)
+    wait_until(lambda: "metrics are not served" in other.stderr, 120, "it is said")
+    (second / "end").touch()
+    other.result(120).check(0)
+    (tmp_path / "end").touch()
+    run.result(120).check(0)
     found = check((tmp_path / "numbers.prom").read_text())
     assert found["wtrain_run_finished"][0].endswith('outcome="succeeded"} 1')
     assert served() is None
@@ -105,11 +103,11 @@ def test_a_run_is_served_and_a_taken_port_is_said(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     """And costs nothing else."""
     write_fast_config(tmp_path, "metrics: {every_s: 0.2s}\n")
-    with start_wtrain("run", "--metrics-file", "no/such/dir/x.prom", "--", "sh", "-c",
-                      "until [ -e end ]; do sleep 0.1; done", cwd=tmp_path) as run:  # fmt: skip
-        wait_until(lambda: "metrics file cannot be written" in run.stderr, 60, "it is said")
-        (tmp_path / "end").touch()
-        done = run.result(60).check(0)
+    flags = ("--config", "fast.yaml", "--metrics-file", "no/such/dir/x.prom")
+    run = start_wtrain("run", *flags, "--", *UNTIL_THE_END, cwd=tmp_path)
+    wait_until(lambda: "metrics file cannot be written" in run.stderr, 60, "it is said")
+    (tmp_path / "end").touch()
+    done = run.result(60).check(0)
     assert done.stderr.count("metrics file cannot be written") == 1
 
 
