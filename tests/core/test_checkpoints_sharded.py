@@ -106,6 +106,7 @@ def test_a_cut_or_flipped_shard_of_dcp_is_found(real: Path, tmp_path: Path) -> N
     assert "is missing, which .metadata names" in only(copy).why
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_every_cut_of_the_metadata_is_not_whole(real: Path, tmp_path: Path) -> None:
     """The witness is read to its end; without it the save has not finished."""

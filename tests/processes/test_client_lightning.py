@@ -217,6 +217,7 @@ print(json.dumps(told))
 )
 
 
+@pytest.mark.slow
 def test_steps_are_counted_as_lightning_does(training: Training) -> None:
     """By hand, accumulated, twice in one Trainer: its own global_step, and a total where known."""
     told = training.json(COUNTED)

@@ -326,6 +326,7 @@ def test_every_other_setting_takes_and_reports(training: Training) -> None:
     assert "30" in answers["loader-timeout"]["why"]
 
 
+@pytest.mark.slow
 def test_without_mps_whoever_asks_for_it_hears_that_there_is_none(training: Training) -> None:
     """The way in which Trainer, accelerate, Lightning and most scripts choose the device.
 

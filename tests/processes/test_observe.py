@@ -56,7 +56,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 @pytest.fixture
 def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
     """As much of a supervisor as an observer looks at."""
-    results = dict.fromkeys(("look", "evidence", "survey", "joint", "kept"))
+    results = dict.fromkeys(("look", "evidence", "survey", "joint", "kept", "commands"))
     tasks = SimpleNamespace(running=frozenset(), **results)
     return SimpleNamespace(
         system=clock,
@@ -66,6 +66,7 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
         slot_dir=None,
         keeper=None,
         environment={},
+        cwd="/w",
         job=None,
         trace=SimpleNamespace(wanted=False),
         tasks=tasks,

@@ -66,7 +66,9 @@ def test_crash_always_gives_up(tmp_path: Path) -> None:
     assert run.only("given_up")["why"]
 
 
-@pytest.mark.parametrize(("how", "code"), [("exit", 9), ("kill", 137)])
+@pytest.mark.parametrize(
+    ("how", "code"), [("exit", 9), pytest.param("kill", 137, marks=pytest.mark.slow)]
+)
 def test_no_restart_passes_the_code_through(how: str, code: int, tmp_path: Path) -> None:
     """With --on-crash stop the child's own code (128+N for a signal) is ours."""
     command = program_command("crash_at_step.py", how, "--at", "2")

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
     [
         "long_matmul.py",
         pytest.param("big_save.py", marks=pytest.mark.slow),
-        pytest.param("slow_download.py", marks=pytest.mark.needs_tcp_bytes),
+        pytest.param("slow_download.py", marks=(pytest.mark.needs_tcp_bytes, pytest.mark.slow)),
         pytest.param("tokenise_processes.py", marks=pytest.mark.slow),
         pytest.param("long_eval.py", marks=pytest.mark.slow),
         pytest.param("many_children.py", marks=pytest.mark.slow),

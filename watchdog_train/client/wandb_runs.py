@@ -12,6 +12,8 @@ from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, phases, roles, settings, slot
 
 _KEY = ("entity", "project", "name", "group", "job_type")
+_ADDED = {"id", "resume", "mode"}
+"""What may be added: an init without these is of another kind, and gets nothing."""
 _USERS_CHOICE = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 _MOST_BYTES = 64 << 10
 
@@ -23,12 +25,19 @@ def wrapped(original):
         offline = False
         try:
             if slot.supervised:
-                given = _given(original, args, kwargs)
-                offline = _goes_offline(given)
-                added = _identity(given)
-                if offline:
-                    added["mode"] = "offline"
-                args, kwargs = _with(original, args, kwargs, added)
+                names = _names(original)
+                if _ADDED.issubset(names):
+                    given = dict(zip(names, args))  # noqa: B905 - of Python 3.10
+                    given.update(kwargs)
+                    offline = _goes_offline(given)
+                    added = _identity(given)
+                    if offline:
+                        added["mode"] = "offline"
+                    args, kwargs = _with(names, args, kwargs, added)
+                elif settings.parameters("wandb-offline") is not None:
+                    settings.report(
+                        "wandb-offline", False, "this wandb.init takes no such argument"
+                    )
         except Exception as error:
             notes.note("wandb.init was left as it is: " + type(error).__name__)
         run = original(*args, **kwargs)
@@ -45,20 +54,13 @@ def _names(original):
     return list(inspect.signature(original).parameters)
 
 
-def _given(original, args, kwargs):
-    found = dict(zip(_names(original), args))  # noqa: B905 - of Python 3.10
-    found.update(kwargs)
-    return found
-
-
-def _with(original, args, kwargs, added):
+def _with(names, args, kwargs, added):
     if not added:
         return args, kwargs
     changed = dict(kwargs)
     listed = list(args)
-    names = _names(original)
     for name, value in added.items():
-        position = names.index(name) if name in names else len(listed)
+        position = names.index(name)
         if position < len(listed):
             listed[position] = value
         else:
