@@ -168,9 +168,13 @@ def test_killed_in_the_second_of_three_folds(tmp_path: Path) -> None:
     """Only the second fold goes on from its checkpoint; all three end as if nothing had been."""
     arguments = ("--folds", "3", "--workers", "0")
     running = start(tmp_path, *program_command(SCRIPT, *arguments, "--step_s", "0.05"))
-    second = "lightning_logs/version_1/checkpoints/epoch=*.ckpt"
-    root = tmp_path / "lightning-output"
-    wait_until(lambda: next(root.glob(second), None), 120, "a checkpoint of the second fold")
+    # The record of the save, which comes after the file: before it nobody knows of the new folder.
+    records = "wtrain-runs/*/attempts/0001/saves.*.jsonl"
+    wait_until(
+        lambda: any("/version_1/" in one.read_text() for one in tmp_path.glob(records)),
+        120,
+        "a checkpoint of the second fold",
+    )
     os.kill(running.wait_for("attempt_launched", 1)["pid"], signal.SIGKILL)
     run = running.result(PATIENCE_S).check(0)
     plan = run.of_type("plan_made")[-1]["plan"]
