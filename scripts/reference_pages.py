@@ -185,6 +185,7 @@ Without a change to the script. *hook*: inside the process; *environment*: by a 
 is nothing to change. "plain" is a loop over torch, "trainer" the Trainer of transformers and what
 derives from it. Every cell that is not a suggestion has a test on a script that is not changed, in
 tests/scenarios/test_remedies.py; where that needs a GPU or a Mac, only that the setting arrives.
+These tests have not all been run yet: a cell is what the hook is made for, not what was seen.
 """
 
 
