@@ -231,7 +231,15 @@ def test_a_dumped_policy_reads_back_the_same(
     """Whatever the settings are, config.yaml holds them all."""
     values = {}
     texts = st.text(max_size=30).filter(lambda text: "\0" not in text)
-    resume = texts.map(lambda text: f"--resume {{checkpoint}} {shlex.quote(text)}")
+    special = {
+        "recovery.resume_arg": texts.map(
+            lambda text: f"--resume {{checkpoint}} {shlex.quote(text)}"
+        ),
+        "notify.commands": st.lists(
+            texts.filter(str.strip).map(lambda text: f"run_finished={text}"), max_size=3
+        ).map(tuple),
+        "notify.ping": st.integers(0, 9).map(lambda number: f"https://host/{number}"),
+    }
     for key in data.draw(st.sets(st.sampled_from(sorted(settings())), max_size=8)):
         setting = settings()[key]
         values[key] = data.draw(
@@ -242,9 +250,9 @@ def test_a_dumped_policy_reads_back_the_same(
                 if setting.most is None
                 else st.integers(0, int(setting.most)),
                 "true or false": st.booleans(),
-                "text": resume if key == "recovery.resume_arg" else texts,
+                "text": special.get(key, texts),
                 "choice": st.sampled_from(setting.choices or ("",)),
-                "list of texts": st.lists(texts, max_size=3).map(tuple),
+                "list of texts": special.get(key, st.lists(texts, max_size=3).map(tuple)),
             }[setting.kind]
         )
     policy = build(values)

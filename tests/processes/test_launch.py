@@ -284,6 +284,7 @@ def test_dead_keeper_does_not_block_the_training(
     wait_until(lambda: not is_alive(record.pid or 0), 10, "the training has ended")
 
 
+@pytest.mark.slow
 @processes
 def test_dead_keeper_does_not_block_a_rank(
     launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
