@@ -54,3 +54,16 @@ def read_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind | None:
             return msgspec.json.decode(file.read(cap_bytes), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def take_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind:
+    """An order that is carried out once: its file is gone before anything of it is done.
+
+    Raises:
+        OSError: it is not there, or stays.
+        msgspec.DecodeError: it holds something else.
+    """
+    with path.open("rb") as file:
+        data = file.read(cap_bytes)
+    path.unlink()
+    return msgspec.json.decode(data, type=kind)

@@ -26,7 +26,7 @@ from watchdog_train.commands.order import ORDER_CAP_BYTES, Order
 from watchdog_train.core.events import CommandResult
 from watchdog_train.evidence.redact import HIDDEN, is_secret_name, redact_argv, redact_text
 from watchdog_train.system import current
-from watchdog_train.whole_files import replace_json
+from watchdog_train.whole_files import replace_json, take_json
 
 TAIL_BYTES = 4096
 """Of the output of each command; the rest is read and dropped, so that nobody blocks."""
@@ -166,11 +166,7 @@ def _end_descendants(clock: Callable[[], float]) -> None:
 
 def main(argv: list[str]) -> int:
     """Carry out the order in a file."""
-    path = Path(argv[0])
-    with path.open("rb") as file:
-        data = file.read(ORDER_CAP_BYTES)
-    path.unlink()
-    order = msgspec.json.decode(data, type=Order)
+    order = take_json(Path(argv[0]), Order, cap_bytes=ORDER_CAP_BYTES)
     current().become_subreaper()
     replace_json(Path(order.out), run_all(order))
     os._exit(0)  # a thread that still reads must not hold us

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,8 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.notify.channels import Answer
+from watchdog_train.notify.http_words import why_not
+from watchdog_train.whole_files import take_json
 
 CHANNEL = "ping"
 PING_S = 10.0
@@ -43,17 +44,8 @@ def ping(url: str) -> str | None:
     try:
         with urllib.request.urlopen(request, timeout=PING_S) as answer:  # noqa: S310 - http(s) only
             answer.read(1024)
-    except urllib.error.HTTPError as error:
-        return f"the service answered {error.code}"
-    except TimeoutError:
-        return f"no answer within {PING_S:.0f} s"
-    except urllib.error.URLError as error:
-        reason = error.reason
-        if isinstance(reason, TimeoutError):
-            return f"no answer within {PING_S:.0f} s"
-        return reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else "no URL"
     except Exception as error:  # noqa: BLE001 - http.client has many, and their words hold the URL
-        return type(error).__name__
+        return why_not(error, PING_S)
     return None
 
 
@@ -110,11 +102,7 @@ def watch(order: PingOrder) -> None:
 
 def main(argv: list[str]) -> int:
     """Carry out the order in a file."""
-    path = Path(argv[0])
-    with path.open("rb") as file:
-        data = file.read(ORDER_CAP_BYTES)
-    path.unlink()
-    watch(msgspec.json.decode(data, type=PingOrder))
+    watch(take_json(Path(argv[0]), PingOrder, cap_bytes=ORDER_CAP_BYTES))
     return 0
 
 

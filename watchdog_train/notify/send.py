@@ -10,7 +10,6 @@ import base64
 import os
 import sys
 import threading
-import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -18,7 +17,8 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.notify.channels import PLAIN, Answer, Message, Order, names, scheme_of
-from watchdog_train.whole_files import replace_json
+from watchdog_train.notify.http_words import why_not
+from watchdog_train.whole_files import replace_json, take_json
 
 CHANNEL_S = 10.0
 """For one channel; also the time after which those that still wait are given up."""
@@ -55,17 +55,8 @@ def send(url: str, message: Message) -> str | None:
     try:
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=CHANNEL_S) as answer:
             answer.read(1024)
-    except urllib.error.HTTPError as error:
-        return f"the service answered {error.code}"
-    except TimeoutError:
-        return f"no answer within {CHANNEL_S:.0f} s"
-    except urllib.error.URLError as error:
-        reason = error.reason
-        if isinstance(reason, TimeoutError):
-            return f"no answer within {CHANNEL_S:.0f} s"
-        return reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else "no URL"
     except Exception as error:  # noqa: BLE001 - http.client has many, and their words hold the URL
-        return type(error).__name__
+        return why_not(error, CHANNEL_S)
     return None
 
 
@@ -108,11 +99,7 @@ def send_all(order: Order) -> tuple[Answer, ...]:
 
 def main(argv: list[str]) -> int:
     """Carry out the order in a file."""
-    path = Path(argv[0])
-    with path.open("rb") as file:
-        data = file.read(ORDER_CAP_BYTES)
-    path.unlink()
-    order = msgspec.json.decode(data, type=Order)
+    order = take_json(Path(argv[0]), Order, cap_bytes=ORDER_CAP_BYTES)
     answers = send_all(order)
     replace_json(Path(order.out), answers)
     sys.stdout.flush()
