@@ -57,11 +57,11 @@ def act(state: State, *members: MemberSample, at: float = 1.0, **seen: Any) -> A
     return action
 
 
-def whole(*, whole: bool, path: str = "/out/9") -> Survey:
+def whole(*, whole: bool, path: str = "/out/9", beside_writers: bool = False) -> Survey:
     finding = CheckpointFinding(
         path=path, format="hf", step=9, whole=whole, why="it ends early", how_checked="recorded"
     )
-    return Survey(findings=(finding,), directories=("/out",))
+    return Survey(findings=(finding,), directories=("/out",), beside_writers=beside_writers)
 
 
 def names(action: Any) -> list[str]:
@@ -215,6 +215,28 @@ def test_a_last_save_that_is_not_whole_is_said() -> None:
     end = act(run(STOPPED, ASK, *GONE, *told.events), b.keeper(), last_save=SAVED)
     assert names(end) == ["RunFinished"]
     assert "no whole checkpoint was seen since" in (end.events[0].warning or "")
+
+
+def test_what_a_survey_saw_beside_the_training_is_not_its_last_word() -> None:
+    """It began before the end and saw a file that moved: looked at again, now that nobody writes."""
+    state = run(STOPPED, ASK, *GONE)
+    torn = whole(whole=False, beside_writers=True)
+    again = act(state, b.keeper(), last_save=SAVED, survey=torn)
+    assert (again.events, again.consumes) == ((), ("survey",))
+    assert isinstance(act(state, b.keeper(), last_save=SAVED), StartSurvey)
+    good = whole(whole=True, beside_writers=True)
+    assert names(act(state, b.keeper(), last_save=SAVED, survey=good)) == ["SaveProven"]
+
+
+def test_a_plan_is_not_made_from_a_survey_beside_the_training() -> None:
+    """It was asked for the proof of a save, and came home after a crash: a newer one may exist."""
+    asked = e.SaveRequested(by="wtrain save", sequence=1, can_be_asked=True)
+    state = run(asked, b.exited(1), e.TreeGone())
+    early = whole(whole=False, beside_writers=True)
+    dropped = act(state, b.keeper(), last_save=SAVED, survey=early)
+    assert (dropped.events, dropped.consumes) == ((), ("survey",))
+    planned = act(state, b.keeper(), last_save=SAVED, survey=whole(whole=False))
+    assert "PlanMade" in names(planned)
 
 
 def test_a_stop_without_a_save_is_said() -> None:

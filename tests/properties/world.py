@@ -359,8 +359,9 @@ class World(Machine):
         return failed if number % 2 else JointAnswer(diagnosis=self._result("joint").diagnosis)
 
     def _survey(self) -> Survey:
+        beside_writers = bool(self.attempts) and self.attempts[-1].alive
         if self.saved_step is None:
-            return Survey(findings=(), directories=("/out",))
+            return Survey(findings=(), directories=("/out",), beside_writers=beside_writers)
         finding = CheckpointFinding(
             path=f"/out/{self.saved_step}",
             format="hf",
@@ -369,7 +370,7 @@ class World(Machine):
             why="it ends early",
             how_checked="recorded",
         )
-        return Survey(findings=(finding,), directories=("/out",))
+        return Survey(findings=(finding,), directories=("/out",), beside_writers=beside_writers)
 
     def _start(self, plan: Plan) -> Iterator[e.AnyEvent]:
         check_launch(self.attempts, self.state, self.policy, self.log, self.now)

@@ -106,6 +106,7 @@ def survey(
         findings=tuple(findings),
         directories=found.directories,
         problem="; ".join(filter(None, (problem, *plugin_problems))) or None,
+        beside_writers=request.settle_s > 0,
         resume_options=request.resume_options,
     )
 

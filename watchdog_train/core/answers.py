@@ -43,9 +43,11 @@ def drop_stale(
         state.suspicion in (None, *BUSY) or state.look is not None
     ):
         stale.append("look")
-    winding_up = attempt is not None and attempt.ended and not attempt.tree_gone
-    if observation.survey is not None and winding_up and state.stop is None:
-        stale.append("survey")
+    survey = observation.survey
+    if survey is not None and attempt is not None and attempt.ended and state.stop is None:
+        # The next plan needs what is there when nobody writes any more.
+        if survey.beside_writers or not attempt.tree_gone:
+            stale.append("survey")
     return Record(events=(), consumes=tuple(stale)) if stale else None
 
 

@@ -88,7 +88,7 @@ def prove(
     found = {finding.path: finding for finding in observation.survey.findings}.get(save.path)
     if found is not None and found.whole:
         return Record(events=proofs, consumes=consumes)
-    if running:
+    if running or (ours and observation.survey.beside_writers):
         return Record(events=(), consumes=consumes)
     if not ours or "not-whole" in state.notices:
         return None

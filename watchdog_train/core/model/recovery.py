@@ -120,6 +120,8 @@ class Survey(Value, frozen=True, kw_only=True):
     """Where was looked."""
     problem: str | None = None
     """Why the survey is incomplete, None when it is not."""
+    beside_writers: bool = False
+    """The training may have written while it looked: what was torn then may be whole by now."""
     resume_options: tuple[str, ...] = ()
     """Options by which the script itself may be given a checkpoint, the likeliest first."""
 
