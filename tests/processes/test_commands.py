@@ -137,30 +137,32 @@ def test_pings_stop_when_the_supervisor_is_stopped_and_end_when_it_dies(tmp_path
     Thread(target=server.serve_forever, daemon=True).start()
     (tmp_path / "wtrain.yaml").write_text("notify: {ping_every_s: 1s}\n")
     url = f"http://127.0.0.1:{server.server_port}/s3cr3t"
-    with start_wtrain("run", "--ping", url, "--", "sleep", "300", cwd=tmp_path) as run:
-        wait_until(lambda: len(heard) > 2, 60, "three pings")
-        supervisor = psutil.Process(run.pid)
-        (pinger,) = (
-            child
-            for child in supervisor.children()
-            if "watchdog_train.notify.ping" in child.cmdline()
-        )
-        assert "s3cr3t" not in " ".join(pinger.cmdline())
-        os.kill(run.pid, signal.SIGSTOP)
-        try:
-            quiet_s = 5.0
-            wait_until(lambda: time.monotonic() - heard[-1] > quiet_s, 90, "pings stop")
-            assert pinger.is_running()
-        finally:
-            os.kill(run.pid, signal.SIGCONT)
-        count = len(heard)
-        wait_until(lambda: len(heard) > count, 60, "pings come again")
-        os.kill(run.pid, signal.SIGKILL)
-        wait_until(
-            lambda: not pinger.is_running() or pinger.status() == psutil.STATUS_ZOMBIE,
-            30,
-            "the pinger's end",
-        )
-        run_wtrain("stop", "--now", cwd=tmp_path)
+    run = start_wtrain("run", "--ping", url, "--", "sleep", "300", cwd=tmp_path)
+    wtrain = run.process.pid
+    wait_until(lambda: len(heard) > 2, 60, "three pings")
+    supervisor = psutil.Process(wtrain)
+    (pinger,) = (
+        child
+        for child in supervisor.children()
+        if "watchdog_train.notify.ping" in child.cmdline()
+    )
+    assert "s3cr3t" not in " ".join(pinger.cmdline())
+    os.kill(wtrain, signal.SIGSTOP)
+    try:
+        quiet_s = 5.0
+        wait_until(lambda: time.monotonic() - heard[-1] > quiet_s, 90, "pings stop")
+        assert pinger.is_running()
+    finally:
+        os.kill(wtrain, signal.SIGCONT)
+    count = len(heard)
+    wait_until(lambda: len(heard) > count, 60, "pings come again")
+    os.kill(wtrain, signal.SIGKILL)
+    wait_until(
+        lambda: not pinger.is_running() or pinger.status() == psutil.STATUS_ZOMBIE,
+        30,
+        "the pinger's end",
+    )
+    run.result()
+    run_wtrain("stop", "--now", cwd=tmp_path)
     server.shutdown()
     server.server_close()

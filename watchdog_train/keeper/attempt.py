@@ -38,8 +38,10 @@ def drain(orders: dict[str, Any]) -> int:
     for stream in streams.values():
         stream.wait_read()
     ranks.wait()
+    finish_by = time.monotonic() + orders["linger_s"]
+    ranks.finish(orders["linger_s"])
     for stream in streams.values():
-        stream.writer.join(orders["linger_s"])
+        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
     return 0
 
 
@@ -92,6 +94,7 @@ def keep(orders: dict[str, Any]) -> int:
         for stream in streams:
             stream.wait_read()
     finish_by = time.monotonic() + orders["linger_s"]
+    ranks.close_writes()
     ranks.finish(orders["linger_s"])
     for stream in streams:
         stream.writer.join(max(finish_by - time.monotonic(), 0.0))

@@ -85,16 +85,18 @@ class RankStreams:
         if self.streams:
             self.reader.join()
 
-    def finish(self, patience_s: float) -> None:
-        """No rank is left: pass on the rest."""
-        if not self.streams:
-            return
+    def close_writes(self) -> None:
+        """No rank is left that could open them; only a keeper that started the ranks has them."""
         for rank in self.streams:
             for one in rank.values():
                 for fd in one["fds"][1:]:
                     os.close(fd)
-        self.reader.join(patience_s)
-        self.writer.join(patience_s)
+
+    def finish(self, patience_s: float) -> None:
+        """Pass on the rest."""
+        if self.streams:
+            self.reader.join(patience_s)
+            self.writer.join(patience_s)
 
     def _read(self) -> None:
         fed = set(self.into.values())
