@@ -218,7 +218,7 @@ def test_a_last_save_that_is_not_whole_is_said() -> None:
 
 
 def test_what_a_survey_saw_beside_the_training_is_not_its_last_word() -> None:
-    """It began before the end and saw a file that moved: looked at again, now that nobody writes."""
+    """It began before the end and saw a file that moved: looked at again."""
     state = run(STOPPED, ASK, *GONE)
     torn = whole(whole=False, beside_writers=True)
     again = act(state, b.keeper(), last_save=SAVED, survey=torn)

@@ -142,9 +142,7 @@ def test_pings_stop_when_the_supervisor_is_stopped_and_end_when_it_dies(tmp_path
     wait_until(lambda: len(heard) > 2, 60, "three pings")
     supervisor = psutil.Process(wtrain)
     (pinger,) = (
-        child
-        for child in supervisor.children()
-        if "watchdog_train.notify.ping" in child.cmdline()
+        child for child in supervisor.children() if "watchdog_train.notify.ping" in child.cmdline()
     )
     assert "s3cr3t" not in " ".join(pinger.cmdline())
     os.kill(wtrain, signal.SIGSTOP)

@@ -385,12 +385,18 @@ def no_eval() -> None:
 
 
 def bf16() -> None:
-    """On a machine without a GPU Accelerate has bf16 and refuses fp16."""
+    """What the layer gives is beyond the largest number of fp16, and not beyond that of bf16."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, mixed_precision="fp16")
-    model = accelerator.prepare(torch.nn.Linear(4, 1))
-    train(DataLoader(Rows(), 2), model)
+    layer = torch.nn.Linear(4, 1)
+    torch.nn.init.constant_(layer.weight, 3e4)
+    # Accelerate itself leaves a CPU alone.
+    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    with torch.autocast("cpu", kinds[accelerator.mixed_precision]):
+        if not torch.isfinite(layer(torch.ones(2, 4))).all():
+            raise FloatingPointError("the loss is not finite")
+    train(DataLoader(Rows(), 2), accelerator.prepare(torch.nn.Linear(4, 1)))
 
 
 def drop_last() -> None:

@@ -352,7 +352,8 @@ def test_a_silent_worker_becomes_an_error(tmp_path: Path) -> None:
     code, out = finish(start_case(training, "loader-timeout", "loader-timeout", seconds=2), 60)
     assert code == 1, out
     assert "DataLoader timed out after 2" in out
-    assert training.note()["settings"]["loader-timeout"]["took"] is True
+    answers = [note["settings"].get("loader-timeout") for note in training.all_notes()]
+    assert any(answer and answer["took"] for answer in answers), answers
 
 
 @pytest.mark.slow
@@ -616,5 +617,6 @@ def test_one_experiment_stays_one_run_of_wandb(tmp_path: Path) -> None:
     folds = [line.split("=")[1] for line in run.stdout.splitlines() if line.startswith("fold=")]
     assert len(ids) == 2, run.describe()
     assert ids[0] == ids[1], ids
-    assert ids[0].startswith(run.events[0]["run_id"][:20])
+    name = run.events[0]["run_id"].replace("_", "-")  # wandb allows no underscore in an id
+    assert ids[0].startswith(name[:20]), (ids, name)
     assert len(set(folds)) == len(folds) >= 3, folds

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.scenarios.checks import assert_log_is_sound
-from tests.support import program_command, run_wtrain, write_fast_config
+from tests.support import (
+    PROGRAMS,
+    program_command,
+    run_wtrain,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 
@@ -31,3 +41,43 @@ def test_idle_is_no_stall_and_a_hung_task_is(tmp_path: Path) -> None:
     first_step = run.of_type("first_step")[0]
     suspected = run.of_type("suspected")
     assert all(event["mono"] > first_step["mono"] + IDLE_S for event in suspected), run.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_a_celery_worker_idles_and_a_hung_task_is_a_stall(pool: str, tmp_path: Path) -> None:
+    """Unmodified: quiet before its first task and after it for longer than any limit; then a task
+    hangs in the worker, or in a process of its pool."""
+    pytest.importorskip("celery")
+    config = write_fast_config(tmp_path)
+    worker = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", "-P", pool, "-c", "2"]
+    path = {"PYTHONPATH": str(PROGRAMS)}
+    run = start_wtrain(
+        "run", "--config", str(config), "--on-stall", "stop", "--", *worker, "--loglevel", "info",
+        cwd=tmp_path, env=path,
+    )  # fmt: skip
+
+    def send(task: str) -> None:
+        subprocess.run(
+            [sys.executable, str(PROGRAMS / "celery_tasks.py"), task],
+            cwd=tmp_path, env=run.env, check=True, timeout=60,
+        )  # fmt: skip
+
+    def idles(where: str) -> None:
+        begun = time.monotonic()
+        wait_until(lambda: time.monotonic() - begun > IDLE_S, IDLE_S + 5, where)
+        assert run.process.poll() is None, run.result().describe()
+
+    wait_until(lambda: " ready." in run.stderr, 60, "the worker is ready")
+    idles("before its first task")
+    send("train")
+    wait_until(lambda: "succeeded in" in run.stderr, 60, "the first task is done")
+    idles("after its first task")
+    assert "suspected" not in run.stderr
+    send("hang")
+    done = run.result(90)
+    assert done.returncode == 75, done.describe()
+    assert_log_is_sound(done)
+    (stall,) = done.of_type("stall_declared")
+    assert stall["phase"] == "train", done.describe()

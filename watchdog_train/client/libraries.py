@@ -50,10 +50,18 @@ HOOKS = {
     "wandb": ("wandb", "wandb", (0, 18), (1, 0), ("0.18.7", "0.31.0")),
     # Not tqdm.std: while that is imported tqdm does not yet know its own version.
     "tqdm": ("tqdm", "tqdm", (4, 60), (5, 0), ("4.66.6", "4.70.1")),
+    "celery.signals": ("celery", "celery", (5, 2), (6, 0), ("5.2.7", "5.7.0")),
     "argparse": ("argparse", "python", (3, 8), (3, 15), ("3.11.7",)),
 }
 # Their import is too short to be a place where a training may hang.
-QUICK = ("argparse", "filelock", "torch.utils.file_baton", "safetensors.torch", "tqdm")
+QUICK = (
+    "argparse",
+    "celery.signals",
+    "filelock",
+    "torch.utils.file_baton",
+    "safetensors.torch",
+    "tqdm",
+)
 
 
 def version_of(library):

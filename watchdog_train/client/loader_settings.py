@@ -80,17 +80,49 @@ def _skip_bad_batches(entry):
     def __next__(self):
         while True:
             try:
-                return original(self)
+                batch = original(self)
             except StopIteration:
-                raise
+                again = _owed(self)
+                if again is None:
+                    raise
+                return again
             except Exception as error:
                 if skipped[0] >= limit or not _may_skip(self, map_style, error):
                     raise
                 skipped[0] += 1
                 _log_skipped(skipped[0], limit, error)
+                _owe(self)
+                continue
+            if _owing(self):
+                self._wtrain_last = batch
+            return batch
 
     iterator.__next__ = dynamo.remember(phases.like(__next__, original))
     return True, "up to " + str(limit) + " batches that cannot be loaded are skipped"
+
+
+def _owe(iterator):
+    """Lightning validates, and calls it an epoch, at the batch whose number is that of all: an
+    epoch that is shorter by the skipped ones would pass without a validation.
+    """
+    try:
+        steps = sys.modules.get("watchdog_train.client.hooks.lightning_steps")
+        if steps is not None and steps.trains():
+            iterator._wtrain_owed = _owing(iterator) + 1
+    except Exception:
+        pass
+
+
+def _owing(iterator):
+    return iterator.__dict__.get("_wtrain_owed", 0)
+
+
+def _owed(iterator):
+    """The last batch once more at the end of the epoch for each one that was skipped, else None."""
+    if not _owing(iterator):
+        return None
+    iterator._wtrain_owed -= 1
+    return iterator.__dict__.get("_wtrain_last")
 
 
 def _may_skip(iterator, map_style, error):

@@ -44,10 +44,10 @@ def drop_stale(
     ):
         stale.append("look")
     survey = observation.survey
-    if survey is not None and attempt is not None and attempt.ended and state.stop is None:
-        # The next plan needs what is there when nobody writes any more.
-        if survey.beside_writers or not attempt.tree_gone:
-            stale.append("survey")
+    over = attempt is not None and attempt.ended and state.stop is None
+    # The next plan needs what is there when nobody writes any more.
+    if survey is not None and over and (survey.beside_writers or not attempt.tree_gone):
+        stale.append("survey")
     return Record(events=(), consumes=tuple(stale)) if stale else None
 
 

@@ -6,9 +6,9 @@ import socket
 __version__ = os.environ.get("FAKE_WANDB_VERSION", "0.31.0")
 
 
-def init(**settings):
+def init(id=None, resume=None, mode=None, answer=True):  # noqa: A002 - as wandb calls it
     """Wait for an answer."""
-    if settings.get("answer", True) or settings.get("mode") == "offline":
+    if answer or mode == "offline":
         return
     ours, theirs = socket.socketpair()
     ours.recv(1)

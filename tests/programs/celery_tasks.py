@@ -1,0 +1,43 @@
+"""A Celery worker that trains in tasks; its broker is a folder, so no server is needed.
+
+`python celery_tasks.py train` sends a task, `hang` one that hangs at its 20th step. The worker is
+started as always: `celery -A celery_tasks worker`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import torch  # at the top, as most have it: the worker imports it before its first task
+from celery import Celery
+
+folder = os.path.join(os.getcwd(), "queue")
+os.makedirs(folder, exist_ok=True)
+app = Celery("celery_tasks", broker="filesystem://")
+app.conf.broker_transport_options = {"data_folder_in": folder, "data_folder_out": folder}
+app.conf.broker_connection_retry_on_startup = True
+app.conf.task_ignore_result = True
+
+
+@app.task
+def train(hang: bool = False) -> None:
+    """Forty short steps; the loop is a plain one and says nothing of its end."""
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    pause = threading.Event()
+    for step in range(40):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        pause.wait(0.05)
+        if hang and step == 20:
+            pause.wait()
+    print("the task is done", flush=True)
+
+
+if __name__ == "__main__":
+    from celery_tasks import train as by_its_name
+
+    by_its_name.delay(hang=sys.argv[1] == "hang")
