@@ -45,8 +45,9 @@ def drop_stale(
         stale.append("look")
     survey = observation.survey
     over = attempt is not None and attempt.ended and state.stop is None
+    winding_up = attempt is not None and not attempt.tree_gone
     # The next plan needs what is there when nobody writes any more.
-    if survey is not None and over and (survey.beside_writers or not attempt.tree_gone):
+    if survey is not None and over and (survey.beside_writers or winding_up):
         stale.append("survey")
     return Record(events=(), consumes=tuple(stale)) if stale else None
 
