@@ -19,9 +19,7 @@ import json
 import os
 import platform
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,8 +27,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
+from measured import BIN, REPOSITORY
+from whole_runs import ended, environment
+
 SHARED_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 RUN_S = 240.0
 OWN_S = 90.0
@@ -225,47 +224,6 @@ def own(repeats: int) -> None:
         good = [seconds for home, seconds in values if home]
         print(f"{name} it: {len(good)} of {len(values)} came back at the first restart", end="")
         print(f", {spread(good)}" if good else "", flush=True)
-
-
-def environment(place: Path) -> dict[str, str]:
-    """Nothing of an outer run, one thread a rank, and state that goes with the place."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WTRAIN_", "PET_"))}
-    return {
-        **kept,
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "XDG_STATE_HOME": str(place / ".state"),
-        "XDG_CONFIG_HOME": str(place / ".config"),
-    }
-
-
-def ended(
-    command: list[str], cwd: Path, env: dict[str, str], limit_s: float
-) -> tuple[int | None, str]:
-    """Exit code and output of a command; None, and its own group killed, after the limit."""
-    log = cwd / "said.txt"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        code: int | None
-        try:
-            code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            code = None
-            process.send_signal(signal.SIGTERM)  # torchrun ends its ranks, wtrain its run
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    return code, log.read_text("utf-8", "replace")
 
 
 def spread(values: list[float]) -> str:
