@@ -97,7 +97,8 @@ def _lines(
     else:
         lines.append(f"was: {causes[0]}; is: {causes[1]}")
     counts = Counter(change.what for change in changes)
-    lines.append(", ".join(f"{number} {_WORDS[what]}" for what, number in counts.items()))
+    told = [f"{number} {_WORDS[what].removeprefix('is ')}" for what, number in counts.items()]
+    lines.append(f"processes: {', '.join(told)}")
     if changes and counts["moved"] + counts["new"] + counts["gone"] == 0:
         lines.append("nothing moved: that proves no hang, a long step looks the same")
     shown = [change for change in changes if everything or change.what != "same"]
