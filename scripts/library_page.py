@@ -46,7 +46,8 @@ TAIL = """
 
 Every process keeps a short list of named places that it has entered and left: imports, arguments
 parsed, loading of data, tokenizer and model, the hub's requests, `init_process_group`, wrapping in
-DDP or FSDP, building of Accelerator and Trainer, `wandb.init`, the start of DataLoader workers,
+DDP or FSDP, building of Accelerator, Trainer, LightningModule and LightningDataModule (their end is
+seen within a second), `wandb.init`, the start of DataLoader workers,
 first batch, first backward pass, first step, first loss, training finished, exit, and your own
 `mark()`.
 `wtrain status --milestones` shows them for every rank:

@@ -17,6 +17,9 @@ _NAME, _BEGIN, _END, _TIMES, _FAILED, _MARK = range(6)
 # [name, begin, end or None, how often it was entered, whether an exception left it, whether it is
 # the user's], newest last
 _entries: list = []
+# Called before the next place is entered, and by the pulse thread: what ends a place that no call
+# of ours sees the end of.
+settling: list = []
 
 
 def begin(name):
@@ -24,6 +27,7 @@ def begin(name):
     try:
         if not slot.supervised or not _may_speak():
             return None
+        settle()
         entry = _add(name, mark=False)
         if entry is None:
             return None
@@ -49,12 +53,19 @@ def reached(name, mark=False):
     """A place without extent: a training that has finished, or a mark of the user."""
     try:
         if slot.supervised and (mark or _may_speak()):
+            settle()
             entry = _add(name, mark)
             if entry is not None:
                 entry[_END] = entry[_BEGIN]
                 _changed()
     except Exception:
         pass
+
+
+def settle():
+    """End places whose end can only be seen by looking."""
+    for call in settling:
+        call()
 
 
 def around(name, original, phase=None):
