@@ -9,36 +9,29 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core import ahead as outlooks
-from watchdog_train.core import pace as paces
-from watchdog_train.core import slowdown as slowdowns
 from watchdog_train.core import track as tracks
 from watchdog_train.core.actions import (
     LaunchReport,
     Observation,
     Request,
     SaveReport,
-    Sleep,
 )
 from watchdog_train.core.asking import awaits_proof
-from watchdog_train.core.detect import Verdict, signs, verdict
 from watchdog_train.core.gpu import GpuHold
-from watchdog_train.core.jobs import is_part_of_more
 from watchdog_train.core.model import MemberSample, Sample
-from watchdog_train.core.news import run_progress
-from watchdog_train.core.peers import Signs, elsewhere_quiet
+from watchdog_train.core.peers import Signs
 from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.core.trace import TraceWriter
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.side_files import SideFiles
 from watchdog_train.store.slots import read_saves
+from watchdog_train.supervisor.assess import Assessor
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
 from watchdog_train.supervisor.meeting import MeetingPort
 from watchdog_train.supervisor.room import Room
-from watchdog_train.supervisor.room_watch import RoomWatch
 from watchdog_train.supervisor.sampling import Sampler
 
 QUICK_LOOK_S = 0.01
@@ -58,14 +51,9 @@ class Observer:
         self._interval_s = 0.0
         self._quick_look_s = QUICK_LOOK_S
         now = context.system.monotonic()
-        self._track = tracks.new_track(now)
-        self._pace = paces.Pace()
-        self._slowness = slowdowns.Slowness()
+        self._assessor = Assessor(context, now)
         self._room = Room(context.directory.path)
-        self._outlook = outlooks.Outlook()
-        self._room_watch = RoomWatch()
         self._sample = _empty(now)
-        self._verdict = Verdict(kind="alive")
         self._launch: LaunchReport | None = None
         self._ending = Ending(context)
         self._bundles = 0
@@ -76,11 +64,13 @@ class Observer:
         self._final: tuple[MemberSample, ...] = ()
         self._trace: TraceWriter | None = None
         self.requests: deque[Request] = deque()
-        self.signs = Signs()
-        """Of our tree at the newest look."""
-        self._part_of_more = is_part_of_more(context.environment)
         self._meeting: MeetingPort | None = None
         self._saves = SavesSeen(context)
+
+    @property
+    def signs(self) -> Signs:
+        """Of our tree at the newest look."""
+        return self._assessor.signs
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
@@ -94,7 +84,7 @@ class Observer:
         """A stall recovered by itself: that phase gets longer budgets from now on."""
         for stall in state.stalls:
             if stall.id == stall_id:
-                self._track = tracks.lengthen(self._track, stall.phase)
+                self._assessor.lengthen(stall.phase)
 
     def close(self) -> None:
         """End what looks for us."""
@@ -125,7 +115,7 @@ class Observer:
             now=now,
             wall=time.time(),
             sample=self._sample,
-            verdict=self._verdict,
+            verdict=self._assessor.verdict,
             request=self.requests.popleft() if self.requests else None,
             launch=self._launch,
             exit=self._ending.status,
@@ -151,13 +141,13 @@ class Observer:
             resumed_step=self._resumed_step(),
             signs=self.signs,
             job=context.job.view(now) if context.job is not None else None,
-            slept=self._slept(),
-            slow=self._slowness.open,
-            ahead=self._outlook.open,
+            slept=self._assessor.slept(),
+            slow=self._assessor.slow,
+            ahead=self._assessor.ahead,
             gpu_hold=self._gpu_hold(state, now),
             no_room=self._no_room(state, now),
             gpu_trouble=self._sampler.gpu_trouble,
-            steps_s=paces.steps_s(self._pace, now),
+            steps_s=self._assessor.steps_s(now),
         )
 
     def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
@@ -185,20 +175,8 @@ class Observer:
             return
         self._attempt = number
         self._sampler.forget()
-        self._track = tracks.new_track(now)
-        self._pace = paces.Pace()
-        said = state.slowdown
-        self._slowness = (
-            slowdowns.Slowness()
-            if said is None
-            else slowdowns.resumed(said.usual_s, said.step_s, said.since_mono)
-        )
-        warned = tuple(
-            outlooks.Ahead(kind=one.kind, about=one.about, why=one.why) for one in state.warned
-        )
-        self._outlook = outlooks.resumed(warned, now) if warned else outlooks.Outlook()
+        self._assessor.begin(state, now)
         self._sample = _empty(now)
-        self._verdict = Verdict(kind="alive")
         self._launch = None
         self._ending = Ending(self._context)
         self._next_look = 0.0
@@ -252,7 +230,7 @@ class Observer:
             self._launch,
             now,
             late_s=late_s,
-            quiet=self._track.quiet_windows > 0,
+            quiet=self._assessor.quiet,
         )
         self._side_files.look(self._sample)
         judged = tuple(member for member, _ in tracks.judged(self._sample))
@@ -261,23 +239,8 @@ class Observer:
             self._last_words.follow(member.member.pid for member in judged)
         for ended in context.children.poll(sampler.rows):
             context.tasks.finished(ended)
-        self._track = tracks.advance(self._track, self._sample, detection)
-        self._pace = paces.advance(self._pace, self._sample)
-        self._slowness = slowdowns.advance(self._slowness, self._sample)
-        self._look_ahead(state, attempt, now)
-        self.signs = signs(self._track, self._sample, detection)
-        self._verdict = verdict(
-            self._track,
-            self._sample,
-            detection,
-            elsewhere_quiet=elsewhere_quiet(
-                state,
-                self.signs,
-                context.job.view(now) if context.job is not None else None,
-                silent_s=context.policy.job.silent_s,
-                part_of_more=self._part_of_more,
-            ),
-        )
+        saves = self._saves.look(attempt, now) if attempt.launched and not attempt.ended else None
+        self._assessor.advance(self._sample, state, now, saves)
         self._keep(state, attempt)
         if attempt.launched and self._ending.settle(
             context.directory.attempt(attempt.attempt),
@@ -286,20 +249,6 @@ class Observer:
             keeper_alive=bool(self._sample.keeper_alive),
         ):
             self._hear_last_words()
-
-    def _look_ahead(self, state: State, attempt: AttemptRecord, now: float) -> None:
-        if not attempt.launched or attempt.ended:
-            return
-        saves = self._saves.look(attempt, now)
-        places = [self._context.cwd, str(self._context.directory.path)]
-        places += [os.path.dirname(save.path) for save in saves[-1:]]
-        room = self._room_watch.newest(now, places)
-        left_s = None
-        if room is not None and room.at > self._outlook.room_at:
-            left_s = run_progress(self._sample, state, paces.steps_s(self._pace, now)).eta_s
-        self._outlook = outlooks.advance(
-            self._outlook, self._sample, room, left_s=left_s, saves=saves
-        )
 
     def _keep(self, state: State, attempt: AttemptRecord) -> None:
         """Add this look to the trace."""
@@ -314,12 +263,6 @@ class Observer:
         line = self._trace.line(self._sample, attempt.attempt)
         if line is not None:
             context.trace.append(line)
-
-    def _slept(self) -> Sleep | None:
-        track = self._track
-        if track.slept_at is None:
-            return None
-        return Sleep(at=track.slept_at, seconds=track.slept_s, machine=track.slept_machine)
 
     def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
         if attempt is None or not awaits_proof(state):

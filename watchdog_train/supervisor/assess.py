@@ -1,0 +1,119 @@
+"""What the looks at one attempt amount to: its verdict, its pace, what gets worse, what runs out.
+
+The rules are those of core; here is only the memory that they need from one look to the next.
+"""
+
+from __future__ import annotations
+
+import os
+
+from watchdog_train.core import ahead as outlooks
+from watchdog_train.core import pace as paces
+from watchdog_train.core import slowdown as slowdowns
+from watchdog_train.core import track as tracks
+from watchdog_train.core.actions import Sleep
+from watchdog_train.core.detect import Verdict, signs, verdict
+from watchdog_train.core.jobs import is_part_of_more
+from watchdog_train.core.model import Phase, Sample, SaveRecord
+from watchdog_train.core.news import run_progress
+from watchdog_train.core.peers import Signs, elsewhere_quiet
+from watchdog_train.core.state import State
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.room_watch import RoomWatch
+
+
+class Assessor:
+    """The memory of one attempt's looks."""
+
+    def __init__(self, context: Context, now: float) -> None:
+        self._context = context
+        self._part_of_more = is_part_of_more(context.environment)
+        self._room_watch = RoomWatch()
+        self._track = tracks.new_track(now)
+        self._pace = paces.Pace()
+        self._slowness = slowdowns.Slowness()
+        self._outlook = outlooks.Outlook()
+        self.verdict = Verdict(kind="alive")
+        self.signs = Signs()
+
+    def begin(self, state: State, now: float) -> None:
+        """Another attempt: phases and totals start anew; what was said of the run stays said."""
+        self._track = tracks.new_track(now)
+        self._pace = paces.Pace()
+        said = state.slowdown
+        self._slowness = (
+            slowdowns.Slowness()
+            if said is None
+            else slowdowns.resumed(said.usual_s, said.step_s, said.since_mono)
+        )
+        warned = tuple(
+            outlooks.Ahead(kind=one.kind, about=one.about, why=one.why) for one in state.warned
+        )
+        self._outlook = outlooks.resumed(warned, now) if warned else outlooks.Outlook()
+        self.verdict = Verdict(kind="alive")
+
+    def lengthen(self, phase: Phase) -> None:
+        """A stall recovered by itself: that phase gets longer budgets from now on."""
+        self._track = tracks.lengthen(self._track, phase)
+
+    def advance(
+        self, sample: Sample, state: State, now: float, saves: tuple[SaveRecord, ...] | None
+    ) -> None:
+        """One look more; `saves` while there is a training that saves."""
+        context = self._context
+        detection = context.policy.detection
+        self._track = tracks.advance(self._track, sample, detection)
+        self._pace = paces.advance(self._pace, sample)
+        self._slowness = slowdowns.advance(self._slowness, sample)
+        if saves is not None:
+            self._look_ahead(sample, state, now, saves)
+        self.signs = signs(self._track, sample, detection)
+        self.verdict = verdict(
+            self._track,
+            sample,
+            detection,
+            elsewhere_quiet=elsewhere_quiet(
+                state,
+                self.signs,
+                context.job.view(now) if context.job is not None else None,
+                silent_s=context.policy.job.silent_s,
+                part_of_more=self._part_of_more,
+            ),
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the newest windows were quiet ones."""
+        return self._track.quiet_windows > 0
+
+    @property
+    def slow(self) -> slowdowns.Slow | None:
+        """Steps that take much longer than they did, while they do."""
+        return self._slowness.open
+
+    @property
+    def ahead(self) -> tuple[outlooks.Ahead, ...]:
+        """What will run out before the end at this rate."""
+        return self._outlook.open
+
+    def steps_s(self, now: float) -> float | None:
+        """The present pace, steps a second."""
+        return paces.steps_s(self._pace, now)
+
+    def slept(self) -> Sleep | None:
+        """The newest time in which nobody looked."""
+        track = self._track
+        if track.slept_at is None:
+            return None
+        return Sleep(at=track.slept_at, seconds=track.slept_s, machine=track.slept_machine)
+
+    def _look_ahead(
+        self, sample: Sample, state: State, now: float, saves: tuple[SaveRecord, ...]
+    ) -> None:
+        places = [self._context.cwd, str(self._context.directory.path)]
+        places += [os.path.dirname(save.path) for save in saves[-1:]]
+        room = self._room_watch.newest(now, places)
+        left_s = None
+        if room is not None and room.at > self._outlook.room_at:
+            left_s = run_progress(sample, state, self.steps_s(now)).eta_s
+        self._outlook = outlooks.advance(self._outlook, sample, room, left_s=left_s, saves=saves)
