@@ -11,7 +11,9 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Launch, Record, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.evolve import evolve
+from watchdog_train.core.model import CheckpointRef
 from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.core.room import torn_save
 from watchdog_train.core.state import State
 
 FULL = "No space left on device"
@@ -24,8 +26,12 @@ def waiting() -> State:
     return b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone)
 
 
-def act(state: State, lacking: str | None, at: float) -> Any:
-    seen = b.observation(b.sample(at, keeper_alive=False, empty_looks=2), no_room=lacking)
+SMALL = "checkpoint-200 is half-written, the disk has 1.0 MiB left and a checkpoint needs 14.0 MiB"
+
+
+def act(state: State, lacking: str | None, at: float, *, save: str | None = None) -> Any:
+    look = b.sample(at, keeper_alive=False, empty_looks=2)
+    seen = b.observation(look, no_room=lacking, no_save_room=save)
     return decide(seen, state, POLICY, {})
 
 
@@ -63,3 +69,26 @@ def test_a_stop_ends_the_wait() -> None:
     (finished,) = act(evolve(told(waiting(), 1.0), b.stop()), FULL, 2.0).events
     assert isinstance(finished, e.RunFinished)
     assert finished.exit_code == 77
+
+
+def test_a_save_that_would_be_torn_again_is_waited_for() -> None:
+    """A training that ends at every save spends its restarts; but the need is an estimate."""
+    (said,) = act(waiting(), None, 1.0, save=SMALL).events
+    assert SMALL in said.why
+    state = evolve(waiting(), msgspec.structs.replace(said, mono=1.0))
+    assert isinstance(act(state, None, 50.0, save=SMALL), Wait)
+    assert isinstance(act(state, None, 50.0), Launch)
+    assert isinstance(act(state, None, 102.0, save=SMALL), Launch)
+
+
+def test_what_is_torn_is_known_by_what_was_passed_over() -> None:
+    """Beside the whole one that was chosen: it tells how much a save needs."""
+    assert torn_save(waiting()) is None
+    torn = e.CheckpointRejected(path="/o/checkpoint-200", format="hf", why="half")
+    chosen = CheckpointRef(path="/o/checkpoint-190", format="hf", step=190, how_checked="recorded")
+    planned = msgspec.structs.replace(b.plan(2), checkpoint=chosen)
+    gone = (b.exited(1), e.TreeGone(), torn, e.PlanMade(plan=planned))
+    state = b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone)
+    found = torn_save(state)
+    assert found is not None
+    assert (found.whole, found.torn) == ("/o/checkpoint-190", ("/o/checkpoint-200",))

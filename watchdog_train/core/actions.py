@@ -142,6 +142,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
     no_room: str | None = None
     """Before a restart: why the run directory cannot take the files of the next attempt."""
+    no_save_room: str | None = None
+    """The same: why its next save would end half-written, as the last one has."""
     gpu_trouble: str | None = None
     """Why nothing will be known of the GPUs any more."""
     steps_s: float | None = None

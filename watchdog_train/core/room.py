@@ -1,7 +1,8 @@
-"""Room for the files of the next attempt: a full disk is waited for before a restart. Pure.
+"""Room before a restart: a full disk is waited for. Pure.
 
 Nothing is launched that could not be recorded: it would end before it began, and the run with it,
-although a disk that is full at night has often room again a minute later.
+although a disk that is full at night has often room again a minute later. Nor is a training
+started again at once that would end at its next save as it has ended at this one.
 """
 
 from __future__ import annotations
@@ -9,28 +10,48 @@ from __future__ import annotations
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
 from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
+from watchdog_train.core.model import Value
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 
 LOOK_AGAIN_S = 1.0
 
 
+class TornSave(Value, frozen=True, kw_only=True):
+    """A save that was not finished, and the whole one that tells how much the next one needs."""
+
+    whole: str
+    torn: tuple[str, ...]
+    """The next save may write over these: what they take is room for it."""
+
+
+def torn_save(state: State) -> TornSave | None:
+    """What the last attempt has left half-written; None where every save is whole."""
+    plan = state.next_plan
+    if plan is None or plan.checkpoint is None or not state.rejected:
+        return None
+    return TornSave(whole=plan.checkpoint.path, torn=tuple(path for path, _ in state.rejected))
+
+
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What has to be waited for before a planned restart; None when it may be launched."""
-    why = observation.no_room
-    if why is None:
+    full, small = observation.no_room, observation.no_save_room
+    if full is not None:
+        why = f"the run directory cannot be written ({full})"
+    elif small is not None:
+        why = small
+    else:
         return None
     limit_s = policy.recovery.room_wait_s
     said = next((notice for notice in state.noticed if notice.kind == "room"), None)
     if said is None:
-        words = (
-            f"the run directory cannot be written ({why}): the next attempt waits for it, "
-            f"{limit_s:.0f} s at most"
-        )
+        words = f"{why}: the next attempt waits for room, {limit_s:.0f} s at most"
         return Record(events=(e.Noticed(kind="room", pids=(), why=words),))
     if observation.now - said.mono < limit_s:
         return Wait(until=observation.now + LOOK_AGAIN_S)
-    given_up = f"the run directory could not be written for {limit_s:.0f} s: {why}"
+    if full is None:
+        return None  # how much the next save needs is an estimate: nothing is given up for it
+    given_up = f"the run directory could not be written for {limit_s:.0f} s: {full}"
     return Record(
         events=(e.GivenUp(why=given_up, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up"),)
     )

@@ -31,7 +31,7 @@ from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
 from watchdog_train.supervisor.meeting import MeetingPort
-from watchdog_train.supervisor.room import Room
+from watchdog_train.supervisor.room import RestartRoom
 from watchdog_train.supervisor.sampling import Sampler
 
 QUICK_LOOK_S = 0.01
@@ -52,7 +52,7 @@ class Observer:
         self._quick_look_s = QUICK_LOOK_S
         now = context.system.monotonic()
         self._assessor = Assessor(context, now)
-        self._room = Room(context.directory.path)
+        self._room = RestartRoom(context.directory.path)
         self._sample = _empty(now)
         self._launch: LaunchReport | None = None
         self._ending = Ending(context)
@@ -111,6 +111,9 @@ class Observer:
                 taken_s = context.system.monotonic() - now
                 self._quick_look_s = max(QUICK_LOOK_S, taken_s / QUICK_LOOK_SHARE)
         tasks = context.tasks
+        no_room = no_save_room = None
+        if _waits_for_launch(state):
+            no_room, no_save_room = self._room.look(state, now)
         return Observation(
             now=now,
             wall=time.time(),
@@ -145,17 +148,14 @@ class Observer:
             slow=self._assessor.slow,
             ahead=self._assessor.ahead,
             gpu_hold=self._gpu_hold(state, now),
-            no_room=self._no_room(state, now),
+            no_room=no_room,
+            no_save_room=no_save_room,
             gpu_trouble=self._sampler.gpu_trouble,
             steps_s=self._assessor.steps_s(now),
         )
 
     def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
         return self._sampler.gpu_hold(now) if _waits_for_launch(state) else None
-
-    def _no_room(self, state: State, now: float) -> str | None:
-        due = _waits_for_launch(state) and now >= (state.backoff_until or 0.0)
-        return self._room.lacking(now) if due else None
 
     def _other_port(self, state: State) -> int | None:
         attempt = state.attempt
