@@ -28,17 +28,27 @@ def told(name: str) -> list[News]:
 
 
 def test_a_night_with_a_stall_in_five_lines() -> None:
-    """What stalled, from where it was restarted with what, that it runs, and how it ended."""
+    """What stalled and why, from where it was restarted with what, that it runs, how it ended."""
     found = told("stall_resumed")
-    assert [each.topic for each in found] == ["stalled", "restarted", "restarted", "finished"]
-    stalled, restarted, running, finished = (each.line for each in found)
+    assert [each.topic for each in found] == [*["stalled"] * 2, *["restarted"] * 2, "finished"]
+    stalled, stuck, restarted, running, finished = (each.line for each in found)
     assert "stalled at step" in stalled
+    assert "stuck: worker of rank 0" in stuck
+    assert "(fork-lock, 93 % sure)" in stuck
     assert "restarted from the checkpoint of step" in restarted
     assert "with num-workers-0" in restarted
     assert "running again at step" in running
     assert "The training succeeded after 1 restart" in finished
     assert "report.html" in finished
-    assert [each.last for each in found] == [False, False, False, True]
+    assert [each.last for each in found] == [False] * 4 + [True]
+
+
+def test_a_crash_says_what_it_was() -> None:
+    """And from where it goes on; a step that is told is one that was made."""
+    found = told("crash_then_success")
+    assert [each.topic for each in found][:2] == ["crashed", "restarted"]
+    assert "crashed at step" in found[0].line
+    assert len(found[0].line) <= LINE_CAP
 
 
 def test_giving_up_says_how_to_go_on() -> None:

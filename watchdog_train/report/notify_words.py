@@ -10,11 +10,11 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.state import State
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.facts import run_again, stall_words, step_words
+from watchdog_train.report.facts import culprit_words, run_again, stall_words, step_words
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
-Topic = Literal["stalled", "restarted", "gave-up", "finished", "notice", "test"]
+Topic = Literal["stalled", "crashed", "restarted", "gave-up", "finished", "notice", "test"]
 
 NOTICES = (
     "stopped",
@@ -45,6 +45,8 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
         case e.StallDeclared():
             told = f"{at} stalled at {step_words(_step(state))}: {stall_words(event.why)}"
             return News(topic="stalled", line=clean(told, LINE_CAP))
+        case e.Diagnosed():
+            return _cause(event, state, at)
         case e.StallRecovered():
             return News(topic="stalled", line=f"{at} the stall is over by itself, training goes on")
         case e.WouldHaveKilled():
@@ -55,16 +57,11 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
         case e.AttemptLaunching() if event.plan.attempt > 1:
             return News(topic="restarted", line=clean(f"{at} {_restart(event)}", LINE_CAP))
         case e.FirstStep() if event.attempt > 1:
-            told = f"{at} running again at {step_words(event.step)}{_end(event, state)}"
+            told = f"{at} running again at {step_words(event.step)}{_end(event, state, zone)}"
             return News(topic="restarted", line=told)
-        case e.Noticed() | e.Slowdown() if not isinstance(event, e.Noticed) or (
-            event.kind in NOTICES or event.kind.startswith("checkpoint")
-        ):
-            return News(topic="notice", line=clean(f"{at} {event.why}", LINE_CAP))
-        case e.Warned():
-            return News(topic="notice", line=clean(f"{at} {event.why}", LINE_CAP))
-        case e.WarningOver():
-            return News(topic="notice", line=clean(f"{at} {warning_over(event)}", LINE_CAP))
+        case e.Adopted() | e.Noticed() | e.Slowdown() | e.Warned() | e.WarningOver():
+            told = _notice(event)
+            return News(topic="notice", line=clean(f"{at} {told}", LINE_CAP)) if told else None
         case e.RunFinished():
             lines = [
                 f"{at} {verdict_sentence(state)}",
@@ -76,6 +73,20 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
             return News(topic=topic, line="\n".join(clean(one, 1000) for one in lines), last=True)
         case _:
             return None
+
+
+def _notice(
+    event: e.Adopted | e.Noticed | e.Slowdown | e.Warned | e.WarningOver,
+) -> str | None:
+    match event:
+        case e.Adopted():
+            return f"watched again, by pid {event.pid}: {event.why}"
+        case e.WarningOver():
+            return warning_over(event)
+        case e.Noticed() if event.kind not in NOTICES and not event.kind.startswith("checkpoint"):
+            return None
+        case _:
+            return event.why
 
 
 def _step(state: State) -> int | None:
@@ -92,12 +103,31 @@ def _restart(event: e.AttemptLaunching) -> str:
     return f"restarted {where} as attempt {plan.attempt}{changed}"
 
 
-def _end(event: e.FirstStep, state: State) -> str:
-    """When it will be done, as far as the pace before the stall tells."""
+def _cause(event: e.Diagnosed, state: State, at: str) -> News | None:
+    """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
+    kind = next((stall.why for stall in state.stalls if stall.id == event.stall_id), None)
+    found = event.diagnosis
+    sure = ""
+    if found.family is not None:
+        sure = f" ({clean(found.family, 60)}, {100 * found.confidence:.0f} % sure)"
+    if kind == "crash":
+        told = f"crashed at {step_words(_step(state))}: {found.explanation}"
+        return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP - len(sure)) + sure)
+    if kind != "stall" or (found.culprit is None and found.family is None):
+        return None
+    who = "stuck" if found.culprit is None else f"stuck: {culprit_words(found.culprit)}"
+    return News(topic="stalled", line=clean(f"{at} {who}", LINE_CAP - len(sure)) + sure)
+
+
+def _end(event: e.FirstStep, state: State, zone: tzinfo | None) -> str:
+    """When it will be done, as far as the pace before the restart tells."""
     total, pace = state.progress.total_steps, state.progress.steps_s
     if not total or not pace or total <= event.step:
         return ""
-    return f"; about {rough_duration((total - event.step) / pace)} left at the pace before"
+    left_s = (total - event.step) / pace
+    # On another day than now the date is part of it, and seconds would be more than is known.
+    done = clock_time(event.t + left_s, zone, now=event.t)[:-3]
+    return f"; about {rough_duration(left_s)} left, done about {done} at the pace before"
 
 
 def title(run_name: str, topics: tuple[Topic, ...]) -> str:
