@@ -167,9 +167,9 @@ def _end_descendants(clock: Callable[[], float]) -> None:
 def _reap() -> None:
     """Whoever was handed to us and has ended: where init reaps nobody, a zombie stays for good."""
     if sys.platform != "win32":
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        for child in psutil.Process().children():
+            with suppress(ChildProcessError):
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def main(argv: list[str]) -> int:
