@@ -6,11 +6,13 @@ import json
 import re
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 
 from tests.hostile_run import STALLS, a_plan, make_hostile_run
 from watchdog_train.core import events as e
-from watchdog_train.core.model import RunProgress
+from watchdog_train.core.model import Phase, RankStatus, RunProgress
+from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.report_bug import report_bug
 from watchdog_train.report.report_markdown import report_markdown
 from watchdog_train.report.series import MOST_POINTS, SeriesReader
@@ -214,3 +216,40 @@ def test_a_long_trace_is_thinned_and_keeps_its_extremes() -> None:
     assert series.longest_step_s == pytest.approx(100.0)
     assert series.quantile(0.5) == pytest.approx(0.5)
     assert series.points[-1].t > 0.9 * t
+
+
+def test_a_process_that_ends_is_not_many_cores() -> None:
+    """Its parent counts its CPU time once more when it has waited for it."""
+    reader = SeriesReader()
+    for t, cpu_s, processes in ((1.0, 20.0, 3), (2.0, 22.0, 3), (3.0, 50.0, 1), (4.0, 50.5, 1)):
+        line = {"t": t, "ranks": {}, "cpu_s": cpu_s, "processes": processes}
+        reader.read(json.dumps(line).encode())
+    (series,) = reader.series
+    assert [point.cpu_cores for point in series.points] == [None, 2.0, None, 0.5]
+
+
+def test_a_phase_ends_where_only_progress_says_so() -> None:
+    """Phase changes are sampled: the end of a short save may have had no event of its own."""
+
+    def told(t: float, phase: Phase) -> e.Progress:
+        status = RankStatus(
+            rank=0, local_rank=0, pid=1, host=None, step=5, phase=phase,
+            beat_age_s=0.0, state="S", workers=(),
+        )  # fmt: skip
+        return e.Progress(t=t, ranks=(status,), members=(), progress=RunProgress(step=5))
+
+    save = e.PhaseChanged(t=20.0, rank=0, phase="checkpoint", previous="train")
+    line = time_line([*_attempt(1, 0.0, 1, 11), save, told(22.0, "train"), told(90.0, "train")])
+    assert [(one.phase, one.end - one.begin) for one in line.phases] == [
+        ("checkpoint", 2.0),
+        ("train", 68.0),
+    ]
+
+
+def test_the_verdict_counts_what_the_restarts_were_for(report: Report) -> None:
+    """A stall that was over by itself, and one that was only reported, cost no restart."""
+    state = report.history.state
+    assert f"{STALLS} stalls)" in report.document.verdict
+    over = [msgspec.structs.replace(one, recovered=True) for one in state.stalls]
+    changed = msgspec.structs.replace(state, stalls=tuple(over))
+    assert "stalls" not in verdict_sentence(changed)

@@ -102,7 +102,8 @@ def _quiet(
     allowed_s = _patience_s(state, policy, verdict)
     if waited_s < allowed_s or verdict.quiet_s < verdict.least_s:
         return None
-    return _declare(observation, state, verdict.basis, f"{words}; waited {waited_s:.0f} s more")
+    told = f"{words.rstrip('.')}; waited {waited_s:.0f} s more"
+    return _declare(observation, state, verdict.basis, told)
 
 
 def shown_basis(verdict: Verdict) -> Basis:

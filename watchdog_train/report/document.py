@@ -91,6 +91,7 @@ def verdict_sentence(state: State) -> str:
     if not state.finished:
         return f"The run has not ended; its log ends in state '{state.state}'{at}."
     restarts = f" after {words.count(state.restarts, 'restart')}" if state.restarts else ""
+    restarts += _reasons(state) if restarts else ""
     why = clean(state.why or "", 800).removeprefix("stopped: ").rstrip(".")
     match state.outcome:
         case "succeeded":
@@ -107,6 +108,17 @@ def verdict_sentence(state: State) -> str:
         times = "once" if reported == 1 else f"{reported} times"
         text += f"; outside report-only mode it would have been killed {times}"
     return f"{text}."
+
+
+def _reasons(state: State) -> str:
+    """` (3 stalls, 1 crash)`; empty where nothing was declared: a restart on request."""
+    counted = [
+        words.count(number, noun)
+        for kind, noun in (("stall", "stall"), ("crash", "crash"))
+        for number in [sum(one.why == kind and not one.recovered for one in state.stalls)]
+        if number
+    ]
+    return f" ({', '.join(counted)})" if counted else ""
 
 
 def _about(state: State, zone: tzinfo | None) -> Section:

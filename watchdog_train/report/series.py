@@ -76,6 +76,7 @@ class _Attempt:
         self.step: float | None = None
         self.step_t = 0.0
         self.cpu: tuple[float, float] | None = None
+        self.processes = 0
 
 
 class SeriesReader:
@@ -129,9 +130,12 @@ class SeriesReader:
         cores = None
         cpu_s = count_of(found.cpu_s)
         if cpu_s is not None:
-            if attempt.cpu is not None and t > attempt.cpu[0] and cpu_s >= attempt.cpu[1]:
+            # Whoever has ended is counted once more, by its parent that has waited for it.
+            fewer = (found.processes or 0) < attempt.processes
+            later = attempt.cpu is not None and t > attempt.cpu[0]
+            if attempt.cpu is not None and later and not fewer and cpu_s >= attempt.cpu[1]:
                 cores = round((cpu_s - attempt.cpu[1]) / (t - attempt.cpu[0]), 3)
-            attempt.cpu = (t, cpu_s)
+            attempt.cpu, attempt.processes = (t, cpu_s), found.processes or 0
         attempt.points.add(
             Point(
                 t=t,

@@ -46,8 +46,10 @@ def stall_section(
             ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
         )
     if diagnosis is not None:
-        family = clean(diagnosis.family, 60) if diagnosis.family else "not known"
-        rows.append(("cause", f"{family} ({100 * diagnosis.confidence:.0f} % sure)"))
+        cause = "not known"
+        if diagnosis.family:
+            cause = f"{clean(diagnosis.family, 60)} ({100 * diagnosis.confidence:.0f} % sure)"
+        rows.append(("cause", cause))
         if diagnosis.culprit is not None:
             rows.append(("where", culprit_words(diagnosis.culprit)))
         if diagnosis.explanation not in stall.words:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from watchdog_train.core import events as e
-from watchdog_train.core.model import Value
+from watchdog_train.core.model import RankStatus, Value
 
 SpanKind = Literal["startup", "kept", "redone", "silence", "ending", "between"]
 
@@ -151,6 +151,7 @@ def _attempt_event(
             attempt.step(now, event.step)
         case e.Progress():
             attempt.step(now, event.progress.step)
+            _settle_phase(attempt, event.ranks, now, phases)
         case e.StallDeclared():
             attempt.declared = (event.stall_id, now)
             attempt.silent = max(attempt.begin, now - max(0.0, event.age_s))
@@ -166,6 +167,18 @@ def _attempt_event(
             if event.rank == attempt.lowest_rank:
                 _end_phase([attempt], phases, now)
                 attempt.phase = (event.phase, now)
+
+
+def _settle_phase(
+    attempt: _Attempt, ranks: tuple[RankStatus, ...], now: float, phases: list[PhaseSpan]
+) -> None:
+    """Phase changes are sampled: the end of a short one may be told by a progress event alone."""
+    if attempt.phase is None:
+        return
+    told = next((one.phase for one in ranks if one.rank == attempt.lowest_rank), None)
+    if told is not None and told != attempt.phase[0]:
+        _end_phase([attempt], phases, now)
+        attempt.phase = (told, now)
 
 
 def _end_phase(attempts: list[_Attempt], phases: list[PhaseSpan], now: float) -> None:
