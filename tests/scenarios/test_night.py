@@ -1,0 +1,39 @@
+"""The short form of scripts/night: three hangs, a crash, a dead supervisor and a full disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import REPOSITORY
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.needs_subreaper,
+    pytest.mark.skipif(
+        importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+    ),
+]
+LIMIT_S = 900.0
+
+
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_a_short_night_comes_to_its_end(tmp_path: Path) -> None:
+    """The script checks the training, the messages, the report and what is left; all must hold."""
+    kept = tmp_path / "kept"
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "night"), "--fast", "--keep", str(kept)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAILED" not in done.stdout
+    assert (kept / "report.html").stat().st_size > 10_000
