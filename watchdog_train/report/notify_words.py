@@ -60,8 +60,8 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
             told = f"{at} running again at {step_words(event.step)}{_end(event, state, zone)}"
             return News(topic="restarted", line=told)
         case e.Adopted() | e.Noticed() | e.Slowdown() | e.Warned() | e.WarningOver():
-            told = _notice(event)
-            return News(topic="notice", line=clean(f"{at} {told}", LINE_CAP)) if told else None
+            said = _notice(event)
+            return News(topic="notice", line=clean(f"{at} {said}", LINE_CAP)) if said else None
         case e.RunFinished():
             lines = [
                 f"{at} {verdict_sentence(state)}",
