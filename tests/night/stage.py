@@ -12,10 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support import MARKER, is_alive, marked_processes
+from tests.support import MARKER, marked_processes
 
 BIN = Path(sys.executable).parent
 DISK = "size=1g"
@@ -69,8 +70,13 @@ class Disk:
         self._ballast.unlink()
 
     def close(self) -> None:
+        """Unmount it; who was killed just now may hold it for a moment."""
         if self.mounted:
-            subprocess.run(["umount", str(self.folder)], capture_output=True, check=False)
+            until(self._unmounted, 15, f"{self.folder} is unmounted")
+
+    def _unmounted(self) -> bool:
+        done = subprocess.run(["umount", str(self.folder)], capture_output=True, check=False)
+        return done.returncode == 0
 
 
 class Terminal:
@@ -155,8 +161,6 @@ def shared_memory() -> set[str]:
 def end_what_is_left(marker: str) -> None:
     """After a play that broke off: only processes that carry its mark."""
     for pid in marked_processes(marker):
-        if is_alive(pid):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not marked_processes(marker), 15, "killed processes are gone")
