@@ -13,6 +13,7 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.night.sink import Sink
 from tests.night.stage import (
@@ -29,7 +30,7 @@ from tests.night.stage import (
 from tests.support import EXAMPLES, Event, is_alive, marked_processes, of_type, read_log
 
 HERE = Path(__file__).resolve().parent
-ATTEMPT_S = 180.0
+ATTEMPT_S = 400.0
 """For one thing to happen: a hang and its cure, on a slow machine."""
 BLIND_PINGS = 6
 """Intervals without a ping after which the service raises the alarm."""
@@ -180,7 +181,7 @@ class Night:
 
     def _supervisor_dies(self) -> None:
         step = self.length.at(7.6)
-        until(lambda: self._step() >= step, 5 * ATTEMPT_S, f"step {step} is trained", poll_s=1.0)
+        until(lambda: self._reached(step), 5 * ATTEMPT_S, f"step {step} is trained", poll_s=1.0)
         found = self._status()
         pid = found["supervisor"]["pid"]
         os.kill(pid, signal.SIGKILL)
@@ -234,7 +235,13 @@ class Night:
 
         until(looked, timeout_s, why)
 
-    def _status(self) -> dict[str, object]:
+    def _reached(self, step: int) -> bool:
+        found = self._status()
+        if found.get("state") == "finished":
+            raise NightError(f"the run is over before step {step}: {found.get('outcome')}")
+        return int((found.get("progress") or {}).get("step") or 0) >= step
+
+    def _status(self) -> dict[str, Any]:
         return wtrain_json("status", cwd=self.work, env=self.env) or {}
 
     def _step(self) -> int:
