@@ -16,7 +16,8 @@ from watchdog_train.core.evolve import evolve
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.errors import WtrainError
-from watchdog_train.notify.ping import PingOrder, Rhythm
+from watchdog_train.notify.ping import Rhythm
+from watchdog_train.notify.ping_order import PingOrder
 
 ASKED = load_policy(None, None, {"notify.commands": ("run_finished=a", "before_restart=b")})
 

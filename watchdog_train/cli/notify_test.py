@@ -65,7 +65,8 @@ def notify_test(urls: tuple[str, ...], ping: str | None, config_file: Path | Non
 
 def _ping(url: str) -> Answer:
     from watchdog_train.notify.channels import Answer
-    from watchdog_train.notify.ping import CHANNEL, ping
+    from watchdog_train.notify.ping import ping
+    from watchdog_train.notify.ping_order import CHANNEL
 
     why = ping(url)
     return Answer(channel=CHANNEL, sent=why is None, why=why)

@@ -20,22 +20,13 @@ import msgspec
 
 from watchdog_train.notify.channels import Answer
 from watchdog_train.notify.http_words import why_not
+from watchdog_train.notify.ping_order import CHANNEL, PingOrder
 from watchdog_train.whole_files import take_json
 
-CHANNEL = "ping"
 PING_S = 10.0
 BLIND_LOOK_S = 1.0
 """Between looks at whether a supervisor that was blind looks again."""
 ORDER_CAP_BYTES = 1 << 16
-
-
-class PingOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how often; the file is deleted by who reads it."""
-
-    url: str
-    every_s: float
-    blind_s: float
-    """Without a byte from the supervisor for so long it is taken for blind."""
 
 
 def ping(url: str) -> str | None:

@@ -17,7 +17,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.policy import Policy
 from watchdog_train.notify.channels import Answer
-from watchdog_train.notify.ping import CHANNEL, PingOrder
+from watchdog_train.notify.ping_order import CHANNEL, PingOrder
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.whole_files import replace_json
 
