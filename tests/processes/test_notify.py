@@ -67,19 +67,20 @@ def serving(sink: Sink) -> Iterator[Sink]:
 
 
 def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
-    """The verdict and the way on arrive; the URL is in no file that anybody shows."""
+    """The crash, the verdict and the way on arrive; the URL is in no file that anybody shows."""
     with serving(Sink()) as sink:
         url = sink.url.replace(f"mia:{SECRET}@", "")
         args = ("run", "--name", "bed", "--on-crash", "stop", "--notify", url)
         run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
-    (message,) = sink.messages
+    crash, message = sink.messages
+    assert (crash["topics"], "crashed" in crash["message"]) == (["crashed"], True)
     assert message["title"] == "wtrain bed: gave up or failed"
     assert message["topics"] == ["gave-up"]
     assert "The training failed" in message["message"]
     assert "report.html" in message["message"]
     assert "to go on: wtrain restart bed-" in message["message"]
-    notified = run.only("notified")
-    assert (notified["channel"], notified["sent"], notified["why"]) == ("http #1", True, None)
+    told = [(said["channel"], said["sent"], said["why"]) for said in run.of_type("notified")]
+    assert told == [("http #1", True, None)] * 2
     assert SECRET not in run.stdout + run.stderr
     directory = next((tmp_path / "wtrain-runs").glob("bed-*"))
     told = [path for path in directory.rglob("*") if path.is_file() and path.name != "config.yaml"]
@@ -164,7 +165,7 @@ def test_a_service_that_never_answers_costs_the_end_a_bound(tmp_path: Path) -> N
         url = sink.url.replace(f"mia:{SECRET}@", "")
         args = ("run", "--on-crash", "stop", "--notify", url)
         run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
-        notified = run.only("notified")
-    assert notified["sent"] is False
-    assert "no answer within" in notified["why"]
+    told = run.of_type("notified")
+    assert [said["sent"] for said in told] == [False, False]  # of the crash, and of the end
+    assert all("no answer within" in said["why"] for said in told)
     assert "nobody was told on http #1" in run.stderr
