@@ -32,7 +32,8 @@ SEEN = {
     "datasets": "`load_dataset`, `load_from_disk`, `map`, `filter`",
     "huggingface_hub": "metadata requests and downloads, as phase download",
     "filelock": "who makes a `SoftFileLock`, so that one of a dead process can be removed",
-    "celery": "a worker without a task is idle, and never judged; a task is, from its start",
+    "celery": "a worker without a task is idle, and never judged; a task is, from the first thing "
+    "in it that belongs to a training",
     "wandb": "`wandb.init`, so that one experiment stays one run across attempts, and "
     "`wandb.finish`; nothing that runs while training",
     "lightning": "Trainer: as for transformers",

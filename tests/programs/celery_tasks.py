@@ -1,7 +1,7 @@
 """A Celery worker that trains in tasks; its broker is a folder, so no server is needed.
 
-`python celery_tasks.py train` sends a task, `hang` one that hangs at its 20th step. The worker is
-started as always: `celery -A celery_tasks worker`.
+`python celery_tasks.py train` sends a task, `hang` one that hangs at its 20th step, `wait` one that is
+no training and waits for 20 s. The worker is started as always: `celery -A celery_tasks worker`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,16 @@ def train(hang: bool = False) -> None:
     print("the task is done", flush=True)
 
 
-if __name__ == "__main__":
-    from celery_tasks import train as by_its_name
+@app.task
+def wait() -> None:
+    """Nothing is trained, and nothing is heard of it."""
+    threading.Event().wait(20.0)
 
-    by_its_name.delay(hang=sys.argv[1] == "hang")
+
+if __name__ == "__main__":
+    import celery_tasks as by_their_names
+
+    if sys.argv[1] == "wait":
+        by_their_names.wait.delay()
+    else:
+        by_their_names.train.delay(hang=sys.argv[1] == "hang")

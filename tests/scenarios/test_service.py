@@ -47,8 +47,8 @@ def test_idle_is_no_stall_and_a_hung_task_is(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_a_celery_worker_idles_and_a_hung_task_is_a_stall(pool: str, tmp_path: Path) -> None:
-    """Unmodified: quiet before its first task and after it for longer than any limit; then a task
-    hangs in the worker, or in a process of its pool."""
+    """Unmodified: quiet before its first task, after it, and in a task that is no training, for longer
+    than any limit; then a task hangs in the worker, or in a process of its pool."""
     pytest.importorskip("celery")
     config = write_fast_config(tmp_path)
     worker = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", "-P", pool, "-c", "2"]
@@ -74,6 +74,8 @@ def test_a_celery_worker_idles_and_a_hung_task_is_a_stall(pool: str, tmp_path: P
     send("train")
     wait_until(lambda: "succeeded in" in run.stderr, 60, "the first task is done")
     idles("after its first task")
+    send("wait")
+    wait_until(lambda: run.stderr.count("succeeded in") == 2, 60, "the second task is done")
     assert "suspected" not in run.stderr
     send("hang")
     done = run.result(90)

@@ -5,6 +5,9 @@ import _thread
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import resume, slot
 
+# Where a phase that was entered while idle leads back to: set while a task of a service runs, which
+# may be no training and wait for whatever it likes, until it does what belongs to one.
+after_idle = None  # type: int | None
 _NUMBERS = {name: number for number, name in enumerate(L.PHASES)}
 
 
@@ -29,6 +32,8 @@ def enter(number):
         if not slot.supervised or _thread.get_ident() != slot.owner:
             return None
         previous = slot.words[L.W_PHASE]
+        if previous == L.PHASE_IDLE and after_idle is not None:
+            previous = after_idle
         set_phase(number)
         return (previous, slot.generation)
     except Exception:

@@ -1,5 +1,6 @@
-"""Celery's workers: without a task they idle, which is no stall; a task is judged from its start.
+"""Celery's workers: without a task they idle, which is no stall.
 
+A task is judged from the first thing in it that belongs to a training: others may wait for hours.
 By Celery's own signals, which are there for this. A process that only sends tasks fires none.
 """
 
@@ -12,35 +13,31 @@ _running: list = []
 
 def arm(module):
     """Hook into a celery.signals that has just been imported."""
-    module.worker_ready.connect(_ready, weak=False)
-    module.worker_process_init.connect(_ready, weak=False)
+    module.worker_ready.connect(_idles, weak=False)
+    module.worker_process_init.connect(_idles, weak=False)
     module.task_prerun.connect(_task_begins, weak=False)
     module.task_postrun.connect(_task_ended, weak=False)
 
 
-def _ready(**_):
-    _guarded(L.PHASE_IDLE)
+def _idles(**_):
+    try:
+        phases.after_idle = None
+        if slot.supervised:
+            slot.open_slot()
+            phases.set_phase(L.PHASE_IDLE)
+    except Exception as error:
+        notes.note("an idle worker was not noted: " + type(error).__name__)
 
 
 def _task_begins(**_):
     _running.append(None)
-    if len(_running) == 1:
-        _guarded(L.PHASE_STARTUP)
+    phases.after_idle = L.PHASE_STARTUP
 
 
 def _task_ended(**_):
     del _running[:1]
     if not _running:
-        _guarded(L.PHASE_IDLE)
-
-
-def _guarded(phase):
-    try:
-        if slot.supervised:
-            slot.open_slot()
-            phases.set_phase(phase)
-    except Exception as error:
-        notes.note("the phase of a task was not noted: " + type(error).__name__)
+        _idles()
 
 
 # A worker of a pool is forked: what its parent runs is not its own.
