@@ -1,7 +1,7 @@
 """A Celery worker that trains in tasks; its broker is a folder, so no server is needed.
 
-`python celery_tasks.py train` sends a task, `hang` one that hangs at its 20th step, `wait` one that is
-no training and waits for 20 s. The worker is started as always: `celery -A celery_tasks worker`.
+`python celery_tasks.py train` sends a task, `hang` one that hangs at its 20th step, `wait` one that
+is no training and waits for 20 s. The worker is started as always: `celery -A celery_tasks worker`.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_idle_is_no_stall_and_a_hung_task_is(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_a_celery_worker_idles_and_a_hung_task_is_a_stall(pool: str, tmp_path: Path) -> None:
-    """Unmodified: quiet before its first task, after it, and in a task that is no training, for longer
+    """Unmodified: quiet before its first task, after it, and in one that is no training, for longer
     than any limit; then a task hangs in the worker, or in a process of its pool."""
     pytest.importorskip("celery")
     config = write_fast_config(tmp_path)
