@@ -165,7 +165,18 @@ def test_nothing_is_proven_of_ranks_that_exchange_collectives():
     alive = msgspec.structs.replace(evidence, exchanging=(0, 1))
     found, patience = diagnose(alive, RULES)
     assert patience == "healthy"
+    assert found.kind != "hang"
     assert "ranks 0 and 1: exchanged collectives between two looks" in found.evidence
+
+
+def test_a_rank_that_exchanges_is_not_the_one_that_hangs():
+    """Others may be: a group within the job can go on without them."""
+    asleep = ("!clock_nanosleep (libc.so.6)", "!ffi_call (libffi.so.8)", "go (train.py:3)")
+    evidence = two_ranks(asleep, wchan="hrtimer_nanosleep")
+    assert diagnose(evidence, RULES)[0].culprit.rank == 1
+    for going, family in (((0,), "rank-left-early"), ((1,), None), ((0, 1), None)):
+        found = diagnose(msgspec.structs.replace(evidence, exchanging=going), RULES)[0]
+        assert found.family == family, going
 
 
 def test_no_evidence_at_all_is_not_known():

@@ -115,7 +115,7 @@ def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
             if known is not None and known.confidence >= signature.confidence:
                 continue
             match = match_signature(signature, scene)
-            if match is not None:
+            if match is not None and not _goes_on(rule, match, scene):
                 found[rule.family] = _Candidate(
                     rule=rule, match=match, confidence=_own_confidence(match)
                 )
@@ -136,6 +136,18 @@ def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
         for one in found.values()
     ]
     return _ordered(scored)
+
+
+def _goes_on(rule: FamilyRule, match: Match, scene: Scene) -> bool:
+    """Whether who is said to hang exchanged a collective between two looks, or everybody did."""
+    going = scene.evidence.exchanging
+    if not going or (match.signature.kind or rule.kind) != "hang":
+        return False
+    culprit = culprit_of(match, scene)
+    if culprit is not None and culprit.rank is not None:
+        return culprit.rank in going
+    ranks = {one.rank for one in scene.evidence.processes if one.role == "rank"}
+    return all(rank in going for rank in ranks)
 
 
 def _ordered(candidates: list[_Candidate]) -> list[_Candidate]:
