@@ -49,7 +49,7 @@ ROOMS: dict[str, set[str]] = {
         "store.control",
     },
 }
-ROOMS["doctor"] = {*_LOWER, "doctor", "system", "evidence", "client.libraries"}
+ROOMS["doctor"] = {*_LOWER, "doctor", "system", "evidence", "client.libraries", "store.registry"}
 ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {
     "client",
     "integrations",

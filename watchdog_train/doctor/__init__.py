@@ -38,7 +38,7 @@ def examine(
         directories: where checkpoints go.
         ranks: so many ranks try to agree on a number; 0 and 1: none does.
     """
-    from watchdog_train.doctor import gpus, inside, libraries, machine, night, settings
+    from watchdog_train.doctor import around, gpus, inside, libraries, machine, night, settings
     from watchdog_train.doctor import ranks as meeting
 
     yield machine.never_run(system)
@@ -49,6 +49,7 @@ def examine(
     for directory in directories:
         yield machine.disk(system, directory)
     yield from night.night(os.environ)
+    yield from around.around(python, system.boot_id())
     yield from settings.traps(os.environ)
     yield settings.threads(os.environ, os.cpu_count() or 1, ranks)
     yield from gpus.gpus()

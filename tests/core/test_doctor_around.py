@@ -1,0 +1,112 @@
+"""What doctor finds beside the training to come: on real processes, where that is cheap."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import wait_until
+from watchdog_train.doctor import around
+from watchdog_train.store.registry import LiveRun
+
+HAS_TORCH_LOADED = """\
+import mmap, sys, time
+with open(sys.argv[1], "rb") as file:
+    page = mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def pretender(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a file mapped that is called as torch's library is."""
+    library = tmp_path / "libtorch_cpu.so"
+    library.write_bytes(b"\0" * 4096)
+    command = [sys.executable, "-S", "-c", HAS_TORCH_LOADED, str(library)]
+    env = {name: value for name, value in os.environ.items() if name != "WTRAIN_RUN_ID"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield process
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is loaded")
+def test_a_training_that_runs_already_is_named(
+    pretender: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """By its pid and command; when it has ended it is no more."""
+    mine = [one for one in around.find_trainings() if one.pid == pretender.pid]
+    assert len(mine) == 1
+    assert not mine[0].is_orphan
+    (check,) = around.trainings(mine)
+    assert check.status == "warning"
+    assert f"pid {pretender.pid} (" in check.says
+    pretender.kill()
+    pretender.wait(10)
+    wait_until(
+        lambda: pretender.pid not in {one.pid for one in around.find_trainings()}, 5, "it is gone"
+    )
+    assert list(around.trainings(())) == []
+
+
+def test_runs_without_a_supervisor_are_named() -> None:
+    """A watched one is no news."""
+
+    def run(name: str, supervised: bool | None) -> LiveRun:
+        return LiveRun(
+            run_id=name, run_dir=f"/r/{name}", pid=1, start=1, host="h", supervised=supervised
+        )
+
+    assert list(around.runs([run("a", True), run("b", None)])) == []
+    (check,) = around.runs([run("a", True), *[run(f"lost-{i}", False) for i in range(6)]])
+    assert check.says.startswith("6 of wtrain's runs have no supervisor: lost-0, ")
+    assert "lost-5" not in check.says
+    assert "wtrain adopt" in (check.mend or "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="adjtimex is Linux")
+def test_the_clock_is_asked() -> None:
+    """The kernel tells, whatever it is here."""
+    (check,) = around.clock()
+    assert check.name == "clock"
+    assert (check.mend is None) == (check.status == "ok")
+
+
+@pytest.mark.parametrize(
+    ("paths", "status"),
+    [
+        ([], "ok"),
+        (["/x/torch.libs/libgomp-abc123.so.1"], "ok"),
+        (["/x/torch.libs/libgomp-1.so.1", "/x/scikit_learn.libs/libgomp-2.so.1"], "ok"),
+        (["/x/torch/lib/libgomp-1.so.1", "/opt/conda/lib/libiomp5.so"], "warning"),
+        (["/opt/conda/lib/libomp.so", "/opt/conda/lib/libiomp5.so"], "warning"),
+    ],
+)
+def test_two_kinds_of_openmp_are_a_warning(paths: list[str], status: str) -> None:
+    """Copies of GNU's are in most environments, and get along."""
+    assert around.judged_openmp(paths).status == status
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is loaded")
+def test_openmp_is_read_from_an_interpreter(tmp_path: Path) -> None:
+    """What no interpreter is leaves it unknown, and costs no traceback."""
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    (check,) = around.openmp(str(broken))
+    assert check.status == "unknown"
+    broken.write_text('#!/bin/sh\necho noise\necho \'["/x/libomp.so", "/x/libiomp5.so"]\'\n')
+    (check,) = around.openmp(str(broken))
+    assert check.status == "warning"
+    assert "/x/libiomp5.so" in check.says
