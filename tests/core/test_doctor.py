@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -202,28 +203,34 @@ def test_a_fault_handler_answers_here() -> None:
 
 
 @pytest.mark.processes
-def test_ranks_that_fail_or_wait_have_an_end(tmp_path: Path) -> None:
+def test_ranks_that_fail_or_wait_have_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first failure is named with its last words; one that never ends is ended."""
     broken = tmp_path / "python"
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
     broken.write_text("#!/bin/sh\necho no torch here >&2\nexit 4\n")
     broken.chmod(0o755)
     check = ranks.all_reduce(str(broken), 3)
     assert check.status == "failure"
     assert "no torch here" in check.says
     broken.write_text("#!/bin/sh\nexec sleep 600\n")
-    check = ranks.all_reduce(str(broken), 2, limit_s=1.0)
+    check = ranks.all_reduce(str(broken), 2, load_s=1.0)
     assert check.status == "unknown", "nobody knows what a busy machine would have done"
     broken.write_text("#!/bin/sh\necho loaded >&2\nexec sleep 600\n")
     check = ranks.all_reduce(str(broken), 2, limit_s=5.0)
     assert check.status == "failure"
     assert "2 of 2 ranks had not ended after 5 s" in check.says
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+    check = ranks.all_reduce(str(broken), 2, limit_s=1.0)
+    assert check.status == "unknown", "they may have been late for want of a CPU"
 
 
 @pytest.mark.slow
 @pytest.mark.processes
 def test_ranks_agree_with_torch() -> None:
     """The training's interpreter here has torch."""
-    assert ranks.all_reduce(sys.executable, 2, limit_s=120.0).status == "ok"
+    assert ranks.all_reduce(sys.executable, 2, load_s=120.0).status == "ok"
 
 
 def test_a_start_script_is_never_written_over_a_file(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
     "--ranks",
     type=click.IntRange(2, 64),
     metavar="N",
-    help="Have N processes of the training's interpreter agree on a number (gloo, 20 s at most).",
+    help="Have N processes of the training's interpreter agree on a number (gloo, 20 s at most "
+    "once torch is loaded).",
 )
 @click.option(
     "--fix",
