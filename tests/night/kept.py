@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.night import pictures
 from tests.night.play import Night
 from tests.night.stage import wtrain
+from tests.night.table import table
 
 
 def keep(night: Night, folder: Path) -> None:
@@ -23,5 +24,6 @@ def keep(night: Night, folder: Path) -> None:
     (folder / "messages.json").write_text(json.dumps(told, indent=1), "utf-8")
     (folder / "terminal.txt").write_text(night.terminal_said, "utf-8")
     (folder / "adopter.txt").write_text(night.adopter_said, "utf-8")
+    (folder / "table.md").write_text(table(night) + "\n", "utf-8")
     made = pictures.take(folder / "report.html", folder / "pictures")
     print(f"night: kept in {folder}, {len(made)} pictures", flush=True)
