@@ -25,6 +25,7 @@ BOUNDARIES = [
     (where, event, nth)
     for where in ("launch", "ending", "hang", "crash")
     for event, nth in EVENTS[where]
+    if (event, nth) != ("signalling", 2)  # this training ends at the first
 ]
 MOMENTS: tuple[Where, ...] = ("train", "hang")
 KINDS = (
@@ -50,6 +51,10 @@ def checksum(tmp_path_factory: pytest.TempPathFactory) -> str:
     return baseline(SHAPES["beats"], folder, scenario_environment(folder))
 
 
+MAY_BE_REFUSED = ("run directory read-only",)
+"""Some kernels make no file system read-only while a file of it is open for writing."""
+
+
 def survive(fault: str, moment: Moment, checksum: str, folder: Path) -> None:
     """One case of the campaign; fails with everything that there is to know."""
     if FAULTS[fault].needs_isolation and isolation.prefix() is None:
@@ -64,6 +69,8 @@ def survive(fault: str, moment: Moment, checksum: str, folder: Path) -> None:
         checksum=checksum,
     )
     result = run_one(spec, folder)
+    if result.outcome == "missed" and fault in MAY_BE_REFUSED:
+        pytest.skip(result.missed)
     assert result.outcome == "survived", f"{result.complaint()}\n{result.description}"
 
 

@@ -106,7 +106,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             state = _stall(state, event.stall_id, reported_only=True)
             back = "running" if state.state == "collecting" else state.state
             return _replace(_attempt(state, stall_id=None), state=back, muted=True)
-        case e.EvidenceCollecting() | e.EvidenceCollected() | e.Diagnosed():
+        case e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.Diagnosed():
             return _evidence(state, event)
         case e.StopRequested():
             return ending.stop_requested(state, event)
@@ -279,7 +279,7 @@ def _stall_declared(state: State, event: e.StallDeclared) -> State:
 
 
 def _evidence(
-    state: State, event: e.EvidenceCollecting | e.EvidenceCollected | e.Diagnosed
+    state: State, event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.Diagnosed
 ) -> State:
     match event:
         case e.EvidenceCollecting():
@@ -295,6 +295,8 @@ def _evidence(
                 if event.why == "crash":
                     state = _replace(_attempt(state, crash_id=event.stall_id), state="collecting")
             return _stall(state, event.stall_id, collecting=True, dir=event.dir)
+        case e.EvidenceMoved():
+            return _stall(state, event.stall_id, dir=event.dir)
         case e.EvidenceCollected():
             return _stall(
                 state,

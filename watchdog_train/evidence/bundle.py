@@ -123,12 +123,7 @@ def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
 def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
     """Copies the staged files to where they belong; what is left where it cannot be, says so."""
     try:
-        out.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in sorted(staging.rglob("*"), key=lambda item: item.name == SUMMARY_FILE):
-            if path.is_file() and not path.name.startswith(".") and path.name != PARTIAL_FILE:
-                target = out / path.relative_to(staging)
-                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                replace_whole(target, path.read_bytes())
+        _copy(staging, out)
         replace_whole(out / RESULT_FILE, _json(result))
     except OSError as error:
         problem = (
@@ -142,6 +137,26 @@ def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
     with contextlib.suppress(OSError):
         shutil.rmtree(staging)
     return result
+
+
+def bring_home(staging: Path, out: Path) -> bool:
+    """Copies a bundle that publish() had to leave, once there is room; whether it is whole now."""
+    try:
+        _copy(staging, out)
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):
+        shutil.rmtree(staging)
+    return True
+
+
+def _copy(staging: Path, out: Path) -> None:
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in sorted(staging.rglob("*"), key=lambda item: item.name == SUMMARY_FILE):
+        if path.is_file() and not path.name.startswith(".") and path.name != PARTIAL_FILE:
+            target = out / path.relative_to(staging)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_whole(target, path.read_bytes())
 
 
 def read_bundle(folder: Path) -> Bundle | None:

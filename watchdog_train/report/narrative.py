@@ -58,7 +58,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.WarningOver()
         ):
             return _silence(event, state)
-        case e.EvidenceCollecting() | e.EvidenceCollected() | e.Diagnosed():
+        case e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.Diagnosed():
             return _evidence(event, state)
         case (
             e.StopRequested()
@@ -133,7 +133,7 @@ def _silence(
 
 
 def _evidence(
-    event: e.EvidenceCollecting | e.EvidenceCollected | e.Diagnosed, state: State
+    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.Diagnosed, state: State
 ) -> tuple[str, ...]:
     match event:
         case e.EvidenceCollecting():
@@ -143,6 +143,9 @@ def _evidence(
                 "manual": "taking stacks of every process; nothing is killed",
             }[event.why]
             return (f"evidence {clean(event.stall_id, 40)}: {what}",)
+        case e.EvidenceMoved():
+            where = words.short_path(event.dir, state.cwd)
+            return (f"there is room again: evidence {clean(event.stall_id, 40)} is in {where}",)
         case e.EvidenceCollected():
             where = words.short_path(event.dir, state.cwd)
             number = ""

@@ -25,6 +25,7 @@ from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
+from watchdog_train.supervisor.bring_home import bring_home
 from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.deliver import deliver
@@ -67,6 +68,7 @@ class Performer:
                 for name in action.consumes:
                     self._context.tasks.discard(name)
             case a.Launch():
+                yield from bring_home(self._context, state)
                 yield from self._launch(action.plan, state)
             case a.StartLook():
                 self._look(action, state, observation)

@@ -75,6 +75,7 @@ from watchdog_train.core.events.stall import (
     Diagnosed,
     EvidenceCollected,
     EvidenceCollecting,
+    EvidenceMoved,
     Looked,
     Noticed,
     NoticeKind,
@@ -119,6 +120,7 @@ __all__ = [
     "Event",
     "EvidenceCollected",
     "EvidenceCollecting",
+    "EvidenceMoved",
     "FirstBeat",
     "FirstStep",
     "GivenUp",
@@ -202,6 +204,7 @@ AnyEvent = (
     | WarningOver
     | EvidenceCollecting
     | EvidenceCollected
+    | EvidenceMoved
     | Diagnosed
     | StopRequested
     | SaveRequested
@@ -243,6 +246,7 @@ LIFECYCLE = (
     AttemptLaunched,
     StallDeclared,
     EvidenceCollected,
+    EvidenceMoved,
     Signalling,
     TreeGone,
     AttemptExited,

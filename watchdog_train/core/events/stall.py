@@ -149,6 +149,13 @@ class EvidenceCollected(Event, frozen=True, kw_only=True):
     problem: str | None
 
 
+class EvidenceMoved(Event, frozen=True, kw_only=True):
+    """A bundle that the run directory had refused is in it now."""
+
+    stall_id: str
+    dir: str
+
+
 class Diagnosed(Event, frozen=True, kw_only=True):
     stall_id: str
     diagnosis: Diagnosis
