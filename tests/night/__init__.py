@@ -1,1 +1,1 @@
-"""A whole night in a quarter of an hour: the play that scripts/night performs, and its checks."""
+"""A whole night in some minutes: the play that scripts/night performs, and its checks."""

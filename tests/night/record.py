@@ -13,6 +13,10 @@ from tests.support import REPOSITORY
 PAGE = REPOSITORY / "docs" / "overnight.md"
 PICTURES = REPOSITORY / "docs" / "pictures"
 SHOWN = {"desktop.png": "night-desktop.png", "phone-dark.png": "night-phone.png"}
+README = REPOSITORY / "README.md"
+COMMAND = "scripts/night --keep DIR --record"
+WIDE = "![Verdict, timeline of the attempts, steps over time](pictures/night-desktop.png)"
+PHONE = "![The same on a phone, dark](pictures/night-phone.png)"
 COLUMNS = 98
 FIRST, LAST = 5, 2
 """Lines of messages that are shown; the rest are of the same kinds."""
@@ -23,17 +27,26 @@ def record(kept: Path) -> None:
     PICTURES.mkdir(exist_ok=True)
     for name, shown in SHOWN.items():
         shutil.copyfile(kept / "pictures" / name, PICTURES / shown)
-    page = PAGE.read_text("utf-8")
-    page = replaced(page, "night", (kept / "table.md").read_text("utf-8").strip())
-    page = replaced(page, "messages", f"```text\n{_messages(kept)}\n```")
-    PAGE.write_text(page, "utf-8")
+    table = (kept / "table.md").read_text("utf-8").strip()
+    _put(
+        PAGE,
+        "night",
+        f"{table}\n\nIts report, as `{COMMAND}` has pictured it:\n\n{WIDE}\n\n{PHONE}",
+    )
+    _put(PAGE, "messages", f"```text\n{_messages(kept)}\n```")
+    link = f"The report of a [played night](docs/overnight.md#a-night-played), by `{COMMAND}`:"
+    _put(README, "picture", f"{link}\n\n{WIDE.replace('(pictures', '(docs/pictures')}")
+
+
+def _put(page: Path, name: str, text: str) -> None:
+    page.write_text(replaced(page.read_text("utf-8"), name, text), "utf-8")
 
 
 def replaced(page: str, name: str, text: str) -> str:
     """The page with one of its marked parts replaced."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     head, found, rest = page.partition(begin)
-    assert found, f"{PAGE} has no part {name}"
+    assert found, f"the page has no part {name}"
     return f"{head}{begin}{text}\n{end}{rest.partition(end)[2]}"
 
 
