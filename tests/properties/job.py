@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -21,11 +22,13 @@ from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.peers import (
     Heard,
     JobView,
+    PeerView,
     Summary,
     elsewhere_quiet,
     hear,
     summarise,
 )
+from watchdog_train.core.policy import Job as PolicyOfJob
 from watchdog_train.core.policy import Policy
 
 TICK_S = 0.25
@@ -65,7 +68,9 @@ class Task(World):
         self.declared_at: tuple[Any, ...] = ()
         super().__init__(policy, scripts)
         who = JobTask(job="job:1", source="wtrain", task=number, tasks=job.size, here=job.size)
-        self.record(e.TaskJoined(task=who))
+        if job.nodes:
+            who = msgspec.structs.replace(who, here=1, kind="node", coordination="/shared")
+        self.record(e.TaskJoined(task=who, together=job.nodes))
 
     @property
     def down(self) -> bool:
@@ -84,7 +89,12 @@ class Task(World):
         from watchdog_train.core.detect import verdict
 
         quiet = elsewhere_quiet(
-            self.state, own, view, silent_s=self.policy.job.silent_s, part_of_more=True
+            self.state,
+            own,
+            view,
+            silent_s=self.policy.job.silent_s,
+            lost_s=self.policy.job.lost_s,
+            part_of_more=True,
         )
         return verdict(self.track, self.sample, self.policy.detection, elsewhere_quiet=quiet)
 
@@ -99,7 +109,15 @@ class Task(World):
             heard = hear(self.heard.get(other.number), summary, self.now)
             self.heard[other.number] = heard
             peers.append(heard.view(self.now, alive=self.job.is_alive(heard.summary.pid)))
-        return JobView(peers=tuple(peers))
+        return JobView(peers=tuple(peers), visible=tuple(self.visible(peers)))
+
+    def visible(self, peers: list[PeerView]) -> Iterator[tuple[str, bool]]:
+        """Of the checkpoints that are proposed, which ones this node sees."""
+        for peer in peers:
+            proposal = peer.summary.proposal
+            if proposal is not None and proposal.plan.checkpoint is not None:
+                path = proposal.plan.checkpoint.path
+                yield path, (self.number, path) not in self.job.unseen
 
     def publish(self) -> None:
         """At each change of its stage, and once a second."""
@@ -148,8 +166,18 @@ class Task(World):
 class Job:
     """The tasks, what travels between them, and what must hold between them."""
 
-    def __init__(self, policy: Policy, plays: list[list[Script]], *, seed: int = 0) -> None:
+    def __init__(
+        self, policy: Policy, plays: list[list[Script]], *, seed: int = 0, nodes: bool = False
+    ) -> None:
         self.size = len(plays)
+        self.nodes = nodes
+        """Each task is on a machine of its own: nobody can tell whether another one lives."""
+        self.unseen: set[tuple[int, str]] = set()
+        """Which node does not see which checkpoint."""
+        if nodes:
+            policy = msgspec.structs.replace(
+                policy, job=PolicyOfJob(lost_s=60.0, gather_s=60.0, plan_s=60.0)
+            )
         self.policy = policy
         self.delay_s = 0.2
         self.take_over_s = 1.0
@@ -178,7 +206,7 @@ class Job:
         return writer.record_of.at(reader.now - late, reader.number)
 
     def is_alive(self, pid: int) -> bool | None:
-        return pid not in self.dead
+        return None if self.nodes else pid not in self.dead
 
     # Time -------------------------------------------------------------------------------------
 

@@ -71,18 +71,18 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("size", [2, 3])
-def test_one_task_fails_and_all_begin_again(fault: str, size: int) -> None:
+@pytest.mark.parametrize(("size", "nodes"), [(2, False), (3, False), (3, True)])
+def test_one_task_fails_and_all_begin_again(fault: str, size: int, nodes: bool) -> None:
     """Whichever task it is: evidence of all, one plan of the leader's, and success."""
     for guilty in range(size):
         tasks = [[Script(), Script()] for _ in range(size)]
         tasks[guilty][0] = FAULTS[fault]
-        job = Job(policy(), plays(*tasks))
+        job = Job(policy(), plays(*tasks), nodes=nodes)
         bring_home(job)
         for number, task in enumerate(job.tasks):
             assert task.state.outcome == "succeeded", task.state.why
             assert [attempt.attempt for attempt in task.state.attempts] == [1, 2]
-            assert len(of_type(job, number, e.PlanReceived)) == (number > 0)
+            assert len(of_type(job, number, e.PlanReceived)) == (number > 0) * (1 + nodes)
             assert not of_type(job, number, e.BarrierMissed)
             assert len(of_type(job, number, e.StallDeclared)) <= 1
         assert len(job.plans[2]) == 1
@@ -173,6 +173,65 @@ def test_a_hang_is_not_declared_while_a_peer_is_unknown() -> None:
     assert job.tasks[1].attempts[0].alive
 
 
+def test_the_first_attempt_waits_for_all_nodes() -> None:
+    """One that comes late is waited for; the leader plans, and all launch the same plan."""
+    job = Job(policy(), plays([Script()], [Script()], [Script()]), nodes=True)
+    job.tasks[0].down_until = job.now + 30.0
+    job.run_until(job.now + 25.0)
+    assert not any(task.attempts for task in job.tasks)
+    bring_home(job)
+    assert {task.state.outcome for task in job.tasks} == {"succeeded"}
+    assert [len(of_type(job, number, e.PlanReceived)) for number in range(3)] == [0, 1, 1]
+
+
+def test_a_node_that_never_comes_ends_the_job_with_75() -> None:
+    """Nothing is launched, and the words name the place where the others have waited."""
+    job = Job(policy(), plays([Script()], [Script()]), nodes=True)
+    job.kill_supervisor(1)
+    job.run_until(job.now + 200.0)
+    alone = job.tasks[0]
+    assert (alone.state.exit_code, alone.attempts) == (75, [])
+    assert "1 node that nothing was heard of" in (alone.state.why or "")
+    assert "/shared" in (alone.state.why or "")
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_node_that_is_lost_ends_the_job_with_75(victim: int) -> None:
+    """The leader or another one, with its ranks: all others dump, end theirs and say so."""
+    tasks = [[Script(steps=30)] for _ in range(3)]
+    tasks[victim] = [Script(steps=12, ending="hang")]
+    job = Job(policy(), plays(*tasks), nodes=True)
+    job.run_until(job.now + 10.0)
+    job.kill_supervisor(victim)
+    job.run_until(job.now + 400.0)
+    for number, task in enumerate(job.tasks):
+        if number == victim:
+            continue
+        assert task.state.exit_code == 75, task.state.why
+        assert f"node {victim}" in (task.state.why or "")
+        assert not task.attempts[0].alive
+        assert len(of_type(job, number, e.BarrierMissed)) == 1
+        assert of_type(job, number, e.EvidenceCollected)
+
+
+def test_a_checkpoint_that_one_node_does_not_see_is_passed_over() -> None:
+    """The leader hears of it, says why, and plans with another one; no node begins without it."""
+    tasks = [[Script(), Script()] for _ in range(3)]
+    tasks[2][0] = FAULTS["a hang"]
+    job = Job(policy(), plays(*tasks), nodes=True)
+    job.unseen = {(1, f"/out/{step}") for step in range(100)}
+    bring_home(job)
+    assert {task.state.outcome for task in job.tasks} == {"succeeded"}
+    plans = [task.state.attempts[-1].plan for task in job.tasks]
+    assert all(plan == plans[0] for plan in plans)
+    assert plans[0].checkpoint is None
+    unseen = of_type(job, 0, e.CheckpointUnseen)
+    assert unseen
+    assert "node 1" in unseen[0].why
+    rejected = of_type(job, 0, e.CheckpointRejected)
+    assert "node 1" in rejected[-1].why
+
+
 @pytest.mark.parametrize("kind", ["stop", "stop_now", "interrupt"])
 def test_a_stop_of_one_stops_all(kind: str) -> None:
     """At any time, with the code of that stop everywhere."""
@@ -245,8 +304,9 @@ def play(
     lossy: float,
     take_over_s: float,
     seed: int,
+    nodes: bool,
 ) -> None:
-    job = Job(policy(max_restarts=3), plays(*tasks[:size]), seed=seed)
+    job = Job(policy(max_restarts=3), plays(*tasks[:size]), seed=seed, nodes=nodes)
     job.delay_s, job.lossy, job.take_over_s = delay_s, lossy, take_over_s
     for wait_s, what, who in events:
         job.run_until(job.now + wait_s)
@@ -274,6 +334,7 @@ numbers = {
     "lossy": st.sampled_from((0.0, 0.0, 0.02, 0.2)),
     "take_over_s": st.sampled_from((0.5, 4.0, 1e12)),
     "seed": st.integers(0, 99),
+    "nodes": st.booleans(),
 }
 quickly = settings(
     max_examples=25,

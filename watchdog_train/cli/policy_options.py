@@ -28,6 +28,8 @@ _METAVARS = {
     "--on": "EVENT=COMMAND",
     "--ping": "URL",
     "--metrics-file": "FILE",
+    "--nodes": "N|auto|slurm",
+    "--coordination": "DIR",
 }
 
 

@@ -11,6 +11,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
 from watchdog_train.core.commands import before_restart
 from watchdog_train.core.confer import as_one_job
+from watchdog_train.core.meeting import across_of, meet
 from watchdog_train.core.model import Plan
 from watchdog_train.core.outcome import finish
 from watchdog_train.core.policy import Policy
@@ -26,10 +27,12 @@ def between_attempts(
     """Launch what is planned, plan what is due, or finish; None while an attempt is under way."""
     attempt = state.attempt
     if attempt is None:
-        if state.stop is not None:
+        if state.stop is not None or state.given_up is not None:
             return Record(events=(finish(state),))
-        plan = state.next_plan or ladder.first_plan(state, policy, remedies)
-        return Launch(plan=plan) if state.next_plan else Record(events=(e.PlanMade(plan=plan),))
+        if state.next_plan is not None:
+            return Launch(plan=state.next_plan)
+        first = ladder.first_plan(state, policy, remedies)
+        return Record(events=(e.PlanMade(plan=meet(first, state, observation.other_port)),))
     observing = policy.recovery.observe and attempt.ended and not state.just_reopened
     if not (attempt.tree_gone or state.survivors or observing):
         return None
@@ -106,7 +109,10 @@ def _plan_again(
         # the next one launches at once.
         until = observation.now + step.delay_s
         events.append(e.BackingOff(delay_s=step.delay_s, until_mono=until, why=step.why))
-    events.append(e.PlanMade(plan=_meeting_elsewhere(step.plan, observation.other_port)))
+    port = observation.other_port
+    nodes = across_of(state) is not None
+    plan = meet(step.plan, state, port) if nodes else _meeting_elsewhere(step.plan, port)
+    events.append(e.PlanMade(plan=plan))
     return Record(events=tuple(events), consumes=("survey",))
 
 

@@ -126,16 +126,48 @@ def find_in_script(text: str) -> Found | None:
 
 def with_one_rank(argv: Sequence[str]) -> tuple[str, ...] | None:
     """The command with one rank on this machine; None where no launcher stands in it openly."""
+    found = find(argv)
+    torchrun = found is not None and found.family == "torchrun"
+    one = "--nproc-per-node=1" if torchrun else "--num_processes=1"
+    return with_options(argv, (one,))
+
+
+def with_options(argv: Sequence[str], options: Sequence[str]) -> tuple[str, ...] | None:
+    """The command with these options of its launcher; None where none stands in it openly."""
+    own = _own_words(argv)
+    if own is None:
+        return None
+    # Of an option that comes twice both launchers take the last.
+    return (*argv[: own.stop], *options, *argv[own.stop :])
+
+
+def without_option(argv: Sequence[str], name: str) -> tuple[str, ...]:
+    """The command without this option of its launcher, however it is written there."""
+    own = _own_words(argv)
+    place = _position(tuple(argv[:_MOST_WORDS]))
+    if own is None or place is None:
+        return tuple(argv)
+    known, kept, position = _OPTIONS[place[0]], list(argv[: own.start]), own.start
+    while position < own.stop:
+        word = argv[position]
+        bare, equals, _ = word.partition("=")
+        full = known.full(bare[2:]) if word.startswith("--") else bare
+        takes = 1 if equals or full in known.flags or not word.startswith("--") else 2
+        if full != name:
+            kept += argv[position : position + takes]
+        position += takes
+    return (*kept, *argv[own.stop :])
+
+
+def _own_words(argv: Sequence[str]) -> range | None:
+    """Where the options of the launcher stand; None where it does not stand there openly."""
     words = tuple(argv[:_MOST_WORDS])
     place = None if _shell_script(words) is not None else _position(words)
     if place is None:
         return None
     family, begin = place
     _, rest = _read(words[begin:], family)
-    end = len(words) - len(rest)
-    one = "--nproc-per-node=1" if family == "torchrun" else "--num_processes=1"
-    # Of an option that comes twice both launchers take the last.
-    return (*argv[:end], one, *argv[end:])
+    return range(begin, len(words) - len(rest))
 
 
 def starts_ranks(command: Sequence[str]) -> bool:

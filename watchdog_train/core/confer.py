@@ -10,27 +10,28 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
+from watchdog_train.core.agree import launch_together, learn_unseen, may_launch, received
 from watchdog_train.core.joint import diagnose_together
 from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
-from watchdog_train.core.model import Diagnosis, Outcome, Plan
+from watchdog_train.core.model import Diagnosis, Outcome
 from watchdog_train.core.peers import (
     PeerView,
-    Proposal,
     bundle_of,
+    called,
     is_done,
-    own_proposal,
     trouble_of,
 )
-from watchdog_train.core.plans import launcher_environment, with_arguments
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.together import (
     LOOK_AGAIN_S,
+    NAMED,
     announced,
     in_one_boat,
     is_living,
     lower_peers,
     missing_words,
+    name_of,
 )
 
 _replace = msgspec.structs.replace
@@ -54,7 +55,7 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
         return None
     agreed = state.job is not None and state.job.agreed
     if agreed and agreed.attempt > attempt.attempt:
-        return _launch_together(observation, state, policy)
+        return launch_together(observation, state) or _end_or_wait(observation, state, policy)
     if state.just_reopened:
         return _end_for_all(observation, state, policy) or _plan_for_all(observation, state)
     if is_done(state) and attempt.cause is None:
@@ -64,7 +65,7 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
         return Record(events=(cause,))
     if is_done(state) and attempt.cause is not None and announced(observation, state) is None:
         task = attempt.cause.task
-        why = f"task {task} has taken its announcement back"
+        why = f"{name_of(task, observation, state)} has taken its announcement back"
         return Record(events=(e.PeerRetracted(task=task, why=why),))
     return (
         _end_for_all(observation, state, policy)
@@ -79,15 +80,14 @@ def _wait_for_all(observation: Observation, state: State, policy: Policy) -> Act
     if job is None or attempt is None or not job.together:
         return None
     heard = len(in_one_boat(observation, state))
-    unheard = job.task.here - 1 - heard
+    unheard = job.task.met - 1 - heard
     if unheard <= 0:
         return None
     if observation.now - attempt.ended_mono < policy.job.plan_s:
         return Wait(until=observation.now + LOOK_AGAIN_S)
-    why = f"{missing_words((), unheard)} did not come within {policy.job.plan_s:.0f} s"
-    return _give_up(
-        f"{why}: `wtrain restart` has to be started in every task", EXIT_RETRY_ELSEWHERE
-    )
+    who = missing_words((), unheard, observation, state)
+    why = f"{who} did not come within {policy.job.plan_s:.0f} s"
+    return give_up(f"{why}: `wtrain restart` has to be started in every task", EXIT_RETRY_ELSEWHERE)
 
 
 def _wait_for_the_rest(observation: Observation, state: State, policy: Policy) -> Action | None:
@@ -103,7 +103,9 @@ def _wait_for_the_rest(observation: Observation, state: State, policy: Policy) -
         return None
     if "peers" not in state.notices:
         numbers = tuple(peer.summary.task for peer in rest)
-        why = f"this task has ended well; it waits for {missing_words(numbers, 0)}"
+        kind = state.job.task.kind if state.job is not None else "task"
+        who = missing_words(numbers, 0, observation, state)
+        why = f"this {kind} has ended well; it waits for {who}"
         return Record(events=(e.Noticed(kind="peers", pids=(), why=why),))
     return Wait(until=observation.now + LOOK_AGAIN_S)
 
@@ -113,33 +115,45 @@ def _end_for_all(observation: Observation, state: State, policy: Policy) -> Acti
     peers, job, attempt = in_one_boat(observation, state), state.job, state.attempt
     if job is None or attempt is None:
         return None
-    for peer in peers:
-        given = peer.summary.gave_up
-        if given is not None:
-            why = given.why
-            if not why.startswith("task "):
-                why = f"task {peer.summary.task}: {why}"
-            return _give_up(why, given.exit_code, given.outcome)
-    left = next((peer.summary for peer in peers if peer.summary.finished is not None), None)
-    if left is not None:
-        why = f"task {left.task} has ended (exit code {left.finished}) and cannot begin again"
-        code = left.finished or EXIT_RETRY_ELSEWHERE
-        return _give_up(why, code, "failed" if code != EXIT_RETRY_ELSEWHERE else "gave_up")
-    unheard = job.task.here - 1 - len(peers)
-    if job.task.here < job.task.tasks:
-        beyond = job.task.tasks - job.task.here
+    over = ended_elsewhere(observation, state)
+    if over is not None:
+        return over
+    unheard = job.task.met - 1 - len(peers)
+    if job.task.met < job.task.tasks:
+        beyond = job.task.tasks - job.task.met
         why = f"{beyond} of the {job.task.tasks} tasks of the job are not on this machine"
-        return _give_up(f"{why}: its starter has to begin it again", EXIT_RETRY_ELSEWHERE)
+        return give_up(f"{why}: its starter has to begin it again", EXIT_RETRY_ELSEWHERE)
     since = max(attempt.ended_mono, attempt.cause.mono if attempt.cause is not None else 0.0)
     late = observation.now - since > policy.job.plan_s
     if unheard > 0 or late:
         absent = tuple(p.summary.task for p in peers if not _has_come(p, observation, state))
-        who = missing_words(absent, unheard) or "the job"
+        who = missing_words(absent, unheard, observation, state) or "the job"
         why = f"{who} did not come to the plan of the next attempt"
         if late:
             why += f" within {policy.job.plan_s:.0f} s"
-        return _give_up(why, EXIT_RETRY_ELSEWHERE)
+        return give_up(why, EXIT_RETRY_ELSEWHERE)
     return None
+
+
+def ended_elsewhere(observation: Observation, state: State) -> Action | None:
+    """A peer has given up, or has ended: there is no further attempt for anybody."""
+    job, peers = state.job, in_one_boat(observation, state)
+    if job is None:
+        return None
+    for peer in peers:
+        given = peer.summary.gave_up
+        if given is not None:
+            why = given.why
+            if not why.startswith(NAMED):
+                why = f"{called(peer.summary, job.task)}: {why}"
+            return give_up(why, given.exit_code, given.outcome)
+    left = next((peer.summary for peer in peers if peer.summary.finished is not None), None)
+    if left is None:
+        return None
+    who = called(left, job.task)
+    why = f"{who} has ended (exit code {left.finished}) and cannot begin again"
+    code = left.finished or EXIT_RETRY_ELSEWHERE
+    return give_up(why, code, "failed" if code != EXIT_RETRY_ELSEWHERE else "gave_up")
 
 
 def _has_come(peer: PeerView, observation: Observation, state: State) -> bool:
@@ -152,15 +166,16 @@ def _has_come(peer: PeerView, observation: Observation, state: State) -> bool:
     return summary.gone and (leads or peer not in lower_peers(observation, state))
 
 
-def _give_up(why: str, exit_code: int, outcome: Outcome = "gave_up") -> Record:
+def give_up(why: str, exit_code: int, outcome: Outcome = "gave_up") -> Record:
+    """No further attempt, for the whole job."""
     return Record(events=(e.GivenUp(why=why, exit_code=exit_code, outcome=outcome),))
 
 
 def _plan_for_all(observation: Observation, state: State) -> Action | None:
     """Take over the leader's plan; None when it is on us to make it."""
-    received = _received(observation, state)
-    if received is not None:
-        return received
+    found = received(observation, state) or learn_unseen(observation, state)
+    if found is not None:
+        return found
     if lower_peers(observation, state):
         return Wait(until=observation.now + LOOK_AGAIN_S)
     base = state.job.base if state.job is not None else 0
@@ -170,87 +185,11 @@ def _plan_for_all(observation: Observation, state: State) -> Action | None:
     return None
 
 
-def _received(observation: Observation, state: State) -> Action | None:
-    """The best plan that any task proposes for an attempt after ours, if it is not ours already."""
-    job, attempt = state.job, state.attempt
-    if job is None or attempt is None:
+def _end_or_wait(observation: Observation, state: State, policy: Policy) -> Action | None:
+    if may_launch(observation, state):
         return None
-    peers = in_one_boat(observation, state)
-    offers = [
-        peer.summary.proposal
-        for peer in peers
-        if peer.summary.proposal is not None
-        and peer.summary.proposal.plan.attempt > attempt.attempt
-    ]
-    own = own_proposal(state)
-    if own is not None and own.plan.attempt > attempt.attempt:
-        offers.append(own)
-    # Whoever has launched one has seen all agree to it: then it is that one and no other.
-    launched = {
-        peer.summary.agreed.digest
-        for peer in peers
-        if peer.summary.agreed is not None
-        and peer.summary.attempt == peer.summary.agreed.attempt > attempt.attempt
-    }
-    begun = [offer for offer in offers if offer.digest in launched]
-    best = min(begun or offers, key=lambda offer: offer.order, default=None)
-    if best is None or (job.agreed is not None and job.agreed.digest == best.digest):
-        return None
-    return Record(events=_take_over_plan(best, observation, state))
-
-
-def _take_over_plan(
-    offer: Proposal, observation: Observation, state: State
-) -> tuple[e.AnyEvent, ...]:
-    taken: list[e.AnyEvent] = [
-        e.PlanReceived(
-            proposer=offer.proposer, plan_attempt=offer.plan.attempt, digest=offer.digest
-        )
-    ]
-    if offer.delay_s > 0:
-        until = observation.now + offer.delay_s
-        taken.append(e.BackingOff(delay_s=offer.delay_s, until_mono=until, why=offer.plan.why))
-    taken.append(e.PlanMade(plan=_for_this_task(offer, state)))
-    return tuple(taken)
-
-
-def _for_this_task(offer: Proposal, state: State) -> Plan:
-    """The plan with our own command and our own launcher's variables; all else is the leader's."""
-    plan, argv = offer.plan, state.argv
-    if argv == offer.base_argv:
-        argv = plan.argv
-    elif plan.resume_arg and plan.checkpoint is not None:
-        argv = with_arguments(argv, plan.resume_arg, plan.checkpoint.path)
-    env = {**launcher_environment(state, plan.attempt), **offer.env}
-    return _replace(plan, argv=argv, env=env)
-
-
-def _launch_together(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Hold the launch until every task has agreed to this very plan."""
-    job = state.job
-    if job is None or job.agreed is None:
-        return None
-    better = _received(observation, state)
-    if better is not None:
-        return better
-    peers = in_one_boat(observation, state)
-    if any(peer.summary.agreed == job.agreed == _launched(peer) for peer in peers):
-        return None
-    beyond = max(peer.summary.attempt for peer in peers)
-    mine = job.agreed.proposer == job.task.task
-    if mine and beyond >= job.agreed.attempt and state.next_plan is not None:
-        # A peer has begun that number by itself before it knew of us: it needs a later one.
-        plan = _replace(state.next_plan, attempt=beyond + 1)
-        return Record(events=(e.PlanMade(plan=plan),))
-    all_heard = len(peers) == job.task.here - 1
-    if all_heard and all(peer.summary.agreed == job.agreed for peer in peers):
-        return None
-    return _end_for_all(observation, state, policy) or Wait(until=observation.now + LOOK_AGAIN_S)
-
-
-def _launched(peer: PeerView) -> object:
-    agreed = peer.summary.agreed
-    return agreed if agreed is not None and agreed.attempt == peer.summary.attempt else None
+    waits = Wait(until=observation.now + LOOK_AGAIN_S)
+    return _end_for_all(observation, state, policy) or waits
 
 
 def as_one_job(observation: Observation, state: State) -> State:

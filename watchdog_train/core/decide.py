@@ -31,6 +31,7 @@ from watchdog_train.core.answers import (
 )
 from watchdog_train.core.between import between_attempts
 from watchdog_train.core.confer import confer
+from watchdog_train.core.gathering import gather
 from watchdog_train.core.milestones import milestones_event
 from watchdog_train.core.news import news, progress_event
 from watchdog_train.core.policy import Policy
@@ -265,6 +266,7 @@ RULES: tuple[Rule, ...] = (
     _of_the_job(together.follow_trouble),
     _of_the_job(together.hold_fire),
     _wind_up,
+    _of_the_job(gather),
     _of_the_job(confer),
     between_attempts,
     _pursue_stall,

@@ -13,10 +13,29 @@ _replace = msgspec.structs.replace
 def change(state: State, event: e.JobEvent) -> State:
     """The state after an event about the peers; without a job nothing changes."""
     if isinstance(event, e.TaskJoined):
-        return _replace(state, job=JobState(task=event.task, together=event.together))
+        joined = JobState(task=event.task, together=event.together, joined_mono=event.mono)
+        return _replace(state, job=joined)
     job = state.job
-    if job is None or not state.attempts:
+    if job is None:
         return state
+    match event:
+        case e.PlanReceived():
+            job = _replace(
+                job,
+                agreed=Agreed(
+                    attempt=event.plan_attempt, proposer=event.proposer, digest=event.digest
+                ),
+            )
+        case e.CheckpointUnseen():
+            job = _replace(job, unseen=(*job.unseen, (event.task, event.path, event.why)))
+            plan = state.next_plan
+            if plan is not None and plan.checkpoint and plan.checkpoint.path == event.path:
+                return _replace(state, job=_replace(job, agreed=None), next_plan=None)
+    state = _replace(state, job=job)
+    return _attempt_changed(state, job, event) if state.attempts else state
+
+
+def _attempt_changed(state: State, job: JobState, event: e.JobEvent) -> State:
     attempt = state.attempts[-1]
     match event:
         case e.TasksCoupled():
@@ -27,13 +46,6 @@ def change(state: State, event: e.JobEvent) -> State:
             attempt = _replace(attempt, cause=None)
         case e.BarrierReached() | e.BarrierMissed():
             attempt = _replace(attempt, barrier=True)
-        case e.PlanReceived():
-            job = _replace(
-                job,
-                agreed=Agreed(
-                    attempt=event.plan_attempt, proposer=event.proposer, digest=event.digest
-                ),
-            )
         case e.PeerLost():
             job = _replace(job, taken_over=(*job.taken_over, (event.task, event.pid)))
     return _replace(state, job=job, attempts=(*state.attempts[:-1], attempt))

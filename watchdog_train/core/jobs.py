@@ -11,9 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+import msgspec
+
 from watchdog_train.core.model import Value
 
-Source = Literal["wtrain", "torchrun", "openmpi", "hydra", "slurm", "torch"]
+Source = Literal["wtrain", "torchrun", "openmpi", "hydra", "slurm", "torch", "kubernetes", "nodes"]
+Kind = Literal["task", "node"]
 
 SOURCE_WORDS: dict[Source, str] = {
     "wtrain": "job",
@@ -22,6 +25,8 @@ SOURCE_WORDS: dict[Source, str] = {
     "hydra": "MPI job",
     "slurm": "Slurm step",
     "torch": "distributed job at",
+    "kubernetes": "Kubernetes job",
+    "nodes": "job",
 }
 """How a job of each source is called before its name."""
 MOST_TASKS = 4096
@@ -36,6 +41,7 @@ TASK_VARIABLES = (
     "SLURM_PROCID",
     "RANK",
     "LOCAL_RANK",
+    "WTRAIN_NODE",
 )
 """Two processes that differ in one of these are two tasks, never the same training twice."""
 
@@ -43,7 +49,7 @@ _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
 class JobTask(Value, frozen=True, kw_only=True):
-    """One task of a job of which several run on this machine, each under its own supervisor."""
+    """One task of a job, which has a supervisor of its own, as the others have."""
 
     job: str
     """The same for all tasks of the job, and for no other job of this user at this time."""
@@ -53,24 +59,39 @@ class JobTask(Value, frozen=True, kw_only=True):
     tasks: int
     """In the whole job."""
     here: int
-    """Of these on this machine, this one included."""
+    """Of these on this machine, this one included; 0: not known."""
+    kind: Kind = "task"
+    """node: the supervisor of a whole node's launcher (`--nodes`)."""
+    coordination: str | None = None
+    """The directory that all machines of the job share; None: tasks of one machine meet alone."""
+
+    @property
+    def met(self) -> int:
+        """How many tasks meet and can be asked, this one included."""
+        return self.here if self.coordination is None else self.tasks
 
     @property
     def folder(self) -> str:
         """A name that is safe as that of a folder."""
         words = re.sub(r"[^A-Za-z0-9._-]+", "-", self.job)[:40].strip("-.")
         digest = hashlib.sha256(self.job.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-        return f"{self.source}-{words}-{digest}"
+        kind = "" if self.kind == "task" else f"-{self.kind}s"
+        return f"{self.source}{kind}-{words}-{digest}"
 
     @property
     def words(self) -> str:
         """For a person: `task 2 of 4 of Slurm step 1234.0`."""
         named = self.job.partition(":")[2] or self.job
-        return f"task {self.task} of {self.tasks} of {SOURCE_WORDS[self.source]} {named}"
+        return f"{self.kind} {self.task} of {self.tasks} of {SOURCE_WORDS[self.source]} {named}"
 
 
-def find_task(environment: Mapping[str, str], *, mpi_starter: str | None = None) -> JobTask | None:
-    """The task that this environment describes; None when it is the only one on this machine.
+def find_task(
+    environment: Mapping[str, str],
+    *,
+    mpi_starter: str | None = None,
+    coordination: str | None = None,
+) -> JobTask | None:
+    """The task that this environment describes; None when there is no other that it could meet.
 
     The innermost starter decides: an mpirun inside a Slurm step hands on the step's variables.
 
@@ -78,11 +99,15 @@ def find_task(environment: Mapping[str, str], *, mpi_starter: str | None = None)
         environment: of the supervisor.
         mpi_starter: identity of the process above us that starts the tasks of an MPI job, for
             those that do not name the job (MPICH, Intel MPI).
+        coordination: directory where tasks of all machines meet; None: those of this one.
     """
     for find in (_explicit, _torchrun, _open_mpi, _hydra, _slurm, _torch):
         present, found = find(environment, mpi_starter)
         if present:
-            return found if found is not None and found.here > 1 else None
+            if found is None:
+                return None
+            found = msgspec.structs.replace(found, coordination=coordination)
+            return found if found.met > 1 else None
     return None
 
 
@@ -93,11 +118,11 @@ def is_part_of_more(environment: Mapping[str, str]) -> bool:
     is missing in our tree has not been born yet, or never will be.
     """
     for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "NNODES", "PET_NNODES"):
-        if (_number(environment, name) or 0) > 1:
+        if (number(environment, name) or 0) > 1:
             return True
     if environment.get("SLURM_STEP_ID"):
         sizes = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES")
-        if any((_number(environment, name) or 0) > 1 for name in sizes):
+        if any((number(environment, name) or 0) > 1 for name in sizes):
             return True
     address = environment.get("MASTER_ADDR", "")
     return bool(address) and address not in LOOPBACK
@@ -112,8 +137,8 @@ def _explicit(environment: Mapping[str, str], _starter: str | None) -> Answer:
     name = environment.get("WTRAIN_JOB")
     if not name:
         return _ABSENT
-    tasks = _number(environment, "WTRAIN_TASKS")
-    return True, _task(f"job:{name}", "wtrain", _number(environment, "WTRAIN_TASK"), tasks, tasks)
+    tasks = number(environment, "WTRAIN_TASKS")
+    return True, _task(f"job:{name}", "wtrain", number(environment, "WTRAIN_TASK"), tasks, tasks)
 
 
 def _torchrun(environment: Mapping[str, str], _starter: str | None) -> Answer:
@@ -127,9 +152,9 @@ def _torchrun(environment: Mapping[str, str], _starter: str | None) -> Answer:
     return True, _task(
         f"torchrun:{run_id}-{restart}-{where}",
         "torchrun",
-        _number(environment, "RANK"),
-        _number(environment, "WORLD_SIZE"),
-        _number(environment, "LOCAL_WORLD_SIZE"),
+        number(environment, "RANK"),
+        number(environment, "WORLD_SIZE"),
+        number(environment, "LOCAL_WORLD_SIZE"),
     )
 
 
@@ -142,9 +167,9 @@ def _open_mpi(environment: Mapping[str, str], starter: str | None) -> Answer:
     return True, _task(
         f"mpi:{name}",
         "openmpi",
-        _number(environment, "OMPI_COMM_WORLD_RANK"),
-        _number(environment, "OMPI_COMM_WORLD_SIZE"),
-        _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        number(environment, "OMPI_COMM_WORLD_RANK"),
+        number(environment, "OMPI_COMM_WORLD_SIZE"),
+        number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE"),
     )
 
 
@@ -157,9 +182,9 @@ def _hydra(environment: Mapping[str, str], starter: str | None) -> Answer:
     return True, _task(
         f"mpi:{starter}",
         "hydra",
-        _number(environment, "PMI_RANK"),
-        _number(environment, "PMI_SIZE"),
-        _number(environment, "MPI_LOCALNRANKS"),
+        number(environment, "PMI_RANK"),
+        number(environment, "PMI_SIZE"),
+        number(environment, "MPI_LOCALNRANKS"),
     )
 
 
@@ -168,20 +193,23 @@ def _slurm(environment: Mapping[str, str], _starter: str | None) -> Answer:
     job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
     if not job or not step:
         return _ABSENT
-    tasks = _number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-    nodes = _number(environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
+    tasks = number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    nodes = number(environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
     here = tasks if nodes == 1 else _on_this_node(environment)
-    name = f"slurm:{job}.{step}"
+    name = slurm_step(job, step, environment)
+    return True, _task(name, "slurm", number(environment, "SLURM_PROCID"), tasks, here)
+
+
+def slurm_step(job: str, step: str, environment: Mapping[str, str]) -> str:
+    """The name of this step's job among jobs: a requeued job keeps its number in Slurm."""
     restarts = environment.get("SLURM_RESTART_COUNT", "0")
-    if restarts not in ("", "0"):  # a requeued job keeps its number
-        name += f"-{restarts}"
-    return True, _task(name, "slurm", _number(environment, "SLURM_PROCID"), tasks, here)
+    return f"slurm:{job}.{step}" + (f"-{restarts}" if restarts not in ("", "0") else "")
 
 
 def _on_this_node(environment: Mapping[str, str]) -> int | None:
     """The entry of this node in a list like `2(x3),1`."""
     text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE")
-    node = _number(environment, "SLURM_NODEID")
+    node = number(environment, "SLURM_NODEID")
     if not text or node is None:
         return None
     for part in text.split(","):
@@ -204,28 +232,27 @@ def _torch(environment: Mapping[str, str], _starter: str | None) -> Answer:
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
         return _ABSENT
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-    tasks = _number(environment, "WORLD_SIZE")
-    here = _number(environment, "LOCAL_WORLD_SIZE")
+    tasks = number(environment, "WORLD_SIZE")
+    here = number(environment, "LOCAL_WORLD_SIZE")
     if here is None and address in LOOPBACK:
         here = tasks
     if not address or not port:
         return True, None
-    return True, _task(
-        f"torch:{address}:{port}", "torch", _number(environment, "RANK"), tasks, here
-    )
+    return True, _task(f"torch:{address}:{port}", "torch", number(environment, "RANK"), tasks, here)
 
 
 def _task(
     job: str, source: Source, task: int | None, tasks: int | None, here: int | None
 ) -> JobTask | None:
-    if task is None or tasks is None or here is None:
+    if task is None or tasks is None:
         return None
-    if not (0 <= task < tasks <= MOST_TASKS and 1 <= here <= tasks):
+    here = here or 0
+    if not (0 <= task < tasks <= MOST_TASKS and 0 <= here <= tasks):
         return None
     return JobTask(job=job, source=source, task=task, tasks=tasks, here=here)
 
 
-def _number(environment: Mapping[str, str], *names: str) -> int | None:
+def number(environment: Mapping[str, str], *names: str) -> int | None:
     """The first of these variables that is set, if it is a number."""
     text = next((environment[name] for name in names if environment.get(name)), "").strip()
     return int(text) if text.isdecimal() and len(text) <= 9 else None

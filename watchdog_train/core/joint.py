@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartJoint, Wait
-from watchdog_train.core.peers import bundle_of
+from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.peers import bundle_of, called
 from watchdog_train.core.state import State
 from watchdog_train.core.together import LOOK_AGAIN_S, in_one_boat
 
@@ -39,9 +42,28 @@ def diagnose_together(observation: Observation, state: State) -> Action | None:
         return StartJoint(bundles=(bundle.dir, *(path for path in theirs.values() if path)))
     event: e.AnyEvent
     if answer.diagnosis is None:
-        why = f"the evidence of all tasks was not diagnosed together: {answer.problem}"
+        why = f"the evidence of all {job.task.kind}s was not diagnosed together: {answer.problem}"
         event = e.Noticed(kind=NOTICE, pids=(), why=why)
     else:
         tasks = tuple(sorted((job.task.task, *theirs)))
-        event = e.Diagnosed(stall_id=bundle.id, diagnosis=answer.diagnosis, tasks=tasks)
+        found = _with_host(answer.diagnosis, answer.where, observation, state)
+        event = e.Diagnosed(stall_id=bundle.id, diagnosis=found, tasks=tasks)
     return Record(events=(event,), consumes=("joint",))
+
+
+def _with_host(
+    found: Diagnosis, where: str | None, observation: Observation, state: State
+) -> Diagnosis:
+    """The diagnosis with the machine of its culprit, where the job has several."""
+    job, bundle = state.job, bundle_of(state)
+    if job is None or where is None or job.task.coordination is None or bundle is None:
+        return found
+    host = f"{job.task.kind} {job.task.task} ({state.host})" if where == bundle.dir else ""
+    for peer in in_one_boat(observation, state):
+        trouble = peer.summary.trouble
+        if trouble is not None and trouble.bundle == where:
+            host = called(peer.summary, job.task)
+    if not host or found.culprit is None:
+        return found
+    words = f"{found.explanation} Rank {found.culprit.rank} runs on {host}."
+    return msgspec.structs.replace(found, explanation=words)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from watchdog_train.core.command_line import Family, Found, option_names
+from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.model import Value
 
 Settled = Literal["rendezvous", "id", "store", "logs", "streams"]
@@ -24,7 +25,26 @@ _ALL_SETTLED: tuple[Settled, ...] = ("rendezvous", "id", "logs", "streams")
 UNKNOWN_RANKS = 16
 """What `--nproc-per-node gpu` may come to on one machine."""
 MOST_RANK_STREAMS = 64
+_STATIC = frozenset(("rdzv-endpoint", "master-addr", "master-port", "node-rank"))
+"""An option of these without a backend means a static rendezvous."""
 _RENDEZVOUS = ("standalone", "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port")
+
+
+class Across(Value, frozen=True, kw_only=True):
+    """What a torchrun of several nodes has been told about their rendezvous."""
+
+    backend: str
+    """Empty: nothing has been said, so nobody else has a plan for it."""
+    endpoint: str = ""
+    """host:port of --rdzv-endpoint."""
+    master_addr: str = ""
+    master_port: str = ""
+    rdzv_id: str = ""
+    node_rank: int | None = None
+    nodes_said: bool = False
+    """--nnodes is said."""
+    conf: bool = False
+    """--rdzv-conf is said."""
 
 
 class Launcher(Value, frozen=True, kw_only=True):
@@ -39,6 +59,8 @@ class Launcher(Value, frozen=True, kw_only=True):
     """Of the launcher itself."""
     settled: tuple[Settled, ...] = ()
     """What the user has said, by options, environment or accelerate's config: left as it is."""
+    across: Across | None = None
+    """Only in a run with --nodes, of a torchrun whose options are known."""
 
 
 def describe(
@@ -58,17 +80,24 @@ def describe(
         launcher = _torchrun(found, variables)
     if not found.is_open:
         return launcher
-    return msgspec.structs.replace(launcher, nodes=None, processes=None, settled=_ALL_SETTLED)
+    return msgspec.structs.replace(
+        launcher, nodes=None, processes=None, settled=_ALL_SETTLED, across=None
+    )
 
 
 def environment(
-    launcher: Launcher | None, *, run_id: str, attempt: int, attempt_dir: str
+    launcher: Launcher | None,
+    *,
+    run_id: str,
+    attempt: int,
+    attempt_dir: str,
+    node: JobTask | None = None,
 ) -> dict[str, str]:
     """The variables of one attempt: a rendezvous of its own, and nothing the user has settled.
 
     A fresh port is `localhost:0`: the launcher binds a free one itself, so nobody can take it
-    between our choice and its start. Over several nodes all have to agree, so id and port of such
-    a job are left as they are.
+    between our choice and its start. Over several nodes all have to agree on id and port: with
+    a supervisor on each `node` the plan says them (core.meeting), else they are left as they are.
     """
     env: dict[str, str] = {}
     if launcher is None:
@@ -78,7 +107,10 @@ def environment(
         # With its shared store torchrun's own restarts meet dead workers' addresses: 17 of 29
         # came back, all 14 with this variable.
         env[SHARED_STORE_OFF] = "1"
-    if launcher.nodes == 1:
+    if node is not None:
+        if launcher.across is not None:
+            env |= _of_node(launcher.across, node)
+    elif launcher.nodes == 1:
         alone = "rendezvous" not in settled
         if alone:
             # Older torchruns, and accelerate, meet at 127.0.0.1; c10d would take the host's name,
@@ -94,6 +126,17 @@ def environment(
                 env["PET_RDZV_ID"] = f"{run_id}-{attempt}"
     if "logs" not in settled:
         env["PET_LOG_DIR"] = f"{attempt_dir}/torchrun"
+    return env
+
+
+def _of_node(across: Across, node: JobTask) -> dict[str, str]:
+    """What differs between the nodes of a job, or what they all have from the job itself."""
+    env = {"PET_NNODES": str(node.tasks)}
+    if across.node_rank is None and across.backend == "static":  # c10d warns that it ignores it
+        env["PET_NODE_RANK"] = str(node.task)
+    if across.backend in ("", "c10d") and not across.conf:
+        # Who holds the store is a guess of torchrun's by name and address: pytorch#73656.
+        env["PET_RDZV_CONF"] = f"is_host={int(node.task == 0)}"
     return env
 
 
@@ -134,6 +177,23 @@ def _torchrun(found: Found, variables: Mapping[str, str]) -> Launcher:
         processes=_number(said.get("nproc-per-node", "1")),
         max_restarts=_number(said.get("max-restarts", "0")) or 0,
         settled=tuple(settled),
+        across=_across(said),
+    )
+
+
+def _across(said: Mapping[str, str]) -> Across:
+    backend = said.get("rdzv-backend", "")
+    if not backend and _STATIC & set(said):
+        backend = "static"  # torchrun's own default
+    return Across(
+        backend=backend,
+        endpoint=said.get("rdzv-endpoint", ""),
+        master_addr=said.get("master-addr", ""),
+        master_port=said.get("master-port", ""),
+        rdzv_id=said.get("rdzv-id", ""),
+        node_rank=_number(said["node-rank"]) if "node-rank" in said else None,
+        nodes_said="nnodes" in said,
+        conf="rdzv-conf" in said,
     )
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.model import Diagnosis, Outcome, Plan, Value
 from watchdog_train.core.outcome import EXIT_GAVE_UP, exit_words
 from watchdog_train.core.plans import launcher_environment
@@ -126,6 +127,8 @@ class Summary(Value, frozen=True, kw_only=True):
     run_id: str
     run_dir: str
     host: str
+    machine: str = ""
+    """Within which a pid means something: host, boot and pid namespace; empty: not known."""
     pid: int
     start: int
     """The supervisor."""
@@ -148,6 +151,10 @@ class Summary(Value, frozen=True, kw_only=True):
     stop: StopWord | None
     finished: int | None
     """Exit code, once this supervisor has nothing left to do."""
+    places: tuple[str, ...] = ()
+    """Where its ranks save: only the task of rank 0 may know."""
+    unseen: tuple[str, ...] = ()
+    """Checkpoints that another task has chosen and this machine does not see."""
 
 
 class PeerView(Value, frozen=True, kw_only=True):
@@ -198,6 +205,14 @@ class JobView(Value, frozen=True, kw_only=True):
 
     peers: tuple[PeerView, ...] = ()
     """Those that have been heard of, by number."""
+    visible: tuple[tuple[str, bool], ...] = ()
+    """Checkpoints of proposed plans, and whether this machine sees them; absent: not told yet."""
+
+
+def called(summary: Summary, job: JobTask) -> str:
+    """A peer's name for a person; of tasks on several machines with its host."""
+    where = f" ({summary.host[:64]})" if job.coordination is not None else ""
+    return f"{job.kind} {summary.task}{where}"
 
 
 def summarise(state: State, signs: Signs) -> Summary | None:
@@ -227,6 +242,7 @@ def summarise(state: State, signs: Signs) -> Summary | None:
         gave_up=_gave_up(state),
         stop=StopWord(by=stop.by, mode=stop.mode, exit_code=stop.exit_code) if stop else None,
         finished=state.exit_code if state.finished else None,
+        unseen=tuple(path for task, path, _ in job.unseen if task == job.task.task),
     )
 
 
@@ -320,7 +336,13 @@ def _for_all(plan: Plan, state: State) -> dict[str, str]:
 
 
 def elsewhere_quiet(
-    state: State, signs: Signs, view: JobView | None, *, silent_s: float, part_of_more: bool
+    state: State,
+    signs: Signs,
+    view: JobView | None,
+    *,
+    silent_s: float,
+    lost_s: float,
+    part_of_more: bool,
 ) -> bool:
     """Whether no rank of the world works outside our tree. A peer that tells nothing is unknown.
 
@@ -329,20 +351,23 @@ def elsewhere_quiet(
         signs: of its tree.
         view: the peers; None in a run that is no task of a job.
         silent_s: a peer whose record is older than this tells nothing.
+        lost_s: a peer on another machine that is silent for so long is lost, with its ranks.
         part_of_more: see core.jobs.is_part_of_more().
     """
     job, launcher = state.job, state.launcher
     if job is None or view is None or not job.together:
         nodes = launcher.nodes if launcher is not None else 1
         return signs.whole is not False or (nodes == 1 and not part_of_more)
-    if job.task.here < job.task.tasks or len(view.peers) < job.task.here - 1:
+    if job.task.met < job.task.tasks or len(view.peers) < job.task.met - 1:
         return False
-    return all(_is_quiet(peer, silent_s) for peer in view.peers)
+    return all(_is_quiet(peer, silent_s, lost_s) for peer in view.peers)
 
 
-def _is_quiet(peer: PeerView, silent_s: float) -> bool:
+def _is_quiet(peer: PeerView, silent_s: float, lost_s: float) -> bool:
     summary = peer.summary
     if summary.done or summary.finished is not None:
+        return True
+    if peer.alive is None and peer.heard_s >= lost_s:
         return True
     return peer.heard_s < silent_s and summary.signs.quiet
 

@@ -113,11 +113,13 @@ def build(
 
 def launcher_environment(state: State, attempt: int) -> dict[str, str]:
     """What an attempt of this run sets for its own launcher."""
+    task = state.job.task if state.job is not None else None
     return launchers.environment(
         state.launcher,
         run_id=state.run_id,
         attempt=attempt,
         attempt_dir=f"{state.run_dir}/attempts/{attempt:04d}",
+        node=task if task is not None and task.kind == "node" else None,
     )
 
 
@@ -140,6 +142,10 @@ def choose_checkpoint(state: State, survey: Survey | None) -> Choice:
 def _refusal(finding: CheckpointFinding, state: State) -> str | None:
     if finding.whole is False:
         return finding.why
+    unseen = state.job.unseen if state.job is not None else ()
+    for _, path, why in unseen:
+        if path == finding.path:
+            return why
     other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
     if other is not None:
         return f"{f'the run {other.run_id}' if other.run_id else 'another run'} writes there, too"

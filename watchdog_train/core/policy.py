@@ -263,7 +263,7 @@ class Recovery(Section, frozen=True, kw_only=True):
 
 
 class Job(Section, frozen=True, kw_only=True):
-    """A job of several tasks on this machine, each under its own wtrain (srun, mpirun)."""
+    """A job of several tasks or nodes, each under its own wtrain (srun, mpirun, torchrun)."""
 
     tasks: Annotated[
         Literal["auto", "together", "separate"],
@@ -282,6 +282,34 @@ class Job(Section, frozen=True, kw_only=True):
         float,
         positive("for all tasks to end their ranks and agree to a plan; a survey takes a minute"),
     ] = 180.0
+    nodes: Annotated[
+        str | None,
+        Meta(
+            description="supervise one node of this many, or as `slurm` or the environment "
+            "(`auto`) tells; null: no nodes"
+        ),
+    ] = None
+    node_rank: Annotated[
+        int | None,
+        Meta(description="which of the nodes this is, from 0; null: as the environment tells"),
+    ] = None
+    coordination: Annotated[
+        str | None,
+        Meta(
+            description="directory on a file system that all machines of the job share, where "
+            "their supervisors meet; null: only tasks of one machine do"
+        ),
+    ] = None
+    gather_s: Annotated[
+        float, positive("for all nodes to come before the first attempt; pods may start late")
+    ] = 900.0
+    lost_s: Annotated[
+        float,
+        positive(
+            "a supervisor on another machine that is silent for so long is lost with its ranks; "
+            "long, for until then they may work"
+        ),
+    ] = 900.0
 
 
 class Evidence(Section, frozen=True, kw_only=True):

@@ -166,9 +166,10 @@ class Agreed(Value, frozen=True, kw_only=True):
 
 
 class JobState(Value, frozen=True, kw_only=True):
-    """A run that is one of several tasks of a job on this machine."""
+    """A run that is one of several tasks of a job."""
 
     task: JobTask
+    joined_mono: float = 0.0
     together: bool = False
     """The tasks train one world: they are dumped, ended and started together."""
     base: int = 1
@@ -176,6 +177,8 @@ class JobState(Value, frozen=True, kw_only=True):
     agreed: Agreed | None = None
     taken_over: tuple[tuple[int, int], ...] = ()
     """Supervisors of peers that were gone and have been replaced: task and pid."""
+    unseen: tuple[tuple[int, str, str], ...] = ()
+    """Checkpoints that not every machine sees: whose word it is, path, and why, in words."""
 
 
 class State(Value, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from watchdog_train.core.peers import (
     PeerView,
     Signs,
     bundle_of,
+    called,
     is_dumped,
     trouble_of,
 )
@@ -31,6 +32,8 @@ DEAD_FOR_S = 3.0
 """A supervisor that has just ended may still have said why: its last record is read first."""
 UNHEARD_S = 10.0
 """A supervisor of which nobody can tell whether it lives, and that says nothing, does not lead."""
+NAMED = ("task ", "node ")
+"""How words begin that say already whose they are."""
 TAKE_OVER_LIMIT = 3
 """A supervisor that dies again and again is not replaced for ever."""
 
@@ -50,6 +53,8 @@ def couple(observation: Observation, state: State, policy: Policy) -> Action | N
 def _one_world(
     job: JobState, signs: Signs, view: JobView | None, policy: Policy
 ) -> tuple[bool, str]:
+    if job.task.kind == "node":
+        return True, "it is a node of the job"
     if policy.job.tasks != "auto":
         return policy.job.tasks == "together", f"job.tasks is {policy.job.tasks}"
     if signs.whole:
@@ -61,19 +66,22 @@ def _one_world(
         theirs = peer.summary.signs
         one = theirs.world is not None and theirs.world >= tasks and theirs.whole is False
         if one or (peer.summary.together and peer.summary.finished is None):
-            return True, f"task {peer.summary.task} trains one world with the others"
+            return True, f"{called(peer.summary, job.task)} trains one world with the others"
     return job.together, ""
 
 
 def follow_stop(observation: Observation, state: State, _policy: Policy) -> Action | None:
     """A person who stops one task stops the job."""
-    stop = state.stop
+    stop, job = state.stop, state.job
     for peer in in_one_boat(observation, state):
         word = peer.summary.stop
-        if word is None or (stop is not None and (stop.mode == "now" or word.mode == "soft")):
+        if job is None or word is None:
+            continue
+        if stop is not None and (stop.mode == "now" or word.mode == "soft"):
             continue
         # Who it was is said once: a word that has come round already names its task.
-        by = word.by if word.by.startswith("task ") else f"task {peer.summary.task}: {word.by}"
+        own = word.by.startswith(NAMED)
+        by = word.by if own else f"{called(peer.summary, job.task)}: {word.by}"
         event = e.StopRequested(by=by, mode=word.mode, exit_code=word.exit_code)
         return Record(events=(event,))
     return None
@@ -82,7 +90,12 @@ def follow_stop(observation: Observation, state: State, _policy: Policy) -> Acti
 def take_over(observation: Observation, state: State, _policy: Policy) -> Action | None:
     """The supervisor of a peer is gone: its run gets another one, or nobody would end its ranks."""
     job = state.job
-    if job is None or state.stop is not None or lower_peers(observation, state):
+    if job is None or state.stop is not None:
+        return None
+    lower = lower_peers(observation, state)
+    if job.task.coordination is not None:  # those of another machine cannot start anything here
+        lower = tuple(peer for peer in lower if peer.alive is not None)
+    if lower:
         return None
     for peer in in_one_boat(observation, state):
         summary = peer.summary
@@ -96,7 +109,7 @@ def take_over(observation: Observation, state: State, _policy: Policy) -> Action
             pid=summary.pid,
             run_id=summary.run_id,
             run_dir=summary.run_dir,
-            why=f"the supervisor of task {summary.task} (pid {summary.pid}) is gone",
+            why=f"the supervisor of {called(summary, job.task)}, pid {summary.pid}, is gone",
         )
     return None
 
@@ -118,7 +131,7 @@ def follow_trouble(observation: Observation, state: State, _policy: Policy) -> A
         phase=observation.verdict.phase,
         ranks=(),
         age_s=round(observation.signs.age_s or 0.0, 1),
-        why=f"task {cause.task} of the job: {cause.why}",
+        why=f"{name_of(cause.task, observation, state)} of the job: {cause.why}",
     )
     return Record(events=(cause, stall))
 
@@ -166,10 +179,12 @@ def hold_fire(observation: Observation, state: State, policy: Policy) -> Action 
             return None
         late = [peer for peer in peers if peer.progressed_at > bundle.declared_mono + LAG_S]
         if late and not trouble.firm:
-            why = f"task {late[0].summary.task} made progress before anything was killed"
+            who = name_of(late[0].summary.task, observation, state)
+            why = f"{who} made progress before anything was killed"
             return Record(events=(e.StallRecovered(stall_id=bundle.id, why=why),))
     elif attempt.cause is not None and not attempt.ended and announced(observation, state) is None:
-        why = f"task {attempt.cause.task} has taken its announcement back"
+        who = name_of(attempt.cause.task, observation, state)
+        why = f"{who} has taken its announcement back"
         return Record(events=(e.StallRecovered(stall_id=bundle.id, why=why),))
     return _barrier(observation, state, bundle.declared_mono, policy)
 
@@ -178,24 +193,40 @@ def _barrier(observation: Observation, state: State, since: float, policy: Polic
     job, peers = state.job, in_one_boat(observation, state)
     waited_s = round(max(0.0, observation.now - since), 1)
     missing = tuple(p.summary.task for p in peers if not _has_dumped(p, state))
-    unheard = job.task.here - 1 - len(peers) if job is not None else 0
+    unheard = job.task.met - 1 - len(peers) if job is not None else 0
     if not missing and unheard <= 0:
         tasks = tuple(peer.summary.task for peer in peers)
         return Record(events=(e.BarrierReached(tasks=tasks, waited_s=waited_s),))
     if waited_s < policy.job.barrier_s:
         return Wait(until=observation.now + LOOK_AGAIN_S)
-    why = f"no evidence of {missing_words(missing, unheard)} within {waited_s:.0f} s"
+    who = missing_words(missing, unheard, observation, state)
+    why = f"no evidence of {who} within {waited_s:.0f} s"
     return Record(events=(e.BarrierMissed(missing=missing, waited_s=waited_s, why=why),))
 
 
-def missing_words(missing: tuple[int, ...], unheard: int) -> str:
+def missing_words(
+    missing: tuple[int, ...], unheard: int, observation: Observation, state: State
+) -> str:
     """Tasks that did not come, for a person."""
+    kind = state.job.task.kind if state.job is not None else "task"
     parts = []
-    if missing:
-        parts.append(f"task{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}")
+    if missing and state.job is not None and state.job.task.coordination is not None:
+        parts.append(", ".join(name_of(number, observation, state) for number in missing))
+    elif missing:
+        parts.append(f"{kind}{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}")
     if unheard > 0:
-        parts.append(f"{unheard} task{'s' if unheard > 1 else ''} that nothing was heard of")
+        parts.append(f"{unheard} {kind}{'s' if unheard > 1 else ''} that nothing was heard of")
     return " and ".join(parts)
+
+
+def name_of(number: int, observation: Observation, state: State) -> str:
+    """A peer's name for a person: `task 2`, `node 1 (gpu-17)`."""
+    job = state.job
+    kind = job.task.kind if job is not None else "task"
+    for peer in observation.job.peers if observation.job is not None else ():
+        if job is not None and peer.summary.task == number:
+            return called(peer.summary, job.task)
+    return f"{kind} {number}"
 
 
 def _has_dumped(peer: PeerView, state: State) -> bool:

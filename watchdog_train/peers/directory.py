@@ -1,4 +1,4 @@
-"""Records as files of a private directory on one machine: replaced whole, never locked.
+"""Records as files of a private directory: replaced whole, never locked.
 
 Must not conclude anything from a file's times; a sequence number inside the record tells.
 """
@@ -8,13 +8,21 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.whole_files import replace_whole
 
 RECORD_CAP_BYTES = 1 << 20
+_READ = (
+    os.O_RDONLY
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)  # a pipe of that name would hold us for ever
+)
 _FILE = re.compile(r"task-(\d{1,6})\.json")
 
 
@@ -45,9 +53,43 @@ class DirectoryRecords:
             match = _FILE.fullmatch(name)
             if match is None:
                 continue
-            with suppress(OSError), (self._path / name).open("rb") as file:
-                found[int(match[1])] = file.read(RECORD_CAP_BYTES)
+            record = self._record(name)
+            if record is not None:
+                found[int(match[1])] = record
         return found
+
+    def read_now(self, timeout_s: float) -> Mapping[int, bytes]:  # noqa: ARG002 - local memory
+        """The same."""
+        return self.read()
+
+    def sees(self, path: str) -> bool | None:
+        """Whether it is there."""
+        return os.path.exists(path)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def read_of(self, tasks: Iterable[int]) -> Mapping[int, bytes]:
+        """The newest record of each of these, without asking for the directory's list of names.
+
+        A network file system may give an old list for a minute, and looks up a name anew.
+        """
+        found = {task: self._record(f"task-{task}.json") for task in tasks}
+        return {task: record for task, record in found.items() if record is not None}
+
+    def _record(self, name: str) -> bytes | None:
+        """What a file of this user says; None of what is no plain file, or is too long."""
+        try:
+            descriptor = os.open(self._path / name, _READ)
+        except OSError:
+            return None
+        with suppress(OSError), os.fdopen(descriptor, "rb") as file:
+            about = os.fstat(file.fileno())
+            ours = not hasattr(os, "getuid") or about.st_uid == os.getuid()
+            if stat.S_ISREG(about.st_mode) and ours:
+                record = file.read(RECORD_CAP_BYTES + 1)
+                return record if len(record) <= RECORD_CAP_BYTES else None
+        return None
 
     def remove(self) -> None:
         """Remove the directory, and the one above it when no other job is left."""

@@ -7,7 +7,9 @@ from typing import Protocol
 
 
 class Records(Protocol):
-    """The records of one job. No call blocks: a slow backend answers with what it has."""
+    """The records of one job. A slow backend answers at once with what it has, but for read_now,
+    flush and remove, which have limits of their own.
+    """
 
     def publish(self, task: int, record: bytes) -> None:
         """Replace the record of this task as a whole.
@@ -18,6 +20,15 @@ class Records(Protocol):
 
     def read(self) -> Mapping[int, bytes]:
         """The newest record of each task; of a task that never published there is none."""
+
+    def read_now(self, timeout_s: float) -> Mapping[int, bytes]:
+        """What read() says after one more look, or after the time limit."""
+
+    def sees(self, path: str) -> bool | None:
+        """Whether a path is to be seen on this machine; None until that is known."""
+
+    def flush(self) -> None:
+        """Wait for what was published to be told."""
 
     def remove(self) -> None:
         """The job is over for everybody: leave nothing of it behind."""

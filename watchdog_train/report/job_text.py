@@ -16,22 +16,25 @@ Row = TypeVar("Row")
 def sentences(event: e.JobEvent, state: State) -> tuple[str, ...]:
     """What an event about the peers is worth saying, as plain sentences."""
     attempt = state.attempt
+    kind = state.job.task.kind if state.job is not None else "task"
     match event:
         case e.TasksCoupled() if event.together:
-            return (f"this task and its peers stand and fall together: {clean(event.why)}",)
+            return (f"this {kind} and its peers stand and fall together: {clean(event.why)}",)
         case e.TasksCoupled():
-            return (f"this task stands alone: {clean(event.why)}",)
+            return (f"this {kind} stands alone: {clean(event.why)}",)
         case e.PeerAnnounced() if attempt is not None and attempt.ended:
             # Otherwise the stall that follows says it.
-            return (f"task {event.task}: {clean(event.why)}; this task begins again with it",)
+            return (f"{kind} {event.task}: {clean(event.why)}; this {kind} begins again with it",)
         case e.PeerRetracted():
             return (clean(event.why),)
         case e.BarrierReached():
-            return (f"evidence of all tasks is on disk (waited {duration(event.waited_s)})",)
+            return (f"evidence of all {kind}s is on disk (waited {duration(event.waited_s)})",)
         case e.BarrierMissed():
             return (f"{clean(event.why)}: going on without it",)
         case e.PlanReceived():
-            return (f"task {event.proposer} has planned attempt {event.plan_attempt} for all",)
+            return (f"{kind} {event.proposer} has planned attempt {event.plan_attempt} for all",)
+        case e.CheckpointUnseen():
+            return (f"{clean(event.path)} is passed over: {clean(event.why)}",)
         case e.PeerLost():
             return (f"{clean(event.why)}: its run gets another one",)
         case _:
@@ -52,9 +55,11 @@ def job_object(state: State) -> dict[str, Any] | None:
     return {
         "id": job.task.job,
         "source": job.task.source,
+        "kind": job.task.kind,
         "task": job.task.task,
         "tasks": job.task.tasks,
         "here": job.task.here,
+        "coordination": job.task.coordination,
         "together": job.together,
     }
 

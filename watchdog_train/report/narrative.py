@@ -163,10 +163,11 @@ def _evidence(
                 lines.append(f"  evidence is incomplete: {clean(event.problem)}")
             return tuple(lines)
         case e.Diagnosed():
-            return _diagnosed(event)
+            return _diagnosed(event, state)
 
 
-def _diagnosed(event: e.Diagnosed) -> tuple[str, ...]:
+def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
+    kind = state.job.task.kind if state.job is not None else "task"
     found = event.diagnosis
     lines = []
     if found.culprit is not None:
@@ -176,7 +177,8 @@ def _diagnosed(event: e.Diagnosed) -> tuple[str, ...]:
     explanation = clean(found.explanation, 800)
     cause = "cause"
     if event.tasks:
-        cause += f", from the evidence of tasks {', '.join(map(str, event.tasks[:MAX_NAMED]))}"
+        numbers = ", ".join(map(str, event.tasks[:MAX_NAMED]))
+        cause += f", from the evidence of {kind}s {numbers}"
     if found.family is None:
         lines.append(f"{cause}: not known. {explanation}".rstrip())
     else:

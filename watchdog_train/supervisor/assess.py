@@ -77,6 +77,7 @@ class Assessor:
                 self.signs,
                 context.job.view(now) if context.job is not None else None,
                 silent_s=context.policy.job.silent_s,
+                lost_s=context.policy.job.lost_s,
                 part_of_more=self._part_of_more,
             ),
         )

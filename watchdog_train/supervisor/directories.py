@@ -4,11 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from watchdog_train.core import events as e
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.state import State
+from watchdog_train.core.together import in_one_boat
 from watchdog_train.store.claims import Claimant, Release, claim
+from watchdog_train.store.run_paths import RunDirectory
 
 MOST_DIRECTORIES = 64
+MOST_PLACES, PATH_CAP = 16, 4096
+
+
+def places_of_all(own: Iterable[str], observation: Observation, state: State) -> tuple[str, ...]:
+    """Where all tasks that train one world save: the one of rank 0 may be another one."""
+    theirs = {
+        place
+        for peer in in_one_boat(observation, state)
+        for place in peer.summary.places[:MOST_PLACES]
+        if os.path.isabs(place) and len(place) < PATH_CAP
+    }
+    return tuple(sorted({*own} | theirs))
+
+
+def runs_of_peers(observation: Observation, state: State) -> tuple[RunDirectory, ...]:
+    """The run directories of the tasks that train one world with this one, as they name them.
+
+    One on a disk of another machine is not there, and says nothing.
+    """
+    named = (Path(peer.summary.run_dir) for peer in in_one_boat(observation, state))
+    return tuple(RunDirectory(path) for path in named if path.is_absolute())
 
 
 class OutputDirectories:

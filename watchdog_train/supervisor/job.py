@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,11 +14,16 @@ import msgspec
 
 from watchdog_train.core.actions import TakeOver
 from watchdog_train.core.jobs import JobTask, find_task, is_part_of_more
+from watchdog_train.core.launchers import Launcher
 from watchdog_train.core.model import ProcessId
+from watchdog_train.core.nodes import NodeError, find_node
 from watchdog_train.core.peers import Heard, JobView, Signs, Summary, hear, summarise
+from watchdog_train.core.policy import Job
 from watchdog_train.core.state import State
+from watchdog_train.errors import WtrainError
 from watchdog_train.peers.directory import DirectoryRecords
 from watchdog_train.peers.protocol import Records
+from watchdog_train.peers.shared import SharedRecords
 from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.system.protocol import ProcessSystem
@@ -25,6 +32,11 @@ PUBLISH_EVERY_S = 1.0
 LISTEN_EVERY_S = 0.25
 MPI_STARTERS = ("hydra_pmi_proxy", "pmi_proxy", "mpiexec", "mpirun", "prterun", "prted", "orted")
 _MOST_ANCESTORS = 32
+FIRST_LOOK_S = 10.0
+"""For a shared directory to answer at the start and at the end."""
+TAKEN_LOOK_S = 4.0
+"""A living supervisor says a word every second; a network file system shows it later."""
+NOT_SEEN_AFTER_S = 45.0
 
 
 class JobLink:
@@ -34,60 +46,105 @@ class JobLink:
         self.task = task
         self._records = records
         self._system = system
+        self._machine = machine_of(system)
         self._heard: dict[int, Heard] = {}
-        self._stale: frozenset[ProcessId] = frozenset()
+        self._stale: frozenset[_Word] = frozenset()
+        self._dead: frozenset[ProcessId] = frozenset()
         self._listened_at = -LISTEN_EVERY_S
         self._published_at = -PUBLISH_EVERY_S
         self._published: Summary | None = None
         self._sequence = 0
+        self._sought: dict[str, float] = {}
         self.problem: str | None = None
         """Why our peers cannot be told anything at present."""
 
     def ignore_the_dead(self) -> None:
-        """At the start of a new run: what a dead supervisor has left here is of an earlier job."""
-        found = (decode(record) for record in self._records.read().values())
-        self._stale = frozenset(
-            ProcessId(one.pid, one.start)
-            for one in found
-            if one is not None and self._alive(one) is False
-        )
+        """At the start of a new run: what a dead supervisor has left here is of an earlier job.
 
-    def is_taken(self) -> bool:
-        """Whether another living supervisor is this very task already."""
-        record = self._records.read().get(self.task.task)
-        other = decode(record) if record is not None else None
+        Of a supervisor on another machine nobody can tell: its word counts once it has changed.
+        """
+        found = [one for _, one in self._told(self._records.read_now(FIRST_LOOK_S))]
+        self._dead = frozenset(
+            ProcessId(one.pid, one.start) for one in found if self._alive(one) is False
+        )
+        self._stale = frozenset(_word(one) for one in found if self._alive(one) is None)
+
+    def holder(self) -> Summary | None:
+        """Another living supervisor that is this very task already."""
+        told = dict(self._told(self._records.read_now(FIRST_LOOK_S)))
+        other = told.get(self.task.task)
         if other is None or other.finished is not None or other.pid == os.getpid():
-            return False
-        return self._alive(other) is not False
+            return None
+        alive = self._alive(other)
+        if alive is None:
+            alive = self._changes(other)
+        return other if alive else None
+
+    def _changes(self, other: Summary) -> bool:
+        """Whether the word of a supervisor on another machine is replaced while we look."""
+        until = time.monotonic() + TAKEN_LOOK_S
+        while time.monotonic() < until:
+            told = dict(self._told(self._records.read_now(until - time.monotonic())))
+            newest = told.get(self.task.task)
+            if newest is not None and _word(newest) != _word(other):
+                return newest.finished is None
+        return False
 
     def view(self, now: float) -> JobView:
         """The peers at this moment; their records are read a few times a second."""
         if now - self._listened_at >= LISTEN_EVERY_S:
             self._listened_at = now
-            for record in self._records.read().values():
-                self._take(record, now)
+            for number, summary in self._told(self._records.read()):
+                self._take(number, summary, now)
         peers = (
             heard.view(now, alive=self._alive(heard.summary))
             for _, heard in sorted(self._heard.items())
         )
-        return JobView(peers=tuple(peers))
+        return JobView(peers=tuple(peers), visible=self._visible(now))
 
-    def _take(self, record: bytes, now: float) -> None:
-        summary = decode(record)
-        if summary is None or summary.task == self.task.task:
+    def _told(self, records: Mapping[int, bytes]) -> Iterator[tuple[int, Summary]]:
+        """What records say of the task whose they are; what others write is not believed."""
+        for number, record in records.items():
+            summary = decode(record)
+            if summary is not None and summary.task == number < self.task.tasks:
+                yield number, summary
+
+    def _take(self, number: int, summary: Summary, now: float) -> None:
+        if number == self.task.task or ProcessId(summary.pid, summary.start) in self._dead:
             return
-        if ProcessId(summary.pid, summary.start) in self._stale:
+        if _word(summary) in self._stale:
             return
-        self._heard[summary.task] = hear(self._heard.get(summary.task), summary, now)
+        self._heard[number] = hear(self._heard.get(number), summary, now)
 
     def _alive(self, summary: Summary) -> bool | None:
+        if self.task.coordination is not None and summary.machine != self._machine:
+            return None
         return self._system.is_alive(ProcessId(summary.pid, summary.start))
 
-    def publish(self, state: State, signs: Signs, now: float) -> None:
+    def _visible(self, now: float) -> tuple[tuple[str, bool], ...]:
+        """Of the checkpoints that peers propose, which ones are seen here."""
+        if self.task.coordination is None:
+            return ()
+        proposals = (heard.summary.proposal for heard in self._heard.values())
+        plans = (proposal.plan for proposal in proposals if proposal is not None)
+        paths = {plan.checkpoint.path for plan in plans if plan.checkpoint is not None}
+        self._sought = {path: self._sought.get(path, now) for path in paths}
+        found = []
+        for path, since in sorted(self._sought.items()):
+            seen = self._records.sees(path)
+            # A network file system may say for a minute that a new file is not there.
+            if seen or (seen is False and now - since >= NOT_SEEN_AFTER_S):
+                found.append((path, seen))
+        return tuple(found)
+
+    def publish(
+        self, state: State, signs: Signs, now: float, *, places: tuple[str, ...] = ()
+    ) -> None:
         """Tell the peers: at once when the stage has changed, else once a second."""
         summary = summarise(state, signs)
         if summary is None:
             return
+        summary = _replace(summary, machine=self._machine, places=places)
         same = self._published is not None and summary == _replace(self._published, signs=signs)
         if same and now - self._published_at < PUBLISH_EVERY_S:
             return
@@ -98,17 +155,26 @@ class JobLink:
             self._records.publish(self.task.task, record)
             self.problem = None
         except OSError as error:
-            self.problem = f"the peers of this task cannot be told: {error.strerror or error}"
+            kind = self.task.kind
+            self.problem = f"the peers of this {kind} cannot be told: {error.strerror or error}"
 
     def leave(self) -> None:
         """After our last word: whoever ends last leaves nothing behind."""
+        self._records.flush()
         others = [
             summary
-            for record in self._records.read().values()
-            if (summary := decode(record)) is not None and summary.task != self.task.task
+            for number, summary in self._told(self._records.read_now(FIRST_LOOK_S))
+            if number != self.task.task
         ]
         if all(one.finished is not None or self._alive(one) is False for one in others):
             self._records.remove()
+
+
+_Word = tuple[str, int, int, int]
+
+
+def _word(summary: Summary) -> _Word:
+    return (summary.machine, summary.pid, summary.start, summary.sequence)
 
 
 _replace = msgspec.structs.replace
@@ -122,22 +188,102 @@ def decode(record: bytes) -> Summary | None:
     return None
 
 
+def machine_of(system: ProcessSystem) -> str:
+    """Within which the number of a process means something: host, boot and pid namespace."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return f"{socket.gethostname()}/{system.boot_id() or ''}/{namespace}"
+
+
 def link_to(task: JobTask | None, system: ProcessSystem) -> JobLink | None:
-    """The link of a task; None of no task, or where no private place can be had."""
+    """The link of a task; None of no task, or where no private place can be had.
+
+    Raises:
+        WtrainError: the directory that all machines share cannot be used.
+    """
     if task is None:
         return None
+    if task.coordination is not None:
+        records = DirectoryRecords(_shared_place(task, task.coordination))
+        return JobLink(task, SharedRecords(records, task.task, task.tasks), system)
     path = private_runtime_directory("jobs", task.folder, make=True)
     return None if path is None else JobLink(task, DirectoryRecords(path), system)
 
 
-def join(environment: Mapping[str, str], system: ProcessSystem) -> JobLink | None:
-    """Join the job of which this new run is a task; None when it is none, or has its supervisor."""
-    task = find_task(environment, mpi_starter=_mpi_starter(environment, system))
+def _shared_place(task: JobTask, coordination: str) -> Path:
+    base = Path(coordination)
+    try:
+        # Not its parents: a file system that is not mounted here would be a folder of our own.
+        base.mkdir(mode=0o700, exist_ok=True)
+        problem = "" if base.is_dir() else "it is no directory"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    path = None
+    if not problem:
+        path = private_runtime_directory("jobs", task.folder, make=True, bases=(base,))
+        problem = "a folder of this user alone (mode 0700) cannot be made or used in it"
+    if path is None:
+        raise WtrainError(
+            f"the supervisors of the job cannot meet at {coordination}: {problem}",
+            hint="--coordination DIR: a directory that every machine of the job sees and you own",
+            reference="coordination-unusable",
+        )
+    return path
+
+
+def join(
+    environment: Mapping[str, str],
+    system: ProcessSystem,
+    settings: Job,
+    launcher: Launcher | None,
+    cwd: str,
+) -> JobLink | None:
+    """Join the job of which this new run is a task; None when it is none.
+
+    Args:
+        environment: of the supervisor.
+        system: this machine.
+        settings: of the job.
+        launcher: what the command starts its ranks with.
+        cwd: to which `settings.coordination` is relative.
+
+    Raises:
+        WtrainError: which node this is cannot be told, the place to meet cannot be used, or this
+            node has a supervisor already. A task that has one stays alone.
+    """
+    coordination = settings.coordination
+    if coordination is not None:
+        coordination = os.path.abspath(os.path.join(cwd, os.path.expanduser(coordination)))
+        settings = _replace(settings, coordination=coordination)
+    try:
+        task = find_node(settings, environment, launcher)
+    except NodeError as error:
+        raise WtrainError(str(error), hint=error.hint, reference="node-unknown") from error
+    if task is None and settings.nodes is None:
+        starter = _mpi_starter(environment, system)
+        task = find_task(environment, mpi_starter=starter, coordination=coordination)
     link = link_to(task, system)
-    if link is None or link.is_taken():
+    holder = link.holder() if link is not None else None
+    if holder is not None and task is not None and task.coordination is not None:
+        raise WtrainError(
+            f"{task.words} has a supervisor already: pid {holder.pid} on {holder.host[:64]}",
+            hint="each needs a number of its own, and each job a name (WTRAIN_JOB) or a "
+            "directory of its own",
+            reference="node-taken",
+        )
+    if link is None or holder is not None:
         return None
     link.ignore_the_dead()
     return link
+
+
+def environment_of(link: JobLink | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the number of this node, which tells two on one machine apart."""
+    if link is None or link.task.kind != "node":
+        return dict(environment)
+    return {**environment, "WTRAIN_NODE": str(link.task.task)}
 
 
 def _mpi_starter(environment: Mapping[str, str], system: ProcessSystem) -> str | None:

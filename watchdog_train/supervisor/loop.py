@@ -182,7 +182,7 @@ class Supervisor:
             return
         before = job.problem
         now = context.system.monotonic()
-        job.publish(self.state, self._observer.signs, now)
+        job.publish(self.state, self._observer.signs, now, places=self._performer.places())
         if job.problem is not None and before is None:
             context.display.say(f"wtrain: {job.problem}")
 

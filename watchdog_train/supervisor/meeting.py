@@ -1,6 +1,7 @@
-"""The port at which ranks meet that no launcher starts: MASTER_PORT, as env:// reads it.
+"""The port at which ranks meet that no launcher starts, and the one of launchers on several nodes.
 
-It is looked at between two attempts only: until then it belongs to the ranks.
+The first is MASTER_PORT, as env:// reads it. Both are looked at between two attempts only: until
+then they belong to the ranks.
 """
 
 from __future__ import annotations
@@ -10,8 +11,34 @@ import socket
 from collections.abc import Mapping
 
 from watchdog_train.core.jobs import LOOPBACK, JobTask, is_part_of_more
+from watchdog_train.core.meeting import across_of, first_port, port_of
+from watchdog_train.core.state import State
 
 PORT_VARIABLE, ADDRESS_VARIABLE = "MASTER_PORT", "MASTER_ADDR"
+
+
+class Meeting:
+    """The port of the next attempt, of whatever kind its ranks need one."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._of_ranks: MeetingPort | None = None
+        self._of_nodes = NodePort()
+
+    def port(self, state: State) -> int | None:
+        """A port for the next attempt; None where the last one's is as good, or not ours to say."""
+        across, attempt = across_of(state), state.attempt
+        if state.finished:
+            return None
+        if across is not None:
+            number = attempt.attempt + 1 if attempt is not None else 1
+            return self._of_nodes.free(first_port(across), number)
+        if attempt is None or state.launcher is not None:
+            return None
+        if self._of_ranks is None:
+            task = state.job.task if state.job is not None else None
+            self._of_ranks = MeetingPort(self._environment, task)
+        return self._of_ranks.replacement()
 
 
 class MeetingPort:
@@ -23,7 +50,7 @@ class MeetingPort:
         address = environment.get(ADDRESS_VARIABLE, "")
         # On several machines all have to agree on another one, and nobody can ask them.
         if task is not None:
-            here = task.here == task.tasks
+            here = task.here == task.tasks and task.coordination is None
         else:
             here = address in LOOPBACK and not is_part_of_more(environment)
         self.is_ours = here and bool(address) and 0 < self.port < 1 << 16
@@ -37,6 +64,29 @@ class MeetingPort:
         if self._other is None or not _can_listen(self._other):
             self._other = _free_port()
         return self._other
+
+
+class NodePort:
+    """The port at which the torchruns of all nodes meet, looked for on the leader's machine."""
+
+    def __init__(self) -> None:
+        self._found: tuple[int, int] | None = None
+
+    def free(self, first: int | None, attempt: int) -> int | None:
+        """A port for this attempt: the next after the first one, else any that is free.
+
+        Args:
+            first: that the user has named for attempt 1; None: any.
+            attempt: its number.
+        """
+        if self._found is None or self._found[0] != attempt or not _can_listen(self._found[1]):
+            port = port_of(first, attempt) if first is not None else None
+            if port is None or not _can_listen(port):
+                port = _free_port()
+            if port is None:
+                return None
+            self._found = (attempt, port)
+        return self._found[1]
 
 
 def _can_listen(port: int) -> bool:

@@ -30,7 +30,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
-from watchdog_train.supervisor.meeting import MeetingPort
+from watchdog_train.supervisor.meeting import Meeting
 from watchdog_train.supervisor.room import RestartRoom
 from watchdog_train.supervisor.sampling import Sampler
 
@@ -64,7 +64,7 @@ class Observer:
         self._final: tuple[MemberSample, ...] = ()
         self._trace: TraceWriter | None = None
         self.requests: deque[Request] = deque()
-        self._meeting: MeetingPort | None = None
+        self._meeting = Meeting(context.environment)
         self._saves = SavesSeen(context)
 
     @property
@@ -159,13 +159,8 @@ class Observer:
 
     def _other_port(self, state: State) -> int | None:
         attempt = state.attempt
-        waits = state.launcher is None and state.next_plan is None and not state.finished
-        if attempt is None or not attempt.tree_gone or not waits:
-            return None
-        if self._meeting is None:  # whether this is a task of a job is known by now
-            task = self._context.job.task if self._context.job is not None else None
-            self._meeting = MeetingPort(self._context.environment, task)
-        return self._meeting.replacement()
+        ended = attempt is None or attempt.tree_gone
+        return self._meeting.port(state) if ended and state.next_plan is None else None
 
     def _follow(self, state: State, now: float) -> None:
         """Forget the last attempt when a new one begins: phases and totals start anew."""

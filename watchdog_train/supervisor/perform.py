@@ -29,7 +29,12 @@ from watchdog_train.supervisor.bring_home import bring_home
 from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.deliver import deliver
-from watchdog_train.supervisor.directories import OutputDirectories
+from watchdog_train.supervisor.directories import (
+    MOST_PLACES,
+    OutputDirectories,
+    places_of_all,
+    runs_of_peers,
+)
 from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.keeping import start_copy
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
@@ -54,6 +59,7 @@ class Performer:
         self._context = context
         self._observer = observer
         self._output_dirs: set[str] = set()
+        self._save_dirs: set[str] = set()
         self._claims = OutputDirectories(context.run_id, context.cwd)
         self._world_size: int | None = None
         self._ended_wall: float | None = None
@@ -274,17 +280,18 @@ class Performer:
         self.note_training(observation)
         saves = [
             save
+            for directory in (context.directory, *runs_of_peers(observation, state))
             for attempt in state.attempts
-            for save in read_saves(context.directory.attempt(attempt.attempt), SAVES_CAP)
+            for save in read_saves(directory.attempt(attempt.attempt), SAVES_CAP)
         ]
         named = context.policy.recovery.checkpoints
         attempt = state.attempt
         ended = attempt is None or attempt.tree_gone
         running = observation.training
         request = SurveyRequest(
-            directories=named or tuple(sorted(self._output_dirs)),
+            directories=named or places_of_all(self._output_dirs, observation, state),
             only_directories=bool(named),
-            saves=tuple(saves),
+            saves=tuple(sorted(saves, key=lambda save: save.t)),
             argv=state.argv,
             cwd=state.cwd,
             level=action.level,
@@ -304,11 +311,17 @@ class Performer:
             deadline_s=SURVEY_S,
         )
 
+    def places(self) -> tuple[str, ...]:
+        """Where the training of this run saves, as far as it has told."""
+        cwd, known = self._context.cwd, sorted(self._output_dirs | self._save_dirs)
+        return tuple(os.path.join(cwd, each) for each in known[:MOST_PLACES])
+
     def note_training(self, observation: a.Observation) -> None:
         """Remember what only the living training tells: its output folders, its world size."""
         slot_dir = self._context.slot_dir
         if slot_dir is None:
             return
+        self._save_dirs.update(os.path.dirname(save.path) for save in observation.saves[-1:])
         for member, slot in judged(observation.sample):
             self._world_size = slot.world_size or self._world_size
             note = read_note(slot_dir, member.member.pid)

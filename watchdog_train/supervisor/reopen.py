@@ -26,7 +26,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.job import join
+from watchdog_train.supervisor.job import environment_of, join
 from watchdog_train.supervisor.setup import RunSession, this_supervisor
 from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
@@ -59,15 +59,21 @@ def reopen_run(
     state = replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
     system = current()
     _refuse(state, system)
-    job = join(os.environ, system)
+    policy = _policy(directory, with_remedies, allow)
+    job = join(os.environ, system, policy.job, state.launcher, state.cwd)
+    environment = environment_of(job, os.environ)
     before = state.job
     together = before is not None and before.together
     if before is not None and together and (job is None or job.task.task != before.task.task):
         raise _not_alone(before.task, state.name)
-    policy = _policy(directory, with_remedies, allow)
+    write_settings(
+        directory,
+        policy,
+        hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
+    )
     if policy.recovery.duplicates != "ignore":
         live = live_runs(boot_id=system.boot_id())
-        twins = find_twins(training_key(state.argv, state.cwd, os.environ), live, system)
+        twins = find_twins(training_key(state.argv, state.cwd, environment), live, system)
         refuse_unwatched(twins)
         if policy.recovery.duplicates == "kill":
             end_twins(twins.supervised)
@@ -81,7 +87,7 @@ def reopen_run(
         terminal=terminal_now(foreground=foreground),
         display=display,
         foreground=foreground,
-        environment=os.environ,
+        environment=environment,
         cwd=state.cwd,
         state=state,
         reopen=True,
@@ -109,11 +115,12 @@ def reopen_run(
 
 
 def _not_alone(task: JobTask, name: str) -> WtrainError:
-    names = name.removesuffix(f"-task{task.task}")
+    kind, number = task.kind, {"task": "$SLURM_PROCID", "node": "$SLURM_NODEID"}[task.kind]
+    names = name.removesuffix(f"-{kind}{task.task}")
     return WtrainError(
-        f"this run is {task.words}, and these tasks train one world: it cannot go on alone",
-        hint="let the launcher of the job start `wtrain restart` in every task, each with its own "
-        f"run; under Slurm: srun sh -c 'wtrain restart {names}-task$SLURM_PROCID'",
+        f"this run is {task.words}, and these {kind}s train one world: it cannot go on alone",
+        hint=f"let the launcher of the job start `wtrain restart` in every {kind}, each with its "
+        f"own run; under Slurm: srun sh -c 'wtrain restart {names}-{kind}{number}'",
         reference="run-part-of-job",
     )
 
@@ -160,7 +167,7 @@ def _refuse(state: State, system: ProcessSystem) -> None:
 def _policy(
     directory: RunDirectory, with_remedies: tuple[str, ...], allow: tuple[str, ...]
 ) -> Policy:
-    """The run's settings and what was added; written back, for they are in effect from now on."""
+    """The run's settings and what was added: they are in effect from now on."""
     policy = load_policy(directory.config, None, {})
     recovery = policy.recovery
     merged = msgspec.structs.replace(
@@ -173,13 +180,7 @@ def _policy(
         # A run that was only observed is restarted by a person who wants more than a report.
         observe=False,
     )
-    policy = msgspec.structs.replace(policy, recovery=merged)
-    write_settings(
-        directory,
-        policy,
-        hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
-    )
-    return policy
+    return msgspec.structs.replace(policy, recovery=merged)
 
 
 def _why(state: State, with_remedies: tuple[str, ...], allow: tuple[str, ...]) -> str:

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 import watchdog_train
 from watchdog_train.core import events as e
+from watchdog_train.core.launchers import Launcher
 from watchdog_train.core.model import ProcessId
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
@@ -37,7 +40,6 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.launch import KEEPER_CHILD
-from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.signals import SignalQueue
@@ -171,10 +173,19 @@ class RunSession:
         )
 
     def begin(
-        self, *, name: str, argv: tuple[str, ...], found: tuple[e.AnyEvent, ...] = ()
+        self,
+        *,
+        name: str,
+        argv: tuple[str, ...],
+        launcher: Launcher | None,
+        found: tuple[e.AnyEvent, ...] = (),
     ) -> None:
         """Record the start of a new run, and what was `found` before; list it among live ones."""
         me = this_supervisor(self.system)
+        job = self.context.job
+        leads_node = job is not None and job.task.kind == "node"
+        if launcher is not None and not leads_node:
+            launcher = msgspec.structs.replace(launcher, across=None)
         self.supervisor.record(
             e.RunStarted(
                 run_id=self.directory.run_id,
@@ -188,13 +199,13 @@ class RunSession:
                 run_dir=str(self.directory.path),
                 slot_dir=str(self.context.slot_dir) if self.context.slot_dir else None,
                 wtrain_version=watchdog_train.__version__,
-                launcher=launcher_of(argv, self.context.environment, self.context.cwd),
+                launcher=launcher,
             )
         )
         for event in found:
             self.supervisor.record(event)
-        if self.context.job is not None:
-            self.supervisor.record(e.TaskJoined(task=self.context.job.task))
+        if job is not None:
+            self.supervisor.record(e.TaskJoined(task=job.task, together=leads_node))
         self.register()
 
     @property

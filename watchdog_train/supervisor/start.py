@@ -27,7 +27,8 @@ from watchdog_train.supervisor.duplicates import (
     refuse_twins,
     training_key,
 )
-from watchdog_train.supervisor.job import join
+from watchdog_train.supervisor.job import environment_of, join
+from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.lookalikes import (
     LookAlike,
     end_lookalikes,
@@ -56,7 +57,10 @@ def start_run(
     cwd = os.getcwd()
     system = current()
     display = Display()
-    key = training_key(command, cwd, os.environ)
+    launcher = launcher_of(command, os.environ, cwd)
+    job = join(os.environ, system, policy.job, launcher, cwd)
+    environment = environment_of(job, os.environ)
+    key = training_key(command, cwd, environment)
     live = live_runs(boot_id=system.boot_id())
     twins = Twins() if policy.recovery.duplicates == "ignore" else find_twins(key, live, system)
     if policy.recovery.duplicates == "refuse":
@@ -74,10 +78,11 @@ def start_run(
     end_twins(twins.supervised)
     supervised = [run.run_id for run in live if run.supervised is not False]
     found = find_lookalikes(system, command, cwd, key, supervised=supervised)
-    job = join(os.environ, system)
     name = policy.name or name_from_command(command)
     if job is not None:  # so that a person can tell the tasks of a job by their runs' names
-        name = f"{name}-task{job.task.task}"
+        name = f"{name}-{job.task.kind}{job.task.task}"
+    elif policy.job.coordination is not None:
+        display.say("wtrain: this is the only task of its job: there is nobody to meet")
     directory = create(default_runs_dir(policy.runs_dir), name, time.time())
     write_settings(directory, policy, hint="choose another place with --runs-dir")
     session = RunSession(
@@ -87,12 +92,12 @@ def start_run(
         terminal=terminal_now(foreground=foreground),
         display=display,
         foreground=foreground,
-        environment=os.environ,
+        environment=environment,
         cwd=cwd,
     )
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.context.job = job
-    session.begin(name=name, argv=command, found=_listed(found, policy, system))
+    session.begin(name=name, argv=command, launcher=launcher, found=_listed(found, policy, system))
     session.run()
     return session
 

@@ -38,6 +38,7 @@ from watchdog_train.core.events.ending import (
 from watchdog_train.core.events.job import (
     BarrierMissed,
     BarrierReached,
+    CheckpointUnseen,
     JobEvent,
     PeerAnnounced,
     PeerLost,
@@ -112,6 +113,7 @@ __all__ = [
     "CheckpointKept",
     "CheckpointNotKept",
     "CheckpointRejected",
+    "CheckpointUnseen",
     "CheckpointsShared",
     "CommandResult",
     "CommandsRan",

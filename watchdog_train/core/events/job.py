@@ -7,7 +7,7 @@ from watchdog_train.core.jobs import JobTask
 
 
 class TaskJoined(Event, frozen=True, kw_only=True):
-    """This run is one of several tasks of a job on this machine."""
+    """This run is one of several tasks of a job, each under its own supervisor."""
 
     task: JobTask
     together: bool = False
@@ -66,6 +66,14 @@ class PlanReceived(Event, frozen=True, kw_only=True):
     digest: str
 
 
+class CheckpointUnseen(Event, frozen=True, kw_only=True):
+    """The checkpoint of the leader's plan is not to be seen on the machine of a task."""
+
+    task: int
+    path: str
+    why: str
+
+
 class PeerLost(Event, frozen=True, kw_only=True):
     """Intent: a peer's supervisor is gone, another one takes up its run."""
 
@@ -83,6 +91,7 @@ JobEvent = (
     | BarrierReached
     | BarrierMissed
     | PlanReceived
+    | CheckpointUnseen
     | PeerLost
 )
 """Only in a run that is one of several tasks of a job."""

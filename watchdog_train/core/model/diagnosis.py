@@ -43,6 +43,8 @@ class JointAnswer(Value, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None
     problem: str | None = None
     """Why there is none."""
+    where: str | None = None
+    """The bundle that holds its culprit."""
 
 
 class Missing(Value, frozen=True, kw_only=True):

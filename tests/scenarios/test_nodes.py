@@ -1,0 +1,266 @@
+"""Two nodes of two ranks, each node under its own wtrain around its own torchrun.
+
+Both are on this machine; where root may do so, each has a host name of its own, so that neither
+supervisor can tell by its pid whether the other one lives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_blames
+from tests.support import (
+    PROGRAMS,
+    Event,
+    RunningWtrain,
+    bin_path,
+    is_alive,
+    of_type,
+    outline,
+    read_log,
+    run_directories,
+    run_wtrain,
+    start_wtrain,
+    types,
+    wait_until,
+    write_fast_config,
+)
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.timeout(400),
+]
+NODES = 2
+JOB = "job: {gather_s: 90, plan_s: 60, lost_s: 30}\n"
+
+
+def own_host(number: int) -> list[str]:
+    """A command that gives what follows a host name of its own; empty where that is not allowed."""
+    unshare = shutil.which("unshare")
+    if unshare is None or os.geteuid() != 0:
+        return []
+    tried = subprocess.run([unshare, "--uts", "true"], capture_output=True, check=False)
+    if tried.returncode != 0:
+        return []
+    return [unshare, "--uts", "sh", "-c", f'hostname node-{number}; exec "$@"', "sh"]
+
+
+def start_nodes(
+    cwd: Path, *program: str, hosts: bool = True, options: tuple[str, ...] = ()
+) -> list[RunningWtrain]:
+    """A job of two nodes; its torchruns meet at a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = write_fast_config(cwd, JOB)
+    torchrun = [
+        *(str(bin_path("torchrun")), f"--nnodes={NODES}", "--nproc-per-node=2"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"),
+    ]
+    return [
+        start_wtrain(
+            *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}", *options),
+            *("--nodes", str(NODES), "--node-rank", str(number), "--coordination", "meet"),
+            *("--", *torchrun, str(PROGRAMS / "node_ranks.py"), *program),
+            cwd=cwd,
+            wtrain=[*(own_host(number) if hosts else []), str(bin_path("wtrain"))],
+        )
+        for number in range(NODES)
+    ]
+
+
+def logs(cwd: Path) -> dict[int, list[Event]]:
+    """The event log of each node."""
+    found = {}
+    for path in run_directories(cwd):
+        events = read_log(path)
+        for joined in of_type(events, "task_joined")[:1]:
+            found[joined["task"]["task"]] = events
+    return found
+
+
+def described(cwd: Path) -> str:
+    parts = [f"--- node {n}\n{outline(events)}" for n, events in sorted(logs(cwd).items())]
+    errors = [path.read_text("utf-8", "replace")[-1500:] for path in cwd.glob(".command-*.err")]
+    return "\n".join([*parts, *errors])
+
+
+def ended(job: list[RunningWtrain], *codes: int) -> tuple[dict[int, list[Event]], str]:
+    """The event log of each node of a job that ended with these codes, and all of it as text."""
+    done = [node.result(280) for node in job]
+    text = described(job[0].cwd)
+    assert tuple(one.returncode for one in done) == codes, text
+    return logs(job[0].cwd), text
+
+
+def wait_for_step(cwd: Path, step: int) -> None:
+    """Until every node has got so far."""
+
+    def there() -> bool:
+        reached = [
+            max((one["progress"]["step"] or 0 for one in of_type(log, "progress")), default=0)
+            for log in logs(cwd).values()
+        ]
+        return len(reached) == NODES and min(reached) >= step
+
+    wait_until(there, 240, f"every node is at step {step}")
+
+
+def assert_one_plan(found: dict[int, list[Event]], text: str) -> None:
+    """All dumped before anybody was killed; all began attempt 2 from one checkpoint, elsewhere."""
+    plans = []
+    for number, events in found.items():
+        assert "barrier_missed" not in types(events), text
+        barrier = of_type(events, "barrier_reached")[0]["seq"]
+        evidence = of_type(events, "evidence_collected")[0]
+        assert evidence["seq"] < barrier, text
+        assert evidence["captured"] >= 1, text
+        killed = [one["seq"] for one in of_type(events, "signalling") if one["targets"]]
+        assert not killed or barrier < killed[0], text
+        assert len(of_type(events, "plan_received")) == 2 * (number > 0), text
+        plans.append([one["plan"] for one in of_type(events, "attempt_launching")])
+    for first, second in plans:
+        assert (first["attempt"], second["attempt"]) == (1, 2), text
+        for name in ("PET_RDZV_ID", "PET_RDZV_ENDPOINT"):
+            assert first["env"][name] != second["env"][name], text
+            assert second["env"][name] == plans[0][1]["env"][name], text
+        assert f"--rdzv-endpoint={second['env']['PET_RDZV_ENDPOINT']}" in second["argv"], text
+        assert second["checkpoint"]["path"].endswith("checkpoints/step-000020.pt"), text
+    hosts = [second["env"]["PET_RDZV_CONF"] for _, second in plans]
+    assert hosts == ["is_host=1", "is_host=0"], text
+
+
+def assert_finished(job: list[RunningWtrain], attempt: int, text: str) -> None:
+    """The last step was reached by every rank, and nothing of the meeting is left."""
+    said = "\n".join(node.result(1).stdout for node in job)
+    start = 20 if attempt > 1 else 0
+    for rank in range(4):
+        assert f"finished rank={rank} from={start} step=40 attempt={attempt}" in said, text
+    assert not list((job[0].cwd / "meet").iterdir()), text
+
+
+def assert_nothing_lives(found: dict[int, list[Event]], text: str) -> None:
+    for events in found.values():
+        members = {one["pid"] for each in of_type(events, "progress") for one in each["members"]}
+        left = [pid for pid in members if is_alive(pid)]
+        assert not left, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["hang", "crash"])
+def test_a_rank_of_one_node_fails_and_all_nodes_begin_again(tmp_path: Path, fault: str) -> None:
+    """Evidence of both nodes before the first kill, one plan, all resumed, all finished."""
+    job = start_nodes(tmp_path, "--fault", fault)
+    found, text = ended(job, 0, 0)
+    assert_one_plan(found, text)
+    assert_finished(job, 2, text)
+    if fault == "hang":
+        # Each node alone sees its own ranks wait; the leader reads what all have taken.
+        (diagnosed,) = [one for one in of_type(found[0], "diagnosed") if one["tasks"]]
+        assert diagnosed["tasks"] == [0, 1]
+        assert_blames(diagnosed, 3, ("rank-left-early",), surely=True)
+        guilty = next(n for n in found if "node_ranks" in text and _holds(found[n], 3))
+        assert f"runs on node {guilty} (" in diagnosed["diagnosis"]["explanation"], text
+        shown = run_wtrain("status", "--json", found[0][0]["run_id"], cwd=tmp_path).json()
+        assert shown["job"]["kind"] == "node"
+        assert shown["last_stall"]["diagnosis"] == diagnosed["diagnosis"]
+
+
+def _holds(events: list[Event], rank: int) -> bool:
+    """Whether a rank of the first attempt was on this node."""
+    first = [one for one in of_type(events, "progress") if one["attempt"] == 1]
+    return any(each["rank"] == rank for one in first for each in one["ranks"])
+
+
+@pytest.mark.slow
+def test_a_rank_that_evaluates_alone_is_no_stall(tmp_path: Path) -> None:
+    """Ten soft budgets long rank 0 works and three wait, on both nodes: nobody is dumped for it."""
+    job = start_nodes(tmp_path, "--fault", "eval", "--rank", "0")
+    found, text = ended(job, 0, 0)
+    for events in found.values():
+        assert not of_type(events, "stall_declared"), text
+        assert not [one for one in of_type(events, "signalling") if one["targets"]], text
+        assert len(of_type(events, "attempt_launched")) == 1, text
+    assert_finished(job, 1, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_supervisor_is_killed_where_no_other_can_replace_it(tmp_path: Path, victim: int) -> None:
+    """The leader's or the other's: the hang is caught all the same, and the engine is asked."""
+    if not own_host(0):
+        pytest.skip("only root can give the supervisors hosts of their own")
+    job = start_nodes(tmp_path, "--fault", "hang")
+    wait_for_step(tmp_path, 5)
+    os.kill(job[victim].process.pid, signal.SIGKILL)
+    other = 1 - victim
+    done = job[other].result(280)
+    found, text = logs(tmp_path), described(tmp_path)
+    assert done.returncode == 75, text
+    events = found[other]
+    assert of_type(events, "evidence_collected"), text
+    assert of_type(events, "barrier_missed")[0]["missing"] == [victim], text
+    assert f"node {victim} (node-{victim})" in of_type(events, "run_finished")[0]["why"], text
+    # What the dead one has left is its own node's: there it is taken up, and ended.
+    run = found[victim][0]["run_id"]
+    taken = run_wtrain("adopt", run, cwd=tmp_path, timeout_s=200)
+    assert taken.returncode != 70, taken.describe()
+    assert_nothing_lives(logs(tmp_path), text)
+
+
+@pytest.mark.slow
+def test_a_supervisor_is_killed_beside_another_one(tmp_path: Path) -> None:
+    """Two nodes of a job on one machine: the other's supervisor gives its run a new one."""
+    job = start_nodes(tmp_path, "--fault", "hang", hosts=False)
+    wait_for_step(tmp_path, 5)
+    os.kill(job[0].process.pid, signal.SIGKILL)
+    assert job[1].result(280).returncode == 0, described(tmp_path)
+
+    def finished() -> bool:
+        found = logs(tmp_path)
+        return len(found) == NODES and all(of_type(one, "run_finished") for one in found.values())
+
+    wait_until(finished, 60, "both runs come to their end")
+    found, text = logs(tmp_path), described(tmp_path)
+    assert of_type(found[1], "peer_lost"), text
+    assert of_type(found[0], "adopted"), text
+    assert {of_type(one, "run_finished")[0]["exit_code"] for one in found.values()} == {0}, text
+
+
+@pytest.mark.slow
+def test_a_stop_of_one_stops_all(tmp_path: Path) -> None:
+    """`wtrain stop` of one node: both end with 77, and nothing is left."""
+    job = start_nodes(tmp_path, "--steps", "4000")
+    wait_for_step(tmp_path, 2)
+    name = next(path.name for path in run_directories(tmp_path) if "-node1-" in path.name)
+    assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=90).returncode == 0
+    found, text = ended(job, 77, 77)
+    assert_nothing_lives(found, text)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_alone_says_what_it_waits_for(tmp_path: Path) -> None:
+    """Nothing is started before all nodes have met; a second one of the same number is refused."""
+    config = write_fast_config(tmp_path)
+    options = ("run", "--config", str(config), "--coordination", "meet")
+    node = start_wtrain(*options, *("--nodes", "2", "--node-rank", "1", "--", "true"), cwd=tmp_path)
+    wait_until(lambda: logs(tmp_path).get(1), 30, "the node has joined")
+    again = run_wtrain(*options, *("--nodes", "2", "--node-rank", "1", "--", "true"), cwd=tmp_path)
+    assert again.returncode == 78, again.describe()
+    assert "has a supervisor already" in again.stderr
+    wait_until(lambda: of_type(logs(tmp_path)[1], "noticed"), 30, "it says that it waits")
+    node.process.send_signal(signal.SIGTERM)
+    done = node.result(60)
+    assert done.returncode == 77, done.describe()
+    assert "waiting for 1 node that nothing was heard of" in done.stderr
+    assert not list((tmp_path / "meet").iterdir())
+    assert not of_type(logs(tmp_path)[1], "attempt_launching")
