@@ -85,7 +85,7 @@ def logs(cwd: Path) -> dict[int, list[Event]]:
         events = read_log(path)
         for joined in of_type(events, "task_joined")[:1]:
             found[joined["task"]["task"]] = events
-    return found
+    return dict(sorted(found.items()))
 
 
 def described(cwd: Path) -> str:

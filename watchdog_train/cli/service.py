@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from watchdog_train.cli.policy_options import parameter_name, policy_from, policy_options
+from watchdog_train.cli.policy_options import (
+    flags_again,
+    policy_from,
+    policy_options,
+    wtrain_words,
+)
 from watchdog_train.errors import WtrainError
 
 if TYPE_CHECKING:
@@ -87,37 +92,10 @@ def _service(
     wanted = (*ALWAYS, *variables)
     return Service(
         name=name or name_from_command(command),
-        argv=[*_wtrain(), "run", *_flags(flags), "--", *command],
+        argv=[*wtrain_words(), "run", *flags_again(flags), "--", *command],
         cwd=os.getcwd(),
         environment={one: os.environ[one] for one in wanted if one in os.environ},
     )
-
-
-def _wtrain() -> list[str]:
-    script = Path(sys.executable).with_name("wtrain")
-    # With -m the working directory comes first on sys.path, and a random.py there with it.
-    return [str(script)] if script.exists() else [sys.executable, "-m", "watchdog_train"]
-
-
-def _flags(given: Mapping[str, Any]) -> list[str]:
-    """The flags of `run` that were given, as words again."""
-    from watchdog_train.config.schema import FLAG_OF_KEY
-
-    words: list[str] = []
-    for parameter, flag in (
-        ("config_file", "--config"),
-        ("preset", "--preset"),
-        *((parameter_name(key), flag) for key, flag in FLAG_OF_KEY.items()),
-    ):
-        value = given.get(parameter)
-        if value is None or value is False:
-            continue
-        if value is True:
-            words.append(flag)
-            continue
-        for one in value if isinstance(value, tuple) else (value,):
-            words += [flag, str(one)]
-    return words
 
 
 def _place(kind: Kind, label: str) -> Path:

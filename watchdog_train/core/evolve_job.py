@@ -14,7 +14,7 @@ def change(state: State, event: e.JobEvent) -> State:
     """The state after an event about the peers; without a job nothing changes."""
     if isinstance(event, e.TaskJoined):
         joined = JobState(task=event.task, together=event.together, joined_mono=event.mono)
-        return _replace(state, job=joined)
+        return _replace(state, job=joined, host=event.host or state.host)
     job = state.job
     if job is None:
         return state

@@ -107,7 +107,7 @@ def reopen_run(
     )
     session.context.job = job
     if job is not None:
-        session.supervisor.record(e.TaskJoined(task=job.task, together=together))
+        session.supervisor.record(e.TaskJoined(task=job.task, together=together, host=me.host))
     session.register()
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.run()

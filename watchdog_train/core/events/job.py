@@ -12,6 +12,8 @@ class TaskJoined(Event, frozen=True, kw_only=True):
     task: JobTask
     together: bool = False
     """They are known to train one world: an ended run that goes on with the others."""
+    host: str = ""
+    """Where this one is now: an ended run may go on elsewhere."""
 
 
 class TasksCoupled(Event, frozen=True, kw_only=True):

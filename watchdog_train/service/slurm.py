@@ -1,0 +1,214 @@
+"""A batch script of Slurm for one training, and the lines of it that a site's own script needs.
+
+Pure: what is asked for in, text out. The script asks for nothing that wtrain could not do again
+after a requeue: the job keeps its number, so its runs keep their names.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from watchdog_train.errors import EXIT_RETRY_ELSEWHERE, WtrainError
+
+EXIT_STOPPED = 77
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:@/+%\[\]-]{0,254}")
+"""What may follow `#SBATCH --name=`: Slurm splits such a line as a shell does."""
+_TIME = re.compile(r"\d{1,5}(-\d{1,2}(:\d{2}){0,2}|:\d{2}(:\d{2})?)?")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_RENDEZVOUS = re.compile(r"--(rdzv[-_](endpoint|id)|master[-_](addr|port)|node[-_]rank)(=|\Z)")
+MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """What is asked for."""
+
+    name: str
+    wtrain: Sequence[str]
+    """How wtrain is called, by absolute paths."""
+    flags: Sequence[str]
+    """Of `wtrain run`, without --name, --nodes, --node-rank and --coordination."""
+    command: Sequence[str]
+    cwd: str
+    coordination: str
+    """Directory that all nodes share."""
+    nodes: int = 1
+    tasks_per_node: int = 1
+    """More than one: srun starts each rank, without torchrun."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """Further options of sbatch: gpus-per-node, cpus-per-task, time, partition, account."""
+    most_requeues: int = 5
+    warn_s: int = 900
+    """Before the time limit, for a save and the end."""
+
+    def check(self) -> None:
+        """Refuse what would make another script than the one that is meant.
+
+        Raises:
+            WtrainError: with exit code 78.
+        """
+        for name, value, least in (
+            ("--nodes", self.nodes, 1),
+            ("--tasks-per-node", self.tasks_per_node, 1),
+            ("--requeues", self.most_requeues, 0),
+            ("--warn-s", self.warn_s, 60),
+        ):
+            if not least <= value <= MOST:
+                raise _wrong(name, str(value), f"a whole number from {least} to {MOST}")
+        for name, word in self.asked.items():
+            if name == "time" and not _TIME.fullmatch(word):
+                raise _wrong("--time", word, "minutes, HH:MM:SS or D-HH:MM:SS")
+            if not _SAFE.fullmatch(word):
+                raise _wrong(f"--{name}", word, "a word that needs no quotes")
+
+    @property
+    def is_one(self) -> bool:
+        """One supervisor in all: nobody has to be met."""
+        return self.nodes == 1 and self.tasks_per_node == 1
+
+    @property
+    def label(self) -> str:
+        """The name, as Slurm and wtrain can both use it."""
+        return _UNSAFE.sub("-", self.name)[:64].strip("-.") or "run"
+
+    @property
+    def suffix(self) -> str:
+        """How the name of each supervisor's run ends, in its own shell."""
+        if self.is_one:
+            return ""
+        return "-node$SLURM_NODEID" if self.tasks_per_node == 1 else "-task$SLURM_PROCID"
+
+
+def script(job: SlurmJob) -> str:
+    """The whole batch script.
+
+    Raises:
+        WtrainError: see SlurmJob.check().
+    """
+    job.check()
+    asked = {
+        "job-name": job.label,
+        "nodes": str(job.nodes),
+        "ntasks-per-node": str(job.tasks_per_node),
+        **job.asked,
+        "output": "%x-%j.out",
+    }
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH --{name}={value}" for name, value in asked.items()),
+        *_options(job),
+        "# Written by `wtrain slurm`; `wtrain slurm --explain` says what each line is for.",
+        "",
+        f"cd {shlex.quote(job.cwd)} || exit 78",
+        *_caution(job),
+        *_body(job),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def explained(job: SlurmJob) -> str:
+    """Only the lines to add to a script of the site's own, each with its reason.
+
+    Raises:
+        WtrainError: see SlurmJob.check().
+    """
+    job.check()
+    reasons = (
+        "the end of the time is told to this shell alone, which asks wtrain for a save",
+        "the same job is begun again, with its number",
+        "what was written before a requeue stays",
+    )
+    lines = []
+    for option, reason in zip(_options(job), reasons, strict=True):
+        lines += [f"# {reason}", option]
+    one = "one supervisor a node" if job.tasks_per_node == 1 else "one supervisor a task"
+    lines += [
+        "",
+        f"# {one}; srun leaves the others alone when one ends (--kill-on-bad-exit=0, --wait=0):",
+        "# they take their evidence first, and end by themselves",
+        *_caution(job),
+        *_body(job),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _options(job: SlurmJob) -> list[str]:
+    return [
+        f"#SBATCH --signal=B:USR1@{job.warn_s}",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+    ]
+
+
+def _caution(job: SlurmJob) -> list[str]:
+    said = sorted({word.split("=")[0] for word in job.command if _RENDEZVOUS.match(word)})
+    if not said:
+        return []
+    return [
+        f"# {' '.join(said)} stays as it is after a requeue to other nodes: leave it out,",
+        "# and the supervisors choose the first node and a free port themselves.",
+    ]
+
+
+def _body(job: SlurmJob) -> list[str]:
+    wtrain = shlex.join(job.wtrain)
+    first = {"": "", "-node$SLURM_NODEID": "-node0"}.get(job.suffix, "-task0")
+    meet = "" if job.is_one else f" --coordination {shlex.quote(job.coordination)}"
+    if not job.is_one and job.tasks_per_node == 1:
+        meet = f" --nodes slurm{meet}"
+    flags = f" {shlex.join(job.flags)}" if job.flags else ""
+    places = [] if job.is_one else [f"mkdir -p -m 700 {shlex.quote(job.coordination)} || exit 78"]
+    return [
+        f"run={shlex.quote(job.label)}-$SLURM_JOB_ID",
+        f"again=$PWD/.$run{first}.requeued  # we have asked for it: the runs can go on",
+        *places,
+        f'start=({wtrain} run --name "$run"{meet}{flags} --',
+        f"  {shlex.join(job.command)})",
+        'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -e "$again" ]; then',
+        f'  start=(bash -c \'exec {_inner(wtrain)} restart "$0{job.suffix}"\' "$run")',
+        "fi",
+        'rm -f "$again"',
+        "",
+        "out_of_time= interrupted=",
+        "on_time_limit() {",
+        "  interrupted=1 out_of_time=1",
+        f'  (timeout {job.warn_s // 2} {wtrain} save --wait "$run{first}"',
+        f'   {wtrain} stop "$run{first}") &',
+        "}",
+        "trap on_time_limit USR1",
+        "",
+        'srun --kill-on-bad-exit=0 --wait=0 "${start[@]}" &',
+        "step=$!",
+        "while",
+        "  interrupted=",
+        '  wait "$step"',
+        "  code=$?",
+        '  [ -n "$interrupted" ]',
+        "do :; done",
+        "",
+        "# 75: hung or lost here, worth another try; 77: stopped, because the time was over.",
+        f'if [ "$code" -eq {EXIT_RETRY_ELSEWHERE} ] ||',
+        f'   {{ [ "$code" -eq {EXIT_STOPPED} ] && [ -n "$out_of_time" ]; }}; then',
+        f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.most_requeues} ]; then',
+        '    touch "$again"',
+        '    scontrol requeue "$SLURM_JOB_ID"  # ends this script at once',
+        "  fi",
+        "fi",
+        'exit "$code"',
+    ]
+
+
+def _inner(words: str) -> str:
+    """Words that are quoted already, inside of single quotes."""
+    return words.replace("'", "'\\''")
+
+
+def _wrong(option: str, value: str, wanted: str) -> WtrainError:
+    return WtrainError(
+        f"{option} {value[:60]!r} is not {wanted}",
+        hint="wtrain slurm --help",
+        reference="slurm-option",
+    )
