@@ -18,13 +18,13 @@ from tests.properties.world import World
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detect import signs
+from watchdog_train.core.elsewhere import elsewhere_quiet
 from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.peers import (
     Heard,
     JobView,
     PeerView,
     Summary,
-    elsewhere_quiet,
     hear,
     summarise,
 )

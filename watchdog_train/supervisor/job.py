@@ -233,14 +233,14 @@ def _shared_place(task: JobTask, coordination: str) -> Path:
     return path
 
 
-def join(
+def own_task(
     environment: Mapping[str, str],
     system: ProcessSystem,
     settings: Job,
     launcher: Launcher | None,
     cwd: str,
-) -> JobLink | None:
-    """Join the job of which this new run is a task; None when it is none.
+) -> JobTask | None:
+    """The task of a job that this new run is; None when it is none.
 
     Args:
         environment: of the supervisor.
@@ -250,8 +250,7 @@ def join(
         cwd: to which `settings.coordination` is relative.
 
     Raises:
-        WtrainError: which node this is cannot be told, the place to meet cannot be used, or this
-            node has a supervisor already. A task that has one stays alone.
+        WtrainError: which node this is cannot be told.
     """
     coordination = settings.coordination
     if coordination is not None:
@@ -264,6 +263,16 @@ def join(
     if task is None and settings.nodes is None:
         starter = _mpi_starter(environment, system)
         task = find_task(environment, mpi_starter=starter, coordination=coordination)
+    return task
+
+
+def join(task: JobTask | None, system: ProcessSystem) -> JobLink | None:
+    """Meet the peers of a new run's task; None of none, and of one that has its supervisor.
+
+    Raises:
+        WtrainError: the place to meet cannot be used, or a task that was said to be this one has
+            a supervisor already.
+    """
     link = link_to(task, system)
     holder = link.holder() if link is not None else None
     if holder is not None and task is not None and task.coordination is not None:
@@ -279,11 +288,11 @@ def join(
     return link
 
 
-def environment_of(link: JobLink | None, environment: Mapping[str, str]) -> dict[str, str]:
+def environment_of(task: JobTask | None, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with the number of this node, which tells two on one machine apart."""
-    if link is None or link.task.kind != "node":
+    if task is None or task.kind != "node":
         return dict(environment)
-    return {**environment, "WTRAIN_NODE": str(link.task.task)}
+    return {**environment, "WTRAIN_NODE": str(task.task)}
 
 
 def _mpi_starter(environment: Mapping[str, str], system: ProcessSystem) -> str | None:

@@ -26,7 +26,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.job import environment_of, join
+from watchdog_train.supervisor.job import environment_of, join, own_task
 from watchdog_train.supervisor.setup import RunSession, this_supervisor
 from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
@@ -60,8 +60,9 @@ def reopen_run(
     system = current()
     _refuse(state, system)
     policy = _policy(directory, with_remedies, allow)
-    job = join(os.environ, system, policy.job, state.launcher, state.cwd)
-    environment = environment_of(job, os.environ)
+    task = own_task(os.environ, system, policy.job, state.launcher, state.cwd)
+    environment = environment_of(task, os.environ)
+    job = join(task, system)
     before = state.job
     together = before is not None and before.together
     if before is not None and together and (job is None or job.task.task != before.task.task):

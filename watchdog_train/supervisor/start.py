@@ -27,7 +27,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_twins,
     training_key,
 )
-from watchdog_train.supervisor.job import environment_of, join
+from watchdog_train.supervisor.job import environment_of, join, own_task
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.lookalikes import (
     LookAlike,
@@ -58,8 +58,8 @@ def start_run(
     system = current()
     display = Display()
     launcher = launcher_of(command, os.environ, cwd)
-    job = join(os.environ, system, policy.job, launcher, cwd)
-    environment = environment_of(job, os.environ)
+    task = own_task(os.environ, system, policy.job, launcher, cwd)
+    environment = environment_of(task, os.environ)
     key = training_key(command, cwd, environment)
     live = live_runs(boot_id=system.boot_id())
     twins = Twins() if policy.recovery.duplicates == "ignore" else find_twins(key, live, system)
@@ -78,6 +78,7 @@ def start_run(
     end_twins(twins.supervised)
     supervised = [run.run_id for run in live if run.supervised is not False]
     found = find_lookalikes(system, command, cwd, key, supervised=supervised)
+    job = join(task, system)
     name = policy.name or name_from_command(command)
     if job is not None:  # so that a person can tell the tasks of a job by their runs' names
         name = f"{name}-{job.task.kind}{job.task.task}"
