@@ -214,6 +214,21 @@ def test_a_node_that_is_lost_ends_the_job_with_75(victim: int) -> None:
         assert of_type(job, number, e.EvidenceCollected)
 
 
+def test_a_node_that_hears_nobody_does_not_go_on_alone() -> None:
+    """The directory is gone: it takes its evidence, waits, ends its ranks and says 75."""
+    job = Job(policy(), plays([Script(ending="crash", steps=9), Script()], [Script()]), nodes=True)
+    job.run_until(job.now + 5.0)
+    alone, other = job.tasks
+    alone.heard.clear()
+    job.delay_s = 1e9
+    other.record_of.seen.clear()
+    job.run_until(job.now + 900.0)
+    assert len(alone.attempts) == 1
+    assert not alone.attempts[0].alive
+    assert alone.state.exit_code == 75, alone.state.why
+    assert "nothing was heard of the rest of the job" in (alone.state.why or "")
+
+
 def test_a_checkpoint_that_one_node_does_not_see_is_passed_over() -> None:
     """The leader hears of it, says why, and plans with another one; no node begins without it."""
     tasks = [[Script(), Script()] for _ in range(3)]

@@ -30,6 +30,7 @@ from watchdog_train.core.together import (
     in_one_boat,
     is_living,
     lower_peers,
+    meets_machines,
     missing_words,
     name_of,
 )
@@ -52,7 +53,7 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
             return waits
     peers = in_one_boat(observation, state)
     if not peers:
-        return None
+        return _wait_to_hear(observation, state, policy)
     agreed = state.job is not None and state.job.agreed
     if agreed and agreed.attempt > attempt.attempt:
         return launch_together(observation, state) or _end_or_wait(observation, state, policy)
@@ -72,6 +73,17 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
         or _plan_for_all(observation, state)
         or diagnose_together(observation, state)
     )
+
+
+def _wait_to_hear(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """Where machines meet, hearing of nobody is no reason to go on alone: the place may be gone."""
+    attempt = state.attempt
+    if attempt is None or not meets_machines(state) or is_done(state):
+        return None
+    if observation.now - attempt.ended_mono < policy.job.plan_s:
+        return Wait(until=observation.now + LOOK_AGAIN_S)
+    why = f"nothing was heard of the rest of the job within {policy.job.plan_s:.0f} s"
+    return give_up(why, EXIT_RETRY_ELSEWHERE)
 
 
 def _wait_for_all(observation: Observation, state: State, policy: Policy) -> Action | None:

@@ -171,7 +171,12 @@ def hold_fire(observation: Observation, state: State, policy: Policy) -> Action 
     if state.stop is not None or recovery.observe or recovery.on_stall == "report":
         return None
     peers, trouble, bundle = in_one_boat(observation, state), trouble_of(state), bundle_of(state)
-    if not peers or trouble is None or bundle is None or not is_dumped(state):
+    if (
+        not (peers or meets_machines(state))
+        or trouble is None
+        or bundle is None
+        or not is_dumped(state)
+    ):
         return None
     begun = any(peer.summary.killing and _is_present(peer, state) for peer in peers)
     if trouble.own and present_stall(state) is not None and not attempt.ended and not begun:
@@ -243,6 +248,12 @@ def in_one_boat(observation: Observation, state: State) -> tuple[PeerView, ...]:
     if state.job is None or not state.job.together or observation.job is None:
         return ()
     return observation.job.peers
+
+
+def meets_machines(state: State) -> bool:
+    """Whether this task trains one world with tasks that may be on other machines."""
+    job = state.job
+    return job is not None and job.together and job.task.coordination is not None
 
 
 def lower_peers(observation: Observation, state: State) -> tuple[PeerView, ...]:

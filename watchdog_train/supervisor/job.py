@@ -207,7 +207,9 @@ def link_to(task: JobTask | None, system: ProcessSystem) -> JobLink | None:
         return None
     if task.coordination is not None:
         records = DirectoryRecords(_shared_place(task, task.coordination))
-        return JobLink(task, SharedRecords(records, task.task, task.tasks), system)
+        shared = SharedRecords(records, task.task, task.tasks)
+        shared.read_now(FIRST_LOOK_S)  # who takes up a run must not believe that nobody is there
+        return JobLink(task, shared, system)
     path = private_runtime_directory("jobs", task.folder, make=True)
     return None if path is None else JobLink(task, DirectoryRecords(path), system)
 
