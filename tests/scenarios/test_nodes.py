@@ -254,7 +254,8 @@ def test_a_node_that_is_alone_says_what_it_waits_for(tmp_path: Path) -> None:
     options = ("run", "--config", str(config), "--coordination", "meet")
     node = start_wtrain(*options, *("--nodes", "2", "--node-rank", "1", "--", "true"), cwd=tmp_path)
     wait_until(lambda: logs(tmp_path).get(1), 30, "the node has joined")
-    again = run_wtrain(*options, *("--nodes", "2", "--node-rank", "1", "--", "true"), cwd=tmp_path)
+    as_well = ("--duplicates", "ignore", "--nodes", "2", "--node-rank", "1", "--", "true")
+    again = run_wtrain(*options, *as_well, cwd=tmp_path)
     assert again.returncode == 78, again.describe()
     assert "has a supervisor already" in again.stderr
     wait_until(lambda: of_type(logs(tmp_path)[1], "noticed"), 30, "it says that it waits")
