@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -267,6 +268,10 @@ class Night:
     def close(self) -> None:
         """Nothing of the play stays, whatever has happened."""
         end_what_is_left(self.marker)
+        run_id = self.run_dir.name
+        for name in shared_memory() if run_id != "latest" else ():
+            if run_id in name:  # the slots of a play that broke off
+                shutil.rmtree(Path("/dev/shm") / name, ignore_errors=True)
         self.sink.close()
         self.disk.close()
 
