@@ -194,3 +194,26 @@ def summarise_for_test(*, pid: int, start: int) -> bytes:
         finished=None,
     )
     return msgspec.json.encode(summary)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_supervisor_killed_after_its_last_word_leaves_nothing_for_good(tmp_path: Path) -> None:
+    """Its slots, its folders in memory and its entry among live runs are found, with reasons."""
+    run = start_wtrain("run", "--", "sleep", "0.3", cwd=tmp_path)
+    wait_until(lambda: b"run_finished" in _log(tmp_path), 30, "the last word", poll_s=0.001)
+    run.process.send_signal(signal.SIGKILL)
+    run.result()
+    (directory,) = run_directories(tmp_path)
+    places = [Path(base) for base in (run.env.get("XDG_RUNTIME_DIR", ""), "/dev/shm") if base]
+    for place in places:
+        for path in place.rglob(f"*{directory.name}*"):
+            make_old(path)
+    found = {row["kind"] for row in rows(tmp_path)}
+    assert found >= {"entry", "slots"}, found
+    run_wtrain("clean", "--yes", cwd=tmp_path).check(0)
+    assert rows(tmp_path) == []
+
+
+def _log(cwd: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in cwd.glob("wtrain-runs/*/events.jsonl"))

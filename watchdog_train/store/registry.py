@@ -62,7 +62,7 @@ def register(
         boot_id=boot_id,
         training_key=training_key,
     )
-    target = _entry_path(run.run_id)
+    target = entry_path(run.run_id)
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_json(target, entry)
@@ -74,7 +74,7 @@ def register(
 def forget(run: RunDirectory) -> None:
     """Take an ended run off the list."""
     with contextlib.suppress(OSError):
-        _entry_path(run.run_id).unlink(missing_ok=True)
+        entry_path(run.run_id).unlink(missing_ok=True)
 
 
 def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
@@ -107,7 +107,8 @@ def _is_run_id(entry: LiveRun) -> bool:
     return Path(entry.run_dir).is_absolute() and Path(entry.run_dir).name == entry.run_id
 
 
-def _entry_path(run_id: str) -> Path:
+def entry_path(run_id: str) -> Path:
+    """Where the entry of a run is, or would be."""
     return state_directory() / "runs" / f"{run_id}.json"
 
 

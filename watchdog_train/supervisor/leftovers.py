@@ -19,6 +19,7 @@ from typing import Literal
 
 from watchdog_train.core.model import ProcessId, Value
 from watchdog_train.peers.directory import DirectoryRecords
+from watchdog_train.store import registry
 from watchdog_train.store.claims import claims_directory, is_free, read_claimant
 from watchdog_train.store.places import runtime_bases
 from watchdog_train.store.run_paths import RunDirectory, latest_target, runs_in
@@ -26,7 +27,7 @@ from watchdog_train.supervisor.job import decode
 from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
 
-Kind = Literal["process", "training", "slots", "memory", "lock", "job", "run"]
+Kind = Literal["process", "training", "slots", "memory", "lock", "job", "entry", "run"]
 
 FRESH_S = 60.0
 """What was made so recently may belong to a run that is being started."""
@@ -62,7 +63,7 @@ def find_leftovers(
     """
     machine = look_around(system, runs_dir)
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
-    found += [*_locks(machine), *_claims(), *_jobs(system)]
+    found += [*_locks(machine), *_claims(), *_jobs(system), *_entries(machine)]
     if keep_last is not None or older_than_s is not None:
         found += _old_runs(machine, runs_dir, keep_last, older_than_s)
     return tuple(found)
@@ -163,6 +164,15 @@ def _locks(machine: Machine) -> Iterable[Leftover]:
             yield Leftover(kind="lock", what=str(text), why=why)
 
 
+def _entries(machine: Machine) -> Iterable[Leftover]:
+    """Runs whose supervisor was killed between its last word and the tidying up."""
+    for run in registry.live_runs():
+        over = run.run_id in machine.finished and run.run_id not in machine.held
+        if over and not machine.living.get(run.run_id):
+            why = f"lists {run.run_id} as live, which has ended"
+            yield Leftover(kind="entry", what=str(registry.entry_path(run.run_id)), why=why)
+
+
 def _claims() -> Iterable[Leftover]:
     """Claims to the directories of checkpoints, whose supervisors were killed."""
     folder = claims_directory(make=False)
@@ -257,6 +267,9 @@ def remove(leftover: Leftover, system: ProcessSystem, *, within_s: float = 5.0) 
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
+            if path.parent.name.startswith("wtrain-"):
+                with suppress(OSError):  # others of its kind are left
+                    path.parent.rmdir()
         else:
             path.unlink()
     except OSError as error:
