@@ -214,5 +214,8 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "#SBATCH --nodes=2" in text
     assert "--nodes slurm --coordination" in text
     assert "--max-restarts 3 --" in text
+    assert main.run(["slurm", "--", "torchrun", "--nnodes", "3", "train.py"]) == 0
+    assert "#SBATCH --nodes=3" in capsys.readouterr().out
+    assert main.run(["slurm", "--nodes", "2", "--", "torchrun", "--nnodes", "3", "train.py"]) == 78
     for words in (["--nodes", "auto"], ["--node-rank", "1"], ["--time", "x"], []):
         assert main.run(["slurm", *words, *(["--", "x"] if words else [])]) == 78

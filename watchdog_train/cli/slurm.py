@@ -73,7 +73,8 @@ def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
     from watchdog_train.store.run_directory import name_from_command
 
     policy = policy_from(flags).policy
-    nodes = policy.job.nodes or "1"
+    said = _nodes_of(command)
+    nodes = policy.job.nodes or str(said or 1)
     if policy.job.node_rank is not None:
         raise WtrainError(
             "--node-rank belongs to one node, and the script is for all of them",
@@ -84,6 +85,12 @@ def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
         raise WtrainError(
             f"--nodes '{nodes[:40]}' is no number of nodes to ask for",
             hint="wtrain slurm --nodes 2 -- torchrun --nproc-per-node=8 train.py",
+            reference="slurm-option",
+        )
+    if said not in (None, int(nodes)):
+        raise WtrainError(
+            f"torchrun is told of {said} nodes, and --nodes asks for {nodes}",
+            hint="leave --nnodes out of the command, or say the same",
             reference="slurm-option",
         )
     asked = ("gpus_per_node", "cpus_per_task", "time", "partition", "account")
@@ -100,3 +107,14 @@ def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
         most_requeues=flags["requeues"],
         warn_s=flags["warn_s"],
     )
+
+
+def _nodes_of(command: tuple[str, ...]) -> int | None:
+    """How many nodes the command itself means, None where it does not say."""
+    from watchdog_train.core.command_line import find
+    from watchdog_train.core.launchers import describe
+
+    found = find(command)
+    launcher = describe(found, {}) if found is not None else None
+    across = launcher.across if launcher is not None else None
+    return launcher.nodes if launcher is not None and across and across.nodes_said else None
