@@ -278,9 +278,15 @@ class Job:
         return tuple((one.healthy_s, one.evaluated_s, one.exit, one.number) for one in present)
 
     def faulty(self) -> bool:
-        """Whether any rank of the job hangs or has hung, has ended badly or was killed."""
+        """Whether any rank of the job hangs or has hung, has ended badly, was killed, or will never
+        be there: nobody takes the place of a supervisor that died on a machine of its own."""
         present = [task.attempts[-1] for task in self.tasks if task.attempts]
+        newest = max((attempt.number for attempt in present), default=0)
         return any(
+            task.down and (not task.attempts or task.attempts[-1].number < newest)
+            for task in self.tasks
+            if self.nodes
+        ) or any(
             attempt.hung_at is not None
             or attempt.recovered
             or any(process.state in ("D", "T") or process.got for process in attempt.processes)

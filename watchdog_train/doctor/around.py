@@ -88,7 +88,7 @@ def find_trainings() -> tuple[Training, ...]:
             if not _has_torch(process.pid) or "WTRAIN_RUN_ID" in process.environ():
                 continue
             parent = process.parent()
-            if parent is not None and _has_torch(parent.pid):
+            if parent is not None and parent.pid != os.getpid() and _has_torch(parent.pid):
                 continue  # a worker; its main process is named
             words = " ".join(process.cmdline())
             shown = "".join(c if c.isprintable() else "?" for c in words[:COMMAND_CAP])
