@@ -115,7 +115,7 @@ def wait_for_step(cwd: Path, step: int) -> None:
     wait_until(there, 240, f"every node is at step {step}")
 
 
-def assert_one_plan(found: dict[int, list[Event]], text: str) -> None:
+def assert_one_plan(found: dict[int, list[Event]], text: str, *, crashed: bool = False) -> None:
     """All dumped before anybody was killed; all began attempt 2 from one checkpoint, elsewhere."""
     plans = []
     for number, events in found.items():
@@ -123,7 +123,8 @@ def assert_one_plan(found: dict[int, list[Event]], text: str) -> None:
         barrier = of_type(events, "barrier_reached")[0]["seq"]
         evidence = of_type(events, "evidence_collected")[0]
         assert evidence["seq"] < barrier, text
-        assert evidence["captured"] >= 1, text
+        # After a crash nobody may be left: torchrun ends the ranks of both nodes by itself.
+        assert crashed or evidence["captured"] >= 1, text
         killed = [one["seq"] for one in of_type(events, "signalling") if one["targets"]]
         assert not killed or barrier < killed[0], text
         assert len(of_type(events, "plan_received")) == 2 * (number > 0), text
@@ -161,7 +162,7 @@ def test_a_rank_of_one_node_fails_and_all_nodes_begin_again(tmp_path: Path, faul
     """Evidence of both nodes before the first kill, one plan, all resumed, all finished."""
     job = start_nodes(tmp_path, "--fault", fault)
     found, text = ended(job, 0, 0)
-    assert_one_plan(found, text)
+    assert_one_plan(found, text, crashed=fault == "crash")
     assert_finished(job, 2, text)
     if fault == "hang":
         # Each node alone sees its own ranks wait; the leader reads what all have taken.
