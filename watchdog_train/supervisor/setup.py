@@ -273,6 +273,8 @@ class RunSession:
             "wtrain: a bug of ours ends this supervisor; the training goes on by itself. "
             f"Take it up again with: wtrain adopt {self.directory.run_id}"
         )
+        # A thread writes it, and this process ends now.
+        self.context.display.drain(time.monotonic() + WORDS_WITHIN_S)
 
     def _close(self) -> None:
         context = self.context
