@@ -33,7 +33,8 @@ RUN_S = 240.0
 REMEDIES = (
     ("num-workers-0",),
     ("num-workers-0", "omp-1", "tokenizers-off"),
-    ("spawn", "persistent-workers-off", "pin-memory-off", "file-system-sharing"),
+    # Not spawn: examples/hf_trainer.py gives its workers a lock of the fork context.
+    ("persistent-workers-off", "pin-memory-off", "file-system-sharing"),
 )
 
 ORACLE = """\
@@ -203,7 +204,9 @@ def _kill_after(
 ) -> None:
     until = time.monotonic() + RUN_S
     while len(list(place.glob(make.pattern))) < nth:
-        if process.poll() is not None or time.monotonic() > until:
+        if process.poll() is not None:
+            raise TimeoutError(f"it ended by itself, exit {process.returncode}")
+        if time.monotonic() > until:
             raise TimeoutError(f"{nth} checkpoints never appeared")
         time.sleep(0.002)
     launched = next(event for event in events(place) if event["type"] == "attempt_launched")
