@@ -16,13 +16,7 @@ os.environ["WORLD_SIZE"] = os.environ["SLURM_NTASKS"]
 
 import torch
 import torch.distributed as dist
-
-
-def evaluate(seconds: float) -> None:
-    """Work that no other rank takes part in."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        sum(range(20_000))
+from gloo_job import GlooJob, evaluate
 
 
 def main() -> None:
@@ -33,19 +27,10 @@ def main() -> None:
     parser.add_argument("--at", type=int, default=25)
     parser.add_argument("--resume")
     args = parser.parse_args()
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 1)
-    parallel = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-2)
-    first = 0
-    if args.resume:
-        saved = torch.load(args.resume)
-        model.load_state_dict(saved["model"])
-        first = saved["step"]
-    print(f"rank {rank} attempt {os.environ.get('WTRAIN_ATTEMPT')} from {first}", flush=True)
-    for step in range(first, args.steps):
+    job = GlooJob(args.resume)
+    rank = job.rank
+    print(f"rank {rank} attempt {os.environ.get('WTRAIN_ATTEMPT')} from {job.first}", flush=True)
+    for step in range(job.first, args.steps):
         if args.rank in (rank, -1) and step == args.at and not args.resume:
             if args.fault == "hang":
                 time.sleep(10_000)
@@ -55,18 +40,10 @@ def main() -> None:
                 raise SystemExit(3)
             if args.fault == "eval":
                 evaluate(30.0)
-        optimizer.zero_grad()
-        parallel(torch.ones(2, 8) * step / 10).sum().backward()
-        optimizer.step()
-        time.sleep(0.1)
-        if rank == 0 and (step + 1) % 10 == 0:
-            os.makedirs("checkpoints", exist_ok=True)
-            content = {"model": model.state_dict(), "step": step + 1}
-            path = f"checkpoints/step-{step + 1:06d}.pt"
-            torch.save(content, path)
-            if args.fault == "die-in-save" and step >= args.at and not args.resume:
-                os.truncate(path, os.path.getsize(path) // 2)
-                os.kill(os.getpid(), signal.SIGKILL)
+        path = job.train_step(step)
+        if path and args.fault == "die-in-save" and step >= args.at and not args.resume:
+            os.truncate(path, os.path.getsize(path) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
     print(f"finished rank={rank} step={args.steps}", flush=True)
     dist.destroy_process_group()
