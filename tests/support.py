@@ -44,6 +44,20 @@ def wait_until(
         time.sleep(poll_s)
 
 
+def remove_under_writers(folder: Path) -> None:
+    """Removes a folder into which others still write, as a person does who calls ``rm -rf`` twice.
+
+    A file that is made between the listing of a folder and its removal makes the latter fail with
+    ENOTEMPTY: once in some hundred times on a busy machine.
+    """
+
+    def is_gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    wait_until(is_gone, 10, f"{folder} is gone")
+
+
 def bin_path(name: str) -> Path:
     """A command installed beside the Python that runs the tests."""
     return Path(sys.executable).parent / name

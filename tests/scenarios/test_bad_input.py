@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import sysconfig
@@ -15,6 +14,7 @@ from tests.scenarios.checks import last_line
 from tests.support import (
     CompletedRun,
     program_command,
+    remove_under_writers,
     run_wtrain,
     start_wtrain,
     write_fast_config,
@@ -208,7 +208,7 @@ def test_run_directory_that_disappears(tmp_path: Path) -> None:
     script = "sleep 3; echo done"
     running = start_wtrain("run", "--", "sh", "-c", script, cwd=tmp_path)
     running.wait_for("attempt_launched", 20)
-    shutil.rmtree(tmp_path / "wtrain-runs")
+    remove_under_writers(tmp_path / "wtrain-runs")
     run = running.result(20)
     assert run.returncode == 0, run.describe()
     assert "Traceback" not in run.stderr, run.describe()
@@ -223,7 +223,7 @@ def test_crash_after_the_run_directory_disappeared(tmp_path: Path) -> None:
     script = "test -e again && { echo done; exit 0; }; echo >again; sleep 2; exit 3"
     running = start_wtrain("run", "--", "sh", "-c", script, cwd=tmp_path)
     running.wait_for("attempt_launched", 20)
-    shutil.rmtree(tmp_path / "wtrain-runs")
+    remove_under_writers(tmp_path / "wtrain-runs")
     run = running.result(60)
     assert run.returncode == 0, run.describe()
     assert "attempt 1 has ended: exit code 3" in run.stderr, run.describe()
