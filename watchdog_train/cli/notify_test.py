@@ -79,7 +79,7 @@ def _answers(urls: tuple[str, ...]) -> tuple[Answer, ...]:
 
     import msgspec
 
-    from watchdog_train.notify.channels import Answer, Message, Order, names
+    from watchdog_train.notify.channels import Answer, Message, Order, Parcel, names
 
     message = Message(
         title="wtrain: test",
@@ -89,7 +89,9 @@ def _answers(urls: tuple[str, ...]) -> tuple[Answer, ...]:
     )
     with tempfile.TemporaryDirectory(prefix="wtrain-") as folder:
         order, out = Path(folder) / "order.json", Path(folder) / "answer.json"
-        replace_json(order, Order(urls=urls, message=message, out=str(out)))
+        told = zip(names(urls), urls, strict=True)
+        parcels = tuple(Parcel(channel=name, url=url, message=message) for name, url in told)
+        replace_json(order, Order(parcels=parcels, out=str(out)))
         argv = [sys.executable, "-I", "-m", "watchdog_train.notify.send", str(order)]
         why = f"no answer within {WITHIN_S:.0f} s"
         try:

@@ -30,11 +30,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One message to all channels; the file that holds it is deleted by who reads it."""
+class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to one channel."""
 
-    urls: tuple[str, ...]
+    channel: str
+    """Its name, see names()."""
+    url: str
     message: Message
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be sent now; the file that holds it is deleted by who reads it."""
+
+    parcels: tuple[Parcel, ...]
     out: str
     """File for the answers."""
 
@@ -85,3 +93,21 @@ def refuse_unusable(urls: Sequence[str]) -> None:
                 hint="pip install 'watchdog-train[notify]'; an http(s) URL gets JSON without it",
                 reference="notify-needs-apprise",
             )
+        if scheme not in PLAIN and not _is_known_to_apprise(url):
+            raise WtrainError(
+                f"apprise does not understand notification URL number {name.rpartition('#')[2]}, "
+                f"of {scheme}://",
+                hint="its documentation has the parts that a URL of this service needs; "
+                "it is not shown here because it may be a secret",
+                reference="notify-url",
+            )
+
+
+def _is_known_to_apprise(url: str) -> bool:
+    """Whether it would try; what a plugin of it raises is no reason to refuse a night."""
+    import apprise
+
+    try:
+        return bool(apprise.Apprise().add(url))
+    except Exception:  # noqa: BLE001 - a plugin may raise anything; the child says what failed
+        return True

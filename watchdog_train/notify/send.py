@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.notify.channels import PLAIN, Answer, Message, Order, names, scheme_of
+from watchdog_train.notify.channels import PLAIN, Answer, Message, Order, scheme_of
 from watchdog_train.notify.http_words import why_not
 from watchdog_train.whole_files import replace_json, take_json
 
@@ -78,13 +78,13 @@ def _with_apprise(url: str, message: Message) -> str | None:
 
 def send_all(order: Order) -> tuple[Answer, ...]:
     """Every channel at the same time, within CHANNEL_S and a little."""
-    told = names(order.urls)
     failed: dict[int, str | None] = {}
 
     def one(i: int) -> None:
-        failed[i] = send(order.urls[i], order.message)
+        failed[i] = send(order.parcels[i].url, order.parcels[i].message)
 
-    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(len(told))]
+    count = len(order.parcels)
+    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -92,8 +92,8 @@ def send_all(order: Order) -> tuple[Answer, ...]:
     late = f"no answer within {CHANNEL_S:.0f} s"
     found = dict(failed)
     return tuple(
-        Answer(channel=name, sent=i in found and found[i] is None, why=found.get(i, late))
-        for i, name in enumerate(told)
+        Answer(channel=parcel.channel, sent=i in found and found[i] is None, why=found.get(i, late))
+        for i, parcel in enumerate(order.parcels)
     )
 
 
