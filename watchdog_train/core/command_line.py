@@ -1,22 +1,19 @@
 """Which launcher a command line starts, and with which options. Pure: words in, values out.
 
-Launchers are those that end in torch.distributed.run. Options are told apart as torchrun 2.13 and
-accelerate 1.15 do it (torch/distributed/run.py, accelerate/commands/launch.py).
+Launchers are those that end in torch.distributed.run.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from watchdog_train.client import layout
+from watchdog_train.core.launcher_options import OPTIONS, Family
 from watchdog_train.core.model import Value
-
-Family = Literal["torchrun", "accelerate"]
 
 _SCRIPTS: dict[str, Family] = {"torchrun": "torchrun", "accelerate-launch": "accelerate"}
 _MODULES: dict[str, Family] = {
@@ -31,49 +28,6 @@ _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?\Z")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _SHELL_DEPTH = 2
 _MOST_WORDS = 10_000
-
-
-class _Options:
-    """How a launcher's options are written."""
-
-    def __init__(
-        self, *, flags: str, values: str, shorts: Mapping[str, str], abbreviated: bool
-    ) -> None:
-        self.flags = frozenset(flags.split())
-        self.shorts = shorts
-        self.names = self.flags | frozenset(values.split())
-        self.abbreviated = abbreviated
-
-    def full(self, name: str) -> str:
-        """The whole name of an option; itself where it is none that is known."""
-        name = name.replace("_", "-")
-        if name in self.names or not self.abbreviated:
-            return name
-        longer = [known for known in self.names if known.startswith(name)]
-        return longer[0] if len(longer) == 1 else name
-
-
-_OPTIONS: dict[Family, _Options] = {
-    "torchrun": _Options(
-        flags="standalone module no-python run-path virtual-local-rank use-env help",
-        values="nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts "
-        "monitor-interval start-method event-log-handler role log-dir redirects tee "
-        "local-ranks-filter duplicate-stdout-filters duplicate-stderr-filters node-rank "
-        "master-addr master-port local-addr logs-specs numa-binding signals-to-handle "
-        "shutdown-timeout",
-        shorts={"m": "module", "r": "redirects", "t": "tee", "h": "help"},
-        abbreviated=True,
-    ),
-    "accelerate": _Options(
-        flags="help quiet cpu multi-gpu tpu enable-cpu-affinity dynamo-use-fullgraph "
-        "dynamo-use-dynamic dynamo-use-regional-compilation use-deepspeed use-fsdp "
-        "use-parallelism-config use-megatron-lm same-network module no-python tpu-cluster "
-        "no-tpu-cluster tpu-use-sudo downcast-bf16 fp8-use-autocast-during-eval debug",
-        values="",
-        shorts={"h": "help", "q": "quiet", "t": "tee", "m": "module"},
-        abbreviated=False,
-    ),
-}
 
 
 class Found(Value, frozen=True, kw_only=True):
@@ -147,7 +101,7 @@ def without_option(argv: Sequence[str], name: str) -> tuple[str, ...]:
     place = _position(tuple(argv[:_MOST_WORDS]))
     if own is None or place is None:
         return tuple(argv)
-    known, kept, position = _OPTIONS[place[0]], list(argv[: own.start]), own.start
+    known, kept, position = OPTIONS[place[0]], list(argv[: own.start]), own.start
     while position < own.stop:
         word = argv[position]
         bare, equals, _ = word.partition("=")
@@ -185,7 +139,7 @@ def starts_ranks(command: Sequence[str]) -> bool:
 
 def option_names(family: Family) -> frozenset[str]:
     """The long options of a launcher, as far as they have to be known; with hyphens."""
-    return _OPTIONS[family].names
+    return OPTIONS[family].names
 
 
 def _launchers(words: tuple[str, ...], depth: int) -> list[Found]:
@@ -327,7 +281,7 @@ def _commands(script: str) -> Iterator[tuple[str, ...]]:
 
 def _read(words: Sequence[str], family: Family) -> tuple[dict[str, str], list[str]]:
     """The launcher's own options, which are before the script, and what comes after them."""
-    known = _OPTIONS[family]
+    known = OPTIONS[family]
     found: dict[str, str] = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):

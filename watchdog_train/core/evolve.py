@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core import evolve_ending as ending
-from watchdog_train.core import evolve_job, worse
+from watchdog_train.core import evolve_job, evolve_stall, worse
+from watchdog_train.core import evolve_records as records
 from watchdog_train.core.model import ProcessId, RunProgress
 from watchdog_train.core.rank_gone import recorded
-from watchdog_train.core.state import LASTING, AttemptRecord, StallRecord, State
+from watchdog_train.core.state import LASTING, AttemptRecord, State
 from watchdog_train.core.takeover import adopted, reopened
 
 _replace = msgspec.structs.replace
@@ -44,7 +44,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _launching(state, event)
         case e.AttemptLaunched():
             return _replace(
-                _attempt(
+                records.attempt(
                     state,
                     launched=True,
                     root=ProcessId(event.pid, event.start),
@@ -53,9 +53,9 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 state="running",
             )
         case e.FirstBeat():
-            return _attempt(state, first_beat_s=event.after_s)
+            return records.attempt(state, first_beat_s=event.after_s)
         case e.FirstStep():
-            state = _attempt(
+            state = records.attempt(
                 state,
                 first_step_s=event.after_s,
                 first_step=event.step,
@@ -91,23 +91,23 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 state, suspicion=None, look=None, muted=False, notices=lasting, noticed=noticed
             )
         case e.StallDeclared():
-            return _stall_declared(state, event)
+            return evolve_stall.declared(state, event)
         case e.StallRecovered():
-            state = _stall(state, event.stall_id, recovered=True, collecting=False)
+            state = records.stall(state, event.stall_id, recovered=True, collecting=False)
             back = "running" if state.state == "collecting" else state.state
             return _replace(
-                _attempt(state, stall_id=None, cause=None),
+                records.attempt(state, stall_id=None, cause=None),
                 state=back,
                 muted=False,
                 suspicion=None,
                 look=None,
             )
         case e.WouldHaveKilled():
-            state = _stall(state, event.stall_id, reported_only=True)
+            state = records.stall(state, event.stall_id, reported_only=True)
             back = "running" if state.state == "collecting" else state.state
-            return _replace(_attempt(state, stall_id=None), state=back, muted=True)
+            return _replace(records.attempt(state, stall_id=None), state=back, muted=True)
         case e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.Diagnosed():
-            return _evidence(state, event)
+            return evolve_stall.evidence(state, event)
         case e.StopRequested():
             return ending.stop_requested(state, event)
         case e.SaveRequested() | e.StopAsked() | e.RequestAnswered() | e.SaveProven():
@@ -120,7 +120,11 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(state, survivors=event.pids)
         case e.TreeGone():
             return _replace(
-                _attempt(state, tree_gone=True), kill=None, members=(), ranks=(), survivors=()
+                records.attempt(state, tree_gone=True),
+                kill=None,
+                members=(),
+                ranks=(),
+                survivors=(),
             )
         case e.AttemptExited():
             return _exited(state, event)
@@ -154,7 +158,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.RemedyTaken():
             return _remedy_taken(state, event)
         case e.ResumeVerified():
-            return _attempt(state, resume_ok=event.ok)
+            return records.attempt(state, resume_ok=event.ok)
         case e.Adopted():
             return adopted(state, event)
         case e.Reopened():
@@ -173,20 +177,6 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             e.OrphansFound() | e.ProcessKilled() | e.SupervisorLeft() | e.LogBehind() | e.Notified()
         ):
             return state
-
-
-def _attempt(state: State, **changes: Any) -> State:
-    if not state.attempts:
-        return state
-    changed = _replace(state.attempts[-1], **changes)
-    return _replace(state, attempts=(*state.attempts[:-1], changed))
-
-
-def _stall(state: State, stall_id: str, **changes: Any) -> State:
-    stalls = tuple(
-        _replace(stall, **changes) if stall.id == stall_id else stall for stall in state.stalls
-    )
-    return _replace(state, stalls=stalls)
 
 
 def _run_started(state: State, event: e.RunStarted) -> State:
@@ -251,66 +241,10 @@ def _step_reached(state: State, step: int | None) -> State:
         return state
     attempt = state.attempt
     if attempt is not None and (attempt.last_step is None or step > attempt.last_step):
-        state = _attempt(state, last_step=step)
+        state = records.attempt(state, last_step=step)
     if state.best_step is None or step > state.best_step:
         state = _replace(state, best_step=step, restarts_since_progress=0)
     return state
-
-
-def _stall_declared(state: State, event: e.StallDeclared) -> State:
-    record = StallRecord(
-        id=event.stall_id,
-        why="stall",
-        attempt=event.attempt,
-        at=event.t,
-        declared_mono=event.mono,
-        basis=event.basis,
-        phase=event.phase,
-        ranks=event.ranks,
-        age_s=event.age_s,
-        words=event.why,
-        places=state.places,
-        places_mono=event.mono,
-    )
-    state = _attempt(state, stall_id=event.stall_id)
-    return _replace(
-        state, stalls=(*state.stalls, record), suspicion=None, look=None, state="collecting"
-    )
-
-
-def _evidence(
-    state: State, event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.Diagnosed
-) -> State:
-    match event:
-        case e.EvidenceCollecting():
-            if not any(stall.id == event.stall_id for stall in state.stalls):
-                record = StallRecord(
-                    id=event.stall_id,
-                    why=event.why,
-                    attempt=event.attempt,
-                    at=event.t,
-                    declared_mono=event.mono,
-                )
-                state = _replace(state, stalls=(*state.stalls, record))
-                if event.why == "crash":
-                    state = _replace(_attempt(state, crash_id=event.stall_id), state="collecting")
-            return _stall(state, event.stall_id, collecting=True, dir=event.dir)
-        case e.EvidenceMoved():
-            return _stall(state, event.stall_id, dir=event.dir)
-        case e.EvidenceCollected():
-            return _stall(
-                state,
-                event.stall_id,
-                collecting=False,
-                collected=True,
-                dir=event.dir,
-                captured=event.captured,
-                processes=len(event.processes),
-                fingerprint=event.fingerprint,
-            )
-        case e.Diagnosed():
-            joint = bool(event.tasks)
-            return _stall(state, event.stall_id, diagnosis=event.diagnosis, joint=joint)
 
 
 def _checkpoints(
@@ -335,7 +269,7 @@ def _gpu_memory(state: State, event: e.GpuMemoryHeld | e.GpuMemoryFree) -> State
 def _exited(state: State, event: e.AttemptExited) -> State:
     state = _step_reached(state, event.step)
     return _replace(
-        _attempt(
+        records.attempt(
             state,
             ended=True,
             ended_mono=event.mono,
@@ -354,4 +288,4 @@ def _remedy_taken(state: State, event: e.RemedyTaken) -> State:
     if attempt is None or event.remedy in attempt.reported:
         return state
     taken = (*attempt.taken, event.remedy) if event.took else attempt.taken
-    return _attempt(state, reported=(*attempt.reported, event.remedy), taken=taken)
+    return records.attempt(state, reported=(*attempt.reported, event.remedy), taken=taken)

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from watchdog_train.core.command_line import Family, Found, option_names
+from watchdog_train.core.command_line import Found, option_names
 from watchdog_train.core.jobs import JobTask
+from watchdog_train.core.launcher_options import Family
 from watchdog_train.core.model import Value
 
 Settled = Literal["rendezvous", "id", "store", "logs", "streams"]

@@ -6,18 +6,15 @@ The `why` of an event is shown verbatim (only stripped of what could move a term
 from __future__ import annotations
 
 from watchdog_train.core import events as e
-from watchdog_train.core.model import Patience, Plan
+from watchdog_train.core.model import Plan
 from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
-from watchdog_train.report import job_text, telling_text, words
+from watchdog_train.report import job_text, stall_sentences, telling_text, words
 from watchdog_train.report.facts import (
-    culprit_words,
     exit_words,
     role_counts,
-    stall_words,
     step_words,
 )
-from watchdog_train.report.notices import warning_over
 from watchdog_train.report.summary import PREFIX, closing_lines, opening_lines, prefixed
 from watchdog_train.report.words import clean, duration
 
@@ -25,14 +22,6 @@ __all__ = ["PREFIX", "closing_lines", "narrate", "opening_lines"]
 
 MAX_NAMED = 4
 """Processes, orphans and the like that are named one by one."""
-
-_PATIENCE: dict[Patience, str] = {
-    "proven": "this can never end by itself",
-    "may-end": "this may end by itself, so it gets more time",
-    "input": "this waits for a person",
-    "healthy": "this looks like work, so it gets more time",
-    "unknown": "the stacks do not tell, so it gets more time",
-}
 
 
 def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
@@ -57,9 +46,9 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.Warned()
             | e.WarningOver()
         ):
-            return _silence(event, state)
+            return stall_sentences.silence(event, state)
         case e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.Diagnosed():
-            return _evidence(event, state)
+            return stall_sentences.evidence(event, state)
         case (
             e.StopRequested()
             | e.StopAsked()
@@ -86,105 +75,6 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             return _household(event)
         case _:
             return _attempts(event, state)
-
-
-def _silence(
-    event: e.Suspected
-    | e.Looked
-    | e.SuspicionEnded
-    | e.StallDeclared
-    | e.StallRecovered
-    | e.WouldHaveKilled
-    | e.Noticed
-    | e.Slowdown
-    | e.SlowdownEnded
-    | e.Warned
-    | e.WarningOver,
-    state: State,
-) -> tuple[str, ...]:
-    match event:
-        case e.Suspected():
-            return (f"suspected: {clean(event.why)}",)
-        case e.Looked() if event.patience == "proven":
-            # The declaration follows at once, and the diagnosis has the rest.
-            return (f"looked at the stacks: {_PATIENCE['proven']}",)
-        case e.Looked():
-            return (f"looked at the stacks: {clean(event.why)} ({_PATIENCE[event.patience]})",)
-        case e.SuspicionEnded():
-            return (f"all clear: {clean(event.why)}",)
-        case e.StallDeclared():
-            return (f"STALL {clean(event.stall_id, 40)}: {stall_words(event.why)}",)
-        case e.StallRecovered():
-            return (f"stall {clean(event.stall_id, 40)} is over: {clean(event.why)}",)
-        case e.WouldHaveKilled():
-            said = next((stall.words for stall in state.stalls if stall.id == event.stall_id), "")
-            why = "" if event.why == said else f": {clean(event.why)}"
-            return (f"stall {clean(event.stall_id, 40)} is reported only, nothing is killed{why}",)
-        case e.Noticed():
-            return (f"notice: {clean(event.why)}",)
-        case e.Slowdown():
-            return (f"slow: {clean(event.why, 600)}",)
-        case e.SlowdownEnded():
-            return (f"no longer slow, after {duration(event.seconds)}: {clean(event.why)}",)
-        case e.Warned():
-            return (f"warning: {clean(event.why, 600)}",)
-        case e.WarningOver():
-            return (warning_over(event),)
-
-
-def _evidence(
-    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.Diagnosed, state: State
-) -> tuple[str, ...]:
-    match event:
-        case e.EvidenceCollecting():
-            what = {
-                "stall": "taking stacks of every process, before anything is killed",
-                "crash": "taking what the crash left behind",
-                "manual": "taking stacks of every process; nothing is killed",
-            }[event.why]
-            return (f"evidence {clean(event.stall_id, 40)}: {what}",)
-        case e.EvidenceMoved():
-            where = words.short_path(event.dir, state.cwd)
-            return (f"there is room again: evidence {clean(event.stall_id, 40)} is in {where}",)
-        case e.EvidenceCollected():
-            where = words.short_path(event.dir, state.cwd)
-            number = ""
-            if event.why != "crash":
-                number = f"{event.captured} of {words.count(len(event.processes), 'process')}, "
-            lines = [f"evidence on disk: {number}{duration(event.seconds)}, {where}"]
-            if event.why != "crash":
-                lines += [
-                    f"  no stack of pid {missing.pid}: {clean(missing.why)}"
-                    for missing in event.missing[:MAX_NAMED]
-                ]
-                more = len(event.missing) - MAX_NAMED
-                lines += [f"  and {more} more without a stack"] if more > 0 else []
-            if event.problem:
-                lines.append(f"  evidence is incomplete: {clean(event.problem)}")
-            return tuple(lines)
-        case e.Diagnosed():
-            return _diagnosed(event, state)
-
-
-def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
-    kind = state.job.task.kind if state.job is not None else "task"
-    found = event.diagnosis
-    lines = []
-    if found.culprit is not None:
-        lines.append(
-            f"{'at' if found.kind == 'crash' else 'stuck'}: {culprit_words(found.culprit)}"
-        )
-    explanation = clean(found.explanation, 800)
-    cause = "cause"
-    if event.tasks:
-        numbers = ", ".join(map(str, event.tasks[:MAX_NAMED]))
-        cause += f", from the evidence of {kind}s {numbers}"
-    if found.family is None:
-        lines.append(f"{cause}: not known. {explanation}".rstrip())
-    else:
-        sure = f"{clean(found.family, 60)}, {100 * found.confidence:.0f} % sure"
-        lines.append(f"{cause}: {explanation} ({sure})")
-    return tuple(lines)
 
 
 def _ending(
