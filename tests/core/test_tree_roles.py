@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.core import builders as b
@@ -201,3 +203,29 @@ def test_ancestry_goes_by_who_lives_now() -> None:
     roles = {one.member.pid: (one.member.role, one.member.rank) for one in look.members}
     assert roles == {10: ("other", None), 20: ("rank", 3), 21: ("worker", 3)}
     assert look.deaths == 1
+
+
+def test_what_came_to_us_from_a_dead_keeper_is_of_the_training() -> None:
+    """It left its family, its environment is cleared, and nobody has looked before: 13.
+
+    Not ours: what we started for ourselves (14), what is older than the attempt (4), the dead (15),
+    and everybody while the keeper lives, which inherits before us.
+    """
+    me = os.getpid()
+    machine = Processes({10: 9, 9: me})
+    helpers = frozenset({14})
+    tree = ProcessTree(machine, token="t", scope="s", helpers=lambda: helpers)  # type: ignore[arg-type]
+    tree.seed(
+        (
+            Member(pid=9, start=1009, role="keeper", ppid=me),
+            Member(pid=10, start=1010, role="other", ppid=9),
+        )
+    )
+    machine.others = {pid: row(pid, me) for pid in (4, 9, 13, 14)}
+    machine.others[15] = msgspec.structs.replace(row(15, me), state="Z")
+    tree.look({}, now=1.0, thorough=True)
+    assert {member.pid for member in tree.members()} == {9, 10}
+    del machine.others[9], machine.rows[9]
+    machine.rows |= machine.others
+    tree.look({}, now=2.0, thorough=True)
+    assert {member.pid for member in tree.members()} == {10, 13}

@@ -15,6 +15,7 @@ from tests.scenarios.checks import (
     last_line,
 )
 from tests.support import (
+    TESTS,
     Event,
     RunningWtrain,
     is_alive,
@@ -25,7 +26,15 @@ from tests.support import (
     wait_until,
     write_fast_config,
 )
+from watchdog_train.errors import WtrainError
+from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.adopt import adopt_run
+from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.setup import take_lock
+from watchdog_train.supervisor.terminal import terminal_now
+from watchdog_train.system import current
 
+GOLDEN = TESTS / "golden"
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
@@ -116,3 +125,28 @@ def test_a_live_supervisor_is_not_replaced(tmp_path: Path) -> None:
     refused = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path).check(78)
     assert str(running.pid) in refused.stderr
     running.result(60).check(0)
+
+
+class EndsMeanwhile(RunDirectory):
+    """Its supervisor ends the run at the moment in which somebody else goes for the lock."""
+
+    @property
+    def lock(self) -> Path:
+        *_, last = (GOLDEN / "healthy.events.jsonl").read_bytes().splitlines(keepends=True)
+        with self.events.open("ab") as log:
+            log.write(last)
+        return self.path / "lock"
+
+
+def test_a_run_that_ends_while_its_lock_is_waited_for_is_left_alone(tmp_path: Path) -> None:
+    """Nothing is written behind its last event, and the lock is free again."""
+    directory = EndsMeanwhile(tmp_path / "sft-20261121-231005-a3f9")
+    directory.path.mkdir()
+    *lines, last = (GOLDEN / "healthy.events.jsonl").read_bytes().splitlines(keepends=True)
+    directory.events.write_bytes(b"".join(lines))
+    terminal = terminal_now(foreground=False)
+    with pytest.raises(WtrainError, match="finished already") as refused:
+        adopt_run(directory, {}, terminal=terminal, display=Display())
+    assert refused.value.reference == "run-finished"
+    assert directory.events.read_bytes() == b"".join((*lines, last))
+    take_lock(RunDirectory(directory.path), current()).release()

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.scenarios.checks import assert_tree_is_gone
 from tests.support import (
     is_alive,
     of_type,
@@ -217,3 +218,45 @@ def test_a_supervisor_killed_after_its_last_word_leaves_nothing_for_good(tmp_pat
 
 def _log(cwd: Path) -> bytes:
     return b"".join(path.read_bytes() for path in cwd.glob("wtrain-runs/*/events.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_subreaper
+def test_a_helper_of_a_training_whose_keeper_died_at_once_is_ended(tmp_path: Path) -> None:
+    """It left its family, its environment is empty, and nobody had looked before the keeper died.
+
+    It holds the output open, too: who reads that in place of the keeper would wait for ever.
+    """
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "helper = [sys.executable, '-S', '-c', 'import time; time.sleep(1e6)']\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        os.execve(sys.executable, helper, {})\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "os.kill(os.getppid(), signal.SIGKILL)\n"
+        "time.sleep(2)\n"
+        "print('done', flush=True)\n"
+    )
+    run = run_wtrain(
+        "run", "--on-crash", "stop", "--", sys.executable, str(script), cwd=tmp_path, env={}
+    )
+    assert "done" in run.stdout, run.describe()
+    assert_tree_is_gone(run)
+    left = [
+        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_in(pid, tmp_path)
+    ]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, run.describe()
+
+
+def is_in(pid: int, folder: Path) -> bool:
+    """Whether a process works in that folder."""
+    try:
+        return os.readlink(f"/proc/{pid}/cwd") == str(folder)
+    except OSError:
+        return False

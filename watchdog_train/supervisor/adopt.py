@@ -21,8 +21,9 @@ from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.job import link_to
 from watchdog_train.supervisor.launch import INJECT_DIRECTORY, stream_files
-from watchdog_train.supervisor.setup import RunSession, this_supervisor
+from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
+from watchdog_train.system import current
 
 StopMode = Literal["soft", "now"]
 
@@ -49,33 +50,26 @@ def adopt_run(
     Raises:
         WtrainError: the run is finished, still supervised, or its log is corrupt.
     """
-    spill_dir = private_runtime_directory("spill", directory.run_id, make=False)
-    state = replay(read_events(directory.events, spill_dir=spill_dir).events)
-    if not state.run_id:
-        raise WtrainError(
-            "this run has no first event: its supervisor ended before it started anything",
-            context=str(directory.events),
-            hint="start it again with: wtrain run -- COMMAND",
-            reference="run-empty",
+    _unfinished(directory)  # says so without touching anything
+    system = current()
+    lock = take_lock(directory, system)
+    try:
+        # Whoever held it may have ended the run while we waited for the lock.
+        state = _unfinished(directory)
+        session = RunSession(
+            directory,
+            load_policy(directory.config, None, {}),
+            remedies,
+            terminal=terminal,
+            display=display,
+            environment=_environment(state),
+            cwd=state.cwd,
+            state=state,
+            lock=lock,
         )
-    if state.finished:
-        raise WtrainError(
-            f"the run is finished already: {state.outcome}, exit code {state.exit_code}",
-            context=state.run_id,
-            hint=f"wtrain status {state.run_id}",
-            reference="run-finished",
-        )
-    policy = load_policy(directory.config, None, {})
-    session = RunSession(
-        directory,
-        policy,
-        remedies,
-        terminal=terminal,
-        display=display,
-        environment=_environment(state),
-        cwd=state.cwd,
-        state=state,
-    )
+    except BaseException:
+        lock.release()
+        raise
     me = this_supervisor(session.system)
     rebooted = state.boot_id is not None and state.boot_id != me.boot_id
     why = "the machine was started again" if rebooted else "the supervisor was gone"
@@ -102,6 +96,31 @@ def adopt_run(
         session.supervisor.ask("stop" if stop_mode == "soft" else "stop_now", "wtrain stop")
     session.run()
     return session
+
+
+def _unfinished(directory: RunDirectory) -> State:
+    """What its log says.
+
+    Raises:
+        WtrainError: there is nothing to go on with.
+    """
+    spill_dir = private_runtime_directory("spill", directory.run_id, make=False)
+    state = replay(read_events(directory.events, spill_dir=spill_dir).events)
+    if not state.run_id:
+        raise WtrainError(
+            "this run has no first event: its supervisor ended before it started anything",
+            context=str(directory.events),
+            hint="start it again with: wtrain run -- COMMAND",
+            reference="run-empty",
+        )
+    if state.finished:
+        raise WtrainError(
+            f"the run is finished already: {state.outcome}, exit code {state.exit_code}",
+            context=state.run_id,
+            hint=f"wtrain status {state.run_id}",
+            reference="run-finished",
+        )
+    return state
 
 
 def _environment(state: State) -> dict[str, str]:

@@ -27,7 +27,7 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.job import environment_of, join, own_task
-from watchdog_train.supervisor.setup import RunSession, this_supervisor
+from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
@@ -56,8 +56,11 @@ def reopen_run(
     Raises:
         WtrainError: it has not ended, it succeeded, its place is gone, or something of it lives.
     """
-    state = replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
     system = current()
+    _refuse(_read(directory), system)  # says so without touching anything
+    lock = take_lock(directory, system)
+    # Somebody else may have gone on with it while we waited for the lock.
+    state = _read(directory)
     _refuse(state, system)
     policy = _policy(directory, with_remedies, allow)
     task = own_task(os.environ, system, policy.job, state.launcher, state.cwd)
@@ -92,6 +95,7 @@ def reopen_run(
         cwd=state.cwd,
         state=state,
         reopen=True,
+        lock=lock,
     )
     me = this_supervisor(system)
     context = session.context
@@ -113,6 +117,10 @@ def reopen_run(
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.run()
     return session
+
+
+def _read(directory: RunDirectory) -> State:
+    return replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
 
 
 def _not_alone(task: JobTask, name: str) -> WtrainError:

@@ -240,7 +240,12 @@ class Sampler:
         """
         context = self._context
         if self._tree is None:
-            self._tree = ProcessTree(context.system, token=attempt.token, scope=context.scope)
+            self._tree = ProcessTree(
+                context.system,
+                token=attempt.token,
+                scope=context.scope,
+                helpers=lambda: frozenset(child.pid for child in context.children.running()),
+            )
             self._tree.seed(state.members)
             self._departures.seed(state.rank_ends)
         keeper = root = None

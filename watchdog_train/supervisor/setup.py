@@ -65,6 +65,17 @@ def scope_of(system: ProcessSystem) -> str:
     return f"{socket.gethostname()}/{system.boot_id() or 'unknown'}/{job}"
 
 
+def take_lock(directory: RunDirectory, system: ProcessSystem) -> RunLock:
+    """Hold a run; what its log says is final only after that.
+
+    Raises:
+        WtrainError: another supervisor holds it.
+    """
+    lock = RunLock(directory.lock, this_supervisor(system))
+    lock.acquire()
+    return lock
+
+
 class RunSession:
     """A run held by this process: its lock, its registration and its loop."""
 
@@ -81,12 +92,30 @@ class RunSession:
         foreground: bool = True,
         state: State | None = None,
         reopen: bool = False,
+        lock: RunLock | None = None,
     ) -> None:
+        """Hold the run.
+
+        Args:
+            directory: the run.
+            policy: its settings.
+            remedies: the catalogue.
+            terminal: for the attempts that are started.
+            display: where words and output go.
+            environment: the user's own.
+            cwd: where the training starts.
+            foreground: whether somebody looks.
+            state: of a run that is there already, read while `lock` was held.
+            reopen: it was over, and goes on.
+            lock: of that run; None: it is taken here.
+
+        Raises:
+            WtrainError: another supervisor holds it.
+        """
         self.directory = directory
         self._new_slots = state is None or not state.run_id or reopen
         self.system = current()
-        self._lock = RunLock(directory.lock, this_supervisor(self.system))
-        self._lock.acquire()
+        self._lock = lock if lock is not None else take_lock(directory, self.system)
         self._terminal, self._display = terminal, display
         self._environment, self._cwd, self._foreground = dict(environment), cwd, foreground
         try:

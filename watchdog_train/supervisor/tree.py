@@ -7,7 +7,7 @@ same scope; once recorded it outlives the parent. Nothing here sends a signal.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from signal import SIGTERM
 
 from watchdog_train.client import layout
@@ -21,6 +21,7 @@ from watchdog_train.core.model import (
     SlotReading,
     Value,
 )
+from watchdog_train.supervisor.kinship import Kinship
 from watchdog_train.system.protocol import ProcessSystem
 
 TOKEN_SCAN_EVERY_S = 30.0
@@ -46,8 +47,24 @@ class TreeLook(Value, frozen=True, kw_only=True):
 class ProcessTree:
     """The record of one attempt's processes."""
 
-    def __init__(self, system: ProcessSystem, *, token: str, scope: str) -> None:
+    def __init__(
+        self,
+        system: ProcessSystem,
+        *,
+        token: str,
+        scope: str,
+        helpers: Callable[[], frozenset[int]] = frozenset,
+    ) -> None:
+        """Nobody is known yet.
+
+        Args:
+            system: where the processes are.
+            token: of the attempt.
+            scope: in which the token counts.
+            helpers: pids of the children that the supervisor has for itself.
+        """
         self._system = system
+        self._helpers = helpers
         self._token = token
         self._scope = scope
         self._members: dict[ProcessId, Member] = {}
@@ -103,7 +120,9 @@ class ProcessTree:
         self._add_descendants(rows)
         if thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S:
             self._scanned_at = now
-            self._add_by_token()
+            everybody = self._system.all_processes()
+            self._add_by_token(everybody)
+            self._add_inherited(everybody)
             rows = self._system.snapshot(tuple(self._members))
             self._add_descendants(rows)
         self.rows = rows
@@ -121,9 +140,7 @@ class ProcessTree:
             births=self._births,
             deaths=self._deaths,
             empty_looks=self._empty_looks,
-            keeper_alive=keeper is not None
-            and keeper.identity == self._keeper
-            and keeper.state not in ("Z", "X"),
+            keeper_alive=self._keeper is not None and _lives(keeper, self._keeper),
         )
 
     def _add_descendants(self, rows: Mapping[int, ProcessRow]) -> None:
@@ -153,10 +170,26 @@ class ProcessTree:
         name = next((short for long, short in _HELPERS.items() if long in command), row.name)
         return "launcher" if name == row.name and starts_ranks(words) else "other", name
 
-    def _add_by_token(self) -> None:
+    def _add_inherited(self, everybody: Mapping[int, ProcessRow]) -> None:
+        """Orphans that came to us because the keeper, their nearest subreaper, is dead.
+
+        The kernel gives us only descendants of ours. One that left its family, has a cleared
+        environment and lost its keeper before the first look is known by nothing else.
+        """
+        keeper = self._keeper
+        if keeper is None or _lives(everybody.get(keeper.pid), keeper):
+            return
+        helpers, me = self._helpers(), os.getpid()
+        for row in everybody.values():
+            if row.ppid != me or row.pid in helpers or row.state in ("Z", "X"):
+                continue
+            if row.start >= keeper.start and row.identity not in (*self._members, *self._dead):
+                self._add(row)
+
+    def _add_by_token(self, everybody: Mapping[int, ProcessRow]) -> None:
         names = (layout.ENV_TOKEN, layout.ENV_SCOPE)
         known, self._strangers = self._strangers, set()
-        for pid, row in self._system.all_processes().items():
+        for pid, row in everybody.items():
             if pid == os.getpid() or row.identity in self._members or row.state in ("Z", "X"):
                 continue
             environment = {} if row.identity in known else self._system.environment(pid, names)
@@ -186,8 +219,9 @@ class ProcessTree:
     ) -> tuple[MemberSample, ...]:
         samples = []
         self._by_pid = {member.pid: member for member in self._members.values()}
-        spawning = self._spawning(slots)
-        wrappers = self._wrappers()
+        kin = Kinship(self._by_pid)
+        spawning = kin.spawning(slots)
+        wrappers = kin.wrappers()
         for identity, member in list(self._members.items()):
             row = rows.get(identity.pid)
             if row is None or row.identity != identity:
@@ -196,7 +230,7 @@ class ProcessTree:
             slot = slots.get(identity.pid)
             if slot is not None and slot.start not in (0, identity.start):
                 slot = None
-            known = self._identify(member, row, slot, slots, spawning)
+            known = self._identify(member, row, slot, slots, spawning, kin=kin)
             self._members[identity] = self._by_pid[identity.pid] = known
             if known.role != "keeper":
                 self._account(identity, row)
@@ -231,6 +265,8 @@ class ProcessTree:
         slot: SlotReading | None,
         slots: Mapping[int, SlotReading],
         spawning: frozenset[int],
+        *,
+        kin: Kinship,
     ) -> Member:
         """Fill in what a slot says, and notice an exec since the last look."""
         if member.role == "keeper":
@@ -245,10 +281,10 @@ class ProcessTree:
             rank, local_rank, worker = slot.rank, slot.local_rank, slot.worker
             if member.pid in spawning:
                 role, rank, local_rank = "launcher", None, None
-            if role == "rank" and self._inside_a_rank(member, slot, slots, spawning):
+            if role == "rank" and kin.inside_a_rank(member, slot, slots, spawning):
                 role, rank = "other", None
             if role in ("worker", "other") and rank is None:
-                rank = self._rank_above(member, slots, spawning)
+                rank = kin.rank_above(member, slots, spawning)
         if role == "rank" and rank is None:
             rank = 0
         return Member(
@@ -261,77 +297,6 @@ class ProcessTree:
             ppid=row.ppid,
             name=name,
         )
-
-    def _ancestors(self, member: Member) -> Iterable[Member]:
-        seen: set[int] = set()
-        above = self._by_pid.get(member.ppid)
-        while above is not None and above.pid not in seen:
-            seen.add(above.pid)
-            yield above
-            above = self._by_pid.get(above.ppid)
-
-    def _wrappers(self) -> frozenset[ProcessId]:
-        """What stands above a launcher or rank: shells, `uv run`, `time`; the keeper is no such."""
-        return frozenset(
-            above.identity
-            for member in self._members.values()
-            if member.role in ("launcher", "rank")
-            for above in self._ancestors(member)
-            if above.role == "other"
-        )
-
-    def _spawning(self, slots: Mapping[int, SlotReading]) -> frozenset[int]:
-        """Scripts that are no rank themselves but have started the ranks.
-
-        The parent of torch.multiprocessing.spawn looks like a training of one process until its
-        children have joined a process group, and then waits for them without a sign of life. One
-        that takes steps is a rank, whatever helper of it joins a group of its own.
-        """
-        found: set[int] = set()
-        for member in self._members.values():
-            slot = slots.get(member.pid)
-            if slot is None or slot.role != "rank" or slot.world_size is None:
-                continue
-            if slot.world_size > 1 or slot.step is not None:
-                found.update(
-                    above.pid
-                    for above in self._ancestors(member)
-                    if above.pid in slots and _may_be_spawning(slots[above.pid])
-                )
-        return frozenset(found)
-
-    def _ranks_above(
-        self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]
-    ) -> Iterable[SlotReading]:
-        for above in self._ancestors(member):
-            slot = slots.get(above.pid)
-            if slot is not None and slot.role == "rank" and above.pid not in spawning:
-                yield slot
-
-    def _inside_a_rank(
-        self,
-        member: Member,
-        slot: SlotReading,
-        slots: Mapping[int, SlotReading],
-        spawning: frozenset[int],
-    ) -> bool:
-        """A helper script started by a rank is not a rank, though it runs the same hooks.
-
-        It inherits the rank's number, or makes a group of its own; a rank that another rank has
-        started (Lightning does that) has another number in the same group.
-        """
-        return any(
-            (slot.world_size or 1) == 1
-            or slot.world_size != above.world_size
-            or slot.rank == above.rank
-            for above in self._ranks_above(member, slots, spawning)
-        )
-
-    def _rank_above(
-        self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]
-    ) -> int | None:
-        above = next(iter(self._ranks_above(member, slots, spawning)), None)
-        return None if above is None else above.rank or 0
 
     def _account(self, identity: ProcessId, row: ProcessRow) -> None:
         """Add what the process did since the last look; totals never shrink.
@@ -351,5 +316,5 @@ class ProcessTree:
         self._last[identity] = (max(cpu_s, before[0]), max(io_bytes, before[1]))
 
 
-def _may_be_spawning(slot: SlotReading) -> bool:
-    return slot.role == "rank" and slot.world_size is None and slot.step is None
+def _lives(row: ProcessRow | None, who: ProcessId) -> bool:
+    return row is not None and row.identity == who and row.state not in ("Z", "X")

@@ -1,0 +1,91 @@
+"""Who stands above whom among the living members of an attempt, and what they are by that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from watchdog_train.core.model import Member, ProcessId, SlotReading
+
+
+class Kinship:
+    """Over members by pid; the mapping may change between two questions."""
+
+    def __init__(self, by_pid: Mapping[int, Member]) -> None:
+        self._by_pid = by_pid
+
+    def ancestors(self, member: Member) -> Iterable[Member]:
+        """Its parent, the parent's parent and so on, as far as they live."""
+        seen: set[int] = set()
+        above = self._by_pid.get(member.ppid)
+        while above is not None and above.pid not in seen:
+            seen.add(above.pid)
+            yield above
+            above = self._by_pid.get(above.ppid)
+
+    def wrappers(self) -> frozenset[ProcessId]:
+        """What stands above a launcher or rank: shells, `uv run`, `time`; the keeper is no such."""
+        return frozenset(
+            above.identity
+            for member in self._by_pid.values()
+            if member.role in ("launcher", "rank")
+            for above in self.ancestors(member)
+            if above.role == "other"
+        )
+
+    def spawning(self, slots: Mapping[int, SlotReading]) -> frozenset[int]:
+        """Scripts that are no rank themselves but have started the ranks.
+
+        The parent of torch.multiprocessing.spawn looks like a training of one process until its
+        children have joined a process group, and then waits for them without a sign of life. One
+        that takes steps is a rank, whatever helper of it joins a group of its own.
+        """
+        found: set[int] = set()
+        for member in self._by_pid.values():
+            slot = slots.get(member.pid)
+            if slot is None or slot.role != "rank" or slot.world_size is None:
+                continue
+            if slot.world_size > 1 or slot.step is not None:
+                found.update(
+                    above.pid
+                    for above in self.ancestors(member)
+                    if above.pid in slots and _may_be_spawning(slots[above.pid])
+                )
+        return frozenset(found)
+
+    def _ranks_above(
+        self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]
+    ) -> Iterable[SlotReading]:
+        for above in self.ancestors(member):
+            slot = slots.get(above.pid)
+            if slot is not None and slot.role == "rank" and above.pid not in spawning:
+                yield slot
+
+    def inside_a_rank(
+        self,
+        member: Member,
+        slot: SlotReading,
+        slots: Mapping[int, SlotReading],
+        spawning: frozenset[int],
+    ) -> bool:
+        """A helper script started by a rank is not a rank, though it runs the same hooks.
+
+        It inherits the rank's number, or makes a group of its own; a rank that another rank has
+        started (Lightning does that) has another number in the same group.
+        """
+        return any(
+            (slot.world_size or 1) == 1
+            or slot.world_size != above.world_size
+            or slot.rank == above.rank
+            for above in self._ranks_above(member, slots, spawning)
+        )
+
+    def rank_above(
+        self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]
+    ) -> int | None:
+        """The rank that it works for."""
+        above = next(iter(self._ranks_above(member, slots, spawning)), None)
+        return None if above is None else above.rank or 0
+
+
+def _may_be_spawning(slot: SlotReading) -> bool:
+    return slot.role == "rank" and slot.world_size is None and slot.step is None
