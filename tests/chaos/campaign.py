@@ -21,6 +21,9 @@ MARGIN_S = 150.0
 """Beyond the case's own limit: bystanders, checks, a machine that is busy."""
 
 
+POLL_S = 0.2
+
+
 @dataclass(frozen=True)
 class Options:
     """Which cases, and how many of them."""
@@ -50,16 +53,26 @@ class Campaign:
         self.skipped: dict[str, int] = {}
         """Cases that could not be tried, by the reason."""
         self.results: list[Result] = []
+        self._working = 0
+        """Threads that have not ended."""
+        self._over = False
+        """No further case is started."""
         self.problem: str | None = None
         """Why the campaign had to end early: not even an undisturbed training runs here."""
 
     def run(self) -> list[Result]:
         """All results, in the order of their ends."""
+        self._working = self._options.jobs
         threads = [threading.Thread(target=self._work) for _ in range(self._options.jobs)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        # Not join(): in Python 3.11 one that Ctrl-C interrupts takes a thread that works for ended.
+        while self._working:
+            try:
+                time.sleep(POLL_S)
+            except KeyboardInterrupt:  # noqa: PERF203 - in a loop of polls
+                # What runs is brought to its end, or it would be left; what was found is told.
+                self._over = True
         return self.results
 
     def _draw(self) -> Iterator[plan.CaseSpec]:
@@ -82,9 +95,17 @@ class Campaign:
                 return
 
     def _work(self) -> None:
+        try:
+            self._work_on()
+        finally:
+            with self._lock:
+                self._working -= 1
+
+    def _work_on(self) -> None:
         while True:
             with self._lock:
-                spec = next(self._specs, None) if self.problem is None else None
+                is_on = self.problem is None and not self._over
+                spec = next(self._specs, None) if is_on else None
             if spec is None:
                 return
             try:
