@@ -27,8 +27,8 @@ def take(page: Path, folder: Path) -> list[Path]:
     with tempfile.TemporaryDirectory(prefix="wtrain-pictures-") as work:
         beside = Path(work)
         made = [
-            _shot(page, folder / "desktop.png", 1100, 1500, beside),
-            _shot(page, folder / "desktop-dark.png", 1100, 1500, beside, DARK),
+            _shot(page, folder / "desktop.png", 1100, 1250, beside),
+            _shot(page, folder / "desktop-dark.png", 1100, 1250, beside, DARK),
             _phone(page, folder / "phone.png", beside),
             _phone(page, folder / "phone-dark.png", beside, DARK),
         ]

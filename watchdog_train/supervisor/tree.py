@@ -21,6 +21,7 @@ from watchdog_train.core.model import (
     SlotReading,
     Value,
 )
+from watchdog_train.supervisor.accounts import Accounts
 from watchdog_train.supervisor.kinship import Kinship
 from watchdog_train.system.protocol import ProcessSystem
 
@@ -71,12 +72,8 @@ class ProcessTree:
         self._by_pid: dict[int, Member] = {}
         """The same, while they are sampled: one that is buried gives its number free."""
         self._dead: set[ProcessId] = set()
-        self._last: dict[ProcessId, tuple[float, int]] = {}
+        self._accounts = Accounts()
         self._keeper: ProcessId | None = None
-        self._cpu_s = 0.0
-        self._cpu_known = True
-        self._io_bytes = 0
-        self._io_known = True
         self._births = 0
         self._deaths = 0
         self._empty_looks = 0
@@ -133,10 +130,11 @@ class ProcessTree:
         elif thorough:
             self._empty_looks += 1
         keeper = rows.get(self._keeper.pid) if self._keeper is not None else None
+        used = self._accounts
         return TreeLook(
             members=samples,
-            cpu_s=self._cpu_s if self._cpu_known else None,
-            io_bytes=self._io_bytes if self._io_known else None,
+            cpu_s=used.cpu_s if used.cpu_known else None,
+            io_bytes=used.io_bytes if used.io_known else None,
             births=self._births,
             deaths=self._deaths,
             empty_looks=self._empty_looks,
@@ -218,22 +216,27 @@ class ProcessTree:
         self, rows: Mapping[int, ProcessRow], slots: Mapping[int, SlotReading]
     ) -> tuple[MemberSample, ...]:
         samples = []
+        gone = [
+            identity
+            for identity in self._members
+            if (row := rows.get(identity.pid)) is None or row.identity != identity
+        ]
+        for identity in gone:
+            self._bury(identity)
+        self._accounts.begin(gone)
         self._by_pid = {member.pid: member for member in self._members.values()}
         kin = Kinship(self._by_pid)
         spawning = kin.spawning(slots)
         wrappers = kin.wrappers()
         for identity, member in list(self._members.items()):
-            row = rows.get(identity.pid)
-            if row is None or row.identity != identity:
-                self._bury(identity)
-                continue
+            row = rows[identity.pid]
             slot = slots.get(identity.pid)
             if slot is not None and slot.start not in (0, identity.start):
                 slot = None
             known = self._identify(member, row, slot, slots, spawning, kin=kin)
             self._members[identity] = self._by_pid[identity.pid] = known
             if known.role != "keeper":
-                self._account(identity, row)
+                self._accounts.count(row)
             asks = slot is not None or member.ppid == (self._keeper.pid if self._keeper else 0)
             samples.append(
                 MemberSample(
@@ -255,7 +258,6 @@ class ProcessTree:
         if self._by_pid.get(identity.pid) is member:
             del self._by_pid[identity.pid]
         self._dead.add(identity)
-        self._last.pop(identity, None)
         self._deaths += 1
 
     def _identify(
@@ -297,23 +299,6 @@ class ProcessTree:
             ppid=row.ppid,
             name=name,
         )
-
-    def _account(self, identity: ProcessId, row: ProcessRow) -> None:
-        """Add what the process did since the last look; totals never shrink.
-
-        CPU of a child shows up again in its parent's reaped time. That counts it twice, but only
-        in the look in which a process died, which is not quiet anyway.
-        """
-        if row.cpu_s is None:
-            self._cpu_known = False
-        if row.io_bytes is None and identity in self._last:
-            self._io_known = False
-        cpu_s = (row.cpu_s or 0.0) + (row.reaped_cpu_s or 0.0)
-        io_bytes = row.io_bytes or 0
-        before = self._last.get(identity, (0.0, 0))
-        self._cpu_s += max(0.0, cpu_s - before[0])
-        self._io_bytes += max(0, io_bytes - before[1])
-        self._last[identity] = (max(cpu_s, before[0]), max(io_bytes, before[1]))
 
 
 def _lives(row: ProcessRow | None, who: ProcessId) -> bool:
