@@ -15,11 +15,10 @@ import pytest
 from tests.client_runs import Training
 from tests.processes.collecting import collect_tree, fake_pyspy, request_for, state_of
 from tests.support import interpreter, wait_until
-from watchdog_train.cli.dump import slot_dir_of
 from watchdog_train.client import layout
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
-from watchdog_train.evidence.discover import tree_of
+from watchdog_train.evidence.discover import slot_dir_of, tree_of
 from watchdog_train.evidence.request import read_result, write_request
 from watchdog_train.system import current
 
@@ -134,8 +133,8 @@ def test_a_dump_by_pid_of_a_watched_process_asks_it_from_inside(tmp_path, watche
     """Its environment names where its slot is; the user need not know of the run."""
     process, slot_dir = watched("sleeps")
     members = tree_of(current(), process.pid)
-    assert str(slot_dir_of(members)) == slot_dir
-    assert slot_dir_of(tree_of(current(), os.getpid())[:1]) is None
+    assert str(slot_dir_of(current(), members)) == slot_dir
+    assert slot_dir_of(current(), tree_of(current(), os.getpid())[:1]) is None
 
 
 @pytest.mark.slow

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
-from watchdog_train.client.layout import ENV_SLOT_DIR
 from watchdog_train.config import load_policy
 from watchdog_train.core.evolve import replay
-from watchdog_train.core.model import EvidenceResult, Member
+from watchdog_train.core.model import EvidenceResult
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE
-from watchdog_train.evidence.discover import tree_of
+from watchdog_train.evidence.discover import living_members, slot_dir_of, tree_of
 from watchdog_train.evidence.manual import claim_bundle, collect_now
 from watchdog_train.store.event_log import read_events
 from watchdog_train.store.resolve import resolve
@@ -58,41 +55,14 @@ def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
     ignore = place / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n", "utf-8")
-    return collect_now(members, folder, slot_dir=slot_dir_of(members), rules_dirs=_rules_of(None))
-
-
-def slot_dir_of(members: Sequence[Member]) -> Path | None:
-    """Where these processes have their slots, if one of them is a training of a run of ours.
-
-    Then they can be asked from inside, too. Only a directory of this user is believed.
-    """
-    system = current()
-    for member in members:
-        named = (system.environment(member.pid, (ENV_SLOT_DIR,)) or {}).get(ENV_SLOT_DIR)
-        if not named:
-            continue
-        try:
-            status = os.lstat(named)
-        except OSError:
-            continue
-        mine = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-        if stat.S_ISDIR(status.st_mode) and mine:
-            return Path(named)
-    return None
+    return collect_now(
+        members, folder, slot_dir=slot_dir_of(system, members), rules_dirs=_rules_of(None)
+    )
 
 
 def _of_run(run: RunDirectory) -> EvidenceResult:
     state = replay(read_events(run.events, strict=False, spill_dir=run.spill_dir).events)
-    system = current()
-    alive: tuple[Member, ...] = tuple(
-        member for member in state.members if system.is_alive(member.identity) is not False
-    )
-    root = state.attempt.root if state.attempt else None
-    if root is not None and system.is_alive(root) is not False:
-        known = {member.pid for member in alive}
-        alive += tuple(
-            m for m in tree_of(system, root.pid, without=(os.getpid(),)) if m.pid not in known
-        )
+    alive = living_members(state, current())
     if not alive:
         raise WtrainError(
             "no process of this run is alive",

@@ -174,7 +174,12 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 kill=None,
             )
         case (
-            e.OrphansFound() | e.ProcessKilled() | e.SupervisorLeft() | e.LogBehind() | e.Notified()
+            e.OrphansFound()
+            | e.DuplicateDumped()
+            | e.ProcessKilled()
+            | e.SupervisorLeft()
+            | e.LogBehind()
+            | e.Notified()
         ):
             return state
 

@@ -1,14 +1,22 @@
-"""The tree of a process that wtrain did not start, with a role for each member. Only reads."""
+"""Whom to dump when nobody has told: a tree that wtrain did not start, or a run by its log.
+
+Only reads.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Mapping
+import stat
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 
+from watchdog_train.client.layout import ENV_SLOT_DIR
 from watchdog_train.core.command_line import starts_ranks
 from watchdog_train.core.model import Member, ProcessRow, Role
+from watchdog_train.core.state import State
 from watchdog_train.system.protocol import ProcessSystem
 
 MEMBERS_CAP = 4096
@@ -46,6 +54,38 @@ def tree_of(
                 seen.add(child)
                 waiting.append((child, member))
     return _numbered(_with_launchers(found, rows))
+
+
+def living_members(state: State, system: ProcessSystem) -> tuple[Member, ...]:
+    """Who lives of a run: those its log has recorded, and what stands below its root now."""
+    alive: tuple[Member, ...] = tuple(
+        member for member in state.members if system.is_alive(member.identity) is not False
+    )
+    root = state.attempt.root if state.attempt else None
+    if root is not None and system.is_alive(root) is not False:
+        known = {member.pid for member in alive}
+        below = tree_of(system, root.pid, without=(os.getpid(),))
+        alive += tuple(member for member in below if member.pid not in known)
+    return alive
+
+
+def slot_dir_of(system: ProcessSystem, members: Iterable[Member]) -> Path | None:
+    """Where these processes have their slots, if one of them is a training of a run of ours.
+
+    Then they can be asked from inside, too. Only a directory of this user is believed.
+    """
+    for member in members:
+        named = (system.environment(member.pid, (ENV_SLOT_DIR,)) or {}).get(ENV_SLOT_DIR)
+        if not named:
+            continue
+        try:
+            status = os.lstat(named)
+        except OSError:
+            continue
+        mine = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+        if stat.S_ISDIR(status.st_mode) and mine:
+            return Path(named)
+    return None
 
 
 def _member(system: ProcessSystem, row: ProcessRow, parent: Member | None) -> Member:

@@ -13,6 +13,7 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
 from watchdog_train.report import telling_text
+from watchdog_train.report.household_text import dumped
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.time_line import TimeLine, time_line
 
@@ -130,6 +131,8 @@ def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per ev
             return f"the supervisor left, training went on: {event.why}"
         case e.LogBehind():
             return f"the event log was {event.behind_s:.0f} s behind: {event.why}"
+        case e.DuplicateDumped():
+            return dumped(event)
         case e.ProcessKilled():
             return f"killed pid {event.pid} left over from before: {event.why}"
         case e.SurvivedKill():

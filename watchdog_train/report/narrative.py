@@ -9,7 +9,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.model import Plan
 from watchdog_train.core.rank_gone import how_it_ended, recorded
 from watchdog_train.core.state import State
-from watchdog_train.report import job_text, stall_sentences, telling_text, words
+from watchdog_train.report import household_text, job_text, stall_sentences, words
 from watchdog_train.report.facts import (
     exit_words,
     role_counts,
@@ -63,6 +63,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             return _ending(event, state)
         case (
             e.OrphansFound()
+            | e.DuplicateDumped()
             | e.ProcessKilled()
             | e.Adopted()
             | e.Reopened()
@@ -72,7 +73,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.CommandsStarting()
             | e.CommandsRan()
         ):
-            return _household(event)
+            return household_text.sentences(event)
         case _:
             return _attempts(event, state)
 
@@ -139,49 +140,6 @@ def _signalling(event: e.Signalling, state: State) -> tuple[str, ...]:
     if stall is not None and event.why == stall.words:
         because = f"stall {clean(stall.id, 40)}"
     return (f"{verb} {who} ({words.signal_name(event.signal)}{named}): {because}",)
-
-
-def _household(
-    event: e.OrphansFound
-    | e.ProcessKilled
-    | e.Adopted
-    | e.Reopened
-    | e.SupervisorLeft
-    | e.LogBehind
-    | e.Notified
-    | e.CommandsStarting
-    | e.CommandsRan,
-) -> tuple[str, ...]:
-    match event:
-        case e.OrphansFound():
-            lines = [
-                f"also running: pid {orphan.pid} ({clean(orphan.command, 120)}): "
-                f"{clean(orphan.why)}"
-                for orphan in event.orphans[:MAX_NAMED]
-            ]
-            more = len(event.orphans) - MAX_NAMED
-            return (*lines, *([f"and {more} more of them"] if more > 0 else []))
-        case e.ProcessKilled():
-            name = words.signal_name(event.signal)
-            return (f"killed pid {event.pid} ({name}): {clean(event.why)}",)
-        case e.Notified() | e.CommandsStarting() | e.CommandsRan():
-            return telling_text.sentences(event)
-        case e.Adopted():
-            return (
-                (
-                    f"adopted: pid {event.pid} watches on in place of pid {event.previous_pid}: "
-                    f"{clean(event.why)}"
-                ),
-            )
-        case e.Reopened():
-            return (f"the run goes on: {clean(event.why)}",)
-        case e.SupervisorLeft():
-            return (f"the supervisor leaves, training goes on: {clean(event.why)}",)
-        case e.LogBehind():
-            where = f", kept in {clean(event.spill)}" if event.spill else ""
-            return (
-                f"the event log is {duration(event.behind_s)} behind{where}: {clean(event.why)}",
-            )
 
 
 def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0912 - one arm each

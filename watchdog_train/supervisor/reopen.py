@@ -27,6 +27,7 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.job import environment_of, join, own_task
+from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_runs
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
@@ -75,15 +76,19 @@ def reopen_run(
         policy,
         hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
     )
+    display = Display()
+    told: tuple[e.AnyEvent, ...] = ()
     if policy.recovery.duplicates != "ignore":
         live = live_runs(boot_id=system.boot_id())
         twins = find_twins(training_key(state.argv, state.cwd, environment), live, system)
         refuse_unwatched(twins)
         if policy.recovery.duplicates == "kill":
+            if twins.supervised:
+                display.say(ENDING_WORDS)
+                told = tuple(dump_runs(twins.supervised, policy.evidence, system))
             end_twins(twins.supervised)
         else:
             refuse_twins(twins)
-    display = Display()
     session = RunSession(
         directory,
         policy,
@@ -110,6 +115,8 @@ def reopen_run(
             why=_why(state, with_remedies, allow),
         )
     )
+    for event in told:
+        session.supervisor.record(event)
     session.context.job = job
     if job is not None:
         session.supervisor.record(e.TaskJoined(task=job.task, together=together, host=me.host))

@@ -28,6 +28,7 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.job import environment_of, join, own_task
+from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_lookalikes, dump_runs
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.lookalikes import (
     LookAlike,
@@ -67,6 +68,11 @@ def start_run(
         refuse_twins(twins)
         if twins.unwatched:
             return _take_up(twins.unwatched[-1], remedies, display, foreground, on_launched)
+    limits = policy.evidence
+    told: list[AnyEvent] = []
+    if twins.unwatched or twins.supervised:
+        display.say(ENDING_WORDS)
+        told += dump_runs((*twins.unwatched, *twins.supervised), limits, system)
     for run in twins.unwatched:
         adopt_run(
             run.directory,
@@ -98,7 +104,10 @@ def start_run(
     )
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.context.job = job
-    session.begin(name=name, argv=command, launcher=launcher, found=_listed(found, policy, system))
+    if found and policy.recovery.duplicates == "kill":
+        display.say(ENDING_WORDS)
+    told += _listed(found, policy, system, directory)
+    session.begin(name=name, argv=command, launcher=launcher, found=tuple(told))
     session.run()
     return session
 
@@ -129,14 +138,17 @@ def _take_up(
 
 
 def _listed(
-    found: tuple[LookAlike, ...], policy: Policy, system: ProcessSystem
+    found: tuple[LookAlike, ...], policy: Policy, system: ProcessSystem, directory: RunDirectory
 ) -> tuple[AnyEvent, ...]:
     """Copies of the training that no run has recorded: listed; ended only by --duplicates kill."""
     if not found:
         return ()
     ended: tuple[AnyEvent, ...] = ()
     if policy.recovery.duplicates == "kill":
-        ended = tuple(end_lookalikes(system, found, grace_s=policy.stopping.grace_s))
+        ended = (
+            *dump_lookalikes(found, directory.stalls, policy.evidence, system),
+            *end_lookalikes(system, found, grace_s=policy.stopping.grace_s),
+        )
     return (found_event(found), *ended)
 
 

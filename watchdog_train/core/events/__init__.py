@@ -63,6 +63,7 @@ from watchdog_train.core.events.recovery import (
 )
 from watchdog_train.core.events.run import (
     Adopted,
+    DuplicateDumped,
     LogBehind,
     Orphan,
     OrphansFound,
@@ -119,6 +120,7 @@ __all__ = [
     "CommandsRan",
     "CommandsStarting",
     "Diagnosed",
+    "DuplicateDumped",
     "Event",
     "EvidenceCollected",
     "EvidenceCollecting",
@@ -184,6 +186,7 @@ __all__ = [
 AnyEvent = (
     RunStarted
     | OrphansFound
+    | DuplicateDumped
     | ProcessKilled
     | AttemptLaunching
     | AttemptLaunched

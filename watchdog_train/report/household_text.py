@@ -1,0 +1,71 @@
+"""What surrounds a run, in sentences: copies of it, who watches it, its log, its messages. Pure."""
+
+from __future__ import annotations
+
+from watchdog_train.core import events as e
+from watchdog_train.report import telling_text, words
+from watchdog_train.report.words import clean, duration
+
+MAX_NAMED = 4
+"""Orphans that are named one by one."""
+
+
+def sentences(
+    event: e.OrphansFound
+    | e.DuplicateDumped
+    | e.ProcessKilled
+    | e.Adopted
+    | e.Reopened
+    | e.SupervisorLeft
+    | e.LogBehind
+    | e.Notified
+    | e.CommandsStarting
+    | e.CommandsRan,
+) -> tuple[str, ...]:
+    """For the moment in which it happens."""
+    match event:
+        case e.OrphansFound():
+            lines = [
+                f"also running: pid {orphan.pid} ({clean(orphan.command, 120)}): "
+                f"{clean(orphan.why)}"
+                for orphan in event.orphans[:MAX_NAMED]
+            ]
+            more = len(event.orphans) - MAX_NAMED
+            return (*lines, *([f"and {more} more of them"] if more > 0 else []))
+        case e.DuplicateDumped():
+            return (dumped(event),)
+        case e.ProcessKilled():
+            name = words.signal_name(event.signal)
+            return (f"killed pid {event.pid} ({name}): {clean(event.why)}",)
+        case e.Notified() | e.CommandsStarting() | e.CommandsRan():
+            return telling_text.sentences(event)
+        case e.Adopted():
+            return (
+                (
+                    f"adopted: pid {event.pid} watches on in place of pid {event.previous_pid}: "
+                    f"{clean(event.why)}"
+                ),
+            )
+        case e.Reopened():
+            return (f"the run goes on: {clean(event.why)}",)
+        case e.SupervisorLeft():
+            return (f"the supervisor leaves, training goes on: {clean(event.why)}",)
+        case e.LogBehind():
+            where = f", kept in {clean(event.spill)}" if event.spill else ""
+            return (
+                f"the event log is {duration(event.behind_s)} behind{where}: {clean(event.why)}",
+            )
+
+
+def dumped(event: e.DuplicateDumped) -> str:
+    """What came of the evidence of a duplicate."""
+    whose = f"the duplicate pid {event.pid}"
+    if event.run_id is not None:
+        whose = f"the duplicate {clean(event.run_id, 120)}"
+    if event.dir is None:
+        return f"no evidence of {whose} could be taken: {clean(event.problem or 'unknown')}"
+    lacking = f": {clean(event.problem)}" if event.problem else ""
+    return (
+        f"evidence of {whose} is in {clean(event.dir, 400)} "
+        f"({event.captured} of {event.processes} processes captured{lacking})"
+    )
