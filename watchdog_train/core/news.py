@@ -253,11 +253,16 @@ def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
         return []
     if sample.keeper_alive is not False or "keeper" in state.notices:
         return []
-    if not any(member.member.identity == attempt.root for member in live(sample)):
+    root = next((m.member for m in live(sample) if m.member.identity == attempt.root), None)
+    if root is None:
         return []
+    if state.supervisor is not None and root.ppid == state.supervisor.pid:
+        its_end = "this supervisor is its parent now, and will know how it ends"
+    else:
+        its_end = "how it ends will be known only if the kernel tells (Linux 6.15 and newer)"
     why = (
-        f"the keeper (pid {attempt.keeper.pid}) is gone while training runs on: "
-        "how it ends will not be known"
+        f"the keeper (pid {attempt.keeper.pid}) is gone while training runs on: {its_end}; "
+        "output that the keeper had not written yet is lost"
     )
     return [e.Noticed(kind="keeper", pids=(attempt.keeper.pid,), why=why)]
 

@@ -25,6 +25,8 @@ KILL_AFTER_S = 2.0
 GONE_WITHIN_S = 1.0
 """From SIGKILL to the end of a child that is not inside the kernel."""
 END_LOOK_S = 0.01
+MOST_ADOPTED = 1024
+"""Orphans whose end is remembered; a storm of them must not cost memory."""
 SIGKILL = 9
 if sys.platform == "win32":
     OWN_GROUP_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP
@@ -71,6 +73,8 @@ class ChildTable:
         self.system = system
         self._clock = clock
         self._children: dict[int, Child] = {}
+        self._adopted: dict[ProcessId, int] = {}
+        """How orphans ended that were given to us, the newest last."""
 
     def spawn(
         self,
@@ -187,5 +191,26 @@ class ChildTable:
         me = os.getpid()
         for row in rows.values():
             if row.ppid == me and row.state == "Z" and row.pid not in self._children:
-                with suppress(ChildProcessError):
-                    os.waitpid(row.pid, os.WNOHANG)
+                self._reap(row.identity)
+
+    def adopted_status(self, who: ProcessId) -> int | None:
+        """How a process ended that was given to us: its exit code, -N for signal N; else None.
+
+        A training becomes our child when its keeper dies; see ProcessSystem.become_subreaper().
+        """
+        # Asked here, too: at the newest look its parent may have been the keeper still.
+        asked = who in self._adopted or who.pid in self._children
+        if not asked and self.system.identity(who.pid) == who:
+            self._reap(who)
+        return self._adopted.get(who)
+
+    def _reap(self, who: ProcessId) -> None:
+        """Ask for its status if it is our child and has ended; its pid is its own until then."""
+        if sys.platform == "win32":
+            return
+        with suppress(ChildProcessError):
+            pid, status = os.waitpid(who.pid, os.WNOHANG)
+            if pid == who.pid:
+                self._adopted[who] = os.waitstatus_to_exitcode(status)
+                if len(self._adopted) > MOST_ADOPTED:
+                    del self._adopted[next(iter(self._adopted))]

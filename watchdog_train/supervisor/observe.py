@@ -89,6 +89,7 @@ class Observer:
     def close(self) -> None:
         """End what looks for us."""
         self._sampler.close()
+        self._ending.close()
 
     def observe(self, state: State) -> Observation:
         """Everything seen at this moment."""
@@ -173,6 +174,7 @@ class Observer:
         self._assessor.begin(state, now)
         self._sample = _empty(now)
         self._launch = None
+        self._ending.close()
         self._ending = Ending(self._context)
         self._next_look = 0.0
         self._judged = self._final = ()
@@ -188,6 +190,7 @@ class Observer:
                 self._launch = self._report(record)
             elif not attempt.launched:
                 return
+        self._ending.follow(attempt.root)
         if self._ending.read(directory, now):
             self._hear_last_words()
 

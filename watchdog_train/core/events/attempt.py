@@ -88,5 +88,7 @@ class AttemptExited(Event, frozen=True, kw_only=True):
     code: int | None
     signal: int | None
     how_known: str
+    """keeper-file, keeper; after the keeper's death parent (this supervisor had become its parent)
+    or kernel; gone: nobody knows; not-started."""
     step: int | None
     error: str | None = None

@@ -201,7 +201,9 @@ class ExitStatus(Value, frozen=True, kw_only=True):
     code: int | None
     signal: int | None
     how_known: str
-    """"keeper", "keeper-file", "gone" (it vanished and no status was left), "not-started"."""
+    """"keeper-file", or "keeper": its word, no file; after the keeper's death "parent" (this
+    supervisor had become its parent) or "kernel" (told to others than its parent); "gone": nobody
+    knows; "not-started"."""
     error: str | None = None
     """For "not-started": the operating system's words."""
 

@@ -1,0 +1,142 @@
+"""The keeper dies and training goes on: how it ends is known all the same, where that can be."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_tree_is_gone
+from tests.support import (
+    CompletedRun,
+    Event,
+    RunningWtrain,
+    is_alive,
+    run_wtrain,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario]
+
+GATED = "read _ <gate; echo on; exit {}"
+"""Ends with this code once somebody has opened the gate."""
+KERNEL = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+
+
+def without_keeper(tmp_path: Path, command: Sequence[str]) -> tuple[RunningWtrain, Event]:
+    """A run whose keeper was killed while its training waits at the gate; and its launch."""
+    os.mkfifo(tmp_path / "gate")
+    config = write_fast_config(tmp_path)
+    options = ("--config", str(config), "--on-crash", "stop")
+    running = start_wtrain("run", *options, "--", *command, cwd=tmp_path)
+    launched = running.wait_for("attempt_launched", 30)
+    os.kill(launched["keeper_pid"], signal.SIGKILL)
+    notice = running.wait_for("noticed", 30, lambda event: event["kind"] == "keeper")
+    assert "is its parent now" in notice["why"]
+    assert is_alive(launched["pid"])
+    return running, launched
+
+
+def open_gate(tmp_path: Path) -> None:
+    (tmp_path / "gate").write_text("\n")
+
+
+def assert_known(run: CompletedRun, code: int | None, number: int | None) -> None:
+    exited = run.only("attempt_exited")
+    assert (exited["code"], exited["signal"]) == (code, number), run.describe()
+    assert exited["how_known"] == "parent", run.describe()
+    assert_tree_is_gone(run)
+
+
+@pytest.mark.needs_subreaper
+def test_exit_code_without_a_keeper(tmp_path: Path) -> None:
+    """The supervisor has inherited the training, whose output and exit code still arrive."""
+    running, _ = without_keeper(tmp_path, ("sh", "-c", GATED.format(7)))
+    open_gate(tmp_path)
+    run = running.result(30)
+    assert run.returncode == 7, run.describe()
+    assert_known(run, 7, None)
+    assert run.stdout == "on\n"
+
+
+@pytest.mark.slow
+@pytest.mark.needs_subreaper
+def test_success_without_a_keeper(tmp_path: Path) -> None:
+    """A training that ends well is not started again because its keeper could not tell."""
+    running, _ = without_keeper(tmp_path, ("sh", "-c", GATED.format(0)))
+    open_gate(tmp_path)
+    run = running.result(30)
+    assert run.returncode == 0, run.describe()
+    assert_known(run, 0, None)
+    assert run.only("run_finished")["outcome"] == "succeeded"
+
+
+@pytest.mark.slow
+@pytest.mark.needs_subreaper
+def test_signal_without_a_keeper(tmp_path: Path) -> None:
+    """What has killed the training is known, too."""
+    running, launched = without_keeper(tmp_path, ("sh", "-c", GATED.format(0)))
+    os.kill(launched["pid"], signal.SIGKILL)
+    run = running.result(30)
+    assert run.returncode == 137, run.describe()
+    assert_known(run, None, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.needs_subreaper
+@pytest.mark.timeout(290)
+@pytest.mark.parametrize("fails", [False, True], ids=["well", "a rank fails"])
+def test_two_ranks_without_a_keeper(tmp_path: Path, fails: bool) -> None:
+    """torchrun and its ranks go on, and its own exit code is that of the run."""
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "rank = os.environ['RANK']\n"
+        "pathlib.Path('up' + rank).touch()\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\n"
+        f"sys.exit(3 if rank == '1' and {fails} else 0)\n"
+    )
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    running, _ = without_keeper(tmp_path, (*launch, str(script)))
+    wait_until(lambda: all((tmp_path / name).exists() for name in ("up0", "up1")), 150, "both run")
+    (tmp_path / "go").touch()
+    run = running.result(100)
+    code = 1 if fails else 0
+    assert run.returncode == code, run.describe()
+    assert_known(run, code, None)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_subreaper
+@pytest.mark.skipif(KERNEL < (6, 15), reason="the kernel tells nobody but the parent")
+def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
+    """A later supervisor is no ancestor and inherits nothing: the kernel tells how it ended."""
+    os.mkfifo(tmp_path / "gate")
+    config = write_fast_config(tmp_path)
+    options = ("--config", str(config), "--on-crash", "stop")
+    command = ("sh", "-c", "read _ <gate; exit 7")
+    first = start_wtrain("run", *options, "--", *command, cwd=tmp_path)
+    launched = first.wait_for("attempt_launched", 30)
+    os.kill(first.pid, signal.SIGKILL)
+    first.result(10)
+    second = start_wtrain("adopt", cwd=tmp_path)
+    second.wait_for("adopted", 30)
+    second.wait_for("progress", 30)
+    os.kill(launched["keeper_pid"], signal.SIGKILL)
+    notice = second.wait_for("noticed", 30, lambda event: event["kind"] == "keeper")
+    assert "only if the kernel tells" in notice["why"]
+    open_gate(tmp_path)
+    run = second.result(30)
+    assert run.returncode == 7, run.describe()
+    exited = run.only("attempt_exited")
+    assert (exited["code"], exited["how_known"]) == (7, "kernel"), run.describe()
+    status = run_wtrain("status", "--json", cwd=tmp_path).json()
+    assert (status["outcome"], status["exit_code"]) == ("failed", 7)
