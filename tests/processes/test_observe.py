@@ -70,7 +70,7 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
         job=None,
         trace=SimpleNamespace(wanted=False),
         tasks=tasks,
-        children=SimpleNamespace(poll=lambda rows=None: []),
+        children=SimpleNamespace(poll=lambda rows=None: [], adopted_status=lambda who: None),
     )
 
 
@@ -214,6 +214,27 @@ def test_a_silent_keeper_is_believed_to_know_nothing(
     assert _identity(pair.keeper.pid)
     clock.ahead_s += 2.0
     assert observer.observe(state).exit == ExitStatus(code=None, signal=None, how_known="gone")
+
+
+def test_the_kernel_tells_where_no_keeper_is_left(
+    observer: Observer, clock: MovedClock, directory: RunDirectory, pair: Pair
+) -> None:
+    """A root that was held on to while it lived; older kernels tell its parent alone."""
+    write_keeper(directory, pair)
+    state = state_of(pair, clock.monotonic())
+    assert observer.observe(state).exit is None
+    watch = current().watch_exit(_identity(pair.root.pid))
+    pair.keeper.kill()
+    pair.keeper.wait(10)
+    pair.end_root()
+    told = watch is not None and watch.status() is not None
+    if watch is not None:
+        watch.close()
+    expected = ExitStatus(code=None, signal=9, how_known="kernel")
+    gone = ExitStatus(code=None, signal=None, how_known="gone")
+    clock.ahead_s += 2.0
+    assert observer.observe(state).exit == (expected if told else gone)
+    observer.close()
 
 
 def test_a_living_root_is_waited_for(
