@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import wait_until
-from watchdog_train.doctor import around
+from watchdog_train.doctor import around, devices
+from watchdog_train.doctor.ask import ask
 from watchdog_train.store.registry import LiveRun
 
 HAS_TORCH_LOADED = """\
@@ -110,3 +111,45 @@ def test_openmp_is_read_from_an_interpreter(tmp_path: Path) -> None:
     (check,) = around.openmp(str(broken))
     assert check.status == "warning"
     assert "/x/libiomp5.so" in check.says
+
+
+def test_a_forked_worker_and_cuda_are_told_with_their_setting() -> None:
+    """Only where a GPU is there and workers are forked by default there is something to do."""
+    found = devices.Devices(cuda=True, fork_fails=True, start_method="fork")
+    (check,) = devices.judged(found, has_gpu=True, platform="linux")
+    assert (check.name, check.status) == ("fork after CUDA", "ok")
+    assert "num-workers-0" in (check.mend or "")
+    found = devices.Devices(cuda=True, fork_fails=True, start_method="forkserver")
+    (check,) = devices.judged(found, has_gpu=True, platform="linux")
+    assert check.mend is None
+
+
+@pytest.mark.parametrize(
+    ("found", "status"),
+    [
+        (devices.Devices(mps=True, mps_built=True), "ok"),
+        (devices.Devices(mps=False, mps_built=True), "warning"),
+        (devices.Devices(), "warning"),
+    ],
+)
+def test_a_mac_is_told_whether_it_has_mps(found: devices.Devices, status: str) -> None:
+    """And what to do about it."""
+    (check,) = devices.judged(found, has_gpu=False, platform="darwin")
+    assert (check.name, check.status) == ("MPS", status)
+    assert (check.mend is None) == (status == "ok")
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_warning() -> None:
+    """A CPU build of torch beside a driver."""
+    (check,) = devices.judged(devices.Devices(), has_gpu=True, platform="linux")
+    assert (check.name, check.status) == ("CUDA", "warning")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_devices_are_asked_of_the_trainings_own_torch() -> None:
+    """Really, by the Python that runs this test; torch here has no GPU."""
+    pytest.importorskip("torch")
+    found = ask(sys.executable, devices._TRY, within_s=60, answer=devices.Devices)
+    assert not found.mps
+    assert not (found.cuda and not found.fork_fails)

@@ -38,7 +38,16 @@ def examine(
         directories: where checkpoints go.
         ranks: so many ranks try to agree on a number; 0 and 1: none does.
     """
-    from watchdog_train.doctor import around, gpus, inside, libraries, machine, night, settings
+    from watchdog_train.doctor import (
+        around,
+        devices,
+        gpus,
+        inside,
+        libraries,
+        machine,
+        night,
+        settings,
+    )
     from watchdog_train.doctor import ranks as meeting
 
     yield machine.never_run(system)
@@ -52,7 +61,9 @@ def examine(
     yield from around.around(python, system.boot_id())
     yield from settings.traps(os.environ)
     yield settings.threads(os.environ, os.cpu_count() or 1, ranks)
-    yield from gpus.gpus()
+    graphics = tuple(gpus.gpus())
+    yield from graphics
+    yield from devices.devices(python, has_gpu=any(one.name != "GPU" for one in graphics))
     found = tuple(libraries.libraries(python))
     yield from found
     yield from inside.architecture(python)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -12,6 +11,7 @@ import msgspec
 import psutil
 
 from watchdog_train.doctor import Check
+from watchdog_train.doctor.ask import AskError, ask
 from watchdog_train.store.registry import LiveRun, live_runs
 
 MOST_NAMED = 4
@@ -157,16 +157,9 @@ def openmp(python: str) -> Iterator[Check]:
     if sys.platform != "linux":
         return
     try:
-        done = subprocess.run(
-            [python, "-c", _IMPORTS, *_LIKELY],
-            capture_output=True,
-            timeout=OPENMP_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        paths = msgspec.json.decode(done.stdout.splitlines()[-1], type=list[str])
-    except (OSError, IndexError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
-        says = f"which OpenMP it loads is not known: {type(error).__name__}"
+        paths = ask(python, _IMPORTS, *_LIKELY, within_s=OPENMP_S, answer=list[str])
+    except AskError as error:
+        says = f"which OpenMP it loads is not known: {error}"
         yield Check(name="OpenMP", status="unknown", says=says)
         return
     yield judged_openmp(paths)

@@ -76,6 +76,12 @@ TRAPS = (
         mend="TOKENIZERS_PARALLELISM=false",
     ),
     Trap(
+        name="TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+        values=frozenset(_FALSE),
+        says="torchrun shares its store with the ranks: many of its restarts never come back then",
+        mend="unset it: wtrain sets it to 1 for torchrun",
+    ),
+    Trap(
         name="PYTHONOPTIMIZE",
         values=None,
         says="assertions of the training and its libraries are left out",
