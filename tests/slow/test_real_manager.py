@@ -1,0 +1,146 @@
+"""The service file under a real systemd user manager, in a world of its own (as root)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support import (
+    children_of,
+    of_type,
+    program_command,
+    read_log,
+    run_directories,
+    run_wtrain,
+    scenario_environment,
+    wait_until,
+    write_fast_config,
+)
+
+SYSTEMD = "/usr/lib/systemd/systemd"
+WORLD = f"""\
+mount -t tmpfs tmpfs /run/systemd && mkdir /run/systemd/system || exit 3
+{SYSTEMD} --user --unit=basic.target &
+wait
+"""
+"""The manager wants to believe that systemd has started this machine, and must not be pid 1."""
+TOOLS = ("unshare", "nsenter", "systemctl")
+UNIT = "wtrain-sft.service"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's"),
+    pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs root"),
+    pytest.mark.skipif(
+        not Path(SYSTEMD).exists() or not all(map(shutil.which, TOOLS)),
+        reason="systemd, unshare or nsenter is not installed",
+    ),
+]
+
+
+class Manager:
+    """A systemd user manager, and commands beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runtime, self.home = folder / "runtime", folder / "home"
+        for each in (self.runtime, self.home):
+            each.mkdir(mode=0o700)
+        self.env = {
+            **scenario_environment(folder),
+            "HOME": str(self.home),
+            "XDG_RUNTIME_DIR": str(self.runtime),
+        }
+        self.log = (folder / "manager.log").open("wb")
+        self.world = subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
+             "sh", "-c", WORLD],
+            env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+        )  # fmt: skip
+        wait_until((self.runtime / "systemd" / "private").exists, 30, "the manager listens")
+        self.init = children_of(self.world.pid)[0]
+
+    def inside(self, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run a command where the manager's processes are."""
+        enter = ["nsenter", "--target", str(self.init), "--mount", "--pid"]
+        return subprocess.run(
+            [*enter, *command], env=self.env, capture_output=True, text=True,
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+    def systemctl(self, *words: str) -> str:
+        """What it says; it must succeed."""
+        done = self.inside("systemctl", "--user", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def shown(self) -> Mapping[str, str]:
+        """State of the unit."""
+        wanted = "--property=ActiveState,MainPID,StatusText,NRestarts"
+        told = self.systemctl("show", wanted, UNIT)
+        return dict(line.partition("=")[::2] for line in told.splitlines())
+
+    def tells_a_step(self) -> bool:
+        """Whether `systemctl status` shows how far training is."""
+        return re.search(r"\bstep \d", self.shown()["StatusText"]) is not None
+
+    def close(self) -> None:
+        self.world.send_signal(signal.SIGKILL)
+        self.world.wait(10)
+        self.log.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    found = Manager(tmp_path)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager: Manager) -> None:
+    """Ready when training runs; killed with -9 it comes back and adopts; a stop saves first."""
+    config = write_fast_config(tmp_path)
+    words = ("--name", "sft", "--config", str(config), "--write", "--")
+    command = program_command("asks_to_stop.py")
+    run_wtrain("service", *words, *command, cwd=tmp_path, env=manager.env).check(0)
+    manager.systemctl("daemon-reload")
+    manager.systemctl("start", UNIT)
+    first = manager.shown()
+    assert first["ActiveState"] == "active"
+    (run,) = run_directories(tmp_path)
+    launched = of_type(read_log(run), "attempt_launched")
+    assert len(launched) == 1, "ready means that training runs"
+    wait_until(lambda: of_type(read_log(run), "first_step"), 60, "it trains")
+    wait_until(manager.tells_a_step, 30, "the status tells the step")
+
+    manager.inside("kill", "-KILL", first["MainPID"])
+    wait_until(lambda: of_type(read_log(run), "adopted"), 60, "the manager starts it again")
+    wait_until(lambda: manager.shown()["ActiveState"] == "active", 30, "it is ready again")
+    second = manager.shown()
+    assert (second["NRestarts"], second["MainPID"] != first["MainPID"]) == ("1", True)
+    assert of_type(read_log(run), "attempt_launched") == launched, "the training lived on"
+    assert manager.inside("kill", "-0", str(launched[0]["pid"])).returncode == 0
+    wait_until(manager.tells_a_step, 30, "the status tells the step again")
+
+    manager.systemctl("stop", UNIT)
+    assert manager.shown()["ActiveState"] in ("inactive", "failed")
+    events = read_log(run)
+    assert of_type(events, "run_finished")[0]["outcome"] == "stopped"
+    assert not [event for event in of_type(events, "signalled") if event["signal"] == 9]
+    assert of_type(events, "attempt_exited")[0]["code"] == 0
+    assert list((tmp_path / "checkpoints-0").glob("step-*.pt")), "it saved"
+    left = manager.inside("pgrep", "-f", "asks_to_stop|watchdog_train/keeper").stdout
+    assert not left.strip()
