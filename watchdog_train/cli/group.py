@@ -39,6 +39,7 @@ COMMANDS: dict[str, CommandRow] = {
     "ps": CommandRow("Look", "ps:ps", "List the runs of this machine."),
     "status": CommandRow("Look", "status:status", "Say how a run is doing."),
     "logs": CommandRow("Look", "logs:logs", "Show the output of a run."),
+    "probe": CommandRow("Look", "probe:probe", "Say whether a supervisor is alive, for a kubelet."),
     "attach": CommandRow("Look", "attach:attach", "See a run as if it were in this terminal."),
     "stalls": CommandRow(
         "Understand", "stalls:stalls", "List what was caught: stalls and crashes."

@@ -29,6 +29,7 @@ _METAVARS = {
     "--on": "EVENT=COMMAND",
     "--ping": "URL",
     "--metrics-file": "FILE",
+    "--termination-log": "FILE",
     "--nodes": "N|auto|slurm",
     "--coordination": "DIR",
 }

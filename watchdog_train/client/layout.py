@@ -108,6 +108,27 @@ C_DUMP_REQUEST = 3
 C_SAVE_BASE = 4
 C_STOP_BASE = 5
 C_DUMP_BASE = 6
+# How the supervisor itself is, for whoever asks from outside (`wtrain probe`). Words of a page that
+# is there already: a full memory file system keeps nobody from writing them.
+C_SUPERVISOR_PID = 8
+C_SUPERVISOR_START = 9
+C_TURNED_NS = 10  # monotonic ns at which its loop has turned last
+C_RUN_STATE = 11  # number in RUN_STATES, + 1
+C_ATTEMPT = 12
+C_STEP = 13  # newest step of any rank, + 1
+C_PROGRESSED_NS = 14  # monotonic ns of the newest progress of any rank
+C_TRAINS = 15  # 1: steps are being made, and nothing is suspected
+
+RUN_STATES = (
+    "idle",
+    "starting",
+    "running",
+    "collecting",
+    "stopping",
+    "killing",
+    "backoff",
+    "finished",
+)
 
 SLOT_SUFFIX = ".slot"
 NOTE_SUFFIX = ".note.json"

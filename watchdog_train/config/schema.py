@@ -40,6 +40,7 @@ FLAG_OF_KEY = {
     "job.node_rank": "--node-rank",
     "job.coordination": "--coordination",
     "output.quiet": "--quiet",
+    "output.termination_log": "--termination-log",
     "notify.urls": "--notify",
     "notify.commands": "--on",
     "notify.ping": "--ping",

@@ -31,6 +31,13 @@ class Output(Section, frozen=True, kw_only=True):
     quiet: Annotated[
         bool, Meta(description="say nothing as long as all goes well: no opening, no progress")
     ] = False
+    termination_log: Annotated[
+        str | None,
+        Meta(
+            description="the verdict in a few words goes into this file, where a kubelet looks for "
+            "it; auto: /dev/termination-log in a container of Kubernetes; null: nowhere"
+        ),
+    ] = "auto"
     trace_cap_bytes: Annotated[
         int,
         Meta(ge=0, description="of trace.jsonl, for `wtrain replay`; the newest are kept; 0: none"),

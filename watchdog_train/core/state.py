@@ -44,7 +44,7 @@ RunState = Literal[
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "suspended",
     "slower", "skipped",
-    "metrics", "awake",
+    "metrics", "awake", "termination",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
 

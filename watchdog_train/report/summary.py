@@ -86,7 +86,7 @@ def closing_lines(
     """The summary at the end of a run; `report` is the path of report.html, if there is one."""
     if not state.finished:
         return ()
-    lines = [_outcome(state)]
+    lines = [outcome_line(state)]
     if state.warning:
         lines.append(f"warning: {clean(state.warning)}")
     reported = [stall for stall in state.stalls if stall.reported_only]
@@ -105,7 +105,8 @@ def closing_lines(
     return prefixed(*lines)
 
 
-def _outcome(state: State) -> str:
+def outcome_line(state: State) -> str:
+    """How a finished run ended, at which step and after what, in one line."""
     heads = {
         "succeeded": "success",
         "failed": "failed",

@@ -94,6 +94,15 @@ def clean(text: str, cap: int = 500) -> str:
     return text if len(text) <= cap else text[: cap - 1] + _CUT
 
 
+def cut_bytes(text: str, cap_bytes: int) -> str:
+    """The beginning of a text that is no longer than this in UTF-8, with a mark where it was."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= cap_bytes:
+        return data.decode("utf-8")
+    mark = _CUT.encode("utf-8")
+    return data[: cap_bytes - len(mark)].decode("utf-8", "ignore") + _CUT
+
+
 def display_width(text: str) -> int:
     """Columns in a terminal: wide characters count two, combining ones and our colours none."""
     if "\x1b" in text:

@@ -1,6 +1,6 @@
-"""The control page of a run: what the supervisor asks the training for, one word per request.
+"""The control page of a run: what the supervisor asks the training for, and how it is itself.
 
-Sequence numbers only, each a single aligned store; it must not be made shorter or replaced while
+Single aligned words, no two of which have to agree; it must not be made shorter or replaced while
 a training may have it mapped.
 """
 
@@ -8,17 +8,47 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from watchdog_train.client import layout
+from watchdog_train.core.vitals import Vitals
 
 _REQUESTS = (
     (layout.C_SAVE_REQUEST, layout.C_SAVE_BASE),
     (layout.C_STOP_REQUEST, layout.C_STOP_BASE),
     (layout.C_DUMP_REQUEST, layout.C_DUMP_BASE),
 )
+_WORDS = struct.Struct("=32Q")
+
+
+def read_vitals(path: Path) -> Vitals | None:
+    """What the supervisor of this page has said of itself last; None where it has said nothing.
+
+    Raises:
+        OSError: the page cannot be opened.
+    """
+    with open(os.open(path, os.O_RDONLY | _safe_flags()), "rb") as file:
+        data = file.read(_WORDS.size)
+    if len(data) < _WORDS.size:
+        return None
+    words = _WORDS.unpack(data)
+    state = words[layout.C_RUN_STATE] - 1
+    if words[layout.C_MAGIC] != layout.MAGIC or not words[layout.C_TURNED_NS]:
+        return None
+    return Vitals(
+        pid=words[layout.C_SUPERVISOR_PID],
+        start=words[layout.C_SUPERVISOR_START],
+        turned_s=words[layout.C_TURNED_NS] / 1e9,
+        state=layout.RUN_STATES[state] if 0 <= state < len(layout.RUN_STATES) else "unknown",
+        attempt=words[layout.C_ATTEMPT],
+        step=words[layout.C_STEP] - 1 if words[layout.C_STEP] else None,
+        progressed_s=words[layout.C_PROGRESSED_NS] / 1e9 or None,
+        trains=words[layout.C_TRAINS] == 1,
+    )
 
 
 class ControlPage:
@@ -60,7 +90,7 @@ class ControlPage:
             os.close(descriptor)
             raise OSError(f"no room for {path}")
         page = cls(descriptor)
-        page._store(layout.C_MAGIC, layout.MAGIC)
+        page._store({layout.C_MAGIC: layout.MAGIC})
         os.replace(temporary, path)
         return page
 
@@ -113,7 +143,22 @@ class ControlPage:
     def begin_attempt(self) -> None:
         """Before a launch: requests made so far were for the attempts before."""
         for request, base in _REQUESTS:
-            self._store(base, self._load(request))
+            self._store({base: self._load(request)})
+
+    def tell(self, vitals: Vitals) -> None:
+        """Say how the supervisor is."""
+        self._store(
+            {
+                layout.C_SUPERVISOR_PID: vitals.pid,
+                layout.C_SUPERVISOR_START: vitals.start,
+                layout.C_TURNED_NS: int(vitals.turned_s * 1e9),
+                layout.C_RUN_STATE: layout.RUN_STATES.index(vitals.state) + 1,
+                layout.C_ATTEMPT: vitals.attempt,
+                layout.C_STEP: 0 if vitals.step is None else vitals.step + 1,
+                layout.C_PROGRESSED_NS: int((vitals.progressed_s or 0.0) * 1e9),
+                layout.C_TRAINS: int(vitals.trains),
+            }
+        )
 
     def close(self) -> None:
         """Unmap; the file stays for the training."""
@@ -134,7 +179,7 @@ class ControlPage:
 
     def _next(self, word: int) -> int:
         number = self._load(word) + 1
-        self._store(word, number)
+        self._store({word: number})
         return number
 
     def _load(self, word: int) -> int:
@@ -142,13 +187,16 @@ class ControlPage:
             return self._words[word]
         return memoryview(self._kept).cast("Q")[word]
 
-    def _store(self, word: int, number: int) -> None:
+    def _store(self, numbers: Mapping[int, int]) -> None:
         if self._is_whole():
-            self._words[word] = number
+            for word, number in numbers.items():
+                self._words[word] = number
             self._kept = bytes(self._mapping)
         else:
             kept = bytearray(self._kept)
-            memoryview(kept).cast("Q")[word] = number
+            words = memoryview(kept).cast("Q")
+            for word, number in numbers.items():
+                words[word] = number
             self._kept = bytes(kept)
 
     def _is_whole(self) -> bool:

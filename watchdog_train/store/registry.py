@@ -33,6 +33,8 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str | None = None
     training_key: str | None = None
     """The same for two runs of the same training."""
+    slot_dir: str | None = None
+    """Where its control page is; the run directory tells it too, but may be far away."""
     supervised: bool | None = None
     """Whether a supervisor holds its lock now; None when it cannot be told. Not in the file."""
 
@@ -48,6 +50,7 @@ def register(
     *,
     boot_id: str | None = None,
     training_key: str | None = None,
+    slot_dir: Path | None = None,
 ) -> bool:
     """List a run, or renew its entry at adoption; False when the list cannot be written.
 
@@ -61,6 +64,7 @@ def register(
         host=socket.gethostname(),
         boot_id=boot_id,
         training_key=training_key,
+        slot_dir=str(slot_dir) if slot_dir is not None else None,
     )
     target = entry_path(run.run_id)
     try:
@@ -101,6 +105,31 @@ def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
         found[entry.run_id] = msgspec.structs.replace(entry, supervised=held)
     order = newest_last(entry.directory for entry in found.values())
     return tuple(found[run.run_id] for run in order)
+
+
+def entries_here(runs_dir: Path | None = None) -> tuple[LiveRun, ...]:
+    """What the list says of this host, oldest first; no run directory is looked at.
+
+    Args:
+        runs_dir: only of the runs in this place; None: of all.
+    """
+    host = socket.gethostname()
+    place = os.path.abspath(runs_dir) if runs_dir is not None else None
+    found = {}
+    for path in _entries():
+        entry = read_json(path, LiveRun, cap_bytes=_MAX_BYTES)
+        if entry is None or entry.host != host or not _is_run_id(entry):
+            continue
+        if place in (None, os.path.dirname(entry.run_dir)):
+            found[entry.run_id] = entry
+    stamps = {run_id: (entry.directory.stamp, run_id) for run_id, entry in found.items()}
+    return tuple(found[run_id] for run_id in sorted(found, key=stamps.__getitem__))
+
+
+def entry_of(run_id: str) -> LiveRun | None:
+    """What the list says of one run; None when it is not listed."""
+    entry = read_json(entry_path(run_id), LiveRun, cap_bytes=_MAX_BYTES)
+    return entry if entry is not None and entry.run_id == run_id else None
 
 
 def _is_run_id(entry: LiveRun) -> bool:

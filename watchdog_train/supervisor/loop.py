@@ -28,6 +28,8 @@ from watchdog_train.supervisor.pinger import Pinger
 from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
+from watchdog_train.supervisor.termination_log import TerminationLog
+from watchdog_train.supervisor.vital_signs import VitalSigns
 from watchdog_train.system.service_manager import ServiceManager
 
 REQUESTS_EVERY_S = 0.5
@@ -66,6 +68,10 @@ class Supervisor:
             cwd=context.cwd,
         )
         self._awake = KeepAwake(context.children, wanted=context.policy.keep_awake)
+        self._vitals = VitalSigns(context)
+        self._verdict = TerminationLog(
+            context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
+        )
         self._requests_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -82,6 +88,7 @@ class Supervisor:
         stamped = context.log.append(event, number)
         self.state = evolve(self.state, stamped)
         self._page.follow(event)
+        self._verdict.follow(event, self.state)
         self._notifier.follow(stamped, self.state)
         self._commands.follow(stamped, self.state)
         if isinstance(event, e.StallRecovered):
@@ -136,6 +143,7 @@ class Supervisor:
             self._take_signals()
             self._take_requests()
             observation = self._observer.observe(self.state)
+            self._vitals.tell(self.state, observation)
             action = decide(observation, self.state, self._context.policy, self._context.remedies)
             self._tell_peers()
             if isinstance(action, Wait):
@@ -153,7 +161,10 @@ class Supervisor:
                         self.record(shared)
             self._say_when_behind()
         self._tell_peers()
+        self._vitals.tell(self.state)
         self._telling.ending(self.state)
+        for noticed in self._verdict.finish(self.state):
+            self.record(noticed)
         if self.state.outcome == "succeeded":
             remove_copies(self._context.directory)
         self._context.display.drain(time.monotonic() + DRAIN_S)

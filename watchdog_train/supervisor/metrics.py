@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +19,18 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.report.metrics_text import metrics_text
 from watchdog_train.supervisor.children import Child, ChildTable
+from watchdog_train.supervisor.newest_text import NewestText
 from watchdog_train.whole_files import replace_whole
 
 CHILD = "metrics"
 OWN_FILE = "metrics.prom"
 LAST_S = 2.0
 LINE_CAP_BYTES = 1024
+
+
+def _replace(path: Path, content: bytes) -> None:
+    # For node_exporter, which is another user; it reads only names in .prom.
+    replace_whole(path, content, mode=0o644)
 
 
 class Metrics:
@@ -44,7 +49,7 @@ class Metrics:
         self._next = 0.0
         self._child: Child | None = None
         self._stdin = self._stdout = -1
-        self._writer = _Writer()
+        self._writer = NewestText(_replace)
         self._trouble: str | None = None
 
     def follow(self, state: State, observation: Observation) -> Iterator[e.Noticed]:
@@ -109,46 +114,3 @@ class Metrics:
         if why != self._trouble:
             self._trouble = why
             yield e.Noticed(kind="metrics", pids=(), why=why)
-
-
-class _Writer:
-    """One file, replaced as a whole by a thread; only the newest text waits for its turn."""
-
-    def __init__(self) -> None:
-        self.trouble: str | None = None
-        self._waiting: tuple[Path, str] | None = None
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-
-    def write(self, path: Path, text: str) -> None:
-        """Returns at once."""
-        with self._changed:
-            self._waiting = (path, text)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-
-    def wait(self, timeout_s: float) -> None:
-        """Until nothing waits, or for so long."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting is None, timeout_s)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None)
-                waiting = self._waiting
-            if waiting is None:
-                continue
-            path, text = waiting
-            try:
-                # For node_exporter, which is another user; it reads only names in .prom.
-                replace_whole(path, text.encode("utf-8"), mode=0o644)
-                self.trouble = None
-            except OSError as error:
-                self.trouble = error.strerror or type(error).__name__
-            with self._changed:
-                if self._waiting is waiting:
-                    self._waiting = None
-                self._changed.notify_all()

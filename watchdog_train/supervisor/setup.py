@@ -199,6 +199,7 @@ class RunSession:
             ProcessId(me.pid, me.start),
             boot_id=me.boot_id,
             training_key=training_key(self.supervisor.state.argv, context.cwd, context.environment),
+            slot_dir=context.slot_dir,
         )
 
     def begin(

@@ -70,6 +70,7 @@ NoticeKind = Literal[
     "skipped",
     "metrics",
     "awake",
+    "termination",
 ]
 
 

@@ -1,0 +1,180 @@
+"""`wtrain probe`: whether a supervisor is there and awake, for kubelets, monitors and people.
+
+Must stay quick and touch little: a run directory may lie on a file server that hangs, and a probe
+that hangs with it is a failed one. What it needs is on local memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.errors import WtrainError
+
+if TYPE_CHECKING:
+    from watchdog_train.core.vitals import Answer, Probe, Vitals
+    from watchdog_train.store.registry import LiveRun
+    from watchdog_train.store.run_paths import RunDirectory
+    from watchdog_train.system.protocol import ProcessSystem
+
+ANSWER_S = 5.0
+"""A look that takes longer waits for a file system, and says nothing about the supervisor."""
+TAIL_BYTES = 65_536
+
+
+@click.command(short_help="Say whether a supervisor is alive: exit code 0 or 1.")
+@run_argument
+@click.option(
+    "--liveness", "probe", flag_value="liveness", default=True, help="It lives, and its loop turns."
+)
+@click.option("--startup", "probe", flag_value="startup", help="It has begun: the same so far.")
+@click.option("--readiness", "probe", flag_value="readiness", help="Its training makes steps, too.")
+@click.option(
+    "--max-age",
+    metavar="TIME",
+    help="So long its loop may not turn; at work on a stall 15 minutes.  [default: 2m]",
+)
+@json_option
+@runs_dir_option
+def probe(
+    run_ref: str | None, probe: str, max_age: str | None, as_json: bool, runs_dir: Path | None
+) -> None:
+    """Say in one line whether the supervisor of RUN is alive; nothing is started or asked for.
+
+    Without RUN all live runs of this machine are meant, or the newest one. Exit code 0: alive, at
+    work on a stall, or ended; 1: its supervisor is dead or does not look any more, or there is no
+    run. It says nothing about the training: that is the supervisor's to judge.
+    """
+    wanted = cast("Probe", probe)
+    answer = _within(ANSWER_S, wanted, run_ref, runs_dir, _seconds(max_age))
+    if as_json:
+        from watchdog_train.cli.json_output import print_json
+
+        print_json({"schema_version": 1, "probe": wanted, "ok": answer.ok, "why": answer.words})
+    else:
+        click.echo(answer.words)
+    sys.exit(0 if answer.ok else 1)
+
+
+def _seconds(max_age: str | None) -> float:
+    from watchdog_train.core.vitals import BLIND_S
+
+    if max_age is None:
+        return BLIND_S
+    from watchdog_train.config.schema import BadValueError, parse_duration
+
+    try:
+        return parse_duration(max_age)
+    except BadValueError as error:
+        raise click.BadParameter(str(error), param_hint="--max-age") from error
+
+
+def _within(
+    limit_s: float, probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: float
+) -> Answer:
+    """The answer of a look in a thread, or what is left to say when it does not come back."""
+    import threading
+
+    from watchdog_train.core.vitals import Answer
+
+    found: list[Answer | Exception] = []
+
+    def look() -> None:
+        try:
+            found.append(_look(probe, run_ref, runs_dir, blind_s))
+        except Exception as error:  # noqa: BLE001 - raised again below
+            found.append(error)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if not found:
+        words = f"its files do not answer within {limit_s:g} s"
+        if probe == "readiness":
+            return Answer(False, f"not ready: {words}")
+        return Answer(True, f"alive, as far as can be told: {words}")
+    if isinstance(found[0], WtrainError):
+        return Answer(False, f"no run: {found[0].message}")
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
+def _look(probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: float) -> Answer:
+    from watchdog_train.core.vitals import answer
+    from watchdog_train.store.registry import entries_here, entry_of
+    from watchdog_train.system import current
+
+    system = current()
+    listed = () if run_ref else entries_here(runs_dir)
+    alive = [entry for entry in listed if _lives(entry, system)]
+    chosen: list[tuple[LiveRun | None, RunDirectory]]
+    if listed:
+        chosen = [(entry, entry.directory) for entry in alive or listed[-1:]]
+    else:
+        from watchdog_train.store.resolve import resolve
+
+        run = resolve(run_ref, runs_dir)
+        chosen = [(entry_of(run.run_id), run)]
+    answers = []
+    for entry, run in chosen:
+        lives = _lives(entry, system) if entry is not None else None
+        vitals = _vitals(entry, run)
+        if not lives:
+            lives = _is_held(run)  # by who has adopted it
+        if vitals is None and lives is False and _has_ended(run):
+            answers.append((run, _ended(probe)))
+            continue
+        said = answer(probe, vitals, system.monotonic(), alive=lives, blind_s=blind_s)
+        answers.append((run, said))
+    run, worst = min(answers, key=lambda pair: pair[1].ok)
+    return worst._replace(words=f"{worst.words} ({run.run_id})")
+
+
+def _lives(entry: LiveRun, system: ProcessSystem) -> bool:
+    """Whether the process that was listed as the supervisor is still that one."""
+    if entry.boot_id is not None and entry.boot_id != system.boot_id():
+        return False
+    found = system.identity(entry.pid)
+    return found is not None and entry.start in (0, found.start)
+
+
+def _is_held(run: RunDirectory) -> bool | None:
+    from watchdog_train.store.lock import is_held
+
+    return is_held(run.lock)
+
+
+def _vitals(entry: LiveRun | None, run: RunDirectory) -> Vitals | None:
+    from watchdog_train.client.layout import CONTROL_FILE
+    from watchdog_train.store.control import read_vitals
+
+    place = entry.slot_dir if entry is not None else None
+    slot_dir = Path(place) if place is not None else run.slot_dir()
+    if slot_dir is None:
+        return None
+    try:
+        return read_vitals(slot_dir / CONTROL_FILE)
+    except OSError:
+        return None
+
+
+def _has_ended(run: RunDirectory) -> bool:
+    """Whether the end of the log says so; what is told after it is some lines at most."""
+    try:
+        with run.events.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            return b'"type":"run_finished"' in file.read(TAIL_BYTES)
+    except OSError:
+        return False
+
+
+def _ended(probe: Probe) -> Answer:
+    from watchdog_train.core.vitals import Answer
+
+    return Answer(probe != "readiness", "ended: the run is finished")

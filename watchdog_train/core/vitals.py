@@ -1,0 +1,93 @@
+"""How a supervisor is, as it says itself, and what a probe answers to that. Pure.
+
+A probe that fails ends a container, and with it the evidence and the training. So a supervisor
+that takes evidence, kills or waits for a restart is alive; only one that is gone, or whose loop has
+not turned for long, is not.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Probe = Literal["startup", "liveness", "readiness"]
+
+BLIND_S = 120.0
+"""A loop that has not turned for so long is blind; its longest known turn takes a second."""
+BLIND_AT_WORK_S = 900.0
+"""The same while it deals with a stall or a crash: what would be lost then cannot be had again."""
+AT_WORK = ("collecting", "stopping", "killing", "backoff")
+
+
+class Vitals(NamedTuple):
+    """What a supervisor says of itself, about once a second."""
+
+    pid: int
+    start: int
+    turned_s: float
+    """When its loop has turned last, by the monotonic clock of this machine."""
+    state: str
+    """Of the run; "unknown" where it comes from another version."""
+    attempt: int
+    """0 before the first."""
+    step: int | None = None
+    """The newest of any rank."""
+    progressed_s: float | None = None
+    """When any rank has progressed last; None while none has."""
+    trains: bool = False
+    """Steps are being made, and nothing is suspected."""
+
+
+class Answer(NamedTuple):
+    """Of a probe."""
+
+    ok: bool
+    words: str
+
+
+def answer(
+    probe: Probe, vitals: Vitals | None, now: float, *, alive: bool | None, blind_s: float = BLIND_S
+) -> Answer:
+    """What to say about one run.
+
+    Args:
+        probe: what is asked for.
+        vitals: None where the supervisor has said nothing, or has no page to say it on.
+        now: by the monotonic clock of this machine.
+        alive: whether its process lives; None where that cannot be told.
+        blind_s: how long its loop may not turn.
+    """
+    if vitals is None:
+        return _silent(probe, alive=alive)
+    told = _told(vitals, now)
+    if alive is False:
+        if vitals.state == "finished":
+            return Answer(probe != "readiness", f"ended: {told}")
+        return Answer(False, f"dead: the supervisor (pid {vitals.pid}) is gone; {told}")
+    silent_s = now - vitals.turned_s
+    limit_s = max(blind_s, BLIND_AT_WORK_S) if vitals.state in AT_WORK else blind_s
+    if silent_s > limit_s and vitals.state != "finished":
+        words = f"blind: the loop of the supervisor (pid {vitals.pid}) has not turned for"
+        return Answer(False, f"{words} {silent_s:.0f} s; {told}")
+    if probe == "readiness" and not vitals.trains:
+        return Answer(False, f"not ready: {told}")
+    return Answer(True, f"{'ready' if probe == 'readiness' else 'alive'}: {told}")
+
+
+def _silent(probe: Probe, *, alive: bool | None) -> Answer:
+    if alive is False:
+        return Answer(False, "dead: its supervisor is gone")
+    if probe == "readiness":
+        return Answer(False, "not ready: its supervisor does not say how far it is")
+    known = "its supervisor holds the run" if alive else "nothing speaks against it"
+    return Answer(True, f"alive, as far as can be told: {known}, and says nothing more")
+
+
+def _told(vitals: Vitals, now: float) -> str:
+    parts = [vitals.state]
+    if vitals.attempt:
+        parts.append(f"attempt {vitals.attempt}")
+    if vitals.step is not None:
+        parts.append(f"step {vitals.step:,}")
+    if vitals.progressed_s is not None:
+        parts.append(f"last progress {max(0.0, now - vitals.progressed_s):.0f} s ago")
+    return ", ".join(parts)
