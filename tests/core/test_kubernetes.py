@@ -1,0 +1,134 @@
+"""The manifests of examples/kubernetes say what wtrain does: codes, options, times, ranks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from tests.support import REPOSITORY
+from watchdog_train.cli import group, probe
+from watchdog_train.core import command_line
+from watchdog_train.core.launchers import describe
+from watchdog_train.core.nodes import find_node
+from watchdog_train.core.policy import Job, Stopping
+from watchdog_train.core.vitals import BLIND_S
+from watchdog_train.errors import EXIT_GAVE_UP, EXIT_REFUSED
+from watchdog_train.supervisor.termination_log import KUBELETS
+
+FOLDER = REPOSITORY / "examples" / "kubernetes"
+# For what the scripts call: it says what it was called with.
+STUB = """#!/bin/sh
+if [ "$1" = checkpoints ]; then echo "$ANSWER"; exit; fi
+for word; do printf '%s\\n' "$word"; done
+"""
+
+
+def job_of(name: str) -> dict[str, Any]:
+    """The specification of the Job, also that in a JobSet."""
+    document = yaml.safe_load((FOLDER / name).read_text())
+    if document["kind"] == "Job":
+        return document["spec"]
+    (replicated,) = document["spec"]["replicatedJobs"]
+    assert replicated["replicas"] == 1  # JOB_COMPLETION_INDEX counts within one Job
+    return replicated["template"]["spec"]
+
+
+def container_of(name: str) -> dict[str, Any]:
+    (container,) = job_of(name)["template"]["spec"]["containers"]
+    return container
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """Keyword arguments of a command of wtrain, refused as wtrain would refuse them."""
+    whole = group.build_group()
+    assert isinstance(whole, click.Group)
+    command = whole.get_command(click.Context(whole), words[1])
+    assert command is not None
+    return command.make_context(words[1], words[2:]).params
+
+
+def called(name: str, tmp_path: Path, answer: str) -> list[str]:
+    """What the script of a container calls in the end, with `answer` about checkpoints."""
+    shell = shutil.which("sh")
+    if shell is None:
+        pytest.skip("no sh")
+    (tmp_path / "wtrain").write_text(STUB)
+    (tmp_path / "wtrain").chmod(0o755)
+    container = container_of(name)
+    assert container["command"] == ["sh", "-c"]
+    script = container["args"][0].replace("/shared/", f"{tmp_path}/shared/")
+    path = f"{tmp_path}:/usr/local/bin:/usr/bin:/bin"
+    done = subprocess.run(
+        [shell, "-euc", script],
+        env={"PATH": path, "ANSWER": json.dumps({"newest_whole": answer or None})},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert not done.stderr
+    assert (tmp_path / "shared" / "sft" / "checkpoints").is_dir()
+    return ["wtrain", *done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
+def test_codes_and_times(name: str) -> None:
+    """Another try after 75 and 77 alone; no limit is shorter than what it waits for."""
+    job, container = job_of(name), container_of(name)
+    (refused, *_) = job["podFailurePolicy"]["rules"]
+    assert refused["action"] == "FailJob"
+    assert refused["onExitCodes"]["values"] == [EXIT_GAVE_UP, EXIT_REFUSED]
+    assert refused["onExitCodes"]["containerName"] == container["name"]
+    pod = job["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert container.get("terminationMessagePath", str(KUBELETS)) == str(KUBELETS)
+    stopping = Stopping()
+    needs_s = stopping.grace_s + stopping.hang_grace_s + stopping.helpers_s + stopping.kill_s
+    needs_s += stopping.ask_s if name == "job.yaml" else 0  # several nodes are not asked
+    assert pod["terminationGracePeriodSeconds"] >= needs_s + 30
+    for which in ("startupProbe", "livenessProbe", "readinessProbe"):
+        if which not in container:
+            continue
+        asked = container[which]
+        wanted = parsed(asked["exec"]["command"])
+        assert which.startswith(wanted["probe"])
+        assert asked["timeoutSeconds"] > 2 * probe.ANSWER_S
+    living = container["livenessProbe"]
+    assert living["periodSeconds"] * living["failureThreshold"] >= BLIND_S
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
+def test_what_the_container_starts(name: str, tmp_path: Path) -> None:
+    """Options that wtrain has; with a whole checkpoint from an earlier pod the script resumes."""
+    fresh = called(name, tmp_path, "")
+    resumed = called(name, tmp_path, "/shared/step 10")
+    assert resumed == [*fresh, "--resume", "/shared/step 10"]
+    flags = parsed(fresh)
+    assert flags["resume_arg"] == "--resume {checkpoint}"
+    found = command_line.find(flags["command"])
+    assert found is not None
+    launcher = describe(found, {})
+    if name == "job.yaml":
+        return
+    job, container = job_of(name), container_of(name)
+    assert job["completions"] == job["parallelism"] == launcher.nodes
+    given = {one["name"]: one.get("value", "from-the-pod") for one in container["env"]}
+    # What the Job controller and the kubelet add; the host name is JOB-INDEX.
+    pod = given | {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "sft-node-0-3"}
+    settings = Job(nodes=flags["nodes"], coordination=flags["coordination"])
+    node = find_node(settings, pod, launcher)
+    assert node is not None
+    assert (node.task, node.tasks, node.source) == (3, 4, "kubernetes")
+    others = find_node(settings, {**pod, "JOB_COMPLETION_INDEX": "0"}, launcher)
+    assert others is not None
+    assert others.job == node.job
+    again = find_node(settings, {**pod, "JOBSET_RESTART_ATTEMPT": "1"}, launcher)
+    assert again is not None
+    assert again.job != node.job
