@@ -192,8 +192,7 @@ class RunSession:
 
     def register(self) -> None:
         """List the run among the live ones of this user, under this supervisor."""
-        me = this_supervisor(self.system)
-        context = self.context
+        me, context = this_supervisor(self.system), self.context
         registry.register(
             self.directory,
             ProcessId(me.pid, me.start),
