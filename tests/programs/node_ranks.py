@@ -1,7 +1,7 @@
 """One rank of a gloo job that torchrun has started on one of several nodes.
 
 --fault hang|crash|eval and --rank say what happens to whom at --at, in the first attempt only,
-which has no --resume.
+which has no --resume. --step-s makes every step longer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=3)
     parser.add_argument("--at", type=int, default=25)
+    parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--resume")
     args = parser.parse_args()
     job = GlooJob(args.resume)
@@ -32,6 +33,7 @@ def main() -> None:
                 raise SystemExit(3)
             if args.fault == "eval":
                 evaluate(30.0)
+        time.sleep(args.step_s)
         job.train_step(step)
     dist.barrier()
     attempt = os.environ.get("WTRAIN_ATTEMPT")

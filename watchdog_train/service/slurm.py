@@ -164,13 +164,15 @@ def _body(job: SlurmJob) -> list[str]:
     return [
         f"run={shlex.quote(job.label)}-$SLURM_JOB_ID",
         f"again=$PWD/.$run{first}.requeued  # we have asked for it: the runs can go on",
+        *([] if job.is_one else [_SAID]),
         *places,
         f'start=({wtrain} run --name "$run"{meet}{flags} --',
         f"  {shlex.join(job.command)})",
         'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -e "$again" ]; then',
         f'  start=(bash -c \'exec {_inner(wtrain)} restart "$0{job.suffix}"\' "$run")',
         "fi",
-        'rm -f "$again"',
+        'rm -f "$again"' + ("" if job.is_one else ' "$PWD/.$run".retry-*'),
+        *([] if job.is_one else _TOLD_APART),
         "",
         "out_of_time= interrupted=",
         "on_time_limit() {",
@@ -190,15 +192,26 @@ def _body(job: SlurmJob) -> list[str]:
         "do :; done",
         "",
         "# 75: hung or lost here, worth another try; 77: stopped, because the time was over.",
-        f'if [ "$code" -eq {EXIT_RETRY_ELSEWHERE} ] ||',
+        f'if [ "$code" -eq {EXIT_RETRY_ELSEWHERE} ] ||'
+        + ("" if job.is_one else ' [ -e "$said" ] ||'),
         f'   {{ [ "$code" -eq {EXIT_STOPPED} ] && [ -n "$out_of_time" ]; }}; then',
         f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.most_requeues} ]; then',
         '    touch "$again"',
         '    scontrol requeue "$SLURM_JOB_ID"  # ends this script at once',
         "  fi",
         "fi",
+        *([] if job.is_one else ['rm -f "$said"']),
         'exit "$code"',
     ]
+
+
+_SAID = "said=$PWD/.$run.retry-${SLURM_RESTART_COUNT:-0}  # a name that no machine looked up yet"
+_TOLD_APART = [
+    "",
+    "# srun ends with the highest code of all tasks: one that was killed (137) would hide a 75.",
+    'start=(bash -c \'trap : TERM INT HUP; "$@"; code=$?',
+    f'  [ $code -ne {EXIT_RETRY_ELSEWHERE} ] || : > "$0"; exit $code\' "$said" "${{start[@]}}")',
+]
 
 
 def _inner(words: str) -> str:

@@ -1,0 +1,199 @@
+"""Two nodes of two ranks on a real Slurm: scripts/test-slurm makes one, and runs this.
+
+The batch script is what `wtrain slurm` writes, the training is torchrun with gloo and an unmodified
+script, and Slurm's nodes are this machine under several names.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_blames
+from tests.slurm import cluster
+from tests.slurm.jobs import Job, ranks_of_nodes, set_node, submit
+from tests.support import EXAMPLES, Event, bin_path, of_type, run_wtrain, types, wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.timeout(1200),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _slurm() -> None:
+    why = cluster.found()
+    if why is not None:
+        pytest.skip(f"NOT RUN: {why}")
+
+
+Submit = Callable[..., Job]
+TWO_NODES = ("--resume-arg", "--resume {checkpoint}")
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Submit]:
+    """Submits a job; what is left of it at the end is cancelled."""
+    jobs: list[Job] = []
+
+    def submitted(*command: str, flags: tuple[str, ...] = (), nodes: int = 2) -> Job:
+        jobs.append(submit(tmp_path, *command, flags=flags, nodes=nodes))
+        return jobs[-1]
+
+    yield submitted
+    for job in jobs:
+        job.cancel()
+
+
+def step_of(log: list[Event]) -> int:
+    return max((one["progress"]["step"] or 0 for one in of_type(log, "progress")), default=0)
+
+
+def wait_for_step(job: Job, step: int) -> None:
+    """Until both nodes have got so far."""
+
+    def there() -> bool:
+        return min(step_of(job.log(0)), step_of(job.log(1))) >= step
+
+    wait_until(there, 240, f"both nodes are at step {step}", poll_s=0.2)
+
+
+def assert_finished(job: Job, *, first: int) -> None:
+    """All four ranks came to the end, from this step on, and nothing of the meeting is left."""
+    text = job.described()
+    assert job.state == "COMPLETED", text
+    for rank in range(4):
+        assert f"finished rank={rank} from={first} step=40" in job.output, text
+    assert not list((job.cwd / "wtrain-meet").iterdir()), text
+
+
+def finishes(log: list[Event]) -> list[int]:
+    return [one["exit_code"] for one in of_type(log, "run_finished")]
+
+
+def test_a_hang_is_caught_and_the_job_goes_on(begin: Submit) -> None:
+    """Evidence of both nodes before the first kill, one plan, all resumed inside the allocation."""
+    job = begin(*ranks_of_nodes("--fault", "hang"), flags=TWO_NODES)
+    job.wait_for_end(600)
+    assert_finished(job, first=20)
+    text = job.described()
+    assert job.restarts == 0, text
+    for node in (0, 1):
+        events = job.log(node)
+        assert "barrier_missed" not in types(events), text
+        (barrier,) = of_type(events, "barrier_reached")
+        (evidence,) = of_type(events, "evidence_collected")
+        assert evidence["captured"] >= 3, text  # torchrun and two ranks
+        killed = [one["seq"] for one in of_type(events, "signalling") if one["targets"]]
+        assert evidence["seq"] < barrier["seq"] < min(killed), text
+        plans = [one["plan"] for one in of_type(events, "attempt_launching")]
+        assert [one["attempt"] for one in plans] == [1, 2], text
+        assert plans[1]["checkpoint"]["path"].endswith("checkpoints/step-000020.pt"), text
+        assert {one["host"] for one in of_type(events, "run_started")} == {f"n{node + 1}"}, text
+    (diagnosed,) = [one for one in of_type(job.log(0), "diagnosed") if one["tasks"]]
+    assert diagnosed["tasks"] == [0, 1], text
+    assert_blames(diagnosed, 3, ("rank-left-early",), surely=True)
+
+
+@pytest.mark.parametrize("victim", [1, 0], ids=["another's", "the leader's"])
+def test_a_supervisor_is_killed_and_the_job_is_requeued(begin: Submit, victim: int) -> None:
+    """The other one ends with 75, though srun says 137; all ranks go on from a checkpoint.
+
+    Where Slurm tracks processes by cgroups the ranks end with their supervisor, and those of the
+    other node fail. Elsewhere they live on, hang, and are found again when the job is requeued.
+    The job does not get the leader's node again.
+    """
+    job = begin(*ranks_of_nodes("--fault", "hang", "--step-s", "0.5"), flags=TWO_NODES)
+    wait_for_step(job, 12)
+    drained = ["n1"] if victim == 0 and cluster.ends_with_its_tasks() else []
+    try:
+        for name in drained:
+            set_node(name, "drain")
+        os.kill(of_type(job.log(victim), "run_started")[0]["pid"], signal.SIGKILL)
+        job.wait_for_end(600)
+    finally:
+        for name in drained:
+            set_node(name, "resume")
+    text = job.described()
+    other = job.log(1 - victim)
+    assert finishes(other) == [75, 0], text
+    assert of_type(other, "evidence_collected"), text
+    assert job.restarts == 1, text
+    assert job.state == "COMPLETED", text
+    assert job.fields()["NodeList"] == ("n[2-3]" if drained else "n[1-2]"), text
+    ends = [line for line in job.output.splitlines() if line.startswith("finished ")]
+    assert len(ends) == 4, text
+    assert {line.split()[2] for line in ends} <= {"from=10", "from=20"}, text
+
+
+def test_an_exit_with_75_is_requeued_and_the_runs_go_on(begin: Submit) -> None:
+    """The same runs with the next attempt, and what they had left of their restarts."""
+    flags = (*TWO_NODES, "--max-restarts", "0", "--requeues", "1")
+    job = begin(*ranks_of_nodes("--fault", "hang"), flags=flags)
+    job.wait_for_end(600)
+    text = job.described()
+    assert job.restarts == 1, text
+    assert_finished(job, first=20)
+    assert len(job.logs()) == 2, text
+    for node in (0, 1):
+        events = job.log(node)
+        assert finishes(events) == [75, 0], text
+        assert len(of_type(events, "reopened")) == 1, text
+        attempts = [one["attempt"] for one in of_type(events, "attempt_launched")]
+        assert attempts == [1, 2], text
+
+
+def test_the_end_of_the_time_is_answered_by_a_save(begin: Submit, tmp_path: Path) -> None:
+    """Asked for a save, a whole checkpoint, a stop with 77; the requeued job goes on from there."""
+    script = tmp_path / "train.py"
+    text = (EXAMPLES / "hf_trainer.py").read_text()
+    script.write_text(text.replace("save_steps=10,", "save_steps=100000,"))
+    (tmp_path / "text.txt").write_text((EXAMPLES / "text.txt").read_text())
+    command = (str(bin_path("torchrun")), "--nproc-per-node=1", str(script), "--max_steps", "90000")
+    flags = ("--time", "6", "--warn-s", "60")
+    job = begin(*command, flags=flags, nodes=1)
+
+    def goes_on() -> bool:
+        return len(of_type(job.log_of_one, "resume_verified")) == 1
+
+    wait_until(goes_on, 900, "the requeued job has gone on", poll_s=0.5)
+    text = job.described()
+    events = job.log_of_one
+    (proven,) = [one for one in of_type(events, "save_proven") if one["request"] == "save"]
+    assert of_type(events, "save_requested")[0]["seq"] < proven["seq"], text
+    assert finishes(events) == [77], text
+    assert job.restarts == 1, text
+    chosen = of_type(events, "checkpoint_chosen")[-1]
+    assert chosen["step"] >= proven["step"], text
+    (name,) = job.logs()
+    assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=120).returncode == 0
+    job.wait_for_end(60)
+    assert (job.state, job.fields()["ExitCode"], job.restarts) == ("FAILED", "77:0", 1)
+
+
+def test_the_end_of_the_time_on_two_nodes(begin: Submit) -> None:
+    """Nobody can be asked to save: stopped on both nodes with 77, and begun again from a save."""
+    flags = (*TWO_NODES, "--time", "6", "--warn-s", "60")
+    job = begin(*ranks_of_nodes("--step-s", "1", "--steps", "2000"), flags=flags)
+    wait_until(lambda: job.restarts == 1, 450, "the job is requeued", poll_s=0.5)
+    ended = step_of(job.log(0))
+
+    def goes_on() -> bool:
+        return min(step_of(job.log(0)), step_of(job.log(1))) > ended
+
+    wait_until(goes_on, 500, "the requeued job goes on", poll_s=0.5)
+    text = job.described()
+    for node in (0, 1):
+        events = job.log(node)
+        assert finishes(events)[0] == 77, text
+        assert not of_type(events, "stall_declared"), text
+        chosen = [one["plan"]["checkpoint"] for one in of_type(events, "attempt_launching")]
+        assert chosen[0] is None, text
+        assert chosen[1] is not None, text

@@ -1,0 +1,129 @@
+"""A training of two nodes of two ranks as a job of the test's own Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import (
+    PROGRAMS,
+    Event,
+    bin_path,
+    outline,
+    read_log,
+    run_directories,
+    run_wtrain,
+    scenario_environment,
+    wait_until,
+    write_fast_config,
+)
+
+SETTINGS = "job: {gather_s: 60, plan_s: 30, lost_s: 30, silent_s: 5, barrier_s: 30}\n"
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
+
+
+@dataclass
+class Job:
+    """One job; Slurm keeps its number when it is requeued."""
+
+    number: int
+    cwd: Path
+    env: dict[str, str]
+
+    def fields(self) -> dict[str, str]:
+        """What Slurm says of it."""
+        said = _slurm("scontrol", "show", "job", "--oneliner", str(self.number), env=self.env)
+        return dict(re.findall(r"(?:^| )([A-Za-z:/]+)=(\S*)", said))
+
+    @property
+    def state(self) -> str:
+        return self.fields().get("JobState", "")
+
+    @property
+    def restarts(self) -> int:
+        return int(self.fields().get("Restarts", "0"))
+
+    @property
+    def output(self) -> str:
+        paths = sorted(self.cwd.glob(f"*-{self.number}.out"))
+        return "\n".join(path.read_text("utf-8", "replace") for path in paths)
+
+    def logs(self) -> dict[str, list[Event]]:
+        """The event log of each run, by the run's name."""
+        found = {path.name: read_log(path) for path in run_directories(self.cwd)}
+        return {name.rsplit("-", 3)[0]: events for name, events in sorted(found.items())}
+
+    def log(self, node: int) -> list[Event]:
+        """The event log of one node; nothing as long as there is none."""
+        return next((log for name, log in self.logs().items() if name.endswith(f"e{node}")), [])
+
+    @property
+    def log_of_one(self) -> list[Event]:
+        """The event log of the only run."""
+        return next(iter(self.logs().values()), [])
+
+    def described(self) -> str:
+        parts = [f"--- {name}\n{outline(events)}" for name, events in self.logs().items()]
+        return "\n".join([str(self.fields()), *parts, f"--- output\n{self.output[-6000:]}"])
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Until Slurm says that it is over; with everything that is known when it is late."""
+        try:
+            wait_until(lambda: self.state in OVER, timeout_s, "the job is over", poll_s=0.5)
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.described()}") from None
+
+    def cancel(self) -> None:
+        """End it, and wait for Slurm to have ended all of it."""
+        _slurm("scancel", str(self.number), env=self.env)
+        gone = ("COMPLETING", "RUNNING", "PENDING")
+        wait_until(lambda: self.state not in gone, 60, "the job has ended", poll_s=0.2)
+
+
+def submit(
+    cwd: Path,
+    *command: str,
+    flags: tuple[str, ...] = (),
+    nodes: int = 2,
+) -> Job:
+    """A batch script as `wtrain slurm` writes it, handed to sbatch as it is."""
+    config = write_fast_config(cwd, SETTINGS)
+    written = run_wtrain(
+        *("slurm", "--config", str(config), "--name", "job", "--nodes", str(nodes)),
+        *(*flags, "--", *command),
+        cwd=cwd,
+    ).check()
+    batch = cwd / "job.sh"
+    batch.write_text(written.stdout)
+    environment = {**os.environ, **scenario_environment(cwd)}
+    number = _slurm("sbatch", "--parsable", str(batch), env=environment, cwd=cwd)
+    return Job(int(number), cwd, environment)
+
+
+def set_node(name: str, state: str) -> None:
+    """drain: no job gets it any more; resume."""
+    _slurm(
+        "scontrol",
+        "update",
+        f"nodename={name}",
+        f"state={state}",
+        "reason=test",
+        env={**os.environ},
+    )
+
+
+def ranks_of_nodes(*program: str) -> tuple[str, ...]:
+    """torchrun with two ranks of an unmodified script; nothing says where it meets."""
+    torchrun = (str(bin_path("torchrun")), "--nproc-per-node=2")
+    return (*torchrun, str(PROGRAMS / "node_ranks.py"), *program)
+
+
+def _slurm(*words: str, env: dict[str, str], cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        words, env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout.strip()
