@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.jobs import find_task
+from watchdog_train.core.jobs import JobTask, find_task, is_begun_again
 
 # `srun -N1 -n4`, Slurm 22.05; what does not matter here is left out.
 SRUN = {
@@ -148,3 +148,30 @@ def test_words_for_a_person() -> None:
     found = find_task(SRUN)
     assert found is not None
     assert found.words == "task 2 of 4 of Slurm step 1234.0"
+
+
+def of_slurm(name: str, source: str = "slurm") -> JobTask:
+    return JobTask(job=name, source=source, task=1, tasks=2, here=1)  # type: ignore[arg-type]
+
+
+AGAIN = {
+    "the first start": (of_slurm("slurm:1234.0"), {"SLURM_RESTART_COUNT": "1"}, True),
+    "a later one": (of_slurm("slurm:1234.0-1"), {"SLURM_RESTART_COUNT": "2"}, True),
+    "another step of it": (of_slurm("slurm:1234.7"), {"SLURM_RESTART_COUNT": "1"}, True),
+    "this one": (of_slurm("slurm:1234.0-1"), {"SLURM_RESTART_COUNT": "1"}, False),
+    "not requeued": (of_slurm("slurm:1234.0"), {}, False),
+    "another job": (of_slurm("slurm:123.0"), {"SLURM_RESTART_COUNT": "1"}, False),
+    "a job of a longer number": (of_slurm("slurm:12345.0"), {"SLURM_RESTART_COUNT": "1"}, False),
+    "no job of Slurm": (of_slurm("slurm:1234.0", "nodes"), {"SLURM_RESTART_COUNT": "1"}, False),
+    "no job": (None, {"SLURM_RESTART_COUNT": "1"}, False),
+}
+
+
+@pytest.mark.parametrize(("task", "more", "wanted"), AGAIN.values(), ids=AGAIN)
+def test_a_requeued_job_has_ended_before(
+    task: JobTask | None, more: dict[str, str], wanted: bool
+) -> None:
+    """Only Slurm's own word for the same job counts: then nothing of the run can live anywhere."""
+    assert is_begun_again(task, {**SRUN, **more}) is wanted
+    assert not is_begun_again(task, {**BATCH, **more})
+    assert not is_begun_again(task, more)

@@ -35,6 +35,8 @@ ROOMS: dict[str, set[str]] = {
     # A process of its own: what it shows to others has no secrets.
     "commands": {*_LOWER, "commands", "system", "evidence.redact"},
     "peers": {*_LOWER, "peers"},
+    # A process of the training's interpreter, started by path: torch is there.
+    "store_process": set(),
     "service": {*_LOWER, "service"},
     # A collector is a process of its own: it puts looks, rules and wording together itself.
     "evidence": {
@@ -51,6 +53,7 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["doctor"] = {*_LOWER, "doctor", "system", "evidence", "client.libraries", "store.registry"}
 ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {
+    "store_process",
     "client",
     "integrations",
     "doctor",
@@ -64,7 +67,12 @@ ROOMS["bisecting"] = {
     "store",
     "supervisor",
 }
-ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}
+ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {
+    "client",
+    "integrations",
+    "keeper",
+    "store_process",
+}
 ROOMS["__main__"] = {"cli"}
 """What each room may import of ours; "" is the package itself, for its version."""
 
@@ -95,8 +103,8 @@ TRAINING = {
     "huggingface_hub",
     "wandb",
 }
-INSIDE = {"client", "integrations", "demo", "__init__"}
-"""Rooms that are loaded in the training's own process."""
+INSIDE = {"client", "integrations", "demo", "store_process", "__init__"}
+"""Rooms that are loaded by the training's own interpreter."""
 
 
 def modules() -> list[Path]:

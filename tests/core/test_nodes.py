@@ -11,10 +11,11 @@ from tests.core import builders as b
 from watchdog_train.core import command_line, meeting
 from watchdog_train.core import events as e
 from watchdog_train.core.agree import _for_this_task
+from watchdog_train.core.elsewhere import elsewhere_quiet
 from watchdog_train.core.jobs import JobTask, find_task
 from watchdog_train.core.launchers import describe
 from watchdog_train.core.nodes import NodeError, find_node
-from watchdog_train.core.peers import Proposal
+from watchdog_train.core.peers import JobView, Proposal, Signs
 from watchdog_train.core.plans import build, launcher_environment
 from watchdog_train.core.policy import Job
 from watchdog_train.core.state import State
@@ -232,3 +233,17 @@ def test_ports_follow_each_other_and_end_in_time() -> None:
     for command, wanted in ports.items():
         across = launcher(command).across
         assert meeting.first_port(across) == wanted, command
+
+
+def test_a_node_that_nobody_is_heard_by_is_lost_in_time() -> None:
+    """Who has taken up a node and hears nothing of the other must not watch a hang for ever."""
+    waits = {"silent_s": 15.0, "lost_s": 900.0, "part_of_more": True}
+    signs = Signs(ranks=2, world=4)
+    for listened_s, wanted in ((0.0, False), (899.0, False), (900.0, True)):
+        view = JobView(listened_s=listened_s)
+        assert elsewhere_quiet(state(C10D, 0), signs, view, **waits) is wanted
+    # Tasks are started one by one: one that is late has not begun, and is not lost.
+    alone = find_task({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, coordination="/shared/meet")
+    assert alone is not None
+    tasks = b.fold((b.RUN_STARTED, e.TaskJoined(task=alone, together=True)))
+    assert not elsewhere_quiet(tasks, signs, JobView(listened_s=9000.0), **waits)

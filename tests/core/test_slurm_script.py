@@ -217,5 +217,6 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["slurm", "--", "torchrun", "--nnodes", "3", "train.py"]) == 0
     assert "#SBATCH --nodes=3" in capsys.readouterr().out
     assert main.run(["slurm", "--nodes", "2", "--", "torchrun", "--nnodes", "3", "train.py"]) == 78
-    for words in (["--nodes", "auto"], ["--node-rank", "1"], ["--time", "x"], []):
+    at_store = ["--nodes", "2", "--coordination", "tcp://n1:29400"]
+    for words in (at_store, ["--nodes", "auto"], ["--node-rank", "1"], ["--time", "x"], []):
         assert main.run(["slurm", *words, *(["--", "x"] if words else [])]) == 78

@@ -13,7 +13,7 @@ from watchdog_train.core.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.peers.directory import RECORD_CAP_BYTES, DirectoryRecords
 from watchdog_train.peers.shared import SharedRecords
-from watchdog_train.supervisor.job import link_to
+from watchdog_train.supervisor.joining import link_to
 from watchdog_train.system import current
 
 pytestmark = pytest.mark.processes
@@ -101,5 +101,5 @@ def test_a_place_that_is_not_ours_alone_is_refused(tmp_path: Path) -> None:
             | {"coordination": str(tmp_path / coordination)}
         )
         with pytest.raises(WtrainError, match="cannot meet at") as refused:
-            link_to(where, current())
+            link_to(where, current(), ())
         assert refused.value.exit_code == 78, number

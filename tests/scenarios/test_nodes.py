@@ -54,13 +54,22 @@ def own_host(number: int) -> list[str]:
     return [unshare, "--uts", "sh", "-c", f'hostname node-{number}; exec "$@"', "sh"]
 
 
-def start_nodes(
-    cwd: Path, *program: str, hosts: bool = True, options: tuple[str, ...] = ()
-) -> list[RunningWtrain]:
-    """A job of two nodes; its torchruns meet at a port that is free now."""
+def free_port() -> int:
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+def start_nodes(
+    cwd: Path,
+    *program: str,
+    hosts: bool = True,
+    options: tuple[str, ...] = (),
+    meet: str = "meet",
+) -> list[RunningWtrain]:
+    """A job of two nodes; its torchruns meet at a port that is free now."""
+    port = free_port()
     config = write_fast_config(cwd, JOB)
     torchrun = [
         *(str(bin_path("torchrun")), f"--nnodes={NODES}", "--nproc-per-node=2"),
@@ -69,7 +78,7 @@ def start_nodes(
     return [
         start_wtrain(
             *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}", *options),
-            *("--nodes", str(NODES), "--node-rank", str(number), "--coordination", "meet"),
+            *("--nodes", str(NODES), "--node-rank", str(number), "--coordination", meet),
             *("--", *torchrun, str(PROGRAMS / "node_ranks.py"), *program),
             cwd=cwd,
             wtrain=[*(own_host(number) if hosts else []), str(bin_path("wtrain"))],
@@ -94,9 +103,11 @@ def described(cwd: Path) -> str:
     return "\n".join([*parts, *errors])
 
 
-def ended(job: list[RunningWtrain], *codes: int) -> tuple[dict[int, list[Event]], str]:
+def ended(
+    job: list[RunningWtrain], *codes: int, timeout_s: float = 280.0
+) -> tuple[dict[int, list[Event]], str]:
     """The event log of each node of a job that ended with these codes, and all of it as text."""
-    done = [node.result(280) for node in job]
+    done = [node.result(timeout_s) for node in job]
     text = described(job[0].cwd)
     assert tuple(one.returncode for one in done) == codes, text
     return logs(job[0].cwd), text
@@ -146,7 +157,8 @@ def assert_finished(job: list[RunningWtrain], attempt: int, text: str) -> None:
     start = 20 if attempt > 1 else 0
     for rank in range(4):
         assert f"finished rank={rank} from={start} step=40 attempt={attempt}" in said, text
-    assert not list((job[0].cwd / "meet").iterdir()), text
+    meet = job[0].cwd / "meet"
+    assert not meet.exists() or not list(meet.iterdir()), text
 
 
 def assert_nothing_lives(found: dict[int, list[Event]], text: str) -> None:

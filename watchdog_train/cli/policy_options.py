@@ -31,7 +31,7 @@ _METAVARS = {
     "--metrics-file": "FILE",
     "--termination-log": "FILE",
     "--nodes": "N|auto|slurm",
-    "--coordination": "DIR",
+    "--coordination": "DIR|tcp://HOST:PORT",
 }
 
 

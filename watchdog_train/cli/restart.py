@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ def restart(
     """
     from watchdog_train.cli.reading import read_run
     from watchdog_train.cli.stop import stop_run
+    from watchdog_train.core.jobs import is_begun_again
     from watchdog_train.core.policy import Policy, Recovery
     from watchdog_train.remedies.catalogue import available, refuse_unknown
     from watchdog_train.store.resolve import resolve
@@ -50,8 +52,10 @@ def restart(
     run = resolve(run_ref, runs_dir)
     if run_ref is None:
         click.echo(f"wtrain: restarting {run.run_id}", err=True)
-    if not read_run(run).state.finished:
-        stop_run(run, now=False)
+    state = read_run(run).state
+    if not state.finished:
+        task = state.job.task if state.job is not None else None
+        stop_run(run, now=False, is_over=is_begun_again(task, os.environ))
 
     def supervise(report: Reporter | None) -> int:
         def launched(_session: RunSession) -> None:

@@ -69,6 +69,7 @@ def slurm(*, explain: bool, command: tuple[str, ...], **flags: Any) -> None:
 
 
 def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
+    from watchdog_train.core.place import is_store
     from watchdog_train.service.slurm import SlurmJob
     from watchdog_train.store.run_directory import name_from_command
 
@@ -85,6 +86,12 @@ def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
         raise WtrainError(
             f"--nodes '{nodes[:40]}' is no number of nodes to ask for",
             hint="wtrain slurm --nodes 2 -- torchrun --nproc-per-node=8 train.py",
+            reference="slurm-option",
+        )
+    if policy.job.coordination is not None and is_store(policy.job.coordination):
+        raise WtrainError(
+            "after a requeue to other nodes an address is the wrong one: it has to be a directory",
+            hint="--coordination DIR, on a file system that all nodes share; or leave it out",
             reference="slurm-option",
         )
     if said not in (None, int(nodes)):

@@ -34,8 +34,13 @@ def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
     stop_run(resolve_live(run_ref, runs_dir), now=now)
 
 
-def stop_run(run: RunDirectory, *, now: bool) -> None:
+def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
     """End a run and wait for it; says so when it has ended already.
+
+    Args:
+        run: which one.
+        now: without time to save.
+        is_over: all of it is known to have ended, on whatever machine that was.
 
     Raises:
         WtrainError: it belongs to another machine, or does not end in time.
@@ -48,7 +53,7 @@ def stop_run(run: RunDirectory, *, now: bool) -> None:
         click.echo(f"wtrain: {run.run_id} has ended already: {reading.state.outcome}", err=True)
         return
     live = look(reading)
-    if not live.here and live.supervisor_alive is not True:
+    if not live.here and live.supervisor_alive is not True and not is_over:
         raise WtrainError(
             f"the run belongs to {reading.state.host}",
             context=run.run_id,
@@ -58,7 +63,7 @@ def stop_run(run: RunDirectory, *, now: bool) -> None:
     mode: Literal["soft", "now"] = "now" if now else "soft"
     click.echo(f"wtrain: stopping {run.run_id}", err=True)
     try:
-        if live.supervisor_alive is False:
+        if live.supervisor_alive is False or (is_over and not live.here):
             _without_supervisor(run, mode)
         else:
             _through_supervisor(run, mode)

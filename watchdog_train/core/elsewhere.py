@@ -29,7 +29,12 @@ def elsewhere_quiet(
     if job is None or view is None or not job.together:
         nodes = launcher.nodes if launcher is not None else 1
         return signs.whole is not False or (nodes == 1 and not part_of_more)
-    if job.task.met < job.task.tasks or len(view.peers) < job.task.met - 1:
+    if job.task.met < job.task.tasks:
+        return False
+    # Nodes have all been heard before anything was launched: whoever took up one of them and hears
+    # nothing of another may wait for a word that was lost with a store, or that never comes again.
+    lost = job.task.kind == "node" and view.listened_s >= lost_s
+    if len(view.peers) < job.task.met - 1 and not lost:
         return False
     return all(_is_quiet(peer, silent_s, lost_s) for peer in view.peers)
 

@@ -13,6 +13,7 @@ from watchdog_train.core.actions import Action, Observation, Record, Wait
 from watchdog_train.core.agree import launch_together, learn_unseen, may_launch, received
 from watchdog_train.core.confer import ended_elsewhere, give_up
 from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
+from watchdog_train.core.place import is_store
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 from watchdog_train.core.together import (
@@ -54,6 +55,8 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
     if waited_s >= policy.job.gather_s:
         why = f"{who or 'the plan of the first node'} did not come within {waited_s:.0f} s"
         asked = f"is {job.task.coordination} the same directory on every node?"
+        if is_store(job.task.coordination or ""):
+            asked = f"does every node reach {job.task.coordination}, an address of the first one?"
         return give_up(f"{why}: {asked}", EXIT_RETRY_ELSEWHERE)
     if who and waited_s >= SAY_AFTER_S and NOTICE not in state.notices:
         why = f"waiting for {who}, at {job.task.coordination}"

@@ -63,7 +63,7 @@ class JobTask(Value, frozen=True, kw_only=True):
     kind: Kind = "task"
     """node: the supervisor of a whole node's launcher (`--nodes`)."""
     coordination: str | None = None
-    """The directory that all machines of the job share; None: tasks of one machine meet alone."""
+    """Where all machines of the job meet (core.place); None: tasks of one machine meet alone."""
 
     @property
     def met(self) -> int:
@@ -99,7 +99,7 @@ def find_task(
         environment: of the supervisor.
         mpi_starter: identity of the process above us that starts the tasks of an MPI job, for
             those that do not name the job (MPICH, Intel MPI).
-        coordination: directory where tasks of all machines meet; None: those of this one.
+        coordination: where tasks of all machines meet; None: those of this one.
     """
     for find in (_explicit, _torchrun, _open_mpi, _hydra, _slurm, _torch):
         present, found = find(environment, mpi_starter)
@@ -204,6 +204,21 @@ def slurm_step(job: str, step: str, environment: Mapping[str, str]) -> str:
     """The name of this step's job among jobs: a requeued job keeps its number in Slurm."""
     restarts = environment.get("SLURM_RESTART_COUNT", "0")
     return f"slurm:{job}.{step}" + (f"-{restarts}" if restarts not in ("", "0") else "")
+
+
+def is_begun_again(task: JobTask | None, environment: Mapping[str, str]) -> bool:
+    """Whether Slurm has requeued the job of this task since: it has ended all of it by then.
+
+    Args:
+        task: as a run has recorded it.
+        environment: of the process that asks, a step of the same job or not.
+    """
+    job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
+    if task is None or task.source != "slurm" or not job or not step:
+        return False
+    now = int(number(environment, "SLURM_RESTART_COUNT") or 0)
+    match = re.fullmatch(rf"slurm:{re.escape(job)}\.[^-]+(?:-(\d{{1,6}}))?", task.job)
+    return match is not None and int(match[1] or 0) < now
 
 
 def _on_this_node(environment: Mapping[str, str]) -> int | None:

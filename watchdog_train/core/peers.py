@@ -207,6 +207,8 @@ class JobView(Value, frozen=True, kw_only=True):
     """Those that have been heard of, by number."""
     visible: tuple[tuple[str, bool], ...] = ()
     """Checkpoints of proposed plans, and whether this machine sees them; absent: not told yet."""
+    listened_s: float = 0.0
+    """How long we have listened: since then nothing was heard of those that are missing above."""
 
 
 def called(summary: Summary, job: JobTask) -> str:

@@ -296,8 +296,9 @@ class Job(Section, frozen=True, kw_only=True):
     coordination: Annotated[
         str | None,
         Meta(
-            description="directory on a file system that all machines of the job share, where "
-            "their supervisors meet; null: only tasks of one machine do"
+            description="where the supervisors of all machines meet: a directory on a file system "
+            "that they share, or tcp://HOST:PORT, a store that the first task holds at HOST; null: "
+            "only tasks of one machine do"
         ),
     ] = None
     gather_s: Annotated[

@@ -29,6 +29,8 @@ _FILE = re.compile(r"task-(\d{1,6})\.json")
 class DirectoryRecords:
     """One file a task."""
 
+    stays = True
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -90,6 +92,9 @@ class DirectoryRecords:
                 record = file.read(RECORD_CAP_BYTES + 1)
                 return record if len(record) <= RECORD_CAP_BYTES else None
         return None
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def remove(self) -> None:
         """Remove the directory, and the one above it when no other job is left."""

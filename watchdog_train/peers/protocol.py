@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 
@@ -10,6 +10,10 @@ class Records(Protocol):
     """The records of one job. A slow backend answers at once with what it has, but for read_now,
     flush and remove, which have limits of their own.
     """
+
+    @property
+    def stays(self) -> bool:
+        """Whether what we have said can be read when we have ended."""
 
     def publish(self, task: int, record: bytes) -> None:
         """Replace the record of this task as a whole.
@@ -32,3 +36,33 @@ class Records(Protocol):
 
     def remove(self) -> None:
         """The job is over for everybody: leave nothing of it behind."""
+
+    def close(self) -> None:
+        """We end: let go of what is held for us."""
+
+
+class SlowRecords(Protocol):
+    """Where records lie that take time to reach: a thread asks it, never a supervisor's loop.
+
+    Every call has an end of its own.
+    """
+
+    @property
+    def stays(self) -> bool:
+        """As for Records."""
+
+    def publish(self, task: int, record: bytes) -> None:
+        """As for Records.
+
+        Raises:
+            OSError: it cannot be told.
+        """
+
+    def read_of(self, tasks: Iterable[int]) -> Mapping[int, bytes]:
+        """The newest record of each of these that can be read now."""
+
+    def remove(self) -> None:
+        """As for Records."""
+
+    def close(self) -> None:
+        """We end: let go of what is held for us."""

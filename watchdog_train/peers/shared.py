@@ -1,7 +1,7 @@
-"""Records in a directory that several machines share; a thread reads and writes them.
+"""Records that several machines share; a thread reads and writes them.
 
-A file server may hang: the loop of a supervisor gets what the thread has last seen, and must not
-wait for it without a limit.
+A file server may hang, a network may be cut: the loop of a supervisor gets what the thread has last
+seen, and must not wait for it without a limit.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from watchdog_train.peers.directory import DirectoryRecords
+from watchdog_train.peers.protocol import SlowRecords
 
 TURN_S = 0.5
 """Between two rounds of the thread, among few machines."""
@@ -23,9 +23,9 @@ FORGET_S = 600.0
 
 
 class SharedRecords:
-    """One file a task, read and written by a thread of its own."""
+    """One record a task, read and written by a thread of its own."""
 
-    def __init__(self, records: DirectoryRecords, task: int, tasks: int) -> None:
+    def __init__(self, records: SlowRecords, task: int, tasks: int) -> None:
         self._records = records
         self._task = task
         self._others = [number for number in range(tasks) if number != task]
@@ -36,7 +36,7 @@ class SharedRecords:
         self._visible: dict[str, bool] = {}
         self._rounds = 0
         self._failed: OSError | None = None
-        self._remove = False
+        self._end: Callable[[], None] | None = None
         self._turn_s = max(TURN_S, tasks / RECORDS_A_SECOND)
         # A daemon: one that hangs in the kernel must not keep us from ending.
         self._thread = threading.Thread(target=self._work, name="peers", daemon=True)
@@ -56,6 +56,11 @@ class SharedRecords:
             failed = self._failed
         if failed is not None:
             raise failed
+
+    @property
+    def stays(self) -> bool:
+        """As the place where they lie says."""
+        return self._records.stays
 
     def read(self) -> Mapping[int, bytes]:
         """The newest record of each task, as the thread has seen it."""
@@ -77,9 +82,16 @@ class SharedRecords:
             return self._visible.get(path)
 
     def remove(self) -> None:
-        """Remove the directory, within a time limit: a file server may hang."""
+        """Remove them, within a time limit: a file server may hang."""
+        self._finish(self._records.remove)
+
+    def close(self) -> None:
+        """Ask nothing any more, within the same limit."""
+        self._finish(self._records.close)
+
+    def _finish(self, end: Callable[[], None]) -> None:
         with self._changed:
-            self._remove = True
+            self._end = self._end or end
             self._changed.notify_all()
         self._thread.join(LAST_WORD_S)
 
@@ -92,8 +104,9 @@ class SharedRecords:
         while True:
             self._write()
             with self._changed:
-                if self._remove:
-                    break
+                end = self._end
+            if end is not None:
+                return end()
             found = self._records.read_of([*self._others, self._task])
             with self._changed:
                 self._found = dict(found)
@@ -105,9 +118,8 @@ class SharedRecords:
             visible = {path: os.path.exists(path) for path in asked}
             with self._changed:
                 self._visible = visible
-                if self._pending is None and not self._remove:
+                if self._pending is None and self._end is None:
                     self._changed.wait(self._turn_s)
-        self._records.remove()
 
     def _write(self) -> None:
         with self._changed:

@@ -19,7 +19,7 @@ from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
-from watchdog_train.supervisor.job import link_to
+from watchdog_train.supervisor.joining import link_to
 from watchdog_train.supervisor.launch import INJECT_DIRECTORY, stream_files
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
@@ -85,7 +85,7 @@ def adopt_run(
         )
     )
     if state.job is not None:
-        session.context.job = link_to(state.job.task, session.system)
+        session.context.job = link_to(state.job.task, session.system, state.argv)
     session.register()
     if on_adopted is not None:
         on_adopted(session)

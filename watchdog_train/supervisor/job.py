@@ -1,4 +1,4 @@
-"""A supervisor among its peers: joins a job, tells, listens, and replaces the dead."""
+"""A supervisor among its peers: tells, listens, and replaces the dead."""
 
 from __future__ import annotations
 
@@ -13,30 +13,23 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core.actions import TakeOver
-from watchdog_train.core.jobs import JobTask, find_task, is_part_of_more
-from watchdog_train.core.launchers import Launcher
+from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.nodes import NodeError, find_node
 from watchdog_train.core.peers import Heard, JobView, Signs, Summary, hear, summarise
-from watchdog_train.core.policy import Job
 from watchdog_train.core.state import State
-from watchdog_train.errors import WtrainError
-from watchdog_train.peers.directory import DirectoryRecords
 from watchdog_train.peers.protocol import Records
-from watchdog_train.peers.shared import SharedRecords
-from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.system.protocol import ProcessSystem
 
 PUBLISH_EVERY_S = 1.0
 LISTEN_EVERY_S = 0.25
-MPI_STARTERS = ("hydra_pmi_proxy", "pmi_proxy", "mpiexec", "mpirun", "prterun", "prted", "orted")
-_MOST_ANCESTORS = 32
 FIRST_LOOK_S = 10.0
 """For a shared directory to answer at the start and at the end."""
 TAKEN_LOOK_S = 4.0
 """A living supervisor says a word every second; a network file system shows it later."""
 NOT_SEEN_AFTER_S = 45.0
+STAY_S = 20.0
+"""For the others to hear our last word, where it ends with us."""
 
 
 class JobLink:
@@ -52,6 +45,7 @@ class JobLink:
         self._dead: frozenset[ProcessId] = frozenset()
         self._listened_at = -LISTEN_EVERY_S
         self._published_at = -PUBLISH_EVERY_S
+        self._began: float | None = None
         self._published: Summary | None = None
         self._sequence = 0
         self._sought: dict[str, float] = {}
@@ -92,6 +86,7 @@ class JobLink:
 
     def view(self, now: float) -> JobView:
         """The peers at this moment; their records are read a few times a second."""
+        self._began = now if self._began is None else self._began
         if now - self._listened_at >= LISTEN_EVERY_S:
             self._listened_at = now
             for number, summary in self._told(self._records.read()):
@@ -100,7 +95,8 @@ class JobLink:
             heard.view(now, alive=self._alive(heard.summary))
             for _, heard in sorted(self._heard.items())
         )
-        return JobView(peers=tuple(peers), visible=self._visible(now))
+        visible = self._visible(now)
+        return JobView(peers=tuple(peers), visible=visible, listened_s=now - self._began)
 
     def _told(self, records: Mapping[int, bytes]) -> Iterator[tuple[int, Summary]]:
         """What records say of the task whose they are; what others write is not believed."""
@@ -161,13 +157,22 @@ class JobLink:
     def leave(self) -> None:
         """After our last word: whoever ends last leaves nothing behind."""
         self._records.flush()
-        others = [
-            summary
-            for number, summary in self._told(self._records.read_now(FIRST_LOOK_S))
-            if number != self.task.task
-        ]
-        if all(one.finished is not None or self._alive(one) is False for one in others):
+        until = time.monotonic() + STAY_S
+        while not self._all_others_have_ended():
+            if self._records.stays or time.monotonic() > until:
+                break
+        else:
             self._records.remove()
+        self.close()
+
+    def close(self) -> None:
+        """Hear and say nothing any more."""
+        self._records.close()
+
+    def _all_others_have_ended(self) -> bool:
+        told = self._told(self._records.read_now(FIRST_LOOK_S))
+        others = [summary for number, summary in told if number != self.task.task]
+        return all(one.finished is not None or self._alive(one) is False for one in others)
 
 
 _Word = tuple[str, int, int, int]
@@ -195,124 +200,6 @@ def machine_of(system: ProcessSystem) -> str:
     except OSError:
         namespace = ""
     return f"{socket.gethostname()}/{system.boot_id() or ''}/{namespace}"
-
-
-def link_to(task: JobTask | None, system: ProcessSystem) -> JobLink | None:
-    """The link of a task; None of no task, or where no private place can be had.
-
-    Raises:
-        WtrainError: the directory that all machines share cannot be used.
-    """
-    if task is None:
-        return None
-    if task.coordination is not None:
-        records = DirectoryRecords(_shared_place(task, task.coordination))
-        shared = SharedRecords(records, task.task, task.tasks)
-        shared.read_now(FIRST_LOOK_S)  # who takes up a run must not believe that nobody is there
-        return JobLink(task, shared, system)
-    path = private_runtime_directory("jobs", task.folder, make=True)
-    return None if path is None else JobLink(task, DirectoryRecords(path), system)
-
-
-def _shared_place(task: JobTask, coordination: str) -> Path:
-    base = Path(coordination)
-    try:
-        # Not its parents: a file system that is not mounted here would be a folder of our own.
-        base.mkdir(mode=0o700, exist_ok=True)
-        problem = "" if base.is_dir() else "it is no directory"
-    except OSError as error:
-        problem = error.strerror or str(error)
-    path = None
-    if not problem:
-        path = private_runtime_directory("jobs", task.folder, make=True, bases=(base,))
-        problem = "a folder of this user alone (mode 0700) cannot be made or used in it"
-    if path is None:
-        raise WtrainError(
-            f"the supervisors of the job cannot meet at {coordination}: {problem}",
-            hint="--coordination DIR: a directory that every machine of the job sees and you own",
-            reference="coordination-unusable",
-        )
-    return path
-
-
-def own_task(
-    environment: Mapping[str, str],
-    system: ProcessSystem,
-    settings: Job,
-    launcher: Launcher | None,
-    cwd: str,
-) -> JobTask | None:
-    """The task of a job that this new run is; None when it is none.
-
-    Args:
-        environment: of the supervisor.
-        system: this machine.
-        settings: of the job.
-        launcher: what the command starts its ranks with.
-        cwd: to which `settings.coordination` is relative.
-
-    Raises:
-        WtrainError: which node this is cannot be told.
-    """
-    coordination = settings.coordination
-    if coordination is not None:
-        coordination = os.path.abspath(os.path.join(cwd, os.path.expanduser(coordination)))
-        settings = _replace(settings, coordination=coordination)
-    try:
-        task = find_node(settings, environment, launcher)
-    except NodeError as error:
-        raise WtrainError(str(error), hint=error.hint, reference="node-unknown") from error
-    if task is None and settings.nodes is None:
-        starter = _mpi_starter(environment, system)
-        task = find_task(environment, mpi_starter=starter, coordination=coordination)
-    return task
-
-
-def join(task: JobTask | None, system: ProcessSystem) -> JobLink | None:
-    """Meet the peers of a new run's task; None of none, and of one that has its supervisor.
-
-    Raises:
-        WtrainError: the place to meet cannot be used, or a task that was said to be this one has
-            a supervisor already.
-    """
-    link = link_to(task, system)
-    holder = link.holder() if link is not None else None
-    if holder is not None and task is not None and task.coordination is not None:
-        raise WtrainError(
-            f"{task.words} has a supervisor already: pid {holder.pid} on {holder.host[:64]}",
-            hint="each needs a number of its own, and each job a name (WTRAIN_JOB) or a "
-            "directory of its own",
-            reference="node-taken",
-        )
-    if link is None or holder is not None:
-        return None
-    link.ignore_the_dead()
-    return link
-
-
-def environment_of(task: JobTask | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the number of this node, which tells two on one machine apart."""
-    if task is None or task.kind != "node":
-        return dict(environment)
-    return {**environment, "WTRAIN_NODE": str(task.task)}
-
-
-def _mpi_starter(environment: Mapping[str, str], system: ProcessSystem) -> str | None:
-    """The nearest process above us that starts MPI tasks: for those, the job has no other name."""
-    if not is_part_of_more(environment) or not {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"} & set(
-        environment
-    ):
-        return None
-    rows = system.all_processes()
-    pid = os.getpid()
-    for _ in range(_MOST_ANCESTORS):
-        row = rows.get(pid)
-        if row is None:
-            return None
-        if row.name in MPI_STARTERS:
-            return f"{row.pid}-{row.start}"
-        pid = row.ppid
-    return None
 
 
 def replace_supervisor(action: TakeOver, children: ChildTable) -> str | None:

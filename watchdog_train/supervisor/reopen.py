@@ -26,7 +26,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.job import environment_of, join, own_task
+from watchdog_train.supervisor.joining import environment_of, join, own_task
 from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_runs
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import write_settings
@@ -66,7 +66,7 @@ def reopen_run(
     policy = _policy(directory, with_remedies, allow)
     task = own_task(os.environ, system, policy.job, state.launcher, state.cwd)
     environment = environment_of(task, os.environ)
-    job = join(task, system)
+    job = join(task, system, state.argv)
     before = state.job
     together = before is not None and before.together
     if before is not None and together and (job is None or job.task.task != before.task.task):

@@ -27,7 +27,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_twins,
     training_key,
 )
-from watchdog_train.supervisor.job import environment_of, join, own_task
+from watchdog_train.supervisor.joining import environment_of, join, own_task
 from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_lookalikes, dump_runs
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.lookalikes import (
@@ -84,7 +84,7 @@ def start_run(
     end_twins(twins.supervised)
     supervised = [run.run_id for run in live if run.supervised is not False]
     found = find_lookalikes(system, command, cwd, key, supervised=supervised)
-    job = join(task, system)
+    job = join(task, system, command)
     name = policy.name or name_from_command(command)
     if job is not None:  # so that a person can tell the tasks of a job by their runs' names
         name = f"{name}-{job.task.kind}{job.task.task}"

@@ -1,0 +1,119 @@
+"""Two nodes whose supervisors meet at torch's TCPStore instead of a directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_blames
+from tests.scenarios.test_nodes import (
+    assert_finished,
+    assert_nothing_lives,
+    assert_one_plan,
+    described,
+    ended,
+    free_port,
+    logs,
+    own_host,
+    start_nodes,
+    wait_for_step,
+)
+from tests.support import of_type, run_wtrain, types, wait_until
+from watchdog_train.core.place import StorePlace
+from watchdog_train.peers.store import StoreRecords
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.timeout(1000),
+]
+
+
+def at_store() -> str:
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+def test_a_hang_is_caught_and_all_nodes_begin_again(tmp_path: Path) -> None:
+    """As over a directory: evidence of both nodes, one plan, resumed, finished; nothing is left."""
+    job = start_nodes(tmp_path, "--fault", "hang", meet=at_store())
+    found, text = ended(job, 0, 0, timeout_s=800)
+    assert_one_plan(found, text)
+    assert_finished(job, 2, text)
+    (diagnosed,) = [one for one in of_type(found[0], "diagnosed") if one["tasks"]]
+    assert_blames(diagnosed, 3, ("rank-left-early",), surely=True)
+    assert not list(tmp_path.glob("tcp*")), "it was taken for a directory"
+
+
+@pytest.mark.parametrize("victim", [1, 0], ids=["another's", "the leader's"])
+def test_a_supervisor_is_killed(tmp_path: Path, victim: int) -> None:
+    """The leader takes the store along: the other says so, catches the hang and ends with 75."""
+    if not own_host(0):
+        pytest.skip("only root can give the supervisors hosts of their own")
+    job = start_nodes(tmp_path, "--fault", "hang", meet=at_store())
+    wait_for_step(tmp_path, 5)
+    os.kill(job[victim].process.pid, signal.SIGKILL)
+    done = job[1 - victim].result(800)
+    found, text = logs(tmp_path), described(tmp_path)
+    assert done.returncode == 75, text
+    events = found[1 - victim]
+    assert of_type(events, "evidence_collected"), text
+    assert "barrier_missed" in types(events), text
+    assert ("the peers of this node cannot be told" in done.stderr) == (victim == 0), text
+    taken = run_wtrain("adopt", found[victim][0]["run_id"], cwd=tmp_path, timeout_s=300)
+    assert taken.returncode != 70, taken.describe()
+    assert_nothing_lives(logs(tmp_path), text)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[StoreRecords, StoreRecords]]:
+    """Two tasks at a real store."""
+    place = StorePlace(host="127.0.0.1", port=free_port())
+    found = tuple(
+        StoreRecords(place, [sys.executable], "job", number, 2, call_s=60.0) for number in range(2)
+    )
+    yield found[0], found[1]
+    for one in found:
+        one.close()
+
+
+def test_torchs_own_store(pair: tuple[StoreRecords, StoreRecords]) -> None:
+    """Words arrive; a store that ends is said; a new one at its place is found again."""
+    first, second = pair
+    first.publish(0, b"one")
+    second.publish(1, b"\x00\xff" * 5000)
+    assert dict(first.read_of([0, 1])) == {0: b"one", 1: b"\x00\xff" * 5000}
+    assert dict(second.read_of([0])) == {0: b"one"}
+    first.close()
+    wait_until(lambda: not second.read_of([0]) and second.problem, 60, "the store is gone")
+    with pytest.raises(OSError, match=r"tcp://127\.0\.0\.1"):
+        second.publish(1, b"two")
+    wait_until(lambda: first.read_of([0, 1]) == {} and not first.problem, 60, "a new, empty one")
+
+    def told() -> bool:
+        try:
+            second.publish(1, b"three")
+        except OSError:
+            return False
+        return first.read_of([1]) == {1: b"three"}
+
+    wait_until(told, 60, "it is told there")
+
+
+def test_a_port_that_is_taken_is_said(pair: tuple[StoreRecords, StoreRecords]) -> None:
+    """By the leader of the second job, who cannot hold a store there."""
+    first, _ = pair
+    first.publish(0, b"one")
+    place = StorePlace(host="127.0.0.1", port=int(first.place.port))
+    other = StoreRecords(place, [sys.executable], "other", 0, 2, call_s=60.0)
+    try:
+        with pytest.raises(OSError, match=r"EADDRINUSE|address already in use"):
+            other.publish(0, b"two")
+    finally:
+        other.close()
