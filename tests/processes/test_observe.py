@@ -70,7 +70,9 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
         job=None,
         trace=SimpleNamespace(wanted=False),
         tasks=tasks,
-        children=SimpleNamespace(poll=lambda rows=None: [], adopted_status=lambda who: None),
+        children=SimpleNamespace(
+            poll=lambda rows=None: [], adopted_status=lambda who: None, running=lambda: ()
+        ),
     )
 
 

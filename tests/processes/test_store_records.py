@@ -63,6 +63,17 @@ def test_each_sees_what_the_other_says(make: Make) -> None:
     assert (first.stays, second.stays) == (False, True)
 
 
+def test_the_process_of_the_store_is_named_as_ours(make: Make) -> None:
+    """Or it would pass for an orphan of the training, which came to us from a dead keeper."""
+    first = make(0)
+    assert first.helper_pids == frozenset()
+    first.publish(0, b"here")
+    assert first.helper_pids == frozenset(children_of(os.getpid()))
+    assert SharedRecords(first, 0, 2).helper_pids == first.helper_pids
+    first.close()
+    assert first.helper_pids == frozenset()
+
+
 def test_a_store_that_is_not_there_yet_is_waited_for(make: Make) -> None:
     """Said with the address; the process need not be started again."""
     second = make(1)

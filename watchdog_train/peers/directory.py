@@ -34,6 +34,11 @@ class DirectoryRecords:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    @property
+    def helper_pids(self) -> frozenset[int]:
+        """Files need no process."""
+        return frozenset()
+
     def publish(self, task: int, record: bytes) -> None:
         """Replace the record of this task.
 

@@ -15,6 +15,10 @@ class Records(Protocol):
     def stays(self) -> bool:
         """Whether what we have said can be read when we have ended."""
 
+    @property
+    def helper_pids(self) -> frozenset[int]:
+        """Children of this process that do its work: they belong to no training."""
+
     def publish(self, task: int, record: bytes) -> None:
         """Replace the record of this task as a whole.
 
@@ -49,6 +53,10 @@ class SlowRecords(Protocol):
 
     @property
     def stays(self) -> bool:
+        """As for Records."""
+
+    @property
+    def helper_pids(self) -> frozenset[int]:
         """As for Records."""
 
     def publish(self, task: int, record: bytes) -> None:

@@ -62,6 +62,11 @@ class SharedRecords:
         """As the place where they lie says."""
         return self._records.stays
 
+    @property
+    def helper_pids(self) -> frozenset[int]:
+        """Those of what lies behind it."""
+        return self._records.helper_pids
+
     def read(self) -> Mapping[int, bytes]:
         """The newest record of each task, as the thread has seen it."""
         with self._changed:

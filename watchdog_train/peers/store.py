@@ -85,6 +85,12 @@ class StoreRecords:
         """The store ends with the process of the first task."""
         return not self._leads
 
+    @property
+    def helper_pids(self) -> frozenset[int]:
+        """The process that holds the store, or a connection to it."""
+        process = self._process
+        return frozenset() if process is None else frozenset({process.pid})
+
     def publish(self, task: int, record: bytes) -> None:
         """Replace the record of this task.
 

@@ -52,6 +52,11 @@ class JobLink:
         self.problem: str | None = None
         """Why our peers cannot be told anything at present."""
 
+    @property
+    def helper_pids(self) -> frozenset[int]:
+        """Our children through which the peers are reached."""
+        return self._records.helper_pids
+
     def ignore_the_dead(self) -> None:
         """At the start of a new run: what a dead supervisor has left here is of an earlier job.
 

@@ -231,6 +231,12 @@ class Sampler:
             self._store_ports[pid] = port if LEAST_PORT <= port <= MOST_PORT else None
         return self._store_ports[pid]
 
+    def _helpers(self) -> frozenset[int]:
+        """Pids of the children that the supervisor has for itself."""
+        job = self._context.job
+        ours = frozenset(child.pid for child in self._context.children.running())
+        return ours if job is None else ours | job.helper_pids
+
     def _seeded_tree(
         self, state: State, attempt: AttemptRecord, launch: LaunchReport | None
     ) -> ProcessTree:
@@ -244,7 +250,7 @@ class Sampler:
                 context.system,
                 token=attempt.token,
                 scope=context.scope,
-                helpers=lambda: frozenset(child.pid for child in context.children.running()),
+                helpers=self._helpers,
             )
             self._tree.seed(state.members)
             self._departures.seed(state.rank_ends)
