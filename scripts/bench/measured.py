@@ -65,9 +65,17 @@ def number(value: float) -> str:
 
 def table(rows: Iterable[Row]) -> str:
     """Markdown."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
-    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
-    return "\n".join(lines)
+    return table_of(HEADER, [row.cells() for row in rows])
+
+
+def table_of(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown, of cells."""
+    return "\n".join((row_of(header), "|---" * len(header) + "|", *map(row_of, rows)))
+
+
+def row_of(cells: Iterable[str]) -> str:
+    """One line of such a table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def machine() -> str:

@@ -167,7 +167,13 @@ class Job:
     """The tasks, what travels between them, and what must hold between them."""
 
     def __init__(
-        self, policy: Policy, plays: list[list[Script]], *, seed: int = 0, nodes: bool = False
+        self,
+        policy: Policy,
+        plays: list[list[Script]],
+        *,
+        seed: int = 0,
+        nodes: bool = False,
+        kind: type[Task] = Task,
     ) -> None:
         self.size = len(plays)
         self.nodes = nodes
@@ -190,7 +196,7 @@ class Job:
         """Each task trains a world of its own."""
         self.tasks: list[Task] = []
         for number, scripts in enumerate(plays):
-            self.tasks.append(Task(self, number, policy, scripts))
+            self.tasks.append(kind(self, number, policy, scripts))
 
     # What travels -----------------------------------------------------------------------------
 
