@@ -146,6 +146,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """The same: why its next save would end half-written, as the last one has."""
     gpu_trouble: str | None = None
     """Why nothing will be known of the GPUs any more."""
+    group_trouble: str | None = None
+    """Why the system does not list the attempt's processes, where it could (a Job object)."""
     steps_s: float | None = None
     """Steps per second of late; None until they are steady."""
 

@@ -72,6 +72,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += skipped(observation, state)
     found += warnings(observation.ahead, state.warned, now)
     found += _gpu(observation, state)
+    found += _group(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
         found.append(progress_event(sample, state, now, observation.steps_s))
@@ -323,6 +324,17 @@ def _gpu(observation: Observation, state: State) -> list[e.AnyEvent]:
         return []
     why = f"the GPUs are not looked at any more: {observation.gpu_trouble}"
     return [e.Noticed(kind="gpu", pids=(), why=why)]
+
+
+def _group(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """Only parents and tokens tell then who belongs to the training: said once."""
+    if observation.group_trouble is None or "group" in state.notices:
+        return []
+    why = (
+        "the system does not list the processes of this training, which are known by their "
+        f"parents and ended one by one: {observation.group_trouble}"
+    )
+    return [e.Noticed(kind="group", pids=(), why=why)]
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:

@@ -42,8 +42,8 @@ RunState = Literal[
 
 
 LASTING = (
-    "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "suspended",
-    "slower", "skipped",
+    "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group",
+    "suspended", "slower", "skipped",
     "metrics", "awake", "termination",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""

@@ -60,6 +60,7 @@ def keep(orders: dict[str, Any]) -> int:
     wake = Wake(wake_fd)
     me = os.getpid()
     about = {"keeper_pid": me, "keeper_start": _start_of(me, orders), "pid": None, "start": None}
+    about.update(_enter_job(orders.get("job")))
     try:
         training = Training(orders, child_fds)
     except OSError as error:
@@ -103,6 +104,16 @@ def keep(orders: dict[str, Any]) -> int:
         amended.fill({**outcome, "dropped_bytes": lost_bytes}, patience_s=0.0)
     amended.discard()
     return 0
+
+
+def _enter_job(name: str | None) -> dict[str, Any]:
+    """Whatever we start from now on is in a Job object (Windows); what to record of that."""
+    if name is None:
+        return {}
+    from watchdog_train.keeper.job_object import enter  # with ctypes, which others do not need
+
+    problem = enter(name)
+    return {"job": name if problem is None else None, "job_problem": problem}
 
 
 def _settle(ranks: RankStreams, streams: tuple[Stream, ...]) -> None:

@@ -136,6 +136,7 @@ def start_keeper(
         # Elsewhere psutil counts start times differently: the system is asked by whoever reads.
         "tell_start": sys.platform == "linux",
         "adopt_orphans": children.system.name == "linux",
+        "job": children.system.group_name(run.run_id, plan.attempt),
     }
     try:
         child = _spawn_keeper(
@@ -189,13 +190,23 @@ def _spawn_keeper(
 ) -> Child:
     path.write_text(json.dumps(orders), encoding="utf-8")
     return children.spawn(
-        [sys.executable, "-I", "-S", KEEPER, str(path)],
+        [_keeper_python(), "-I", "-S", KEEPER, str(path)],
         name=KEEPER_CHILD,
         deadline_s=None,
         env=env,
         stdin=stdin,
         pass_fds=pass_fds,
     )
+
+
+def _keeper_python() -> str:
+    """Its interpreter; on Windows that behind the python.exe of a virtual environment.
+
+    There that file only starts the real one, in a Job object that ends with it.
+    """
+    if sys.platform == "win32":
+        return str(getattr(sys, "_base_executable", None) or sys.executable)
+    return sys.executable
 
 
 def _inherited_fds() -> list[int]:

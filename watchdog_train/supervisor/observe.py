@@ -76,6 +76,10 @@ class Observer:
         """Pids of everybody who ever belonged to the present attempt."""
         return self._sampler.members_ever()
 
+    def end_group(self) -> bool:
+        """The last resort, where the system has it; see system.protocol.ProcessGroup."""
+        return self._sampler.end_group()
+
     def gpu_others(self) -> tuple[str, ...]:
         """Who else has memory on the job's GPUs, by the newest word of the driver."""
         return self._sampler.gpu_others()
@@ -152,6 +156,7 @@ class Observer:
             no_room=no_room,
             no_save_room=no_save_room,
             gpu_trouble=self._sampler.gpu_trouble,
+            group_trouble=self._sampler.group_trouble,
             steps_s=self._assessor.steps_s(now),
         )
 

@@ -350,7 +350,7 @@ class Performer:
         if action.signal == 0:
             return
         roles = {s.member.identity: s.member.role for s in observation.sample.members}
-        yield from deliver(action, roles, self._context.system)
+        yield from deliver(action, roles, self._context.system, self._observer.end_group)
 
     def _clean_up(self) -> e.TreeGone:
         """Remove what a killed tree of torch leaves: only names that carry a pid of ours.

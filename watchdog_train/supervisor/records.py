@@ -28,6 +28,10 @@ class KeeperRecord(Value, frozen=True, kw_only=True):
     error: str | None
     errno: int | None
     started_at: float
+    job: str | None = None
+    """Name of the Job object that it has made (Windows)."""
+    job_problem: str | None = None
+    """Why it has made none."""
 
     def keeper(self, system: ProcessSystem) -> ProcessId:
         """The keeper itself."""

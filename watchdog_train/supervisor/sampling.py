@@ -29,6 +29,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.departures import Departures
 from watchdog_train.supervisor.gpu_memory import GpuMemory
 from watchdog_train.supervisor.gpu_watch import GpuWatch
+from watchdog_train.supervisor.group import AttemptGroup
 from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
 from watchdog_train.system.pressure import host_load
@@ -65,6 +66,7 @@ class Sampler:
         self._line = CpuLine()
         self._line_until = 0.0
         self._store_ports: dict[int, int | None] = {}
+        self._group = AttemptGroup(context.system)
 
     def forget(self) -> None:
         """Another attempt begins."""
@@ -73,11 +75,22 @@ class Sampler:
         self._line = CpuLine()
         self._departures.forget()
         self._store_ports.clear()
+        self._group.forget()
 
     def close(self) -> None:
         """End what looks for us."""
         if self._gpus is not None:
             self._gpus.close()
+        self._group.forget()
+
+    @property
+    def group_trouble(self) -> str | None:
+        """Why the system's own list of the attempt's processes is lacking."""
+        return self._group.trouble
+
+    def end_group(self) -> bool:
+        """End all that the system counts to the attempt, if all are on record; whether it did."""
+        return self._group.end(self.members_ever())
 
     @property
     def gpu_trouble(self) -> str | None:
@@ -139,7 +152,13 @@ class Sampler:
         }
         ours = bool(context.tasks.running & {"look", "evidence"})
         asked, self._asking = ours or self._asking, ours
-        look = tree.look(slots, now=now, thorough=state.kill is not None or attempt.ended)
+        self._group.follow(context.directory.attempt(attempt.attempt))
+        look = tree.look(
+            slots,
+            now=now,
+            thorough=state.kill is not None or attempt.ended,
+            listed=self._group.pids(),
+        )
         return Sample(
             at=now,
             members=_without_our_stops(look.members) if ours else look.members,
@@ -266,6 +285,7 @@ class Sampler:
             self._tree.seed((named,))
         if root is not None:
             ppid = keeper.pid if keeper is not None else 0
+            context.system.expect_leader(root)
             self._tree.seed((Member(pid=root.pid, start=root.start, role="other", ppid=ppid),))
         return self._tree
 

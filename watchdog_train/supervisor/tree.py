@@ -104,7 +104,12 @@ class ProcessTree:
         return frozenset(identity.pid for identity in (*self._members, *self._dead))
 
     def look(
-        self, slots: Mapping[int, SlotReading], *, now: float, thorough: bool = False
+        self,
+        slots: Mapping[int, SlotReading],
+        *,
+        now: float,
+        thorough: bool = False,
+        listed: frozenset[int] = frozenset(),
     ) -> TreeLook:
         """Bring the record up to date and sample it.
 
@@ -112,6 +117,7 @@ class ProcessTree:
             slots: heartbeat slots by pid.
             now: monotonic seconds.
             thorough: also search all processes for our token (always done twice a minute).
+            listed: pids that the system itself counts to this attempt, as of a moment ago.
         """
         rows = self._system.snapshot(tuple(self._members))
         self._add_descendants(rows)
@@ -122,6 +128,7 @@ class ProcessTree:
             self._add_inherited(everybody)
             rows = self._system.snapshot(tuple(self._members))
             self._add_descendants(rows)
+        self._add_listed(rows, listed)
         self.rows = rows
         samples = self._sample(rows, slots)
         alive = [s for s in samples if s.member.role != "keeper" and s.state not in ("Z", "X")]
@@ -140,6 +147,15 @@ class ProcessTree:
             empty_looks=self._empty_looks,
             keeper_alive=self._keeper is not None and _lives(keeper, self._keeper),
         )
+
+    def _add_listed(self, rows: Mapping[int, ProcessRow], listed: frozenset[int]) -> None:
+        """Members whom no living parent tells: a Job object knows them all the same."""
+        for pid in sorted(listed - {os.getpid()}):
+            row = rows.get(pid)
+            if row is None or row.identity in self._members or row.identity in self._dead:
+                continue
+            if not self._is_older(row):
+                self._add(row)
 
     def _add_descendants(self, rows: Mapping[int, ProcessRow]) -> None:
         living = {

@@ -18,7 +18,7 @@ from pathlib import Path
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 from watchdog_train.system import exit_watch, proc_files
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
-from watchdog_train.system.protocol import ExitWatch, SignalResult
+from watchdog_train.system.protocol import ExitWatch, ProcessGroup, SignalResult
 from watchdog_train.system.sock_diag import TcpCounter
 
 if sys.platform != "linux":
@@ -217,6 +217,19 @@ class LinuxSystem:
             if handle >= 0:
                 os.close(handle)
         return "sent"
+
+    def expect_leader(self, who: ProcessId) -> None:
+        """Nothing to remember: groups can be asked for."""
+        del who
+
+    def group_name(self, run_id: str, attempt: int) -> str | None:
+        """No group is made."""
+        del run_id, attempt
+        return None
+
+    def open_group(self, name: str) -> ProcessGroup:
+        """There is none."""
+        raise OSError(f"this system has no groups of processes: {name}")
 
     def become_subreaper(self) -> bool | None:
         """From now on orphans among our descendants become our children."""

@@ -17,7 +17,7 @@ import psutil
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 from watchdog_train.system.places import private_directory
-from watchdog_train.system.protocol import ExitWatch, SignalResult
+from watchdog_train.system.protocol import ExitWatch, ProcessGroup, SignalResult
 
 FULL_LOOK_EVERY = 10
 if sys.platform == "win32":
@@ -170,6 +170,19 @@ class PortableSystem:
                 return "not-ours"
             os.killpg(leader.pid, signal_number)
         return result[0]
+
+    def expect_leader(self, who: ProcessId) -> None:
+        """Nothing to remember: groups can be asked for."""
+        del who
+
+    def group_name(self, run_id: str, attempt: int) -> str | None:
+        """No group is made."""
+        del run_id, attempt
+        return None
+
+    def open_group(self, name: str) -> ProcessGroup:
+        """There is none."""
+        raise OSError(f"this system has no groups of processes: {name}")
 
     def become_subreaper(self) -> bool | None:
         """There is no such thing."""

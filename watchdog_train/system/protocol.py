@@ -21,6 +21,19 @@ class ExitWatch(Protocol):
         """Let go of it."""
 
 
+class ProcessGroup(Protocol):
+    """All processes of one attempt as the system itself counts them. Every call raises OSError."""
+
+    def pids(self) -> frozenset[int]:
+        """Whoever is in it now, the keeper included."""
+
+    def end_all(self) -> None:
+        """End everybody in it at once, without a word to anybody."""
+
+    def close(self) -> None:
+        """Let go of it; nobody ends by that."""
+
+
 class ProcessSystem(Protocol):
     """One implementation per platform; see system.current() for the choice."""
 
@@ -91,6 +104,19 @@ class ProcessSystem(Protocol):
 
     def send_signal_to_group(self, leader: ProcessId, signal_number: int) -> SignalResult:
         """To the process group that `leader` leads: the one group signal there is (Ctrl-C)."""
+
+    def expect_leader(self, who: ProcessId) -> None:
+        """It was started as the leader of a group, which not every system can tell."""
+
+    def group_name(self, run_id: str, attempt: int) -> str | None:
+        """What the keeper of this attempt shall call the group of all it starts; None: no group."""
+
+    def open_group(self, name: str) -> ProcessGroup:
+        """The group that a keeper has made.
+
+        Raises:
+            OSError: there is none of this name, or not for us.
+        """
 
     def become_subreaper(self) -> bool | None:
         """Adopt orphaned descendants; None where the platform has no such thing."""

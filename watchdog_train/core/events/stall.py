@@ -64,6 +64,7 @@ NoticeKind = Literal[
     "joint",
     "peers",
     "gpu",
+    "group",
     "no-progress",
     "room",
     "slower",

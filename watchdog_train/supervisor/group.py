@@ -1,0 +1,77 @@
+"""The system's own list of an attempt's processes, where it keeps one (a Job object of Windows).
+
+A second source of membership beside ancestry and token, and the way to end what refuses to be
+ended one by one. Without it everything else works on; why it is lacking is told once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from watchdog_train.supervisor.records import read_keeper
+from watchdog_train.system.protocol import ProcessGroup, ProcessSystem
+
+
+class AttemptGroup:
+    """Of one attempt at a time."""
+
+    def __init__(self, system: ProcessSystem) -> None:
+        self._system = system
+        self._group: ProcessGroup | None = None
+        self._asked = False
+        self.trouble: str | None = None
+        """Why there is none where there should be one."""
+
+    def follow(self, attempt_dir: Path) -> None:
+        """Open what the keeper has made, as soon as it has said so."""
+        if self._asked:
+            return
+        record = read_keeper(attempt_dir)
+        if record is None:
+            return
+        self._asked = True
+        if record.job_problem is not None:
+            self.trouble = record.job_problem
+        elif record.job is not None:
+            try:
+                self._group = self._system.open_group(record.job)
+            except OSError as error:
+                self.trouble = str(error)
+
+    def pids(self) -> frozenset[int]:
+        """Whoever is in it now; nobody where it cannot be asked."""
+        if self._group is None:
+            return frozenset()
+        try:
+            return self._group.pids()
+        except OSError as error:
+            self.trouble = str(error)
+            self._let_go()
+            return frozenset()
+
+    def end(self, known: frozenset[int]) -> bool:
+        """End everybody in it, if all of them are known; whether that was done.
+
+        Args:
+            known: pids of everybody who was ever recorded for this attempt.
+        """
+        group, listed = self._group, self.pids()
+        if group is None or not listed or not listed <= known:
+            return False
+        try:
+            group.end_all()
+        except OSError as error:
+            self.trouble = str(error)
+            return False
+        return True
+
+    def forget(self) -> None:
+        """The attempt is over."""
+        self._let_go()
+        self._asked = False
+        self.trouble = None
+
+    def _let_go(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
