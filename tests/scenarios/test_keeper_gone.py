@@ -36,9 +36,9 @@ def without_keeper(tmp_path: Path, command: Sequence[str]) -> tuple[RunningWtrai
     config = write_fast_config(tmp_path)
     options = ("--config", str(config), "--on-crash", "stop")
     running = start_wtrain("run", *options, "--", *command, cwd=tmp_path)
-    launched = running.wait_for("attempt_launched", 30)
+    launched = running.wait_for("attempt_launched", 60)
     os.kill(launched["keeper_pid"], signal.SIGKILL)
-    notice = running.wait_for("noticed", 30, lambda event: event["kind"] == "keeper")
+    notice = running.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
     assert "is its parent now" in notice["why"]
     assert is_alive(launched["pid"])
     return running, launched
@@ -60,7 +60,7 @@ def test_exit_code_without_a_keeper(tmp_path: Path) -> None:
     """The supervisor has inherited the training, whose output and exit code still arrive."""
     running, _ = without_keeper(tmp_path, ("sh", "-c", GATED.format(7)))
     open_gate(tmp_path)
-    run = running.result(30)
+    run = running.result(90)
     assert run.returncode == 7, run.describe()
     assert_known(run, 7, None)
     assert run.stdout == "on\n"
@@ -72,7 +72,7 @@ def test_success_without_a_keeper(tmp_path: Path) -> None:
     """A training that ends well is not started again because its keeper could not tell."""
     running, _ = without_keeper(tmp_path, ("sh", "-c", GATED.format(0)))
     open_gate(tmp_path)
-    run = running.result(30)
+    run = running.result(90)
     assert run.returncode == 0, run.describe()
     assert_known(run, 0, None)
     assert run.only("run_finished")["outcome"] == "succeeded"
@@ -84,7 +84,7 @@ def test_signal_without_a_keeper(tmp_path: Path) -> None:
     """What has killed the training is known, too."""
     running, launched = without_keeper(tmp_path, ("sh", "-c", GATED.format(0)))
     os.kill(launched["pid"], signal.SIGKILL)
-    run = running.result(30)
+    run = running.result(90)
     assert run.returncode == 137, run.describe()
     assert_known(run, None, signal.SIGKILL)
 
@@ -124,17 +124,17 @@ def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
     options = ("--config", str(config), "--on-crash", "stop")
     command = ("sh", "-c", "read _ <gate; exit 7")
     first = start_wtrain("run", *options, "--", *command, cwd=tmp_path)
-    launched = first.wait_for("attempt_launched", 30)
+    launched = first.wait_for("attempt_launched", 60)
     os.kill(first.pid, signal.SIGKILL)
     first.result(10)
     second = start_wtrain("adopt", cwd=tmp_path)
     second.wait_for("adopted", 30)
     second.wait_for("progress", 30)
     os.kill(launched["keeper_pid"], signal.SIGKILL)
-    notice = second.wait_for("noticed", 30, lambda event: event["kind"] == "keeper")
+    notice = second.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
     assert "only if the kernel tells" in notice["why"]
     open_gate(tmp_path)
-    run = second.result(30)
+    run = second.result(90)
     assert run.returncode == 7, run.describe()
     exited = run.only("attempt_exited")
     assert (exited["code"], exited["how_known"]) == (7, "kernel"), run.describe()
