@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,34 @@ def test_each_sees_what_the_other_says(pair: tuple[SharedRecords, SharedRecords]
     first.flush()
     assert second.read_now(10.0)[0] == b"three"
     assert 1 not in second.read()
+
+
+class Counted(DirectoryRecords):
+    """How often everybody's records were read."""
+
+    reads = 0
+
+    def read_of(self, tasks: Iterable[int]) -> Mapping[int, bytes]:
+        self.reads += 1
+        return super().read_of(tasks)
+
+
+def test_our_own_words_make_nobody_read_everybody(place: Path) -> None:
+    """Among 256 nodes a round is due every 2 s; who says something each time reads no more."""
+    counted = Counted(place)
+    records = SharedRecords(counted, 0, 256)
+    try:
+        began = time.monotonic()
+        for number in range(20):
+            records.publish(0, b"%d" % number)
+            records.flush()
+        rounds = 1 + (time.monotonic() - began) / 2.0
+        assert counted.reads <= rounds + 1
+        before = counted.reads
+        assert records.read_now(10.0)[0] == b"19"
+        assert counted.reads >= before + 1
+    finally:
+        records.remove()
 
 
 def test_whether_a_path_is_seen_is_told_later(

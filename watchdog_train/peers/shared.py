@@ -35,6 +35,8 @@ class SharedRecords:
         self._asked: dict[str, float] = {}
         self._visible: dict[str, bool] = {}
         self._rounds = 0
+        self._wanted = 0
+        """Rounds that somebody waits for."""
         self._failed: OSError | None = None
         self._end: Callable[[], None] | None = None
         self._turn_s = max(TURN_S, tasks / RECORDS_A_SECOND)
@@ -76,6 +78,7 @@ class SharedRecords:
         """As read(), after a round that began from now on, or the time limit."""
         with self._changed:
             wanted = self._rounds + 2
+            self._wanted = max(self._wanted, wanted)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._rounds >= wanted, timeout_s)
             return dict(self._found)
@@ -106,25 +109,34 @@ class SharedRecords:
             self._changed.wait_for(lambda: self._pending is None, LAST_WORD_S)
 
     def _work(self) -> None:
+        due = 0.0
         while True:
             self._write()
             with self._changed:
-                end = self._end
+                end, hurried = self._end, self._rounds < self._wanted
             if end is not None:
                 return end()
-            found = self._records.read_of([*self._others, self._task])
+            # Not after each word of ours: that would be one read of everybody a second and node.
+            if hurried or time.monotonic() >= due:
+                due = time.monotonic() + self._turn_s
+                self._look()
             with self._changed:
-                self._found = dict(found)
-                self._rounds += 1
-                now = time.monotonic()
-                self._asked = {p: at for p, at in self._asked.items() if now - at < FORGET_S}
-                asked = list(self._asked)
-                self._changed.notify_all()
-            visible = {path: os.path.exists(path) for path in asked}
-            with self._changed:
-                self._visible = visible
-                if self._pending is None and self._end is None:
-                    self._changed.wait(self._turn_s)
+                if self._pending is None and self._end is None and self._rounds >= self._wanted:
+                    self._changed.wait(max(0.0, due - time.monotonic()))
+
+    def _look(self) -> None:
+        """One round: everybody's records, and what we were asked about the file system."""
+        found = self._records.read_of([*self._others, self._task])
+        with self._changed:
+            self._found = dict(found)
+            self._rounds += 1
+            now = time.monotonic()
+            self._asked = {p: at for p, at in self._asked.items() if now - at < FORGET_S}
+            asked = list(self._asked)
+            self._changed.notify_all()
+        visible = {path: os.path.exists(path) for path in asked}
+        with self._changed:
+            self._visible = visible
 
     def _write(self) -> None:
         with self._changed:
