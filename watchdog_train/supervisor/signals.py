@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections import deque
 from types import FrameType
@@ -25,15 +26,18 @@ class SignalQueue:
     def __init__(self) -> None:
         self._pending: deque[int] = deque(maxlen=64)
         self._previous: dict[int, Any] = {}
-        self.wakeup_fd, self._write_fd = os.pipe()
-        if sys.platform != "win32":
-            os.set_blocking(self.wakeup_fd, False)
-            os.set_blocking(self._write_fd, False)
+        # Not a pipe: on Windows select() takes nothing but sockets, and no pipe is non-blocking.
+        self._read_end, self._write_end = socket.socketpair()
+        for end in (self._read_end, self._write_end):
+            end.setblocking(False)
+        self.wakeup_fd = self._read_end.fileno()
         self._previous_wakeup = -1
 
     def install(self) -> None:
         """Take over the signals of the table; main thread only."""
-        self._previous_wakeup = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        self._previous_wakeup = signal.set_wakeup_fd(
+            self._write_end.fileno(), warn_on_full_buffer=False
+        )
         for name in _HANDLED:
             number = getattr(signal, name, None)
             if number is not None:
@@ -49,7 +53,7 @@ class SignalQueue:
     def take(self) -> list[int]:
         """Signals that arrived since the last call, oldest first."""
         with contextlib.suppress(BlockingIOError):
-            while os.read(self.wakeup_fd, 4096):
+            while self._read_end.recv(4096):
                 pass
         taken = []
         while self._pending:
@@ -70,5 +74,5 @@ class SignalQueue:
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._previous.clear()
-        os.close(self.wakeup_fd)
-        os.close(self._write_fd)
+        self._read_end.close()
+        self._write_end.close()
