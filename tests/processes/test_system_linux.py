@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,22 @@ def test_wrong_start_is_never_signalled(system: ProcessSystem, start: Started) -
     assert system.send_signal(who, signal.SIGKILL) == "sent"
     assert process.wait(5) == -9
     assert system.send_signal(who, signal.SIGKILL) == "gone"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux's")
+def test_a_number_that_a_thread_has_by_now_is_gone() -> None:
+    """New kernels answer ENOENT to pidfd_open() then, which nobody expected (seen with 6.18)."""
+    linux, done = LinuxSystem(), threading.Event()
+    thread = threading.Thread(target=done.wait, args=(30,))
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        who = ProcessId(thread.native_id, 1)
+        assert linux.send_signal(who, signal.SIGKILL) in ("gone", "not-ours")
+        assert linux.send_signal_to_group(who, signal.SIGKILL) in ("gone", "not-ours")
+    finally:
+        done.set()
+        thread.join(10)
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 1])

@@ -63,6 +63,9 @@ class Table(Protocol):
     def bystander(self, how: str, pid: int | None = None) -> ProcessId | None:
         """None: this table cannot have such a one, or not with that pid."""
 
+    def own_children(self) -> frozenset[int]:
+        """What whoever looks has started for itself: no orphan of a dead keeper."""
+
     def alive(self, who: ProcessId) -> bool: ...
     def wait(self, seconds: float) -> None:
         """Time passes; what was signalled ends."""
@@ -83,7 +86,9 @@ class Story:
     def __post_init__(self) -> None:
         table = self.table
         self.ours = [table.root]
-        self.tree = ProcessTree(table.system, token=table.token, scope=SCOPE)
+        self.tree = ProcessTree(
+            table.system, token=table.token, scope=SCOPE, helpers=table.own_children
+        )
         keeper = table.keeper
         self.tree.seed(
             (
@@ -268,6 +273,9 @@ class SimulatedTable:
             scope="host/boot/77" if how == "copied-token" else SCOPE,
         )
         return process.identity
+
+    def own_children(self) -> frozenset[int]:
+        return frozenset()
 
     def alive(self, who: ProcessId) -> bool:
         found = self.processes.get(who.pid)

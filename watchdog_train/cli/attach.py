@@ -81,10 +81,10 @@ class Attached:
 
     def follow(self, lines: int, until: Until | None = None) -> int:
         """Show it until it ends, `until` says so, nobody watches it, or Ctrl-C; an exit code."""
-        if not self._watch.state.finished:
-            self._say("attached", "Ctrl-C detaches, the training goes on")
-        self._begin(lines)
         try:
+            if not self._watch.state.finished:
+                self._say("attached", "Ctrl-C detaches, the training goes on")
+            self._begin(lines)
             while not self._watch.state.finished:
                 self._tell()
                 if until is not None and until(self._watch.state):

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from signal import SIGTERM
 
+import msgspec
+
 from watchdog_train.client import layout
 from watchdog_train.core.command_line import starts_ranks
 from watchdog_train.core.model import (
@@ -26,6 +28,8 @@ from watchdog_train.supervisor.kinship import Kinship
 from watchdog_train.system.protocol import ProcessSystem
 
 TOKEN_SCAN_EVERY_S = 30.0
+SETTLED_S = 0.5
+"""A process that was born has become what it is going to be; there is one look after it, too."""
 _HELPERS = {
     "multiprocessing.resource_tracker": "resource_tracker",
     "torch_shm_manager": "torch_shm_manager",
@@ -78,6 +82,9 @@ class ProcessTree:
         self._deaths = 0
         self._empty_looks = 0
         self._scanned_at = 0.0
+        self._new: dict[ProcessId, float] = {}
+        """Recorded when: it was maybe between fork and exec, and its description is not final."""
+        self._now = 0.0
         self._strangers: set[ProcessId] = set()
         """Whose environment has been read and has not our token: it stays as it began."""
         self.rows: Mapping[int, ProcessRow] = {}
@@ -119,6 +126,7 @@ class ProcessTree:
             thorough: also search all processes for our token (always done twice a minute).
             listed: pids that the system itself counts to this attempt, as of a moment ago.
         """
+        self._now = now
         rows = self._system.snapshot(tuple(self._members))
         self._add_descendants(rows)
         if thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S:
@@ -130,6 +138,11 @@ class ProcessTree:
             self._add_descendants(rows)
         self._add_listed(rows, listed)
         self.rows = rows
+        for identity, born_at in list(self._new.items()):
+            if now - born_at > SETTLED_S or identity not in self._members:
+                del self._new[identity]
+            if identity in self._members and now > born_at:
+                self._describe_again(identity, rows.get(identity.pid))
         samples = self._sample(rows, slots)
         alive = [s for s in samples if s.member.role != "keeper" and s.state not in ("Z", "X")]
         if alive:
@@ -175,8 +188,16 @@ class ProcessTree:
         role, name = self._describe(row)
         member = Member(pid=row.pid, start=row.start, role=role, ppid=row.ppid, name=name)
         self._members[row.identity] = member
+        self._new[row.identity] = self._now
         self._births += 1
         return member
+
+    def _describe_again(self, identity: ProcessId, row: ProcessRow | None) -> None:
+        """After the first look: an exec of the same program does not change its name."""
+        member = self._members[identity]
+        if row is not None and row.identity == identity and member.role in ("other", "launcher"):
+            role, name = self._describe(row)
+            self._members[identity] = msgspec.structs.replace(member, role=role, name=name)
 
     def _describe(self, row: ProcessRow) -> tuple[Role, str]:
         words = self._system.command_line(row.pid) or ()

@@ -209,7 +209,8 @@ class LinuxSystem:
             if found.is_dead and not to_group:
                 return "gone"
             _deliver(handle, who.pid, signal_number, to_group=to_group)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):
+            # The latter on new kernels: the number is a thread's by now, or is just given back.
             return "gone"
         except PermissionError:
             return "denied"
