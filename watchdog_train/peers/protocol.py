@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 
-class Records(Protocol):
-    """The records of one job. A slow backend answers at once with what it has, but for read_now,
-    flush and remove, which have limits of their own.
-    """
+class Told(Protocol):
+    """What every backend offers for our own record."""
 
     @property
     def stays(self) -> bool:
@@ -26,6 +24,18 @@ class Records(Protocol):
             OSError: it cannot be told.
         """
 
+    def remove(self) -> None:
+        """The job is over for everybody: leave nothing of it behind."""
+
+    def close(self) -> None:
+        """We end: let go of what is held for us."""
+
+
+class Records(Told, Protocol):
+    """The records of one job. A slow backend answers at once with what it has, but for read_now,
+    flush and remove, which have limits of their own.
+    """
+
     def read(self) -> Mapping[int, bytes]:
         """The newest record of each task; of a task that never published there is none."""
 
@@ -38,39 +48,12 @@ class Records(Protocol):
     def flush(self) -> None:
         """Wait for what was published to be told."""
 
-    def remove(self) -> None:
-        """The job is over for everybody: leave nothing of it behind."""
 
-    def close(self) -> None:
-        """We end: let go of what is held for us."""
-
-
-class SlowRecords(Protocol):
+class SlowRecords(Told, Protocol):
     """Where records lie that take time to reach: a thread asks it, never a supervisor's loop.
 
     Every call has an end of its own.
     """
 
-    @property
-    def stays(self) -> bool:
-        """As for Records."""
-
-    @property
-    def helper_pids(self) -> frozenset[int]:
-        """As for Records."""
-
-    def publish(self, task: int, record: bytes) -> None:
-        """As for Records.
-
-        Raises:
-            OSError: it cannot be told.
-        """
-
     def read_of(self, tasks: Iterable[int]) -> Mapping[int, bytes]:
         """The newest record of each of these that can be read now."""
-
-    def remove(self) -> None:
-        """As for Records."""
-
-    def close(self) -> None:
-        """We end: let go of what is held for us."""

@@ -16,7 +16,6 @@ from watchdog_train.core.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
-from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.joining import link_to
@@ -104,8 +103,7 @@ def _unfinished(directory: RunDirectory) -> State:
     Raises:
         WtrainError: there is nothing to go on with.
     """
-    spill_dir = private_runtime_directory("spill", directory.run_id, make=False)
-    state = replay(read_events(directory.events, spill_dir=spill_dir).events)
+    state = replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
     if not state.run_id:
         raise WtrainError(
             "this run has no first event: its supervisor ended before it started anything",
