@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,34 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 def conflicts(run: OutputDirectories, *names: str, job: str | None = None) -> list[str]:
     return [f"{each.run_id} {each.directory}" for each in run.claim(names, job=job)]
+
+
+@contextmanager
+def another_supervisor(base: Path, run_id: str) -> Iterator[Callable[[], None]]:
+    """One that has claimed /w/out; how to kill it."""
+    program = (
+        "import sys, pathlib\n"
+        "from watchdog_train.store import claims\n"
+        "claims.shared_bases = lambda: (pathlib.Path(sys.argv[1]),)\n"
+        "from watchdog_train.supervisor.directories import OutputDirectories\n"
+        "run = OutputDirectories(sys.argv[2], '/w')\n"
+        "assert not list(run.claim(['out'], job=None))\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    words = [sys.executable, "-c", program, str(base), run_id]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+
+        def kill() -> None:
+            process.kill()
+            process.wait(10)
+
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            yield kill
+        finally:
+            kill()
 
 
 def test_the_second_run_hears_of_the_first_once() -> None:
@@ -56,37 +85,29 @@ def test_tasks_of_a_job_share_their_directory() -> None:
 
 def test_a_killed_supervisor_holds_nothing(tmp_path: Path) -> None:
     """The kernel releases its lock; the file it has left is taken over."""
-    program = (
-        "import sys, pathlib\n"
-        "from watchdog_train.store import claims\n"
-        "claims.shared_bases = lambda: (pathlib.Path(sys.argv[1]),)\n"
-        "from watchdog_train.supervisor.directories import OutputDirectories\n"
-        "dead = OutputDirectories('dead', '/w')\n"
-        "assert not list(dead.claim(['out'], job=None))\n"
-        "print('held', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    assert process.stdout.readline() == b"held\n"
     run = OutputDirectories("alive", "/w")
-    folder = claims_directory(make=False)
-    assert folder is not None
-    (lock,) = folder.iterdir()
-    assert not is_free(lock)
-    assert conflicts(OutputDirectories("late", "/w"), "out") == ["dead /w/out"]
-    process.kill()
-    process.wait(10)
-    process.stdin.close()
-    process.stdout.close()
+    with another_supervisor(tmp_path, "dead") as kill:
+        folder = claims_directory(make=False)
+        assert folder is not None
+        (lock,) = folder.iterdir()
+        assert not is_free(lock)
+        assert conflicts(OutputDirectories("late", "/w"), "out") == ["dead /w/out"]
+        kill()
     assert is_free(lock)
     assert conflicts(run, "out") == []
     run.release()
+
+
+def test_what_a_killed_supervisor_left_ends_with_its_run(tmp_path: Path) -> None:
+    """Its successor may never hear of the directory: the training can have ended meanwhile."""
+    with another_supervisor(tmp_path, "dead") as kill:
+        OutputDirectories("dead", "/w").release()
+        (lock,) = claims_directory(make=False).iterdir()  # type: ignore[union-attr]
+        assert not is_free(lock), "what a living one holds is not taken away"
+        kill()
+    OutputDirectories("other", "/w").release()
+    assert is_free(lock), "it is not the other run's"
+    OutputDirectories("dead", "/w").release()
 
 
 def test_nothing_of_a_shared_directory_is_resumed_from() -> None:

@@ -6,6 +6,7 @@ One machine only: memory is asked because a lock beside the checkpoints could ha
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ PURPOSE = "claims"
 _MAX_BYTES = 8192
 _TRIES = 8
 _LOOK_S = 0.02
+_MOST_LOCKS = 4096
 
 Release = Callable[[], None]
 
@@ -98,6 +100,19 @@ def _tidy(path: Path) -> None:
     with suppress(OSError):
         path.parent.rmdir()
         path.parent.parent.rmdir()
+
+
+def forget(run_id: str) -> None:
+    """Remove what a supervisor of this run has left that was killed: locks that nobody holds."""
+    folder = claims_directory(make=False)
+    if folder is None:
+        return
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in itertools.islice(entries, _MOST_LOCKS):
+            path = Path(entry.path)
+            claimant = read_claimant(path)
+            if claimant is not None and claimant.run_id == run_id:
+                is_free(path, remove=True)
 
 
 def read_claimant(path: Path) -> Claimant | None:

@@ -10,7 +10,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.state import State
 from watchdog_train.core.together import in_one_boat
-from watchdog_train.store.claims import Claimant, Release, claim
+from watchdog_train.store.claims import Claimant, Release, claim, forget
 from watchdog_train.store.run_paths import RunDirectory
 
 MOST_DIRECTORIES = 64
@@ -71,9 +71,10 @@ class OutputDirectories:
                 self._held[path] = answer
 
     def release(self) -> None:
-        """Give all of them back."""
+        """Give all of them back, and those of a supervisor of this run that was killed."""
         while self._held:
             self._held.popitem()[1]()
+        forget(self._run_id)
 
 
 def _conflict(path: str, other: Claimant) -> e.CheckpointsShared:
