@@ -37,7 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("WTRAIN_SYSTEM", None)
 
 
+@pytest.hookimpl(trylast=True)  # after the shuffle
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Begun at the end it would go on alone, with the other workers idle.
+    items.sort(key=lambda item: "takes_minutes" not in item.keywords)
     if config.getoption("--portable"):
         for item in items:
             for name in {"needs_subreaper", "needs_tcp_bytes"} & set(item.keywords):

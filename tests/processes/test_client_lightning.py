@@ -567,6 +567,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_building_a_module_is_a_place(training: Training) -> None:
     """From its base until the last __init__ of the class is left; what Lightning reads of the
     frames stays as it is without us."""

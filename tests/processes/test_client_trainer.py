@@ -178,6 +178,7 @@ def test_without_an_ordinal_the_first_training_is_meant(
     assert first == [2, 0]
 
 
+@pytest.mark.slow
 def test_a_value_of_the_users_is_never_overridden(training: Training, checkpoints: Path) -> None:
     """The script names a checkpoint itself: that one is used, and the note says so."""
     own = str(checkpoints / "checkpoint-4")

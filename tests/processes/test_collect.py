@@ -57,7 +57,7 @@ def sleeper():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("mode", ["look", "full"])
+@pytest.mark.parametrize("mode", ["look", pytest.param("full", marks=pytest.mark.slow)])
 def test_a_worker_on_a_lock_held_at_fork_is_proven(tmp_path, program, mode):
     """A real DataLoader fork deadlock is named with its worker, and can never end."""
     process = program("loader_fork_lock.py")

@@ -73,7 +73,7 @@ def test_sigterm(tmp_path: Path) -> None:
     assert run.only("run_finished")["outcome"] == "stopped"
 
 
-@pytest.mark.parametrize("options", [(), ("--now",)])
+@pytest.mark.parametrize("options", [(), pytest.param(("--now",), marks=pytest.mark.slow)])
 def test_stop_command(options: tuple[str, ...], tmp_path: Path) -> None:
     """`wtrain stop` ends the run with 77, with --now at once."""
     running = start_training(tmp_path)
@@ -143,6 +143,7 @@ def test_an_evaluation_may_go_on_before_the_answer(tmp_path: Path) -> None:
     assert "stopped step=" in run.stdout
 
 
+@pytest.mark.slow
 def test_a_loop_that_does_not_answer_is_ended(tmp_path: Path) -> None:
     """It has had its time, and several steps: then SIGTERM, with the reason."""
     running = start_loop(tmp_path, "--deaf", ask_s=1.0)

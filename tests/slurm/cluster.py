@@ -28,6 +28,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "unsh
 CONFIGURED = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf")
 FREEZER = Path("/sys/fs/cgroup/freezer")
 """Of cgroups v1. With it a step ends as on most clusters: nothing of it outlives its tasks."""
+POLICY = Path("/usr/sbin/policy-rc.d")
+INSTALL_S = 300.0
 START_S = 40.0
 END_S = 20.0
 
@@ -89,30 +91,51 @@ def missing_programs() -> list[str]:
 
 
 def install() -> None:
-    """Debian's packages, from the configured sources.
+    """Debian's packages, from the configured sources; none of their services is started.
 
     Raises:
         CannotError: there is no apt, or it failed.
     """
     if shutil.which("apt-get") is None:
         raise CannotError(f"{', '.join(missing_programs())} not found, and no apt-get to install")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for words in (
-        ["update", "-q"],
-        ["install", "-q", "-y", "--no-install-recommends", *PACKAGES],
-    ):
+    with _no_services():
+        _apt("update", "-q")
+        _apt("install", "-q", "-y", "--no-install-recommends", *PACKAGES)
+
+
+def _apt(*words: str) -> None:
+    try:
         done = subprocess.run(
-            ["apt-get", *words],
-            env=environment,
+            # Without the options a machine without a network tries for minutes.
+            ["apt-get", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=20", *words],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=INSTALL_S,
             check=False,
         )
-        if done.returncode != 0:
-            raise CannotError(f"apt-get {words[0]} failed:\n{done.stdout[-1500:]}")
+    except subprocess.TimeoutExpired as error:
+        raise CannotError(f"apt-get {words[0]} took more than {INSTALL_S:.0f} s") from error
+    if done.returncode != 0:
+        raise CannotError(f"apt-get {words[0]} failed:\n{done.stdout[-1500:]}")
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    """Debian starts what it installs, unless this file says no."""
+    try:
+        with POLICY.open("x") as policy:
+            policy.write("#!/bin/sh\nexit 101\n")
+    except OSError:  # somebody has said already what may start
+        yield
+        return
+    try:
+        POLICY.chmod(0o755)
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
