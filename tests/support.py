@@ -256,9 +256,9 @@ def reap_started() -> None:
             process.wait(10)
 
 
-def run_directories(cwd: Path) -> list[Path]:
+def run_directories(cwd: Path, runs: str = "wtrain-runs") -> list[Path]:
     """Run directories under `cwd`, oldest first."""
-    logs = (cwd / "wtrain-runs").glob("*/events.jsonl")
+    logs = (cwd / runs).glob("*/events.jsonl")
     found = {path.parent.resolve() for path in logs}
     return sorted(found, key=lambda path: (path / "events.jsonl").stat().st_ctime)
 

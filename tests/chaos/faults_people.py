@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from tests.chaos.case import Case
-from tests.support import start_wtrain
+from tests.chaos.case import Case, NotReachedError
+from tests.support import read_log, run_directories, start_wtrain
 
 REFUSED = 78
 
@@ -79,11 +79,17 @@ def second_supervisor(case: Case) -> None:
 def same_training(case: Case) -> None:
     """wtrain run of the same command in the same place: refused while the first one lives."""
     case.expected.harmless = True
-    words = ("run", "--config", "fast.yaml", "--", *case.command)
-    asked = start_wtrain(*words, cwd=case.cwd, env=case.env)
+    words = ("run", "--config", "fast.yaml", "--runs-dir", "twins", "--", *case.command)
+    env = {**case.env, "CHAOS_JOURNAL": "twin-journal.txt"}
+    asked = start_wtrain(*words, cwd=case.cwd, env=env)
     code = asked.result(60).returncode
-    if code != REFUSED:
-        case.complaints.append(f"the same training again got {code}: {asked.stderr[-500:]}")
+    if code == REFUSED:
+        return
+    over = [event["t"] for event in case.events if event["type"] == "run_finished"]
+    twins = [read_log(path) for path in run_directories(case.cwd, "twins")]
+    if over and twins and over[0] < twins[0][0]["t"]:
+        raise NotReachedError("the run had ended before the same training looked for it")
+    case.complaints.append(f"the same training again got {code}: {asked.stderr[-500:]}")
 
 
 def dump(case: Case) -> None:

@@ -34,7 +34,7 @@ class Journal:
 
     def __init__(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self.descriptor = os.open("journal.txt", flags, 0o600)
+        self.descriptor = os.open(os.environ.get("CHAOS_JOURNAL", "journal.txt"), flags, 0o600)
         self.head = f"{os.environ.get('WTRAIN_ATTEMPT', '0')} {os.getpid()}"
         self.head += f" {os.environ.get('RANK', '0')}"
 
