@@ -78,8 +78,8 @@ class ProcessTree:
         self._dead: set[ProcessId] = set()
         self._accounts = Accounts()
         self._keeper: ProcessId | None = None
-        self._births = 0
-        self._deaths = 0
+        self._is_orphaned = False
+        self._births = self._deaths = 0
         self._empty_looks = 0
         self._scanned_at = 0.0
         self._new: dict[ProcessId, float] = {}
@@ -127,7 +127,7 @@ class ProcessTree:
             listed: pids that the system itself counts to this attempt, as of a moment ago.
         """
         self._now = now
-        rows = self._system.snapshot(tuple(self._members))
+        rows = self._snapshot()
         self._add_descendants(rows)
         if thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S:
             self._scanned_at = now
@@ -149,17 +149,29 @@ class ProcessTree:
             self._empty_looks = 0
         elif thorough:
             self._empty_looks += 1
-        keeper = rows.get(self._keeper.pid) if self._keeper is not None else None
-        used = self._accounts
         return TreeLook(
             members=samples,
-            cpu_s=used.cpu_s if used.cpu_known else None,
-            io_bytes=used.io_bytes if used.io_known else None,
+            cpu_s=self._accounts.cpu_s if self._accounts.cpu_known else None,
+            io_bytes=self._accounts.io_bytes if self._accounts.io_known else None,
             births=self._births,
             deaths=self._deaths,
             empty_looks=self._empty_looks,
-            keeper_alive=self._keeper is not None and _lives(keeper, self._keeper),
+            keeper_alive=self._keeper is not None and not self._keeper_is_dead(rows),
         )
+
+    def _snapshot(self) -> Mapping[int, ProcessRow]:
+        rows = self._system.snapshot(tuple(self._members))
+        if self._is_orphaned or not self._keeper_is_dead(rows):
+            return rows
+        # It died while they were read, one by one: some may still have it for a parent.
+        self._is_orphaned = True
+        return self._system.snapshot(tuple(self._members))
+
+    def _keeper_is_dead(self, rows: Mapping[int, ProcessRow]) -> bool:
+        if self._keeper is None:
+            return False
+        row = rows.get(self._keeper.pid)
+        return row is None or row.identity != self._keeper or row.state in ("Z", "X")
 
     def _add_listed(self, rows: Mapping[int, ProcessRow], listed: frozenset[int]) -> None:
         """Members whom no living parent tells: a Job object knows them all the same."""
@@ -212,7 +224,7 @@ class ProcessTree:
         environment and lost its keeper before the first look is known by nothing else.
         """
         keeper = self._keeper
-        if keeper is None or _lives(everybody.get(keeper.pid), keeper):
+        if keeper is None or not self._keeper_is_dead(everybody):
             return
         helpers, me = self._helpers(), os.getpid()
         for row in everybody.values():
@@ -336,7 +348,3 @@ class ProcessTree:
             ppid=row.ppid,
             name=name,
         )
-
-
-def _lives(row: ProcessRow | None, who: ProcessId) -> bool:
-    return row is not None and row.identity == who and row.state not in ("Z", "X")
