@@ -24,6 +24,7 @@ from watchdog_train.core.model import (
     Value,
 )
 from watchdog_train.supervisor.accounts import Accounts
+from watchdog_train.supervisor.keeper_life import KeeperLife
 from watchdog_train.supervisor.kinship import Kinship
 from watchdog_train.system.protocol import ProcessSystem
 
@@ -77,8 +78,7 @@ class ProcessTree:
         """The same, while they are sampled: one that is buried gives its number free."""
         self._dead: set[ProcessId] = set()
         self._accounts = Accounts()
-        self._keeper: ProcessId | None = None
-        self._is_orphaned = False
+        self._keeper = KeeperLife()
         self._births = self._deaths = 0
         self._empty_looks = 0
         self._scanned_at = 0.0
@@ -96,7 +96,7 @@ class ProcessTree:
             if member.identity not in self._dead:
                 self._members.setdefault(member.identity, member)
             if member.role == "keeper":
-                self._keeper = member.identity
+                self._keeper.identity = member.identity
 
     def members(self) -> tuple[Member, ...]:
         """Everybody recorded and not seen dead."""
@@ -127,7 +127,7 @@ class ProcessTree:
             listed: pids that the system itself counts to this attempt, as of a moment ago.
         """
         self._now = now
-        rows = self._snapshot()
+        rows = self._system.snapshot(tuple(self._members))
         self._add_descendants(rows)
         if thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S:
             self._scanned_at = now
@@ -156,22 +156,8 @@ class ProcessTree:
             births=self._births,
             deaths=self._deaths,
             empty_looks=self._empty_looks,
-            keeper_alive=self._keeper is not None and not self._keeper_is_dead(rows),
+            keeper_alive=self._keeper.is_alive(rows, now),
         )
-
-    def _snapshot(self) -> Mapping[int, ProcessRow]:
-        rows = self._system.snapshot(tuple(self._members))
-        if self._is_orphaned or not self._keeper_is_dead(rows):
-            return rows
-        # It died while they were read, one by one: some may still have it for a parent.
-        self._is_orphaned = True
-        return self._system.snapshot(tuple(self._members))
-
-    def _keeper_is_dead(self, rows: Mapping[int, ProcessRow]) -> bool:
-        if self._keeper is None:
-            return False
-        row = rows.get(self._keeper.pid)
-        return row is None or row.identity != self._keeper or row.state in ("Z", "X")
 
     def _add_listed(self, rows: Mapping[int, ProcessRow], listed: frozenset[int]) -> None:
         """Members whom no living parent tells: a Job object knows them all the same."""
@@ -223,8 +209,8 @@ class ProcessTree:
         The kernel gives us only descendants of ours. One that left its family, has a cleared
         environment and lost its keeper before the first look is known by nothing else.
         """
-        keeper = self._keeper
-        if keeper is None or not self._keeper_is_dead(everybody):
+        keeper = self._keeper.identity
+        if keeper is None or not self._keeper.is_dead(everybody):
             return
         helpers, me = self._helpers(), os.getpid()
         for row in everybody.values():
@@ -254,7 +240,8 @@ class ProcessTree:
 
     def _is_older(self, row: ProcessRow) -> bool:
         """Than the attempt: then its environment says nothing."""
-        return self._keeper is not None and row.start < self._keeper.start
+        keeper = self._keeper.identity
+        return keeper is not None and row.start < keeper.start
 
     def _is_this_users(self, pid: int) -> bool:
         """Root reads everybody's environment; unknown where a system has no numbers for users."""
@@ -286,7 +273,7 @@ class ProcessTree:
             self._members[identity] = self._by_pid[identity.pid] = known
             if known.role != "keeper":
                 self._accounts.count(row)
-            asks = slot is not None or member.ppid == (self._keeper.pid if self._keeper else 0)
+            asks = slot is not None or member.ppid == self._keeper.pid
             samples.append(
                 MemberSample(
                     member=known,
