@@ -35,6 +35,7 @@ class Processes:
         self.rows = {pid: row(pid, ppid) for pid, ppid in parents.items()}
         self.others: dict[int, ProcessRow] = {}
         self.environments: dict[int, dict[str, str]] = {}
+        self.command_lines: dict[int, tuple[str, ...]] = {}
         self.asked: list[int] = []
 
     def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
@@ -44,7 +45,7 @@ class Processes:
         return self.others
 
     def command_line(self, pid: int) -> tuple[str, ...]:
-        return ("python", "train.py")
+        return self.command_lines.get(pid, ("python", "train.py"))
 
     def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
         self.asked.append(pid)
@@ -265,3 +266,20 @@ def test_a_keeper_is_gone_when_its_children_have_another_parent(parents: str) ->
     look = tree.look({}, now=3.0)
     assert not look.keeper_alive
     assert [one.member.ppid for one in look.members if one.member.pid == 10] == [me]
+
+
+def test_a_helper_that_is_about_to_end_stays_one() -> None:
+    """Its memory is gone before it is, and its command line with it; it may still clean up."""
+    system = Processes({10: 9, 11: 10})
+    system.command_lines[11] = ("python", "-c", "from multiprocessing.resource_tracker import main")
+    tree = ProcessTree(system, token="t", scope="s")  # type: ignore[arg-type]
+    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+
+    def names(now: float) -> list[str | None]:
+        return [one.member.name for one in tree.look({}, now=now).members if one.member.pid == 11]
+
+    assert names(1.0) == ["resource_tracker"]
+    system.command_lines[11] = ()
+    assert names(1.1) == ["resource_tracker"]
+    system.command_lines[11] = ("python", "another")
+    assert names(1.2) == ["python"], "an exec is noticed"

@@ -194,11 +194,13 @@ class ProcessTree:
         """After the first look: an exec of the same program does not change its name."""
         member = self._members[identity]
         if row is not None and row.identity == identity and member.role in ("other", "launcher"):
-            role, name = self._describe(row)
+            role, name = self._describe(row, member)
             self._members[identity] = msgspec.structs.replace(member, role=role, name=name)
 
-    def _describe(self, row: ProcessRow) -> tuple[Role, str]:
+    def _describe(self, row: ProcessRow, known: Member | None = None) -> tuple[Role, str]:
         words = self._system.command_line(row.pid) or ()
+        if known is not None and not words:  # about to end, without memory: it is what it was
+            return known.role, known.name
         command = " ".join(words)[:4096]
         name = next((short for long, short in _HELPERS.items() if long in command), row.name)
         return "launcher" if name == row.name and starts_ranks(words) else "other", name
@@ -312,7 +314,7 @@ class ProcessTree:
         role: Role = member.role
         name = member.name
         if slot is None and member.role == "other" and row.name != member.name[:15]:
-            role, name = self._describe(row)
+            role, name = self._describe(row, member)
         rank, local_rank, worker = member.rank, member.local_rank, member.worker
         if slot is not None and slot.role != "unknown":
             role = slot.role
