@@ -16,7 +16,7 @@ from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.room import torn_save
 from watchdog_train.core.state import State
 
-FULL = "No space left on device"
+FULL = "the run directory cannot be written (No space left on device)"
 POLICY = Policy(recovery=Recovery(room_wait_s=100.0))
 
 

@@ -141,7 +141,7 @@ class Observation(Value, frozen=True, kw_only=True):
     gpu_hold: GpuHold | None = None
     """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
     no_room: str | None = None
-    """Before a restart: why the run directory cannot take the files of the next attempt."""
+    """Before a restart: why the next attempt could not be started or recorded."""
     no_save_room: str | None = None
     """The same: why its next save would end half-written, as the last one has."""
     gpu_trouble: str | None = None

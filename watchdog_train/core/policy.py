@@ -226,7 +226,8 @@ class Recovery(Section, frozen=True, kw_only=True):
     room_wait_s: Annotated[
         float,
         non_negative(
-            "before a restart, for room on the disk of the run directory, then the run ends with "
+            "before a restart, for room on the disk of the run directory and for free file "
+            "descriptors, then the run ends with "
             "75; and for room for the next save where the last one is half-written"
         ),
     ] = 600.0

@@ -1,8 +1,8 @@
-"""Room before a restart: a full disk is waited for. Pure.
+"""Room before a restart: a full disk is waited for, and file descriptors are. Pure.
 
-Nothing is launched that could not be recorded: it would end before it began, and the run with it,
-although a disk that is full at night has often room again a minute later. Nor is a training
-started again at once that would end at its next save as it has ended at this one.
+Nothing is launched that could not be started or recorded: it would end before it began, and the run
+with it, although a disk that is full at night has often room again a minute later. Nor is a
+training started again at once that would end at its next save as it has ended at this one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,9 @@ def torn_save(state: State) -> TornSave | None:
 
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What has to be waited for before a planned restart; None when it may be launched."""
-    full, small = observation.no_room, observation.no_save_room
-    if full is not None:
-        why = f"the run directory cannot be written ({full})"
-    elif small is not None:
-        why = small
-    else:
+    full = observation.no_room
+    why = full or observation.no_save_room
+    if why is None:
         return None
     limit_s = policy.recovery.room_wait_s
     said = next((notice for notice in state.noticed if notice.kind == "room"), None)
@@ -51,7 +48,7 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return Wait(until=observation.now + LOOK_AGAIN_S)
     if full is None:
         return None  # how much the next save needs is an estimate: nothing is given up for it
-    given_up = f"the run directory could not be written for {limit_s:.0f} s: {full}"
+    given_up = f"{full}, and after {limit_s:.0f} s of waiting it was no better"
     return Record(
         events=(e.GivenUp(why=given_up, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up"),)
     )

@@ -1,4 +1,4 @@
-"""Whether there is room for the next attempt: for its files, tried by writing, and its saves."""
+"""Whether there is room for the next attempt: its files, what starts it, its saves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from watchdog_train.core.room import TornSave, torn_save
@@ -14,6 +14,8 @@ from watchdog_train.core.state import State
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_directory import refuse_full
 
+SPARE_DESCRIPTORS = 24
+"""A launch opens about half as many at a time: pipes, the keeper's orders, what starts it."""
 LOOK_S = 1.0
 """Between two tries: each writes."""
 ANSWER_S = 0.5
@@ -29,14 +31,14 @@ class RestartRoom:
         self._saves = SaveRoom()
 
     def look(self, state: State, now: float) -> tuple[str | None, str | None]:
-        """Why the run directory cannot be written, why the next save would not fit; or None."""
+        """Why nothing can be started or recorded, why the next save would not fit; or None."""
         due = now >= (state.backoff_until or 0.0)
         files = self._files.lacking(now) if due else None
         return files, self._saves.lacking(torn_save(state), now)
 
 
 class FileRoom:
-    """Whether the run directory can be written."""
+    """Whether the run directory can be written, and files can be opened."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -44,15 +46,33 @@ class FileRoom:
         self._lacking: str | None = None
 
     def lacking(self, now: float) -> str | None:
-        """Why nothing can be written there; None when it can."""
+        """In words; None when nothing is lacking."""
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            try:
-                refuse_full(self._path)
-                self._lacking = None
-            except OSError as error:
-                self._lacking = error.strerror or str(error)
+            self._lacking = self._look()
         return self._lacking
+
+    def _look(self) -> str | None:
+        try:
+            _open_many()
+        except OSError as error:
+            return f"wtrain can open no more files ({error.strerror or error})"
+        try:
+            refuse_full(self._path)
+        except OSError as error:
+            return f"the run directory cannot be written ({error.strerror or error})"
+        return None
+
+
+def _open_many() -> None:
+    """What a launch needs, for a moment.
+
+    Raises:
+        OSError: the limit of this process, or of the machine, is reached.
+    """
+    with ExitStack() as opened:
+        for _ in range(SPARE_DESCRIPTORS):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
 class SaveRoom:

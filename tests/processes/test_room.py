@@ -1,7 +1,9 @@
-"""Whether the next checkpoint fits, on a real disk of a few MiB."""
+"""What the next attempt needs: a checkpoint that fits on a disk of a few MiB, and descriptors."""
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from tests.support import wait_until
 from watchdog_train.core.room import TornSave
-from watchdog_train.supervisor.room import SaveRoom
+from watchdog_train.supervisor.room import FileRoom, SaveRoom
 
 pytestmark = [pytest.mark.processes]
 
@@ -54,3 +56,18 @@ def test_what_cannot_be_measured_is_not_waited_for(tmp_path: Path) -> None:
     """A checkpoint that was removed meanwhile."""
     gone = TornSave(whole=str(tmp_path / "a"), torn=(str(tmp_path / "b"),))
     assert SaveRoom().lacking(gone, 0.0) is None
+
+
+def test_descriptors_for_a_launch_are_tried(tmp_path: Path) -> None:
+    """A launch without them would end the run before it began."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 8, limits[1]))
+        lacking = FileRoom(tmp_path).lacking(0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert lacking == "wtrain can open no more files (Too many open files)"
+    assert FileRoom(tmp_path).lacking(0.0) is None
+    assert not list(tmp_path.iterdir())
