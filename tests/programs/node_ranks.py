@@ -1,7 +1,9 @@
 """One rank of a gloo job that torchrun has started on one of several nodes.
 
 --fault hang|crash|eval and --rank say what happens to whom at --at, in the first attempt only,
-which has no --resume. --step-s makes every step longer.
+which has no --resume. An evaluation lasts so many soft budgets as --eval-budgets says, whatever
+the machine has made of the steps before it. --step-s makes every step longer. It says of its
+beginning, its saves, its fault and its end what a judge needs who was not there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,19 @@ import time
 import torch.distributed as dist
 from gloo_job import GlooJob, evaluate
 
+FLOOR_S, FACTOR, POLL_S = 3.0, 2.5, 0.25
+"""Of the settings of tests: least soft budget, default learnt_factor, time between two looks."""
+
+
+def most_soft_s(took_s: list[float]) -> float:
+    """The longest soft budget that wtrain can have learnt from steps of this length.
+
+    The single longest of eight or more never counts, see robust_quantile().
+    """
+    ordered = sorted(took_s)
+    longest_s = ordered[-2] if len(ordered) >= 8 else 2 * ordered[-1]
+    return max(FLOOR_S, FACTOR * (longest_s + POLL_S))
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -20,24 +35,36 @@ def main() -> None:
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=3)
     parser.add_argument("--at", type=int, default=25)
+    parser.add_argument("--eval-budgets", type=float, default=10.0)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--resume")
     args = parser.parse_args()
     job = GlooJob(args.resume)
-    rank = job.rank
+    rank, attempt = job.rank, os.environ.get("WTRAIN_ATTEMPT")
+    print(f"began rank={rank} from={job.first} attempt={attempt}", flush=True)
+    took_s: list[float] = []
     for step in range(job.first, args.steps):
-        if rank == args.rank and step == args.at and not args.resume:
+        if rank == args.rank and step == args.at and not args.resume and args.fault != "none":
+            print(f"fault {args.fault} rank={rank} step={step} t={time.time():.3f}", flush=True)
             if args.fault == "hang":
                 time.sleep(10_000)
             if args.fault == "crash":
                 raise SystemExit(3)
             if args.fault == "eval":
-                evaluate(30.0)
+                soft_s = most_soft_s(took_s)
+                began = time.monotonic()
+                evaluate(args.eval_budgets * soft_s)
+                budgets = (time.monotonic() - began) / soft_s
+                print(f"evaluated budgets={budgets:.2f} soft_s={soft_s:.2f}", flush=True)
+        began = time.monotonic()
         time.sleep(args.step_s)
-        job.train_step(step)
+        if job.train_step(step) is not None:
+            print(f"saved step={step + 1} attempt={attempt}", flush=True)
+        took_s.append(time.monotonic() - began)
     dist.barrier()
-    attempt = os.environ.get("WTRAIN_ATTEMPT")
-    print(f"finished rank={rank} from={job.first} step={args.steps} attempt={attempt}", flush=True)
+    weights = sum(float(one.double().sum()) for one in job.model.parameters())
+    end = f"step={args.steps} attempt={attempt} weights={weights!r}"
+    print(f"finished rank={rank} from={job.first} {end}", flush=True)
     dist.destroy_process_group()
 
 

@@ -1,30 +1,28 @@
-"""Two nodes of two ranks, each node under its own wtrain around its own torchrun.
-
-Both are on this machine; where root may do so, each has a host name of its own, so that neither
-supervisor can tell by its pid whether the other one lives.
-"""
+"""Two nodes of two ranks, each node under its own wtrain around its own torchrun."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.nodes import (
+    NODES,
+    assert_nothing_lives,
+    described,
+    ended,
+    logs,
+    own_host,
+    start_nodes,
+    wait_for_step,
+)
 from tests.scenarios.checks import assert_blames
 from tests.support import (
-    PROGRAMS,
     Event,
     RunningWtrain,
-    bin_path,
-    is_alive,
     of_type,
-    outline,
-    read_log,
     run_directories,
     run_wtrain,
     start_wtrain,
@@ -39,91 +37,6 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.timeout(400),
 ]
-NODES = 2
-JOB = "job: {gather_s: 90, plan_s: 60, lost_s: 30}\n"
-
-
-def own_host(number: int) -> list[str]:
-    """A command that gives what follows a host name of its own; empty where that is not allowed."""
-    unshare = shutil.which("unshare")
-    if unshare is None or os.geteuid() != 0:
-        return []
-    tried = subprocess.run([unshare, "--uts", "true"], capture_output=True, check=False)
-    if tried.returncode != 0:
-        return []
-    return [unshare, "--uts", "sh", "-c", f'hostname node-{number}; exec "$@"', "sh"]
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def start_nodes(
-    cwd: Path,
-    *program: str,
-    hosts: bool = True,
-    options: tuple[str, ...] = (),
-    meet: str = "meet",
-) -> list[RunningWtrain]:
-    """A job of two nodes; its torchruns meet at a port that is free now."""
-    port = free_port()
-    config = write_fast_config(cwd, JOB)
-    torchrun = [
-        *(str(bin_path("torchrun")), f"--nnodes={NODES}", "--nproc-per-node=2"),
-        *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"),
-    ]
-    return [
-        start_wtrain(
-            *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}", *options),
-            *("--nodes", str(NODES), "--node-rank", str(number), "--coordination", meet),
-            *("--", *torchrun, str(PROGRAMS / "node_ranks.py"), *program),
-            cwd=cwd,
-            wtrain=[*(own_host(number) if hosts else []), str(bin_path("wtrain"))],
-        )
-        for number in range(NODES)
-    ]
-
-
-def logs(cwd: Path) -> dict[int, list[Event]]:
-    """The event log of each node."""
-    found = {}
-    for path in run_directories(cwd):
-        events = read_log(path)
-        for joined in of_type(events, "task_joined")[:1]:
-            found[joined["task"]["task"]] = events
-    return dict(sorted(found.items()))
-
-
-def described(cwd: Path) -> str:
-    parts = [f"--- node {n}\n{outline(events)}" for n, events in sorted(logs(cwd).items())]
-    errors = [path.read_text("utf-8", "replace")[-1500:] for path in cwd.glob(".command-*.err")]
-    return "\n".join([*parts, *errors])
-
-
-def ended(
-    job: list[RunningWtrain], *codes: int, timeout_s: float = 280.0
-) -> tuple[dict[int, list[Event]], str]:
-    """The event log of each node of a job that ended with these codes, and all of it as text."""
-    done = [node.result(timeout_s) for node in job]
-    text = described(job[0].cwd)
-    assert tuple(one.returncode for one in done) == codes, text
-    return logs(job[0].cwd), text
-
-
-def wait_for_step(cwd: Path, step: int) -> None:
-    """Until every node has got so far."""
-
-    def there() -> bool:
-        reached = [
-            max((one["progress"]["step"] or 0 for one in of_type(log, "progress")), default=0)
-            for log in logs(cwd).values()
-        ]
-        return len(reached) == NODES and min(reached) >= step
-
-    wait_until(there, 240, f"every node is at step {step}")
 
 
 def assert_one_plan(found: dict[int, list[Event]], text: str, *, crashed: bool = False) -> None:
@@ -159,13 +72,6 @@ def assert_finished(job: list[RunningWtrain], attempt: int, text: str) -> None:
         assert f"finished rank={rank} from={start} step=40 attempt={attempt}" in said, text
     meet = job[0].cwd / "meet"
     assert not meet.exists() or not list(meet.iterdir()), text
-
-
-def assert_nothing_lives(found: dict[int, list[Event]], text: str) -> None:
-    for events in found.values():
-        members = {one["pid"] for each in of_type(events, "progress") for one in each["members"]}
-        left = [pid for pid in members if is_alive(pid)]
-        assert not left, text
 
 
 @pytest.mark.slow

@@ -5,33 +5,15 @@ A cut is silent: no error anywhere, the ranks wait in a collective, torchrun in 
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.scenarios.test_nodes import (
-    JOB,
-    assert_nothing_lives,
-    described,
-    logs,
-    wait_for_step,
-)
-from tests.support import (
-    PROGRAMS,
-    RunningWtrain,
-    bin_path,
-    of_type,
-    start_wtrain,
-    types,
-    wait_until,
-    write_fast_config,
-)
+from tests.cut_link import ADDRESSES, Network, NoNetworkError, two_networks
+from tests.nodes import assert_nothing_lives, described, logs, wait_for_step
+from tests.support import of_type, types, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,85 +22,23 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.timeout(900),
 ]
-ADDRESSES = ("10.99.0.1", "10.99.0.2")
-OWN = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec "$@"'  # no reverse look-ups
 BOUND_S = 30 + 30 + 60
 """job.lost_s, job.barrier_s and job.plan_s of these nodes: what a cut may take, beside the work."""
-
-
-@dataclass
-class Network:
-    """Two namespaces and the link between them."""
-
-    names: tuple[str, str]
-    hosts: Path
-
-    def prefix(self, node: int) -> list[str]:
-        """A command that gives what follows this node's network and host name."""
-        inside = ["ip", "netns", "exec", self.names[node], "unshare", "--uts", "--mount"]
-        return [*inside, "sh", "-c", OWN, "sh", str(self.hosts), f"node-{node}"]
-
-    def cut(self) -> None:
-        _ip("-n", self.names[1], "link", "set", self.names[1], "down")
-
-    def mend(self) -> None:
-        _ip("-n", self.names[1], "link", "set", self.names[1], "up")
-
-    def pids(self) -> str:
-        return "".join(_ip("netns", "pids", name) for name in self.names)
 
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:
     """Two nodes that reach each other and nobody else."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("NOT RUN: only root can make network namespaces, with ip of iproute2")
-    names = (f"wt{os.getpid()}a", f"wt{os.getpid()}b")
-    hosts = tmp_path / "hosts"
-    lines = [f"{address} node-{number}\n" for number, address in enumerate(ADDRESSES)]
-    hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
-    made = []
     try:
-        for name in names:
-            if subprocess.run(["ip", "netns", "add", name], check=False).returncode != 0:
-                pytest.skip("NOT RUN: no network namespaces here")
-            made.append(name)
-        _ip("link", "add", names[0], "type", "veth", "peer", "name", names[1])
-        for name, address in zip(names, ADDRESSES, strict=True):
-            _ip("link", "set", name, "netns", name)
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", name)
-            for device in (name, "lo"):
-                _ip("-n", name, "link", "set", device, "up")
-        yield Network(names, hosts)
-    finally:
-        for name in made:  # the devices go with them
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-
-def _ip(*words: str) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
-
-
-def start(cwd: Path, network: Network, meet: str, *program: str) -> list[RunningWtrain]:
-    config = write_fast_config(cwd, JOB)
-    return [
-        start_wtrain(
-            *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}"),
-            *("--nodes", "2", "--node-rank", str(number), "--coordination", meet, "--"),
-            *(str(bin_path("torchrun")), "--nnodes=2", "--nproc-per-node=2"),
-            *("--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:29500"),
-            *(f"--local-addr={address}", str(PROGRAMS / "node_ranks.py"), *program),
-            cwd=cwd,
-            env={"GLOO_SOCKET_IFNAME": network.names[number]},
-            wtrain=[*network.prefix(number), str(bin_path("wtrain"))],
-        )
-        for number, address in enumerate(ADDRESSES)
-    ]
+        with two_networks(tmp_path) as found:
+            yield found
+    except NoNetworkError as error:
+        pytest.skip(f"NOT RUN: {error}")
 
 
 def test_a_cut_network_ends_both_sides_in_time(tmp_path: Path, network: Network) -> None:
     """Over a store nobody hears anybody: dumped, ended, and given back with 75, on both sides."""
-    job = start(tmp_path, network, f"tcp://{ADDRESSES[0]}:29400", "--steps", "4000")
+    job = network.start(tmp_path, f"tcp://{ADDRESSES[0]}:29400", "--steps", "4000")
     wait_for_step(tmp_path, 12)
     network.cut()
     began = time.monotonic()
@@ -146,7 +66,7 @@ def test_a_network_that_comes_back_is_used_again(tmp_path: Path, network: Networ
 
     Where the ranks get on before anything was killed, nothing is; else all begin again together.
     """
-    job = start(tmp_path, network, "meet", "--step-s", "0.5")
+    job = network.start(tmp_path, "meet", "--step-s", "0.5")
     wait_for_step(tmp_path, 12)
     network.cut()
 

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import assert_blames
-from tests.scenarios.test_nodes import (
-    assert_finished,
+from tests.nodes import (
     assert_nothing_lives,
-    assert_one_plan,
     described,
     ended,
     free_port,
@@ -23,6 +20,8 @@ from tests.scenarios.test_nodes import (
     start_nodes,
     wait_for_step,
 )
+from tests.scenarios.checks import assert_blames
+from tests.scenarios.test_nodes import assert_finished, assert_one_plan
 from tests.support import of_type, run_wtrain, types, wait_until
 from watchdog_train.core.place import StorePlace
 from watchdog_train.peers.store import StoreRecords
