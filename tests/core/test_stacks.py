@@ -104,7 +104,8 @@ def test_the_deciding_frame_is_not_the_wait():
 def test_groups_put_idle_workers_last():
     """Idle workers wait for the others, whatever their number."""
     idle, busy = [stack(*IDLE_WORKER, main=True)], [stack("f train.py", main=True)]
-    found = group([("w0", 1, "worker", idle), ("w1", 2, "worker", busy), ("w2", 3, "worker", busy)])
+    workers = (("w0", 1, idle), ("w1", 2, busy), ("w2", 3, busy))
+    found = group([(name, (0, pid), "worker", stacks) for name, pid, stacks in workers])
     assert [entry.pids for entry in found] == [(2, 3), (1,)]
 
 

@@ -22,7 +22,7 @@ CANNOT = 2
 
 
 def test_one_of_each_comes_home(tmp_path: Path) -> None:
-    """The script ends with 0 when nothing was wrong with any of them, and tells what it measured."""
+    """The script ends with 0 when nothing was wrong with any of them, and tells what it took."""
     answer = tmp_path / "repeats.json"
     script = REPOSITORY / "scripts" / "bench" / "node_repeats"
     options = ("--repeats", "1", "--jobs", "2", "--seed", "7", "--json", str(answer))

@@ -233,21 +233,26 @@ def _first_to_end(scene: Scene) -> Culprit | None:
 
 def groups(evidence: Evidence, diagnosis: Diagnosis | None = None) -> tuple[Group, ...]:
     """Stacks of the whole tree, the same ones together, the culprit's first, then the odd ones."""
-    found = group((p.label, p.pid, p.role, p.threads) for p in evidence.processes)
+    found = group((p.label, p.identity, p.role, p.threads) for p in evidence.processes)
     culprit = culprit_process(evidence, diagnosis)
-    pid = culprit.pid if culprit else None
-    return tuple(sorted(found, key=lambda one: pid not in one.pids))
+    identity = culprit.identity if culprit else None
+    return tuple(sorted(found, key=lambda one: identity not in one.identities))
 
 
 def culprit_process(evidence: Evidence, diagnosis: Diagnosis | None) -> ProcessEvidence | None:
-    """The process that the diagnosis points at, where it is among the evidence."""
+    """The process that the diagnosis points at, where it is among the evidence.
+
+    Its rank and role count as well as its pid: on another machine that may be anybody's. None
+    where two machines have one that fits.
+    """
     culprit = diagnosis.culprit if diagnosis else None
     if culprit is None:
         return None
-    if culprit.pid is not None:
-        return next((p for p in evidence.processes if p.pid == culprit.pid), None)
-    same = (p for p in evidence.processes if (p.rank, p.role) == (culprit.rank, culprit.role))
-    return next((p for p in same if p.pid <= 0), None)
+    same = [p for p in evidence.processes if (p.rank, p.role) == (culprit.rank, culprit.role)]
+    if culprit.pid is None:
+        return next((p for p in same if p.pid <= 0), None)
+    found = [p for p in same if p.pid == culprit.pid]
+    return found[0] if len(found) == 1 else None
 
 
 def evidence_fingerprint(evidence: Evidence, diagnosis: Diagnosis) -> str:

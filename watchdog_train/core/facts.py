@@ -85,6 +85,13 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     """Whether a second look at the stacks differed; True proves life, False proves nothing."""
     ended: EndFact | None = None
     """Where its end was recorded."""
+    part: int = 0
+    """Of which piece of evidence: two machines, or two containers, give the same pids."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells it from all others of the evidence: a pid alone does not."""
+        return self.part, self.pid
 
     @property
     def label(self) -> str:
@@ -140,6 +147,8 @@ class LogText(Value, frozen=True, kw_only=True):
     lines: tuple[str, ...]
     rank: int | None = None
     """Whose log it is, where each rank has its own."""
+    part: int = 0
+    """Of which piece of evidence: the pids in it are those of that piece."""
 
 
 class CollectiveFact(Value, frozen=True, kw_only=True):

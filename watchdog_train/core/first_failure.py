@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 
-from watchdog_train.core.facts import EndFact, HostFacts, ProcessEvidence
+from watchdog_train.core.facts import HostFacts, LogText, ProcessEvidence
 from watchdog_train.core.model import RankEnd, Value
 from watchdog_train.core.rank_gone import SIGNALS, ending, has_failed
 
@@ -50,24 +51,24 @@ class FirstFailure(Value, frozen=True, kw_only=True):
 
 
 def first_failure(
-    processes: Iterable[ProcessEvidence], lines: Iterable[str]
+    processes: Iterable[ProcessEvidence], logs: Iterable[LogText]
 ) -> FirstFailure | None:
     """The first bad end in time; None where no rank is known to have ended badly.
 
     Args:
         processes: of the evidence, with the ends that were recorded.
-        lines: of the logs; a launcher may tell what the kernel did not.
+        logs: a launcher may tell what the kernel did not.
     """
     gone = [(process, process.ended) for process in processes if process.ended is not None]
     if not gone:
         return None
-    told: dict[int, int] = {}
+    told: dict[tuple[int, int], int] = {}
     if any(has_failed(fact.end) is None for _, fact in gone):
-        told = _told_by_launcher(lines)
+        told = _told_by_launcher(logs)
     failed = [
         (process, fact.at_unix, end)
         for process, fact in gone
-        for end in [_completed(fact, told)]
+        for end in [_completed(fact.end, told.get((process.part, fact.end.pid)))]
         if has_failed(end)
     ]
     if not failed:
@@ -81,18 +82,18 @@ def first_failure(
     return FirstFailure(processes=tuple(p for p, _ in chosen), ends=tuple(end for _, end in chosen))
 
 
-def _told_by_launcher(lines: Iterable[str]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for _, line in zip(range(LINES_READ), lines, strict=False):
+def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, int], int]:
+    """Exit code by part and pid."""
+    found: dict[tuple[int, int], int] = {}
+    lines = ((log.part, line) for log in logs for line in log.lines)
+    for part, line in islice(lines, LINES_READ):
         for match in _LAUNCHER_TELLS.finditer(line):
-            found.setdefault(int(match["pid"]), int(match["code"]))
+            found.setdefault((part, int(match["pid"])), int(match["code"]))
     return found
 
 
-def _completed(fact: EndFact, told: dict[int, int]) -> RankEnd:
+def _completed(end: RankEnd, status: int | None) -> RankEnd:
     """With what its launcher printed about it, where nobody else knows."""
-    end = fact.end
-    status = told.get(end.pid)
     if status is None or end.code is not None or end.signal is not None:
         return end
     return msgspec.structs.replace(

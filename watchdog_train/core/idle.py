@@ -140,32 +140,43 @@ def is_idle_process(threads: Sequence[ThreadStack]) -> bool:
     return True
 
 
+_Entry = tuple[str, tuple[int, int], ThreadStack, bool]
+
+
 class Group(Value, frozen=True, kw_only=True):
     """Processes whose deciding threads are at the same place."""
 
     labels: tuple[str, ...]
-    pids: tuple[int, ...]
+    identities: tuple[tuple[int, int], ...]
+    """See facts.ProcessEvidence.identity."""
     role: Role
     frames: tuple[Frame, ...]
     idle: bool
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of its processes."""
+        return tuple(pid for _, pid in self.identities)
 
-def group(processes: Iterable[tuple[str, int, Role, Sequence[ThreadStack]]]) -> tuple[Group, ...]:
-    """Processes (label, pid, role, threads) at the same place together; the smallest group first.
+
+def group(
+    processes: Iterable[tuple[str, tuple[int, int], Role, Sequence[ThreadStack]]],
+) -> tuple[Group, ...]:
+    """Processes (label, identity, role, threads) at one place together; the smallest group first.
 
     Idle workers go last whatever their number: they wait for the others.
     """
-    found: dict[tuple[Role, tuple[str, ...]], list[tuple[str, int, ThreadStack, bool]]] = {}
-    for label, pid, role, threads in processes:
+    found: dict[tuple[Role, tuple[str, ...]], list[_Entry]] = {}
+    for label, identity, role, threads in processes:
         thread = busiest_thread(threads)
         if thread is None:
             continue
-        entry = (label, pid, thread, role == "worker" and is_idle_worker(threads))
+        entry = (label, identity, thread, role == "worker" and is_idle_worker(threads))
         found.setdefault((role, place(thread.frames)), []).append(entry)
     groups = [
         Group(
             labels=tuple(entry[0] for entry in entries),
-            pids=tuple(entry[1] for entry in entries),
+            identities=tuple(entry[1] for entry in entries),
             role=role,
             frames=own_frames(entries[0][2].frames),
             idle=all(entry[3] for entry in entries),
@@ -173,4 +184,4 @@ def group(processes: Iterable[tuple[str, int, Role, Sequence[ThreadStack]]]) -> 
         for (role, _), entries in found.items()
     ]
     order: dict[Role, int] = {"rank": 0, "worker": 0, "other": 1, "launcher": 2, "keeper": 3}
-    return tuple(sorted(groups, key=lambda item: (item.idle, order[item.role], len(item.pids))))
+    return tuple(sorted(groups, key=lambda item: (item.idle, order[item.role], len(item.labels))))

@@ -28,42 +28,53 @@ def diagnose_together(observation: Observation, state: State) -> Action | None:
         return None
     if bundle.dir is None or not bundle.collected or NOTICE in state.notices:
         return None
-    theirs = {
-        peer.summary.task: peer.summary.trouble.bundle
+    theirs = [
+        (peer.summary, peer.summary.trouble.bundle)
         for peer in in_one_boat(observation, state)
         if peer.summary.trouble is not None and peer.summary.trouble.bundle
-    }
+    ]
     if not theirs:
         return None
     answer = observation.joint
     if answer is None:
         if "joint" in observation.running:
             return Wait(until=observation.now + LOOK_AGAIN_S)
-        return StartJoint(bundles=(bundle.dir, *(path for path in theirs.values() if path)))
+        bundles = (bundle.dir, *(path for _, path in theirs))
+        names = (_ours(state), *(called(summary, job.task) for summary, _ in theirs))
+        return StartJoint(bundles=bundles, names=names)
     event: e.AnyEvent
     if answer.diagnosis is None:
         why = f"the evidence of all {job.task.kind}s was not diagnosed together: {answer.problem}"
         event = e.Noticed(kind=NOTICE, pids=(), why=why)
     else:
-        tasks = tuple(sorted((job.task.task, *theirs)))
+        tasks = tuple(sorted((job.task.task, *(summary.task for summary, _ in theirs))))
         found = _with_host(answer.diagnosis, answer.where, observation, state)
         event = e.Diagnosed(stall_id=bundle.id, diagnosis=found, tasks=tasks)
     return Record(events=(event,), consumes=("joint",))
+
+
+def _ours(state: State) -> str:
+    """This task in words, as called() says those of others."""
+    job = state.job
+    if job is None:
+        return ""
+    host = f" ({state.host})" if job.task.coordination is not None else ""
+    return f"{job.task.kind} {job.task.task}{host}"
 
 
 def _with_host(
     found: Diagnosis, where: str | None, observation: Observation, state: State
 ) -> Diagnosis:
     """The diagnosis with the machine of its culprit, where the job has several."""
-    job, bundle = state.job, bundle_of(state)
+    job, bundle, culprit = state.job, bundle_of(state), found.culprit
     if job is None or where is None or job.task.coordination is None or bundle is None:
         return found
-    host = f"{job.task.kind} {job.task.task} ({state.host})" if where == bundle.dir else ""
+    host = _ours(state) if where == bundle.dir else ""
     for peer in in_one_boat(observation, state):
         trouble = peer.summary.trouble
         if trouble is not None and trouble.bundle == where:
             host = called(peer.summary, job.task)
-    if not host or found.culprit is None:
+    if not host or culprit is None:
         return found
-    words = f"{found.explanation} Rank {found.culprit.rank} runs on {host}."
-    return msgspec.structs.replace(found, explanation=words)
+    who = f"Rank {culprit.rank}" if culprit.rank is not None else f"The {culprit.role}"
+    return msgspec.structs.replace(found, explanation=f"{found.explanation} {who} runs on {host}.")

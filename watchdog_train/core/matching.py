@@ -133,7 +133,7 @@ def _is(wanted: bool | None, actual: bool) -> bool:
 
 def _agree(scene: Scene) -> bool:
     standings, recorded = scene.standings, scene.recorded
-    odd = {p.rank for p in scene.evidence.processes if p.pid in standings.odd}
+    odd = {p.rank for p in scene.evidence.processes if p.identity in standings.odd}
     return recorded is not None and recorded.culprit is not None and odd == {recorded.culprit}
 
 
@@ -169,15 +169,16 @@ def _bind_rest(
 
 
 def _related(who: str, other: ProcessEvidence, subject: ProcessEvidence) -> bool:
+    here = other.part == subject.part
     match who:
         case "same":
-            return other.pid == subject.pid
+            return other.identity == subject.identity
         case "parent":
-            return other.pid == subject.ppid
+            return here and other.pid == subject.ppid
         case "child":
-            return other.ppid == subject.pid
+            return here and other.ppid == subject.pid
         case "other":
-            return other.pid != subject.pid
+            return other.identity != subject.identity
         case _:
             return True
 
@@ -192,7 +193,7 @@ def _fitting(
     for process in processes:
         if not process_fits(clause, process):
             continue
-        if clause.odd is not None and clause.odd != (process.pid in scene.standings.odd):
+        if clause.odd is not None and clause.odd != (process.identity in scene.standings.odd):
             continue
         if not asks_for_stack(clause):
             yield Bound(process=process, thread=process.main)

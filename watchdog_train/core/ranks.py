@@ -46,8 +46,8 @@ class Standings(Value, frozen=True, kw_only=True):
 
     standing: Standing
     places: tuple[RankPlace, ...]
-    odd: frozenset[int]
-    """pids of the ranks that are in no collective while others wait in one."""
+    odd: frozenset[tuple[int, int]]
+    """Identities of the ranks that are in no collective while others wait in one."""
     words: tuple[str, ...]
 
 
@@ -77,7 +77,7 @@ def standings(processes: Sequence[ProcessEvidence], frames: Frames) -> Standings
         standing = "different-places"
     else:
         standing = "same"
-    odd = frozenset(one.process.pid for one in left) | {process.pid for process in gone}
+    odd = frozenset(one.process.identity for one in left) | {one.identity for one in gone}
     return Standings(
         standing=standing,
         places=places,

@@ -45,8 +45,7 @@ class Scene:
     @cached_property
     def first_failure(self) -> FirstFailure | None:
         """Who ended badly first, as far as ends were recorded."""
-        lines = (line for log in self.evidence.logs for line in log.lines)
-        return first_failure(self.evidence.processes, lines)
+        return first_failure(self.evidence.processes, self.evidence.logs)
 
     @cached_property
     def dumped(self) -> bool:

@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts, LogText, ProcessEvidence
+from watchdog_train.core.facts import (
+    BundleVerdict,
+    CollectiveFact,
+    Evidence,
+    HostFacts,
+    LogText,
+    ProcessEvidence,
+)
 from watchdog_train.core.model import Diagnosis, EvidenceResult
 from watchdog_train.core.recorder import as_json
 from watchdog_train.core.stacks import ThreadStack
@@ -31,6 +38,7 @@ LOG_FILE = "log-tail.txt"
 SUMMARY_FILE = "SUMMARY.md"
 STACKS_FOLDER = "stacks"
 RECORDER_FOLDER = "flight-recorder"
+RANKS_FILE = "ranks.json"
 _READ_CAP = 64 << 20
 _T = TypeVar("_T")
 
@@ -52,6 +60,15 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     facts: HostFacts
     details: dict[str, Any]
+
+
+class RanksRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """ranks.json: how the ranks stand to each other, as far as their recorders told."""
+
+    world_size: int | None = None
+    collectives: tuple[CollectiveFact, ...] = ()
+    exchanging: tuple[int, ...] = ()
+    """Ranks whose numbers grew between two looks."""
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +102,14 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
     replace_whole(staging / HOST_FILE, _json(bundle.host))
     replace_whole(staging / LOG_FILE, _log_text(bundle.evidence.logs).encode("utf-8", "replace"))
     write_verdict(staging, bundle.verdict, bundle.records)
+    evidence = bundle.evidence
+    ranks = RanksRecord(
+        world_size=evidence.world_size,
+        collectives=evidence.collectives,
+        exchanging=evidence.exchanging,
+    )
+    if ranks != RanksRecord():
+        replace_whole(staging / RANKS_FILE, _json(ranks))
     if bundle.diagnosis is not None:
         replace_whole(staging / DIAGNOSIS_FILE, _json(bundle.diagnosis))
     # Not at the top: a collector reads its stacks before anything that can wait.
@@ -167,10 +192,19 @@ def read_bundle(folder: Path) -> Bundle | None:
     records = _read(folder / PROCESSES_FILE, tuple[ProcessRecord, ...]) or ()
     host = _read(folder / HOST_FILE, HostRecord) or HostRecord(facts=HostFacts(), details={})
     processes = tuple(_with_threads(folder, record) for record in records)
+    ranks = _read(folder / RANKS_FILE, RanksRecord) or RanksRecord()
     return Bundle(
         verdict=verdict,
         diagnosis=_read(folder / DIAGNOSIS_FILE, Diagnosis),
-        evidence=Evidence(why=verdict.why, processes=processes, exit=verdict.exit, host=host.facts),
+        evidence=Evidence(
+            why=verdict.why,
+            processes=processes,
+            exit=verdict.exit,
+            host=host.facts,
+            collectives=ranks.collectives,
+            exchanging=ranks.exchanging,
+            world_size=ranks.world_size,
+        ),
         records=records,
         host=host,
     )

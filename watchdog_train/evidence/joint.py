@@ -6,15 +6,16 @@ It only reads what the tasks have written, and writes `joint.json` into the firs
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnose import diagnose
-from watchdog_train.core.facts import Evidence
-from watchdog_train.core.model import Culprit, JointAnswer
+from watchdog_train.core.diagnose import culprit_process, diagnose
+from watchdog_train.core.facts import Evidence, ProcessEvidence
+from watchdog_train.core.idle import busiest_thread
+from watchdog_train.core.model import JointAnswer
+from watchdog_train.core.stacks import deciding_frame
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
@@ -38,33 +39,47 @@ def answer(request: JointRequest) -> JointAnswer:
         rules = load_rules(request.rules_dirs)
     except WtrainError:
         rules = load_rules()  # the collector of each bundle has said which file is broken
-    diagnosis, _ = diagnose(together(found), rules)
-    answered = JointAnswer(diagnosis=diagnosis, where=_where(diagnosis.culprit, there, found))
-    _keep(request, there, answered)
+    whole = together(found)
+    diagnosis, _ = diagnose(whole, rules)
+    guilty = culprit_process(whole, diagnosis)
+    answered = JointAnswer(
+        diagnosis=diagnosis, where=None if guilty is None else there[guilty.part]
+    )
+    _keep(request, there, answered, whole)
     return answered
 
 
-def _where(
-    culprit: Culprit | None, bundles: Sequence[str], found: Sequence[Evidence]
-) -> str | None:
-    if culprit is None or culprit.rank is None:
-        return None
-    for path, evidence in zip(bundles, found, strict=True):
-        if any(one.rank == culprit.rank and one.pid == culprit.pid for one in evidence.processes):
-            return path
-    return None
-
-
-def _keep(request: JointRequest, there: list[str], found: JointAnswer) -> None:
+def _keep(request: JointRequest, there: list[str], found: JointAnswer, whole: Evidence) -> None:
+    names = dict(zip(request.bundles, request.names, strict=False))
     content = {
         "schema_version": SCHEMA_VERSION,
         "bundles": there,
         "culprit_in": found.where,
         "diagnosis": msgspec.to_builtins(found.diagnosis),
+        "processes": [
+            {
+                "bundle": there[one.part],
+                "task": names.get(there[one.part]),
+                "pid": one.pid,
+                "role": one.role,
+                "rank": one.rank,
+                "worker": one.worker,
+                "state": one.state,
+                "at": _place(one),
+                "why_not": one.why_not,
+            }
+            for one in whole.processes
+        ],
     }
     with suppress(OSError):  # the diagnosis is in the event log as well
         text = msgspec.json.format(msgspec.json.encode(content))
         replace_whole(Path(request.bundles[0]) / JOINT_FILE, text)
+
+
+def _place(process: ProcessEvidence) -> str | None:
+    thread = busiest_thread(process.threads)
+    frame = deciding_frame(thread.frames) if thread is not None else None
+    return None if frame is None else str(frame)
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from watchdog_train.core.collectives import spans
+from watchdog_train.core.diagnose import culprit_process
 from watchdog_train.core.facts import Evidence, ProcessEvidence
 from watchdog_train.core.idle import busiest_thread, is_idle_process
 from watchdog_train.core.model import Diagnosis
@@ -31,12 +32,12 @@ def glance(evidence: Evidence, diagnosis: Diagnosis | None = None) -> str:
         if process.role in ("launcher", "keeper") or is_idle_process(process.threads):
             continue
         places.setdefault((process.role, where(process)), []).append(process)
-    culprit = diagnosis.culprit.pid if diagnosis and diagnosis.culprit else None
+    culprit = culprit_process(evidence, diagnosis)
     order = {"rank": 0, "worker": 1, "other": 2}
     found = sorted(places.items(), key=lambda item: (order.get(item[0][0], 3), -len(item[1])))
     shown = [f"{_names(role, group)}: {text}" for (role, text), group in found]
     if len(shown) > MOST_GROUPS:  # the one that matters must not be among those left out
-        at = next((n for n, (_, group) in enumerate(found) if culprit in [p.pid for p in group]), 0)
+        at = next((n for n, (_, group) in enumerate(found) if culprit in group), 0)
         kept = [*shown[: MOST_GROUPS - 1], shown[max(at, MOST_GROUPS - 1)]]
         shown = [*kept, f"and {len(shown) - MOST_GROUPS} more"]
     return " | ".join(shown)

@@ -265,6 +265,7 @@ class Performer:
         folder = self._context.directory.attempt(number)
         request = JointRequest(
             bundles=action.bundles,
+            names=action.names,
             out=str(folder / "joint.json"),
             rules_dirs=tuple(map(os.path.abspath, self._context.policy.evidence.rules_dirs)),
         )

@@ -67,10 +67,20 @@ def _logs(folder: Path) -> tuple[LogText, ...]:
     return tuple(LogText(source=name, lines=tuple(lines)) for name, lines in logs if lines)
 
 
+def _as_part(number: int, evidence: Evidence) -> Evidence:
+    of = msgspec.structs.replace
+    return of(
+        evidence,
+        processes=tuple(of(process, part=number) for process in evidence.processes),
+        logs=tuple(of(log, part=number) for log in evidence.logs),
+    )
+
+
 def together(found: Sequence[Evidence]) -> Evidence:
-    """Several pieces of evidence of one job as one."""
+    """Several pieces of evidence of one job as one; a pid means something only within its part."""
     if len(found) == 1:
         return found[0]
+    found = [_as_part(number, one) for number, one in enumerate(found)]
     first = found[0]
     return msgspec.structs.replace(
         first,

@@ -1,0 +1,128 @@
+"""Two machines, or two containers, give the same pids: a pid tells something only within one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.core.test_diagnose import RULES, evidence_of
+from tests.core.test_difference import bundle_in
+from tests.core.test_first_failure import gone
+from watchdog_train.core.collectives import compare
+from watchdog_train.core.diagnose import culprit_process, diagnose, groups
+from watchdog_train.core.facts import CollectiveFact, Evidence, LogText
+from watchdog_train.core.first_failure import first_failure
+from watchdog_train.evidence.joint import answer
+from watchdog_train.evidence.request import JointRequest
+from watchdog_train.evidence.text.bring import evidence_from, together
+from watchdog_train.report.glance_text import glance
+
+PID, PARENT = 21, 7
+WAITS = [
+    "all_reduce (torch/distributed/distributed_c10d.py:2810)",
+    "train_step (train.py:30)",
+    "main (train.py:50)",
+]
+SLEEPS = ["main (train.py:44)", "<module> (train.py:60)"]
+LAUNCHER = ["wait (selectors.py:415)", "run (torch/distributed/run.py:900)"]
+
+
+def node(first_rank: int, *stacks: list[str]) -> Evidence:
+    """A launcher and its ranks, with the same pids on every node."""
+    ranks = [
+        {"pid": PID + n, "ppid": PARENT, "role": "rank", "rank": first_rank + n, "main": stack}
+        for n, stack in enumerate(stacks)
+    ]
+    launcher = {"pid": PARENT, "ppid": 1, "role": "launcher", "main": LAUNCHER}
+    return evidence_of({"why": "stall", "processes": [launcher, *ranks]})
+
+
+@pytest.mark.parametrize("guilty", [0, 1, 2, 3])
+def test_the_right_one_of_two_with_the_same_pid_is_named(guilty: int) -> None:
+    """Whichever rank has left, its namesake on the other node is not blamed for it."""
+    stacks = [SLEEPS if rank == guilty else WAITS for rank in range(4)]
+    whole = together([node(0, *stacks[:2]), node(2, *stacks[2:])])
+    diagnosis, _ = diagnose(whole, RULES)
+    assert diagnosis.family == "rank-left-early"
+    assert diagnosis.culprit is not None
+    assert (diagnosis.culprit.rank, diagnosis.culprit.pid) == (guilty, PID + guilty % 2)
+    found = culprit_process(whole, diagnosis)
+    assert found is not None
+    assert (found.part, found.rank) == (guilty // 2, guilty)
+    first, *_ = groups(whole, diagnosis)
+    assert first.labels == (f"rank {guilty}",)
+    assert f"rank {guilty}: main (train.py:44)" in glance(whole, diagnosis)
+
+
+def test_two_launchers_with_the_same_pid_are_not_told_apart() -> None:
+    """Of somebody without a rank, who may be either of two, no machine is named."""
+    whole = together([node(0, WAITS, WAITS), node(2, WAITS, WAITS)])
+    diagnosis, _ = diagnose(whole, RULES)
+    blamed = msgspec.structs.replace(
+        diagnosis, culprit={"rank": None, "role": "launcher", "pid": PARENT, "frame": "?"}
+    )
+    blamed = msgspec.convert(msgspec.to_builtins(blamed), type(diagnosis))
+    assert culprit_process(whole, blamed) is None
+    assert culprit_process(node(0, WAITS), blamed) is not None
+
+
+def test_what_a_launcher_prints_is_of_its_own_ranks() -> None:
+    """The exit code of pid 21 on one machine is not that of pid 21 on another one."""
+    said = "  exitcode  : -9 (pid: 21)"
+    ends = [Evidence(why="crash", processes=(gone(rank, 100.0, pid=PID),)) for rank in (0, 1)]
+    logs = (LogText(source="output.log", lines=(said,)),)
+    whole = together([ends[0], msgspec.structs.replace(ends[1], logs=logs)])
+    failure = first_failure(whole.processes, whole.logs)
+    assert failure is not None
+    assert failure.rank == 1
+
+
+def test_the_joint_bundle_shows_both_and_names_the_host(tmp_path: Path) -> None:
+    """Read from the files of two nodes: the bundle of the guilty one is told, every process too."""
+    bundles = tuple(str(tmp_path / name) for name in ("node0", "node1"))
+    for path, given in zip(bundles, (node(0, WAITS, WAITS), node(2, WAITS, SLEEPS)), strict=True):
+        Path(path).mkdir()
+        bundle_in(Path(path), given, 100.0)
+    names = ("node 0 (alpha)", "node 1 (beta)")
+    found = answer(JointRequest(bundles=bundles, out=str(tmp_path / "out.json"), names=names))
+    assert found.diagnosis is not None
+    assert found.diagnosis.culprit is not None
+    assert (found.diagnosis.culprit.rank, found.where) == (3, bundles[1])
+    kept = json.loads((tmp_path / "node0" / "joint.json").read_text())
+    assert kept["culprit_in"] == bundles[1]
+    shown = {(one["task"], one["pid"]): one for one in kept["processes"]}
+    assert len(shown) == len(kept["processes"]) == 6
+    assert shown["node 0 (alpha)", PID + 1]["rank"] == 1
+    assert shown["node 1 (beta)", PID + 1]["rank"] == 3
+    assert shown["node 1 (beta)", PID + 1]["at"] == "main (train.py:44)"
+
+
+def test_the_records_of_all_nodes_are_compared(tmp_path: Path) -> None:
+    """Stacks alone cannot tell: who is behind in sequence numbers is, also on another node."""
+    for number, (path, seq) in enumerate((("node0", 8), ("node1", 7))):
+        facts = tuple(
+            CollectiveFact(
+                rank=2 * number + n,
+                group="0",
+                seq=seq,
+                op="ALLREDUCE",
+                last_enqueued=seq,
+                last_completed=seq - 1,
+                from_recorder=True,
+            )
+            for n in range(2)
+        )
+        given = msgspec.structs.replace(
+            node(2 * number, WAITS, WAITS), collectives=facts, exchanging=(), world_size=4
+        )
+        (tmp_path / path).mkdir()
+        bundle_in(tmp_path / path, given, 100.0)
+    whole, _ = evidence_from([str(tmp_path / "node0"), str(tmp_path / "node1")])
+    assert whole.world_size == 4
+    assert {fact.rank: fact.seq for fact in whole.collectives} == {0: 8, 1: 8, 2: 7, 3: 7}
+    compared = compare(whole.collectives)
+    assert compared is not None
+    assert compared.relation == "behind"
