@@ -1,9 +1,9 @@
 """One rank of a gloo job that torchrun has started on one of several nodes.
 
---fault hang|crash|eval and --rank say what happens to whom at --at, in the first attempt only,
-which has no --resume. An evaluation lasts so many soft budgets as --eval-budgets says, whatever
-the machine has made of the steps before it. --step-s makes every step longer. It says of its
-beginning, its saves, its fault and its end what a judge needs who was not there.
+--fault hang|crash|eval and --rank say what happens to whom at --at, in the first attempt only.
+An evaluation lasts so many soft budgets as --eval-budgets says, whatever the machine has made of
+the steps before it. --step-s makes every step longer. It says of its beginning, its saves, its
+fault and its end what a judge needs who was not there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     print(f"began rank={rank} from={job.first} attempt={attempt}", flush=True)
     took_s: list[float] = []
     for step in range(job.first, args.steps):
-        if rank == args.rank and step == args.at and not args.resume and args.fault != "none":
+        if (rank, step, attempt) == (args.rank, args.at, "1") and args.fault != "none":
             print(f"fault {args.fault} rank={rank} step={step} t={time.time():.3f}", flush=True)
             if args.fault == "hang":
                 time.sleep(10_000)
