@@ -31,6 +31,7 @@ from watchdog_train.system.job_object import ERROR_MORE_DATA, JobObject, parse_i
 from watchdog_train.system.protocol import SignalResult
 from watchdog_train.system.windows import SIGINT, SIGTERM, WindowsSystem
 
+RUN = "x"
 NAME = "Global\\wtrain-x-1"
 wide = pytest.mark.skipif(sys.maxsize < 2**32, reason="the layout of 64 bits")
 
@@ -221,9 +222,9 @@ def test_the_group_of_an_attempt(tmp_path: Path) -> None:
     """Asked for members; ended as a whole only when everybody in it is on record."""
     library = Kernel32((4, 8, 12))
     group = AttemptGroup(PlayedSystem(library))
-    group.follow(tmp_path)
+    group.follow(tmp_path, RUN, 1)
     assert group.pids() == frozenset()
-    group.follow(keeper_says(tmp_path, job=NAME))
+    group.follow(keeper_says(tmp_path, job=NAME), RUN, 1)
     assert group.pids() == {4, 8, 12}
     assert not group.end(frozenset({4, 8}))
     assert "TerminateJobObject" not in library.calls
@@ -231,6 +232,16 @@ def test_the_group_of_an_attempt(tmp_path: Path) -> None:
     assert library.calls[-1] == "TerminateJobObject"
     group.forget()
     assert not library.open
+
+
+def test_a_record_that_names_another_group_is_not_believed(tmp_path: Path) -> None:
+    """Training may write there; who is in another run's group must never become a member."""
+    library = Kernel32((4,))
+    group = AttemptGroup(PlayedSystem(library))
+    group.follow(keeper_says(tmp_path, job=NAME), "another", 1)
+    assert group.pids() == frozenset()
+    assert "no group of this supervisor" in (group.trouble or "")
+    assert not library.calls
 
 
 @pytest.mark.parametrize(
@@ -241,7 +252,7 @@ def test_without_a_group_the_tree_does(tmp_path: Path, fails: str) -> None:
     library = Kernel32((4,), fails=fails)
     group = AttemptGroup(PlayedSystem(library))
     problem = "a job exists already" if fails == "keeper" else None
-    group.follow(keeper_says(tmp_path, job=NAME, job_problem=problem))
+    group.follow(keeper_says(tmp_path, job=NAME, job_problem=problem), RUN, 1)
     assert not group.end(frozenset({4}))
     assert group.trouble is not None
     assert ("exists already" if problem else fails.removesuffix("W")) in group.trouble

@@ -12,6 +12,7 @@ from watchdog_train.core.facts import HostFacts
 from watchdog_train.evidence.proc import PROC, read_text
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
+_MOST_LEVELS = 32
 
 
 def oom_kills(pid: int | str = "self") -> int | None:
@@ -35,8 +36,10 @@ def _memory_folders(pid: int | str) -> list[str]:
             root = f"{_CGROUP_ROOT}/memory"
         else:
             continue
-        # In a container the path may be the host's, and the root is the container's own.
-        found += [f"{root}{path.rstrip('/')}", root]
+        # A group without files of its own counts to the next one above that has them. In a
+        # container the path may be the host's, and the root is the container's own.
+        words = [word for word in path.split("/") if word][:_MOST_LEVELS]
+        found += ["/".join((root, *words[:depth])) for depth in range(len(words), -1, -1)]
     return found
 
 

@@ -1,4 +1,6 @@
-"""The system's own list of an attempt's processes, where it keeps one (a Job object of Windows).
+"""The system's own list of an attempt's processes, where it keeps one.
+
+A Job object of Windows; a control group of Linux, where one was given to us to divide.
 
 A second source of membership beside ancestry and token, and the way to end what refuses to be
 ended one by one. Without it everything else works on; why it is lacking is told once.
@@ -22,8 +24,12 @@ class AttemptGroup:
         self.trouble: str | None = None
         """Why there is none where there should be one."""
 
-    def follow(self, attempt_dir: Path) -> None:
-        """Open what the keeper has made, as soon as it has said so."""
+    def follow(self, attempt_dir: Path, run_id: str, attempt: int) -> None:
+        """Open what the keeper has made, as soon as it has said so.
+
+        The name is not taken from its record: training may have written there, and whoever is in
+        another run's group must not become a member of this one.
+        """
         if self._asked:
             return
         record = read_keeper(attempt_dir)
@@ -32,7 +38,11 @@ class AttemptGroup:
         self._asked = True
         if record.job_problem is not None:
             self.trouble = record.job_problem
-        elif record.job is not None:
+        elif record.job is None:
+            return
+        elif record.job != self._system.group_name(run_id, attempt):
+            self.trouble = f"{record.job} is no group of this supervisor's"
+        else:
             try:
                 self._group = self._system.open_group(record.job)
             except OSError as error:

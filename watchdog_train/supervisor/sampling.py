@@ -152,7 +152,8 @@ class Sampler:
         }
         ours = bool(context.tasks.running & {"look", "evidence"})
         asked, self._asking = ours or self._asking, ours
-        self._group.follow(context.directory.attempt(attempt.attempt))
+        number = attempt.attempt
+        self._group.follow(context.directory.attempt(number), context.run_id, number)
         look = tree.look(
             slots,
             now=now,

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
-from watchdog_train.system import exit_watch, proc_files
+from watchdog_train.system import control_group, exit_watch, proc_files
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
-from watchdog_train.system.protocol import ExitWatch, ProcessGroup, SignalResult
+from watchdog_train.system.protocol import ExitWatch, ProcessGroup, SignalResult, group_word
 from watchdog_train.system.sock_diag import TcpCounter
 
 if sys.platform != "linux":
@@ -224,13 +224,15 @@ class LinuxSystem:
         del who
 
     def group_name(self, run_id: str, attempt: int) -> str | None:
-        """No group is made."""
-        del run_id, attempt
-        return None
+        """The path of a control group, where ours was given to us to divide."""
+        folder = control_group.delegated()
+        if folder is None:
+            return None
+        return str(folder / f"wtrain-{group_word(run_id)}-{attempt}")
 
     def open_group(self, name: str) -> ProcessGroup:
-        """There is none."""
-        raise OSError(f"this system has no groups of processes: {name}")
+        """The control group that a keeper has made."""
+        return control_group.ControlGroup(name)
 
     def become_subreaper(self) -> bool | None:
         """From now on orphans among our descendants become our children."""

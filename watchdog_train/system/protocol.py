@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
@@ -19,6 +20,14 @@ class ExitWatch(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
+
+
+GROUP_WORD_CHARS = 200
+
+
+def group_word(run_id: str) -> str:
+    """A run in the name of a group: only what every system takes in a name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", run_id)[-GROUP_WORD_CHARS:]
 
 
 class ProcessGroup(Protocol):

@@ -10,7 +10,6 @@ Nobody has run this on Windows.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
@@ -20,14 +19,13 @@ import psutil
 from watchdog_train.core.model import ProcessId
 from watchdog_train.system.job_object import JobObject
 from watchdog_train.system.portable import REFUSED, PortableSystem
-from watchdog_train.system.protocol import SignalResult
+from watchdog_train.system.protocol import SignalResult, group_word
 
 # The numbers that the rest of the house uses, as on Linux; Windows names only a few of them.
 SIGINT, SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 2, 9, 15, 18, 19
 SAID_S = 5.0
 """A group that hears a second Ctrl-Break while it acts on the first may end at once."""
 MOST_LEADERS = 64
-JOB_NAME_CHARS = 200
 """Of the 260 that a name may have."""
 
 
@@ -43,8 +41,7 @@ class WindowsSystem(PortableSystem):
 
     def group_name(self, run_id: str, attempt: int) -> str | None:
         """The name of a Job object that no other attempt has."""
-        plain = re.sub(r"[^A-Za-z0-9._-]", "_", run_id)[-JOB_NAME_CHARS:]
-        return f"Global\\wtrain-{plain}-{attempt}"
+        return f"Global\\wtrain-{group_word(run_id)}-{attempt}"
 
     def open_group(self, name: str) -> JobObject:
         """The Job object that a keeper has made."""

@@ -1,0 +1,169 @@
+"""Control groups of Linux: used only where one was given to us to divide, and empty at the end.
+
+The tests need root and a mounted hierarchy of version 2. Delegation is played as systemd shows it:
+by an attribute of the group that the supervisor runs in.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_tree_is_gone
+from tests.support import (
+    bin_path,
+    is_alive,
+    program_command,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
+
+if sys.platform != "linux":
+    pytest.skip("of Linux", allow_module_level=True)
+
+from watchdog_train.system.control_group import ControlGroup, delegated
+from watchdog_train.system.linux import LinuxSystem
+
+pytestmark = [pytest.mark.processes]
+
+
+def hierarchy() -> Path:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, about = line.partition(" - ")
+        if about.startswith("cgroup2 ") and mount.split()[3] == "/":
+            return Path(mount.split()[4])
+    pytest.skip("no hierarchy of version 2 is mounted here")
+
+
+@pytest.fixture
+def given() -> Iterator[Path]:
+    """A group that says that it is delegated; nobody is in it."""
+    folder = hierarchy() / f"wtrain-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+        os.setxattr(folder, "trusted.delegate", b"1")
+    except OSError as error:
+        pytest.skip(f"no group can be made here: {error}")
+    yield folder
+    wait_until(lambda: removed(folder), 20, "the group is empty")
+
+
+def removed(folder: Path) -> bool:
+    """A group goes only when nobody is in it and none is below it: nothing of ours was left."""
+    try:
+        folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def inside(folder: Path, *command: str) -> tuple[str, ...]:
+    """A command that begins in this group."""
+    return ("sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', str(folder), *command)
+
+
+def wtrain_inside(folder: Path) -> tuple[str, ...]:
+    return inside(folder, str(bin_path("wtrain")))
+
+
+SAYS = "from watchdog_train.system.control_group import delegated; print(delegated())"
+
+
+def test_only_what_was_given_is_divided(given: Path) -> None:
+    """A group of root's own belongs to whoever manages it; so does one below a given one."""
+    ask = inside(given, sys.executable, "-c", SAYS)
+    assert subprocess.check_output(ask, text=True).strip() == str(given)
+    below = given / "below"
+    below.mkdir()
+    ask = inside(below, sys.executable, "-c", SAYS)
+    assert subprocess.check_output(ask, text=True).strip() == "None"
+    below.rmdir()
+    os.removexattr(given, "trusted.delegate")
+    ask = inside(given, sys.executable, "-c", SAYS)
+    assert subprocess.check_output(ask, text=True).strip() == "None"
+
+
+@pytest.mark.parametrize(
+    ("group", "mounts"),
+    [
+        ("", ""),
+        ("0::/a (deleted)\n", "30 20 0:1 / /g rw - cgroup2 cgroup2 rw\n"),
+        ("0::/../a\n", "30 20 0:1 / /g rw - cgroup2 cgroup2 rw\n"),
+        ("0::/a\n", "30 20 0:1 /elsewhere /g rw - cgroup2 cgroup2 rw\n"),
+        ("0::/a\n", "30 20 0:1 / /g rw - cgroup cgroup rw,memory\n"),
+        ("4:memory:/a\n", "nonsense\n30 20\n - cgroup2 \n"),
+    ],
+)
+def test_where_it_is_not_known_none_is_used(tmp_path: Path, group: str, mounts: str) -> None:
+    """Version 1, another namespace, a group that is gone, and what nobody has written like this."""
+    (tmp_path / "cgroup").write_text(group)
+    (tmp_path / "mountinfo").write_text(mounts)
+    assert delegated(str(tmp_path)) is None
+
+
+def test_a_group_elsewhere_is_not_opened(given: Path) -> None:
+    """Its name comes from a record in the run directory."""
+    if delegated() is not None:
+        pytest.skip("the tests themselves run in a group that is theirs to divide")
+    with pytest.raises(OSError, match="not a group below"):
+        ControlGroup(str(given))
+    assert LinuxSystem().group_name("run", 1) is None
+
+
+@pytest.mark.slow
+@pytest.mark.scenario
+@pytest.mark.timeout(120)
+def test_a_run_in_a_group_leaves_nothing_in_it(given: Path, tmp_path: Path) -> None:
+    """A helper without token and family is known by the group, and ended; the group is gone."""
+    config = write_fast_config(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, subprocess, time\n"
+        "wait = 'import time; time.sleep(600)'\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    argv = [__import__('sys').executable, '-c', wait]\n"
+        "    child = subprocess.Popen(argv, env={}, start_new_session=True)\n"
+        "    open('helper.txt', 'w').write(str(child.pid))\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "time.sleep(600)\n"
+    )
+    options = ("run", "--config", str(config), "--", sys.executable, str(script))
+    running = start_wtrain(*options, cwd=tmp_path, wtrain=wtrain_inside(given))
+    launched = running.wait_for("attempt_launched", 60)
+    wait_until((tmp_path / "helper.txt").exists, 30, "the helper runs")
+    helper = int((tmp_path / "helper.txt").read_text())
+    (group,) = [path for path in given.iterdir() if path.is_dir()]
+    members = {int(line) for line in (group / "cgroup.procs").read_text().split()}
+    assert {launched["pid"], launched["keeper_pid"], helper} <= members
+    assert running.pid not in members
+    os.kill(running.pid, signal.SIGINT)
+    run = running.result(60)
+    assert run.returncode == 130, run.describe()
+    assert not is_alive(helper), run.describe()
+    assert not run.of_type("noticed"), run.describe()
+    assert_tree_is_gone(run)
+
+
+@pytest.mark.slow
+@pytest.mark.scenario
+@pytest.mark.timeout(120)
+def test_a_hang_in_a_group_is_restarted(given: Path, tmp_path: Path) -> None:
+    """Each attempt has a group of its own."""
+    config = write_fast_config(tmp_path)
+    command = program_command("ignore_sigterm.py")
+    options = ("run", "--config", str(config), "--", *command)
+    running = start_wtrain(*options, cwd=tmp_path, wtrain=wtrain_inside(given))
+    run = running.result(110)
+    assert run.returncode == 0, run.describe()
+    assert len(run.of_type("attempt_launched")) == 2, run.describe()
+    assert not [path for path in given.iterdir() if path.is_dir()], run.describe()
+    assert_tree_is_gone(run)

@@ -1,0 +1,104 @@
+"""A control group (cgroup v2) of an attempt, below ours, where ours was given to us to divide.
+
+Every process is born in the group of its parent and stays there, whoever its parent is later. The
+keeper makes the group and puts itself in (keeper/control_group.py); a supervisor opens it by its
+path. Only a group that says that it is delegated is divided: it belongs to whoever manages it
+otherwise, root or not. Sources: the kernel's cgroup-v2.rst; systemd's CGROUP_DELEGATION.md, which
+names the two attributes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_train.system import proc_files
+
+ATTRIBUTES = ("user.delegate", "trusted.delegate")
+"""Set by systemd on what it delegates; the second one is older, and for root to read."""
+KILL = "cgroup.kill"
+"""Since Linux 5.14."""
+PROCS_CAP_BYTES = 1 << 20
+MOST_GROUPS = 256
+"""Below the one of an attempt: a training may divide it further."""
+
+
+def delegated(proc: str = "/proc/self") -> Path | None:
+    """Our own group, where it may be divided; None where there is none or it may not."""
+    if sys.platform != "linux":
+        return None
+    root = _mounted(proc)
+    own = _own(proc)
+    if root is None or own is None:
+        return None
+    folder = root / own.lstrip("/")
+    for name in ATTRIBUTES:
+        with suppress(OSError):
+            if os.getxattr(folder, name) == b"1" and _may_be_divided(folder):
+                return folder
+    return None
+
+
+def _own(proc: str) -> str | None:
+    text = proc_files.read(f"{proc}/cgroup") or b""
+    for line in os.fsdecode(text).splitlines():
+        if line.startswith("0::/") and "/.." not in line and not line.endswith(" (deleted)"):
+            return line[len("0::") :]
+    return None
+
+
+def _mounted(proc: str) -> Path | None:
+    """Where the whole hierarchy is mounted, or as much of it as we may see."""
+    text = proc_files.read(f"{proc}/mountinfo", PROCS_CAP_BYTES) or b""
+    for line in os.fsdecode(text).splitlines():
+        mount, _, about = line.partition(" - ")
+        fields = mount.split(" ")
+        if about.startswith("cgroup2 ") and len(fields) > 4 and fields[3] == "/":
+            return Path(fields[4])
+    return None
+
+
+def _may_be_divided(folder: Path) -> bool:
+    kind = proc_files.read(str(folder / "cgroup.type")) or b""
+    return kind.strip() == b"domain" and os.access(folder, os.W_OK) and (folder / KILL).exists()
+
+
+class ControlGroup:
+    """The group of one attempt; see system.protocol.ProcessGroup."""
+
+    def __init__(self, name: str) -> None:
+        """Open it.
+
+        Args:
+            name: its path, as the keeper has recorded it.
+
+        Raises:
+            OSError: there is none, or it is not below a group that was delegated to us.
+        """
+        self._folder = Path(name)
+        if self._folder.parent != delegated():
+            raise OSError(f"{name} is not a group below the one that was given to this supervisor")
+        os.stat(self._folder / KILL)
+
+    def pids(self) -> frozenset[int]:
+        """Whoever is in it now, or in a group below it."""
+        found: set[int] = set()
+        for number, (folder, _, names) in enumerate(os.walk(self._folder)):
+            if number >= MOST_GROUPS:
+                raise OSError(f"more than {MOST_GROUPS} groups are below {self._folder}")
+            if "cgroup.procs" in names:
+                text = proc_files.read(f"{folder}/cgroup.procs", PROCS_CAP_BYTES) or b""
+                found.update(int(line) for line in text.split() if line.isdigit())
+        return frozenset(found - {0})  # 0: in a namespace of pids that we do not see
+
+    def end_all(self) -> None:
+        """SIGKILL to everybody in it at once, also to other users' processes."""
+        (self._folder / KILL).write_text("1", encoding="ascii")
+
+    def close(self) -> None:
+        """Let go of it; empty it goes, with those below it."""
+        with suppress(OSError):
+            for folder, _, _ in os.walk(self._folder, topdown=False):
+                os.rmdir(folder)
