@@ -29,7 +29,7 @@ class KeeperRecord(Value, frozen=True, kw_only=True):
     errno: int | None
     started_at: float
     job: str | None = None
-    """Name of the Job object that it has made (Windows)."""
+    """Name of the group that it has made: a Job object (Windows), a control group (Linux)."""
     job_problem: str | None = None
     """Why it has made none."""
 

@@ -153,7 +153,7 @@ class Sampler:
         ours = bool(context.tasks.running & {"look", "evidence"})
         asked, self._asking = ours or self._asking, ours
         number = attempt.attempt
-        self._group.follow(context.directory.attempt(number), context.run_id, number)
+        self._group.follow(context.directory.attempt(number), state.run_id, number)
         look = tree.look(
             slots,
             now=now,
