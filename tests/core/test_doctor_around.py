@@ -24,12 +24,15 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def pretender(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a file mapped that is called as torch's library is."""
+@pytest.fixture(params=["train.py"])
+def pretender(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a file mapped that is called as torch's library is; its script's path."""
     library = tmp_path / "libtorch_cpu.so"
     library.write_bytes(b"\0" * 4096)
-    command = [sys.executable, "-S", "-c", HAS_TORCH_LOADED, str(library)]
+    script = tmp_path / request.param
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(HAS_TORCH_LOADED)
+    command = [sys.executable, "-S", str(script), str(library)]
     env = {name: value for name, value in os.environ.items() if name != "WTRAIN_RUN_ID"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env)
     assert process.stdout is not None
@@ -58,6 +61,14 @@ def test_a_training_that_runs_already_is_named(
         lambda: pretender.pid not in {one.pid for one in around.find_trainings()}, 5, "it is gone"
     )
     assert list(around.trainings(())) == []
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is loaded")
+@pytest.mark.parametrize("pretender", ["watchdog_train/store_process.py"], indirect=True)
+def test_the_store_beside_a_supervisor_is_no_training(pretender: subprocess.Popen[bytes]) -> None:
+    """It has torch loaded, and is wtrain's own."""
+    assert pretender.pid not in {one.pid for one in around.find_trainings()}
 
 
 def test_runs_without_a_supervisor_are_named() -> None:

@@ -34,6 +34,7 @@ with open("/proc/self/maps") as maps:
 pattern = re.compile(r"/lib(gomp|iomp5|omp)[-.][^/]*$")
 print(json.dumps(sorted(path for path in found if pattern.search(path))))
 """
+_STORE_PROGRAM = "/watchdog_train/store_process.py"
 _LIKELY = ("torch", "numpy", "scipy", "sklearn", "cv2")
 """Libraries that bring an OpenMP of their own, in the order in which scripts import them."""
 
@@ -90,7 +91,10 @@ def find_trainings() -> tuple[Training, ...]:
             parent = process.parent()
             if parent is not None and parent.pid != os.getpid() and _has_torch(parent.pid):
                 continue  # a worker; its main process is named
-            words = " ".join(process.cmdline())
+            command = process.cmdline()
+            if any(word.endswith(_STORE_PROGRAM) for word in command[1:3]):
+                continue  # beside a supervisor of several nodes; of any installation of wtrain
+            words = " ".join(command)
             shown = "".join(c if c.isprintable() else "?" for c in words[:COMMAND_CAP])
             is_orphan = process.ppid() == 1
             found.append(Training(pid=process.pid, command=shown, is_orphan=is_orphan))
