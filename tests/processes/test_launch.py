@@ -28,6 +28,7 @@ from watchdog_train.supervisor.launch import (
     stream_files,
     training_environment,
 )
+from watchdog_train.supervisor.streams import TakenEnds
 from watchdog_train.supervisor.terminal import Terminal, terminal_now
 from watchdog_train.system import current
 
@@ -277,7 +278,7 @@ def test_dead_keeper_does_not_block_the_training(
     wait_until(lambda: log.exists() and log.read_text() == "before\n", 10, "it has written")
     os.kill(launched.child.pid, signal.SIGKILL)
     wait_until(table.poll, 10, "the keeper is dead")
-    drain_without_keeper(launched, attempt, table, log_cap_bytes=1024 * 1024)
+    drain_without_keeper(launched.ends, attempt, attempt, table, log_cap_bytes=1024 * 1024)
     (tmp_path / "gate").write_text("")
     wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
     assert len(log.read_text().splitlines()) == 20002
@@ -305,12 +306,49 @@ def test_dead_keeper_does_not_block_a_rank(
         wait_until(lambda f=file: f.exists() and f.read_text() == "before\n", 10, "it is written")
     os.kill(launched.child.pid, signal.SIGKILL)
     wait_until(table.poll, 10, "the keeper is dead")
-    drain_without_keeper(launched, attempt, table, log_cap_bytes=1024 * 1024)
+    drain_without_keeper(launched.ends, attempt, attempt, table, log_cap_bytes=1024 * 1024)
     (tmp_path / "gate").write_text("\n\n")
     wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
     wait_until(lambda: own.read_text() == log.read_text(), 10, "in both files")
     assert len(own.read_text().splitlines()) == 30002
     wait_until(lambda: not is_alive(record.pid or 0), 10, "the launcher has ended")
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        {},
+        {"fds": None},
+        {"fds": [1, 2]},
+        {"fds": {"output": "0"}},
+        {"fds": {"output": -1}},
+        {"fds": {"output": 1 << 40}},
+        {"fds": {"other": 0}},
+        {"fds": {"stdout": 0, "stderr": 77}},
+    ],
+)
+def test_orders_that_somebody_has_rewritten_give_no_streams(orders: dict[str, Any]) -> None:
+    """All streams or none; what was taken is closed again."""
+    had: list[int] = []
+
+    def take(number: int) -> int | None:
+        had.extend(() if number else (os.dup(0),))
+        return None if number else had[-1]
+
+    with pytest.raises(OSError, match="cannot be had"):
+        TakenEnds(orders, take)
+    for fd in had:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_what_is_wrong_about_ranks_leaves_the_streams_of_all() -> None:
+    """A rank without its own shares them."""
+    ranks = {"streams": [{"output": {"fds": [0, 1]}}, {"output": 3}, None, {"output": {"fds": []}}]}
+    ends = TakenEnds({"fds": {"output": 0}, "ranks": ranks}, lambda _: os.dup(0))
+    assert ends.files == {"output": "output.log"}
+    assert len(list(ends.reads())) == 2
+    ends.close_reads()
 
 
 @processes

@@ -583,6 +583,33 @@ def test_boot_id_is_the_kernels(linux: LinuxSystem) -> None:
 
 
 @pytest.mark.needs_subreaper
+@pytest.mark.parametrize("refused", [False, True], ids=["copied", "by its name"])
+def test_a_pipe_of_another_process_is_read_on(
+    linux: LinuxSystem, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer needs a reader when that process dies; an old identity gives nothing."""
+    if refused:
+        monkeypatch.setattr("watchdog_train.system.linux.PIDFD_GETFD_MACHINES", ())
+    read, write = os.pipe()
+    holder = subprocess.Popen(["sleep", "600"], stdin=read)
+    try:
+        os.close(read)
+        who = linux.identity(holder.pid)
+        assert who is not None
+        assert linux.take_descriptor(ProcessId(who.pid, who.start + 1), 0) is None
+        assert linux.take_descriptor(who, 1000) is None
+        taken = linux.take_descriptor(who, 0)
+        assert taken is not None
+        assert not os.get_inheritable(taken)
+    finally:
+        holder.kill()
+        holder.wait(10)
+    os.write(write, b"on")
+    assert os.read(taken, 10) == b"on"
+    os.close(taken)
+    os.close(write)
+
+
 def test_subreaper_adopts(start: Started) -> None:
     """An orphan among our descendants becomes our child."""
     program = (

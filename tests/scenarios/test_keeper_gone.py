@@ -122,7 +122,7 @@ def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     config = write_fast_config(tmp_path)
     options = ("--config", str(config), "--on-crash", "stop")
-    command = ("sh", "-c", "read _ <gate; exit 7")
+    command = ("sh", "-c", GATED.format(7))
     first = start_wtrain("run", *options, "--", *command, cwd=tmp_path)
     launched = first.wait_for("attempt_launched", 60)
     os.kill(first.pid, signal.SIGKILL)
@@ -135,7 +135,8 @@ def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
     assert "only if the kernel tells" in notice["why"]
     open_gate(tmp_path)
     run = second.result(90)
-    assert run.returncode == 7, run.describe()
+    assert run.returncode == 7, run.describe()  # not SIGPIPE: somebody takes what it writes
+    assert run.stdout == "on\n"
     exited = run.only("attempt_exited")
     assert (exited["code"], exited["how_known"]) == (7, "kernel"), run.describe()
     status = run_wtrain("status", "--json", cwd=tmp_path).json()

@@ -19,7 +19,7 @@ from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.joining import link_to
-from watchdog_train.supervisor.launch import INJECT_DIRECTORY, stream_files
+from watchdog_train.supervisor.launch import INJECT_DIRECTORY, hold_streams, stream_files
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
@@ -90,7 +90,10 @@ def adopt_run(
         on_adopted(session)
     attempt = session.supervisor.state.attempt
     if attempt is not None and not attempt.tree_gone:
-        display.follow(stream_files(directory.attempt(attempt.attempt)), from_end=True)
+        attempt_dir = directory.attempt(attempt.attempt)
+        display.follow(stream_files(attempt_dir), from_end=True)
+        if attempt.keeper is not None:
+            session.context.ends = hold_streams(attempt.keeper, attempt_dir, session.system)
     if stop_mode is not None:
         session.supervisor.ask("stop" if stop_mode == "soft" else "stop_now", "wtrain stop")
     session.run()

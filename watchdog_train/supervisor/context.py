@@ -17,6 +17,7 @@ from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.job import JobLink
 from watchdog_train.supervisor.launch import LaunchedKeeper
 from watchdog_train.supervisor.signals import SignalQueue
+from watchdog_train.supervisor.streams import Ends
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system.protocol import ProcessSystem
@@ -57,8 +58,16 @@ class Context:
     keeper: LaunchedKeeper | None = None
     """Of the present attempt, when this supervisor started it."""
 
+    ends: Ends | None = None
+    """Ours of the present attempt's streams, so that training can write on without its keeper."""
+
     def launched(self, keeper: LaunchedKeeper) -> None:
         """A new attempt's keeper; the streams of the one before are closed."""
-        if self.keeper is not None:
-            self.keeper.close()
-        self.keeper = keeper
+        self.let_go()
+        self.keeper, self.ends = keeper, keeper.ends
+
+    def let_go(self) -> None:
+        """Nobody on our side takes the training's output any more."""
+        if self.ends is not None:
+            self.ends.close_reads()
+            self.ends = None

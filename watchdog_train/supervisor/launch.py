@@ -16,12 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import watchdog_train.keeper
-from watchdog_train.core.model import ExitStatus, Plan, Value
+from watchdog_train.core.model import ExitStatus, Plan, ProcessId, Value
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, training_environment
-from watchdog_train.supervisor.records import KeeperRecord, read_exit, read_keeper, stream_files
-from watchdog_train.supervisor.streams import Ends
+from watchdog_train.supervisor.records import (
+    KeeperRecord,
+    read_exit,
+    read_keeper,
+    read_orders,
+    stream_files,
+)
+from watchdog_train.supervisor.streams import Ends, TakenEnds
 from watchdog_train.supervisor.terminal import Terminal
+from watchdog_train.system.protocol import ProcessSystem
 
 __all__ = [
     "INJECT_DIRECTORY",
@@ -30,6 +37,7 @@ __all__ = [
     "LaunchedKeeper",
     "Terminal",
     "drain_without_keeper",
+    "hold_streams",
     "read_exit",
     "read_keeper",
     "start_keeper",
@@ -155,8 +163,20 @@ def start_keeper(
     return LaunchedKeeper(child, ends, attempt_dir)
 
 
+def hold_streams(who: ProcessId, attempt_dir: Path, system: ProcessSystem) -> Ends | None:
+    """Ends to read beside a keeper of somebody else's: without one training could not write on.
+
+    Returns:
+        None where the system gives no copies of another process's files.
+    """
+    try:
+        return TakenEnds(read_orders(attempt_dir), lambda fd: system.take_descriptor(who, fd))
+    except OSError:
+        return None
+
+
 def drain_without_keeper(
-    launched: LaunchedKeeper, orders_dir: Path, children: ChildTable, *, log_cap_bytes: int
+    ends: Ends, attempt_dir: Path, orders_dir: Path, children: ChildTable, *, log_cap_bytes: int
 ) -> Child:
     """Pump the streams of a training whose keeper has died; it would block on a full pipe.
 
@@ -165,7 +185,7 @@ def drain_without_keeper(
     """
     orders = {
         "argv": None,
-        **launched.ends.drain_orders(launched.attempt_dir, log_cap_bytes),
+        **ends.drain_orders(attempt_dir, log_cap_bytes),
         "cap_bytes": log_cap_bytes,
         "linger_s": LINGER_S,
     }
@@ -175,7 +195,7 @@ def drain_without_keeper(
         children,
         env=dict(os.environ),
         stdin=subprocess.DEVNULL,
-        pass_fds=tuple(launched.ends.reads()),
+        pass_fds=tuple(ends.reads()),
     )
 
 

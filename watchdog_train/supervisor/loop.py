@@ -19,13 +19,14 @@ from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
-from watchdog_train.supervisor.launch import LaunchedKeeper, drain_without_keeper
+from watchdog_train.supervisor.launch import drain_without_keeper
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.pinger import Pinger
 from watchdog_train.supervisor.report_page import ReportPage
+from watchdog_train.supervisor.streams import Ends
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.supervisor.termination_log import TerminationLog
@@ -95,8 +96,8 @@ class Supervisor:
             self._observer.lengthen(self.state, event.stall_id)
         if isinstance(event, e.AttemptLaunched) and len(self.state.attempts) == 1:
             self._open(event.pid)
-        if isinstance(event, e.Noticed) and event.kind == "keeper" and context.keeper is not None:
-            self._drain(context.keeper)
+        if isinstance(event, e.Noticed) and event.kind == "keeper" and context.ends is not None:
+            self._drain(context.ends, number)
         if isinstance(event, e.FirstStep) and (
             context.policy.output.quiet or not context.display.is_between_lines
         ):
@@ -112,13 +113,14 @@ class Supervisor:
         self._observer.close()
         self._performer.close()
 
-    def _drain(self, keeper: LaunchedKeeper) -> None:
+    def _drain(self, ends: Ends, number: int) -> None:
         context = self._context
         try:
             # Not in the run directory: that may be what the keeper died of.
             context.staging_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             drain_without_keeper(
-                keeper,
+                ends,
+                context.directory.attempt(number),
                 context.staging_dir,
                 context.children,
                 log_cap_bytes=context.policy.output.log_cap_bytes,

@@ -76,8 +76,7 @@ def read_exit(attempt_dir: Path) -> ExitStatus | None:
 
 def stream_files(attempt_dir: Path) -> dict[str, Path]:
     """The capture files of an attempt by stream: output, or stdout and stderr."""
-    fields = _read_record(attempt_dir / "launch.json") or {}
-    streams = fields.get("streams")
+    streams = read_orders(attempt_dir).get("streams")
     known = ("output", "stdout", "stderr")
     return {
         name: attempt_dir / f"{name}.log"
@@ -86,9 +85,14 @@ def stream_files(attempt_dir: Path) -> dict[str, Path]:
     }
 
 
+def read_orders(attempt_dir: Path) -> dict[str, Any]:
+    """What the keeper of an attempt was told; training may have written there since."""
+    return _read_record(attempt_dir / "launch.json") or {}
+
+
 def gives_ranks_streams(attempt_dir: Path) -> bool:
     """Whether the launcher of an attempt was offered a stream of its own for each rank."""
-    return bool((_read_record(attempt_dir / "launch.json") or {}).get("ranks"))
+    return bool(read_orders(attempt_dir).get("ranks"))
 
 
 def _identity(system: ProcessSystem, pid: int, start: int | None) -> ProcessId:

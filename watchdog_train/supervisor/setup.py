@@ -313,8 +313,7 @@ class RunSession:
             if child.name == KEEPER_CHILD:  # or the pump of a dead one: both outlive us
                 context.children.release(child)
         context.children.end_all()
-        if context.keeper is not None:
-            context.keeper.close()
+        context.let_go()
         context.log.close(2.0)
         context.trace.close()
         if finished:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from watchdog_train.client import layout
 from watchdog_train.supervisor.terminal import Terminal, open_stream, set_window_size
 
+NAMES = ("output", "stdout", "stderr")
 SELECT_FDS = 1024
 """The keeper waits for all of them with select(), which takes no higher number."""
 SPARE_FDS = 64
@@ -151,6 +152,61 @@ class Ends:
             "cap_bytes": max(log_cap_bytes // len(self._ranks), RANK_CAP_BYTES),
             "streams": streams,
         }
+
+
+class TakenEnds(Ends):
+    """Ends to read of a keeper that somebody else has started, who held them beside it."""
+
+    def __init__(self, orders: Mapping[str, Any], take: Callable[[int], int | None]) -> None:
+        """Take them.
+
+        Args:
+            orders: what it was told; not to be believed further than a wrong number of a file.
+            take: a copy of what it has open under a number, or None.
+
+        Raises:
+            OSError: not all streams of the training can be had.
+        """
+        numbers = _numbers(orders.get("fds"))
+        self.files = {name: f"{name}.log" for name in numbers}
+        self.wake_read = self.wake_write = -1
+        self._writes = {}
+        self._reads = dict(_taken(numbers, take))
+        self._ranks = [
+            {name: (fd, -1) for name, fd in _taken(rank, take)}
+            for rank in _rank_numbers(orders.get("ranks"))
+        ]
+        if not numbers or len(self._reads) < len(numbers):
+            self.close_reads()
+            raise OSError("the streams of the training cannot be had")
+
+
+def _taken(
+    numbers: Mapping[str, int], take: Callable[[int], int | None]
+) -> Iterator[tuple[str, int]]:
+    for name, number in numbers.items():
+        fd = take(number)
+        if fd is not None:
+            yield name, fd
+
+
+def _numbers(told: object) -> dict[str, int]:
+    """By stream, as far as these can be numbers of files."""
+    known = told.items() if isinstance(told, dict) else ()
+    return {
+        name: number
+        for name, number in known
+        if name in NAMES and isinstance(number, int) and 0 <= number < SELECT_FDS
+    }
+
+
+def _rank_numbers(told: object) -> Iterator[dict[str, int]]:
+    """For each rank the numbers of the ends to read."""
+    streams = told.get("streams") if isinstance(told, dict) else None
+    for rank in streams[:SELECT_FDS] if isinstance(streams, list) else ():
+        about = rank.items() if isinstance(rank, dict) else ()
+        fds = {name: one.get("fds") for name, one in about if isinstance(one, dict)}
+        yield _numbers({name: fd[0] for name, fd in fds.items() if isinstance(fd, list) and fd})
 
 
 def rank_file(rank: int, stream: str) -> str:

@@ -30,6 +30,8 @@ FULL_LOOK_EVERY = 10
 MOST_THREADS = 512
 """Whose time in line is read at a look: 10 microseconds each."""
 PR_SET_CHILD_SUBREAPER = 36
+PIDFD_GETFD = 438  # since Linux 5.6; Python has no name for it
+PIDFD_GETFD_MACHINES = ("x86_64", "aarch64")
 PIDFD_SIGNAL_PROCESS_GROUP = 4  # since Linux 6.9
 NO_PIDFD = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EMFILE, errno.ENFILE)
 READ_CALLS = {"x86_64": {0, 19}, "aarch64": {63, 65}}.get(platform.machine(), set())
@@ -234,6 +236,27 @@ class LinuxSystem:
         """The control group that a keeper has made."""
         return control_group.ControlGroup(name)
 
+    def take_descriptor(self, who: ProcessId, number: int) -> int | None:
+        """Through a pidfd; where that is refused (Yama), a pipe's end to read by its name."""
+        try:
+            handle = os.pidfd_open(who.pid)
+        except OSError:
+            return None
+        try:
+            found = proc_files.read_stat(who.pid)
+            if found is None or found.start != who.start:
+                return None
+            taken = _pidfd_getfd(handle, number)
+            if taken is not None:
+                return taken
+            name = f"/proc/{who.pid}/fd/{number}"
+            with suppress(OSError):
+                if os.readlink(name).startswith("pipe:"):
+                    return os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+            return None
+        finally:
+            os.close(handle)
+
     def become_subreaper(self) -> bool | None:
         """From now on orphans among our descendants become our children."""
         prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -299,3 +322,13 @@ def _deliver(handle: int, pid: int, signal_number: int, *, to_group: bool) -> No
         signal.pidfd_send_signal(handle, signal_number)
     else:
         os.kill(pid, signal_number)
+
+
+def _pidfd_getfd(handle: int, number: int) -> int | None:
+    """The copy, which no program that we start inherits; None where it is refused."""
+    if platform.machine() not in PIDFD_GETFD_MACHINES:
+        return None
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    taken = call(ctypes.c_long(PIDFD_GETFD), handle, number, 0)
+    return int(taken) if taken >= 0 else None

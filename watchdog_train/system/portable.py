@@ -184,6 +184,11 @@ class PortableSystem:
         """There is none."""
         raise OSError(f"this system has no groups of processes: {name}")
 
+    def take_descriptor(self, who: ProcessId, number: int) -> int | None:
+        """There is no way to."""
+        del who, number
+        return None
+
     def become_subreaper(self) -> bool | None:
         """There is no such thing."""
         return None

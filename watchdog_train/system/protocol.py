@@ -127,6 +127,9 @@ class ProcessSystem(Protocol):
             OSError: there is none of this name, or not for us.
         """
 
+    def take_descriptor(self, who: ProcessId, number: int) -> int | None:
+        """A copy of what a process has open, ours to close; None where that cannot be had."""
+
     def become_subreaper(self) -> bool | None:
         """Adopt orphaned descendants; None where the platform has no such thing."""
 
