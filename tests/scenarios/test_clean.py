@@ -171,6 +171,35 @@ def test_jobs_of_the_dead_are_found(tmp_path: Path) -> None:
     assert not dead.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_what_a_killed_node_told_the_others_is_found_by_its_log(tmp_path: Path) -> None:
+    """In the directory that all nodes share: kept while its supervisor lives, then removed."""
+    options = ("--nodes", "2", "--node-rank", "1", "--coordination", "meet")
+    node = start_wtrain("run", *options, "--", "true", cwd=tmp_path)
+    jobs = tmp_path / "meet" / f"wtrain-{os.getuid()}-jobs"
+    records = wait_until(lambda: list(jobs.glob("*/task-1.json")), 60, "the node tells something")
+    (record,) = records
+    kinds = lambda: [row for row in clean_here(tmp_path) if row["kind"] == "job"]  # noqa: E731
+    make_old(record.parent)
+    assert not kinds()
+    node.send(signal.SIGKILL)
+    node.result(20)
+    make_old(record.parent)
+    (row,) = kinds()
+    assert (row["what"], row["removable"]) == (str(record.parent), True)
+    assert f"task 1 (pid {node.pid} on " in str(row["why"])
+    assert record.is_file(), "a dry run removes nothing"
+    run_wtrain("clean", "--yes", cwd=tmp_path).check(0)
+    assert list((tmp_path / "meet").iterdir()) == []
+
+
+def clean_here(cwd: Path) -> list[dict[str, object]]:
+    """All that is left over in this folder."""
+    found = run_wtrain("clean", "--json", cwd=cwd).json()["leftovers"]
+    return [row for row in found if str(cwd) in str(row["what"])]
+
+
 def summarise_for_test(*, pid: int, start: int) -> bytes:
     summary = Summary(
         task=0,

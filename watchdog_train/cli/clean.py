@@ -11,7 +11,7 @@ import click
 from watchdog_train.cli.options import json_option, runs_dir_option
 
 if TYPE_CHECKING:
-    from watchdog_train.supervisor.leftovers import Leftover
+    from watchdog_train.supervisor.leftover import Leftover
 
 SCHEMA_VERSION = 1
 EXIT_SOME_LEFT = 1
@@ -26,14 +26,26 @@ EXIT_SOME_LEFT = 1
     help="Ended runs here, too, but for the newest N.",
 )
 @click.option(
-    "--older-than", metavar="TIME", help="Ended runs here, too, that are older (7d, 12h)."
+    "--older-than",
+    metavar="TIME",
+    help="Ended runs here, too, that are older (7d, 12h), and what supervisors on other machines "
+    "have left, when their last word is older (else 7d).",
+)
+@click.option(
+    "--coordination",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="Where supervisors of several machines have met, besides those that runs here name.",
 )
 @json_option
 @runs_dir_option
 def clean(
+    *,
     yes: bool,
     keep_last: int | None,
     older_than: str | None,
+    coordination: tuple[Path, ...],
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
@@ -41,7 +53,8 @@ def clean(
 
     Nothing is removed without --yes. Run directories are touched only with --keep-last or
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
-    listed with the command that takes it up again.
+    listed with the command that takes it up again. Of a job over several machines nothing is
+    removed while one of its supervisors may live: on another machine only its silence tells.
     """
     from watchdog_train.store.run_paths import default_runs_dir
     from watchdog_train.supervisor.leftovers import find_leftovers, remove
@@ -54,6 +67,7 @@ def clean(
         runs_dir or default_runs_dir(),
         keep_last=keep_last,
         older_than_s=older_than_s,
+        meetings=coordination,
     )
     failures: dict[str, str] = {}
     removed: set[str] = set()

@@ -15,43 +15,29 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
-from watchdog_train.core.model import ProcessId, Value
-from watchdog_train.peers.directory import DirectoryRecords
+from watchdog_train.core.model import ProcessId
 from watchdog_train.store import registry
 from watchdog_train.store.claims import claims_directory, is_free, read_claimant
 from watchdog_train.store.places import runtime_bases
 from watchdog_train.store.run_paths import RunDirectory, latest_target, runs_in
-from watchdog_train.supervisor.job import decode
+from watchdog_train.supervisor.left_meetings import left_meetings
+from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
 from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
 
-Kind = Literal["process", "training", "slots", "memory", "lock", "job", "entry", "run"]
-
-FRESH_S = 60.0
-"""What was made so recently may belong to a run that is being started."""
-_FILES_COUNTED = 20_000
 _PURPOSES = ("spill", "staging", "lock")
 _RUN_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
 _TORCH_MEMORY = re.compile(r"torch_(\d{1,10})_")
 
 
-class Leftover(Value, frozen=True, kw_only=True):
-    """One thing, and why it is held to be left over."""
-
-    kind: Kind
-    what: str
-    """A path, a name in shared memory, or `pid N`."""
-    why: str
-    bytes: int | None = None
-    removable: bool = True
-    """False: listed only; the reason says what a person can do."""
-    process: ProcessId | None = None
-
-
 def find_leftovers(
-    system: ProcessSystem, runs_dir: Path, *, keep_last: int | None, older_than_s: float | None
+    system: ProcessSystem,
+    runs_dir: Path,
+    *,
+    keep_last: int | None,
+    older_than_s: float | None,
+    meetings: Iterable[Path] = (),
 ) -> tuple[Leftover, ...]:
     """Everything that is left over, processes first.
 
@@ -59,11 +45,14 @@ def find_leftovers(
         system: whose processes are looked at.
         runs_dir: whose old runs are looked at; other things are found machine-wide.
         keep_last: ended runs beyond so many newest ones count as left over; None: no limit.
-        older_than_s: ended runs that are older count as left over; None: no limit.
+        older_than_s: ended runs that are older count as left over; None: no limit. For what
+            supervisors on other machines have said last see left_meetings().
+        meetings: directories of jobs that no log names.
     """
     machine = look_around(system, runs_dir)
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
-    found += [*_locks(machine), *_claims(), *_jobs(system), *_entries(machine)]
+    found += [*_locks(machine), *_claims(), *_entries(machine)]
+    found += left_meetings(machine, system, older_than_s=older_than_s, also=meetings)
     if keep_last is not None or older_than_s is not None:
         found += _old_runs(machine, runs_dir, keep_last, older_than_s)
     return tuple(found)
@@ -104,14 +93,14 @@ def _folders(machine: Machine) -> Iterable[Leftover]:
     user = os.getuid() if hasattr(os, "getuid") else 0
     prefix = f"wtrain-{user}-"
     for base in runtime_bases():
-        for name in _names(base):
+        for name in names_in(base):
             if not name.startswith(prefix):
                 continue
             rest = name[len(prefix) :]
             if _RUN_ID.fullmatch(rest):
                 yield from _folder(machine, base / name, rest, "slots")
             elif rest in _PURPOSES:
-                for run_id in _names(base / name):
+                for run_id in names_in(base / name):
                     purpose: Kind = "lock" if rest == "lock" else "memory"
                     yield from _folder(machine, base / name / run_id, run_id, purpose)
 
@@ -129,13 +118,13 @@ def _folder(machine: Machine, path: Path, run_id: str, kind: Kind) -> Iterable[L
     used = machine.mapped is not None and f"-{run_id}/" in machine.mapped
     if used or time.time() - about.st_mtime < FRESH_S:
         return
-    size = _size_bytes(path)
+    size = size_bytes(path)
     if run_id not in machine.finished and machine.mapped is None:
         why = f"whether {run_id} still uses it cannot be told here"
         yield Leftover(kind=kind, what=str(path), why=why, bytes=size, removable=False)
         return
     known = any(run.run_id == run_id for run in machine.runs)
-    if path.parent.name.endswith("-spill") and known and _names(path):
+    if path.parent.name.endswith("-spill") and known and names_in(path):
         why = f"events of {run_id} wait here for a disk that takes them: wtrain adopt {run_id}"
         yield Leftover(kind=kind, what=str(path), why=why, bytes=size, removable=False)
         return
@@ -176,33 +165,12 @@ def _entries(machine: Machine) -> Iterable[Leftover]:
 def _claims() -> Iterable[Leftover]:
     """Claims to the directories of checkpoints, whose supervisors were killed."""
     folder = claims_directory(make=False)
-    for name in _names(folder) if folder is not None else []:
+    for name in names_in(folder) if folder is not None else []:
         path = Path(folder or "", name)
         if name.endswith(".lock") and is_free(path):
             who = read_claimant(path)
             run = who.run_id if who is not None else "a run that is not known"
             yield Leftover(kind="lock", what=str(path), why=f"a claim of {run}, which is gone")
-
-
-def _jobs(system: ProcessSystem) -> Iterable[Leftover]:
-    """What the tasks of a job have told each other, when the last supervisor was killed."""
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    for base in runtime_bases():
-        top = base / f"wtrain-{user}-jobs"
-        for name in _names(top):
-            path = top / name
-            try:
-                about = path.lstat()
-            except OSError:
-                continue
-            if not stat.S_ISDIR(about.st_mode) or time.time() - about.st_mtime < FRESH_S:
-                continue
-            told = [decode(record) for record in DirectoryRecords(path).read().values()]
-            known = [one for one in told if one is not None]
-            if any(system.is_alive(ProcessId(one.pid, one.start)) is not False for one in known):
-                continue
-            why = f"no supervisor of the {len(known)} tasks of this job lives"
-            yield Leftover(kind="job", what=str(path), why=why, bytes=_size_bytes(path))
 
 
 def _old_runs(
@@ -224,7 +192,7 @@ def _old_runs(
             continue
         days = "" if age_s is None else f", {age_s / 86400:.1f} days old"
         yield Leftover(
-            kind="run", what=str(run.path), why=f"an ended run{days}", bytes=_size_bytes(run.path)
+            kind="run", what=str(run.path), why=f"an ended run{days}", bytes=size_bytes(run.path)
         )
 
 
@@ -232,25 +200,6 @@ def _age_s(run: RunDirectory) -> float | None:
     with suppress(OSError):
         return time.time() - run.events.stat().st_mtime
     return None
-
-
-def _names(path: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
-
-
-def _size_bytes(path: Path) -> int:
-    total = count = 0
-    for directory, _, files in os.walk(path):
-        for name in files:
-            count += 1
-            if count > _FILES_COUNTED:
-                return total
-            with suppress(OSError):
-                total += os.lstat(os.path.join(directory, name)).st_size
-    return total
 
 
 def remove(leftover: Leftover, system: ProcessSystem, *, within_s: float = 5.0) -> str | None:

@@ -14,6 +14,7 @@ from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.evolve import replay
 from watchdog_train.core.model import ProcessId, Value
+from watchdog_train.core.place import is_store
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
 from watchdog_train.store.lock import is_held
@@ -36,6 +37,8 @@ class Machine(Value, frozen=True, kw_only=True):
     """Runs that a living supervisor holds."""
     mapped: str | None
     """All mapped file names of this user's processes, one a line; None: cannot be told."""
+    meetings: frozenset[str]
+    """Directories in which supervisors of several machines meet, by the logs."""
     living: Mapping[str, tuple[ProcessId, ...]]
     """By run id: processes that carry its token, started under this boot."""
 
@@ -48,6 +51,7 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
     recorded: dict[ProcessId, str] = {}
     finished = set()
     held = set()
+    meetings: set[str] = set()
     for run in runs.values():
         if is_held(run.lock) is not False:
             held.add(run.run_id)
@@ -55,6 +59,7 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
             events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
         except WtrainError:
             continue  # a damaged log proves nothing about any process
+        meetings.update(place for event in events if (place := _meeting(event)) is not None)
         state = replay(events)
         if None not in (state.boot_id, boot_id) and state.boot_id != boot_id:
             finished.add(run.run_id)  # whatever it was, the reboot has ended it
@@ -69,8 +74,14 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
         finished=frozenset(finished),
         held=frozenset(held),
         mapped=_mapped_names(system),
+        meetings=frozenset(meetings),
         living=_living(system),
     )
+
+
+def _meeting(event: e.AnyEvent) -> str | None:
+    place = event.task.coordination if isinstance(event, e.TaskJoined) else None
+    return None if place is None or is_store(place) else place
 
 
 def _named(event: e.AnyEvent) -> Iterable[ProcessId]:
