@@ -29,6 +29,11 @@ def most_soft_s(took_s: list[float]) -> float:
     return max(FLOOR_S, FACTOR * (longest_s + POLL_S))
 
 
+def say(text: str) -> None:
+    """A line in one write: torchrun's Python does not buffer, and another rank may be in between."""
+    print(f"{text}\n", end="", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
@@ -41,11 +46,11 @@ def main() -> None:
     args = parser.parse_args()
     job = GlooJob(args.resume)
     rank, attempt = job.rank, os.environ.get("WTRAIN_ATTEMPT")
-    print(f"began rank={rank} from={job.first} attempt={attempt}", flush=True)
+    say(f"began rank={rank} from={job.first} attempt={attempt}")
     took_s: list[float] = []
     for step in range(job.first, args.steps):
         if (rank, step, attempt) == (args.rank, args.at, "1") and args.fault != "none":
-            print(f"fault {args.fault} rank={rank} step={step} t={time.time():.3f}", flush=True)
+            say(f"fault {args.fault} rank={rank} step={step} t={time.time():.3f}")
             if args.fault == "hang":
                 time.sleep(10_000)
             if args.fault == "crash":
@@ -55,16 +60,16 @@ def main() -> None:
                 began = time.monotonic()
                 evaluate(args.eval_budgets * soft_s)
                 budgets = (time.monotonic() - began) / soft_s
-                print(f"evaluated budgets={budgets:.2f} soft_s={soft_s:.2f}", flush=True)
+                say(f"evaluated budgets={budgets:.2f} soft_s={soft_s:.2f}")
         began = time.monotonic()
         time.sleep(args.step_s)
         if job.train_step(step) is not None:
-            print(f"saved step={step + 1} attempt={attempt}", flush=True)
+            say(f"saved step={step + 1} attempt={attempt}")
         took_s.append(time.monotonic() - began)
     dist.barrier()
-    weights = sum(float(one.double().sum()) for one in job.model.parameters())
+    weights = sum(float(one.detach().double().sum()) for one in job.model.parameters())
     end = f"step={args.steps} attempt={attempt} weights={weights!r}"
-    print(f"finished rank={rank} from={job.first} {end}", flush=True)
+    say(f"finished rank={rank} from={job.first} {end}")
     dist.destroy_process_group()
 
 
