@@ -30,7 +30,7 @@ def most_soft_s(took_s: list[float]) -> float:
 
 
 def say(text: str) -> None:
-    """A line in one write: torchrun's Python does not buffer, and another rank may be in between."""
+    """A line in one write: torchrun's Python does not buffer, and another rank writes, too."""
     print(f"{text}\n", end="", flush=True)
 
 
