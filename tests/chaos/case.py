@@ -39,6 +39,7 @@ SETTINGS = (
     .replace("startup: {soft_s: 15,", "startup: {soft_s: 90,")
     .replace("load: {soft_s: 6,", "load: {soft_s: 60,")
     .replace("first_step: {soft_s: 5,", "first_step: {soft_s: 60,")
+    .replace("recovery:\n", "recovery:\n  room_wait_s: 20\n")
     + """\
 evidence:
   look_s: 4
@@ -71,8 +72,6 @@ class Expected:
     """The fault has cut whole lines out of the log: then it is said, and the rest is readable."""
     never_started: bool = False
     """There may be no run at all: it was ended before it began."""
-    full_for_good: bool = False
-    """The disk of the run directory got no room again: the end of the log is in memory only."""
 
 
 class Case:
