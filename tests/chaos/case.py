@@ -70,6 +70,8 @@ class Expected:
     """(step, line of the journal): checkpoints that the fault has damaged, at that moment."""
     log_damaged: bool = False
     """The fault has cut whole lines out of the log: then it is said, and the rest is readable."""
+    full_for_good: bool = False
+    """The disk of the run directory got no room again: the end of the log stays in memory."""
     never_started: bool = False
     """There may be no run at all: it was ended before it began."""
 

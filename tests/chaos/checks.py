@@ -41,7 +41,12 @@ def after_all(case: Case, memory_before: frozenset[str]) -> list[str]:
         if names:
             problems.append(f"shared memory is left: {names}")
     home = case.cwd / ".home"
-    folders = sorted(str(path.relative_to(home)) for path in (home / "runtime").rglob("*"))
+    made = {str(path.relative_to(home)) for path in (home / "runtime").rglob("*")}
+    spilled = _spilled(case)
+    if spilled is not None and case.expected.full_for_good:  # the end of the log is only there
+        kept = (spilled.parent, spilled, *spilled.iterdir())
+        made -= {str(path.relative_to(home)) for path in kept}
+    folders = sorted(made)
     if folders:
         problems.append(f"private folders are left: {folders[:12]}")
     entries = sorted(path.name for path in (home / "state").rglob("runs/*.json"))
@@ -59,6 +64,13 @@ def after_all(case: Case, memory_before: frozenset[str]) -> list[str]:
 def shared_memory() -> frozenset[str]:
     """Names in /dev/shm."""
     return frozenset(os.listdir("/dev/shm"))
+
+
+def _spilled(case: Case) -> Path | None:
+    """What did not fit on the disk of the run directory."""
+    run_dir = case.run_dir
+    name = run_dir.name if run_dir is not None else "none"
+    return next((case.cwd / ".home" / "runtime").glob(f"wtrain-*-spill/{name}"), None)
 
 
 def _clean(case: Case) -> None:
@@ -82,7 +94,9 @@ def _log(case: Case, code: int) -> Iterable[str]:
         return
     damaged = case.expected.log_damaged
     try:
-        reading = read_events(run_dir / "events.jsonl", strict=not damaged)
+        reading = read_events(
+            run_dir / "events.jsonl", strict=not damaged, spill_dir=_spilled(case)
+        )
     except WtrainError as error:
         yield f"the log cannot be read: {error.message} ({error.context})"
         return

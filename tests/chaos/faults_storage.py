@@ -60,6 +60,8 @@ def _fill(case: Case, folder: Path, *, always_ends: bool) -> None:
     case.notes.append(f"{folder.name} is full")
     if always_ends or case.chance.random() < 0.7:
         case.later(after_s, lambda: _empty(case, path))
+    else:
+        case.expected.full_for_good = True
 
 
 def _empty(case: Case, path: Path) -> None:
