@@ -79,11 +79,14 @@ def start_nodes(
     meet: str = "meet",
     at: Sequence[Place] | None = None,
     port: int | None = None,
+    script: Path = PROGRAMS / "node_ranks.py",
+    ask_s: int = 10,
 ) -> list[RunningWtrain]:
     """A job of two nodes; its torchruns meet at this port of the first, or at one free now."""
     at = places(hosts=hosts) if at is None else at
     port = free_port() if port is None else port
     config = write_fast_config(cwd, JOB)
+    config.write_text(config.read_text().replace("ask_s: 10", f"ask_s: {ask_s}"))
     return [
         place.start(
             cwd,
@@ -91,7 +94,7 @@ def start_nodes(
             *("--nodes", str(NODES), "--node-rank", str(number), "--coordination", meet, "--"),
             *(str(bin_path("torchrun")), f"--nnodes={NODES}", "--nproc-per-node=2"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint={at[0].address}:{port}"),
-            *(f"--local-addr={place.address}", str(PROGRAMS / "node_ranks.py"), *program),
+            *(f"--local-addr={place.address}", str(script), *program),
         )
         for number, place in enumerate(at)
     ]

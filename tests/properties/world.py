@@ -334,7 +334,7 @@ class World(Machine):
                         self.save = a.SaveReport(path="/out/1", step=1, t=1e9 + self.now)
                     self.finish_training(attempt, 0, None)
             case a.AskSave():
-                self.sequence += 1
+                self.sequence = max(self.sequence + 1, action.number)
                 yield e.SaveRequested(
                     by=action.by, sequence=self.sequence, can_be_asked=action.can_be_asked
                 )

@@ -16,7 +16,19 @@ import pytest
 from tests.scenarios.checks import assert_blames
 from tests.slurm import cluster
 from tests.slurm.jobs import Job, ranks_of_nodes, set_node, submit
-from tests.support import EXAMPLES, Event, bin_path, of_type, run_wtrain, types, wait_until
+from tests.support import (
+    EXAMPLES,
+    Event,
+    bin_path,
+    of_type,
+    run_directories,
+    run_wtrain,
+    types,
+    wait_until,
+)
+from watchdog_train.core.evolve import replay
+from watchdog_train.core.state import State
+from watchdog_train.store.log_reading import read_events
 
 pytestmark = [
     pytest.mark.slow,
@@ -72,6 +84,12 @@ def assert_finished(job: Job, *, first: int) -> None:
     for rank in range(4):
         assert f"finished rank={rank} from={first} step=40" in job.output, text
     assert not list((job.cwd / "wtrain-meet").iterdir()), text
+
+
+def replay_of(job: Job, node: int) -> State:
+    """The state that the log of a node's run says."""
+    (path,) = [one for one in run_directories(job.cwd) if f"-node{node}-" in one.name]
+    return replay(read_events(path / "events.jsonl", spill_dir=path / "spill").events)
 
 
 def finishes(log: list[Event]) -> list[int]:
@@ -145,41 +163,56 @@ def test_an_exit_with_75_is_requeued_and_the_runs_go_on(begin: Submit) -> None:
     for node in (0, 1):
         events = job.log(node)
         assert finishes(events) == [75, 0], text
-        assert len(of_type(events, "reopened")) == 1, text
+        (reopened,) = of_type(events, "reopened")
+        assert not reopened["fresh_budget"], text
+        assert replay_of(job, node).restarts == 1, text
         attempts = [one["attempt"] for one in of_type(events, "attempt_launched")]
         assert attempts == [1, 2], text
 
 
-def test_the_end_of_the_time_is_answered_by_a_save(begin: Submit, tmp_path: Path) -> None:
-    """Asked for a save, a whole checkpoint, a stop with 77; the requeued job goes on from there."""
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_end_of_the_time_is_answered_by_a_save(
+    begin: Submit, tmp_path: Path, nodes: int
+) -> None:
+    """Asked for a save, a whole checkpoint, a stop with 77; the requeued job goes on from there.
+
+    On two nodes the ranks of both are asked, though the batch script knows only the first one.
+    """
     script = tmp_path / "train.py"
     text = (EXAMPLES / "hf_trainer.py").read_text()
+    text = text.replace("dataloader_num_workers=2", "dataloader_num_workers=0")
     script.write_text(text.replace("save_steps=10,", "save_steps=100000,"))
     (tmp_path / "text.txt").write_text((EXAMPLES / "text.txt").read_text())
     command = (str(bin_path("torchrun")), "--nproc-per-node=1", str(script), "--max_steps", "90000")
-    flags = ("--time", "6", "--warn-s", "60")
-    job = begin(*command, flags=flags, nodes=1)
+    flags = ("--time", "6", "--warn-s", "60" if nodes == 1 else "120")
+    job = begin(*command, flags=flags, nodes=nodes)
 
     def goes_on() -> bool:
-        return len(of_type(job.log_of_one, "resume_verified")) == 1
+        logs = job.logs().values()
+        return len(logs) == nodes and all(len(of_type(one, "first_step")) == 2 for one in logs)
 
     wait_until(goes_on, 900, "the requeued job has gone on", poll_s=0.5)
     text = job.described()
-    events = job.log_of_one
-    (proven,) = [one for one in of_type(events, "save_proven") if one["request"] == "save"]
-    assert of_type(events, "save_requested")[0]["seq"] < proven["seq"], text
-    assert finishes(events) == [77], text
     assert job.restarts == 1, text
-    chosen = of_type(events, "checkpoint_chosen")[-1]
-    assert chosen["step"] >= proven["step"], text
-    (name,) = job.logs()
-    assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=120).returncode == 0
-    job.wait_for_end(60)
+    places = set()
+    for events in job.logs().values():
+        asked = of_type(events, "save_requested")[0]
+        (proven,) = [one for one in of_type(events, "save_proven") if one["request"] == "save"]
+        assert asked["can_be_asked"], text
+        assert asked["seq"] < proven["seq"], text
+        assert [one["request"] for one in of_type(events, "request_answered")] == ["save", "stop"]
+        assert finishes(events) == [77], text
+        plan = of_type(events, "attempt_launching")[-1]["plan"]
+        assert plan["checkpoint"]["step"] >= proven["step"], text
+        places.add(plan["checkpoint"]["path"])
+    assert len(places) == 1, text
+    assert run_wtrain("stop", next(iter(job.logs())), cwd=tmp_path, timeout_s=200).returncode == 0
+    job.wait_for_end(120)
     assert (job.state, job.fields()["ExitCode"], job.restarts) == ("FAILED", "77:0", 1)
 
 
-def test_the_end_of_the_time_on_two_nodes(begin: Submit) -> None:
-    """Nobody can be asked to save: stopped on both nodes with 77, and begun again from a save."""
+def test_the_end_of_the_time_of_a_script_that_cannot_be_asked(begin: Submit) -> None:
+    """Stopped on both nodes with 77, and begun again from a save."""
     flags = (*TWO_NODES, "--time", "6", "--warn-s", "60")
     job = begin(*ranks_of_nodes("--step-s", "1", "--steps", "2000"), flags=flags)
     wait_until(lambda: job.restarts == 1, 450, "the job is requeued", poll_s=0.5)

@@ -91,6 +91,8 @@ def submit(
 ) -> Job:
     """A batch script as `wtrain slurm` writes it, handed to sbatch as it is."""
     config = write_fast_config(cwd, SETTINGS)
+    # torchrun itself takes half a minute to end when its ranks on several nodes have ended.
+    config.write_text(config.read_text().replace("ask_s: 10", "ask_s: 120"))
     written = run_wtrain(
         *("slurm", "--config", str(config), "--name", "job", "--nodes", str(nodes)),
         *(*flags, "--", *command),

@@ -53,7 +53,7 @@ def save(run_ref: str | None, wait: bool, runs_dir: Path | None) -> None:
 
 def _through_supervisor(reading: RunReading, live: Live, *, wait: bool) -> None:
     from watchdog_train.cli.watching import EventWatch
-    from watchdog_train.core.events import RunFinished, SaveProven, SaveRequested
+    from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven, SaveRequested
     from watchdog_train.store import requests
 
     run = reading.run
@@ -79,7 +79,7 @@ def _through_supervisor(reading: RunReading, live: Live, *, wait: bool) -> None:
         lambda event: (
             isinstance(event, RunFinished)
             or (
-                isinstance(event, SaveProven)
+                isinstance(event, SaveProven | RequestRefused)
                 and event.request == "save"
                 and event.sequence >= asked.sequence
             )
@@ -88,6 +88,14 @@ def _through_supervisor(reading: RunReading, live: Live, *, wait: bool) -> None:
     )
     if isinstance(proven, RunFinished):
         raise _ended(run, proven.outcome)
+    if isinstance(proven, RequestRefused):
+        raise WtrainError(
+            "the ranks of the job have found no step at which all could save",
+            context=run.run_id,
+            hint="they go on training; ask again, or wtrain stop",
+            reference="save-no-common-step",
+            exit_code=EXIT_RETRY_ELSEWHERE,
+        )
     if not isinstance(proven, SaveProven):
         raise _not_seen(run, taken=watch.state.save_answered >= asked.sequence)
     step = "" if proven.step is None else f" (step {proven.step:,})"
@@ -164,6 +172,8 @@ def _cannot_be_asked(reading: RunReading, live: Live) -> WtrainError:
     attempt = reading.state.attempt
     if attempt is None or attempt.first_step_s is None:
         hint = "no training step was seen yet: ask again when it trains"
+    elif live.can_save:
+        hint = "another task of its job does not listen, or is not heard: wtrain ps"
     elif live.can_stop:
         hint = (
             "its loop asks watchdog_train.should_stop(): "

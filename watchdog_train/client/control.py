@@ -2,18 +2,19 @@
 
 Ranks of one machine have to act on a request at the same step, or one leaves a collective that
 the others wait in. The first rank publishes the step, two steps ahead; every rank finds it in
-time, because a step needs all of them.
+time, because a step needs all of them. Those of several supervisors agree otherwise (agree.py).
 """
 
 import os
 import sys
 
+from watchdog_train.client import agree, settings, slot
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import settings, slot
 
 _STEP_BITS = 40
 _STEP_MASK = (1 << _STEP_BITS) - 1
 _SAVE, _STOP = 0, 1
+_REFUSED = (L.W_SAVE_REFUSED, L.W_STOP_REFUSED)
 
 _page = None
 _agreement = None
@@ -59,8 +60,10 @@ def dump_due():
 
 
 def can_be_asked():
-    """Whether all ranks are on this machine, so that they can agree on a step."""
-    return _world_size() == 1 or _one_machine()
+    """Whether all ranks have a place where they can agree on a step."""
+    if _world_size() == 1 or _share_memory():
+        return True
+    return _of_several_tasks() and agree.server() is not None
 
 
 def listens():
@@ -69,7 +72,7 @@ def listens():
         slot.words[L.W_CAN_BE_ASKED] |= 3
         settings.report("save-sooner", True, "saves are made when they are asked for")
     else:
-        settings.report("save-sooner", False, "ranks on several machines cannot be asked to save")
+        settings.report("save-sooner", False, "its ranks have no common step to save at")
 
 
 def all_ranks_are_here():
@@ -87,19 +90,37 @@ def _due(request_word, base_word, answer_word, kind, step):
         words = slot.words
         if request <= words[answer_word] or request <= page[base_word]:
             return False
-        if _world_size() > 1 and not _agreed(kind, request, step):
-            return False
+        world = _world_size()
+        if world > 1:
+            if not _share_memory():
+                return _due_together(kind, request, step, world, answer_word)
+            if not _agreed(kind, request, step):
+                return False
         words[answer_word] = request
         return True
     except Exception:
         return False
 
 
+def _due_together(kind, request, step, world, answer_word):
+    """The same for ranks of several supervisors."""
+    words = slot.words
+    if request <= words[_REFUSED[kind]] or not _of_several_tasks():
+        return False
+    # Supervisors give a save the same number. A stop is the last word of an attempt.
+    name, number = ("save", request) if kind == _SAVE else ("stop", 0)
+    answer = agree.due(name, number, step, world, slot.attempt)
+    if answer == agree.REFUSE:
+        words[_REFUSED[kind]] = request
+    if answer != agree.ACT:
+        return False
+    words[answer_word] = request
+    return True
+
+
 def _agreed(kind, request, step):
     """Whether the step that the first rank chose for this request has come."""
     global _agreement
-    if not _one_machine():
-        return False
     name = L.AGREE_PREFIX + str(slot.attempt)
     path = os.path.join(slot.slot_dir, name)
     leader = slot.words[L.W_RANK] == 1
@@ -161,14 +182,22 @@ def _world_size():
     return slot.words[L.W_WORLD_SIZE] or 1
 
 
-def _one_machine():
+def _share_memory():
+    """Whether all ranks are on this machine, under this one supervisor."""
+    if _of_several_tasks():
+        return False
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     return _together or (local.isdigit() and int(local) == _world_size())
+
+
+def _of_several_tasks():
+    return _page is not None and _page[L.C_TASKS] > 1
 
 
 def _after_fork():
     global _agreement
     _agreement = None
+    agree.forget()
 
 
 slot.on_fork_child.append(_after_fork)

@@ -59,6 +59,8 @@ W_FIRST_STEP = 36  # W_FRAMEWORK_STEP of the first step of the newest training; 
 W_BAR_OFFSET = 40  # a progress bar's count less optimizer steps, + 1; 0: no bar is the training's
 W_BAR_TOTAL = 41  # how far that bar goes
 W_LOCAL_WORLD = 44  # ranks that the launcher has started on this machine, where it says so
+W_SAVE_REFUSED = 45  # last save-request that the ranks of several supervisors found no step for
+W_STOP_REFUSED = 46
 
 ROLE_UNKNOWN, ROLE_LAUNCHER, ROLE_RANK, ROLE_WORKER, ROLE_OTHER = 0, 1, 2, 3, 4
 ROLES = ("unknown", "launcher", "rank", "worker", "other")
@@ -118,6 +120,7 @@ C_ATTEMPT = 12
 C_STEP = 13  # newest step of any rank, + 1
 C_PROGRESSED_NS = 14  # monotonic ns of the newest progress of any rank
 C_TRAINS = 15  # 1: steps are being made, and nothing is suspected
+C_TASKS = 16  # supervisors of the job, each with a page of its own; 0 or 1: this is the only one
 
 RUN_STATES = (
     "idle",
@@ -137,7 +140,7 @@ DUMP_SUFFIX = ".dump.txt"
 SOCKET_SUFFIX = ".sock"
 # In the attempt's folder; NCCL appends the rank.
 RECORDER_PREFIX = "flight-recorder-rank"
-# Ranks of one machine agree here on the step at which a request is acted on (see agree.py).
+# Ranks of one supervisor agree here on the step at which a request is acted on (see control.py).
 AGREE_PREFIX = "agree-"
 
 # Programs and modules that start ranks instead of being one.

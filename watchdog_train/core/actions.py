@@ -214,6 +214,8 @@ class AskStop(Value, frozen=True, kw_only=True):
 class AskSave(Value, frozen=True, kw_only=True):
     can_be_asked: bool
     by: str
+    number: int = 0
+    """Which request of the job this is at least; 0: the next one of this run."""
 
 
 class TakeOver(Value, frozen=True, kw_only=True):

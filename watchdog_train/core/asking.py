@@ -12,7 +12,6 @@ from watchdog_train.core import events as e
 from watchdog_train.core import kill
 from watchdog_train.core.actions import (
     Action,
-    AskSave,
     AskStop,
     Observation,
     Record,
@@ -20,7 +19,8 @@ from watchdog_train.core.actions import (
     TaskName,
     Wait,
 )
-from watchdog_train.core.model import Sample, SlotReading
+from watchdog_train.core.asking_all import can_save, who_cannot
+from watchdog_train.core.model import SlotReading
 from watchdog_train.core.policy import Policy, Stopping
 from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import State
@@ -32,30 +32,8 @@ SAVE_LATE_S = 600.0
 """A request to save that has no proof after this is said to have none."""
 AHEAD_STEPS = 3
 """Ranks agree on a step some steps ahead: after so many the request can have been answered."""
-
-
-def ask_save(observation: Observation, by: str) -> AskSave:
-    """A request to save; whether anybody listens is part of it."""
-    return AskSave(can_be_asked=_can_save(observation.sample), by=by)
-
-
-def answers(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Requests that a rank has taken since the last poll."""
-    slots = [slot for _, slot in judged(observation.sample)]
-    step = max((slot.step for slot in slots if slot.step is not None), default=None)
-    found: list[e.AnyEvent] = []
-    if state.save_requested > max(state.save_answered, state.save_proven) and any(
-        slot.save_answered >= state.save_requested for slot in slots
-    ):
-        found.append(e.RequestAnswered(request="save", sequence=state.save_requested, step=step))
-    asked = state.stop_asked
-    if (
-        asked is not None
-        and asked.answered_mono is None
-        and any(slot.stop_answered >= asked.sequence > 0 for slot in slots)
-    ):
-        found.append(e.RequestAnswered(request="stop", sequence=asked.sequence, step=step))
-    return found
+AHEAD_STEPS_OF_SEVERAL = 14
+"""Ranks of several tasks: the request has to reach the others, and a second try is 8 ahead."""
 
 
 def awaits_proof(state: State) -> bool:
@@ -120,14 +98,16 @@ def stop(
     if request.mode == "now":
         return kill.begin("now", state, sample, request.by)
     slots = [slot for _, slot in judged(sample)]
-    if any(slot.can_stop for slot in slots):
-        can_save = _can_save(sample)
-        what = "training to save and stop" if can_save else "the loop to stop; saving is up to it"
+    listens = any(slot.can_stop for slot in slots)
+    deaf = who_cannot("stop", observation, state) if listens else None
+    if listens and deaf is None:
+        saves = can_save(sample)
+        what = "training to save and stop" if saves else "the loop to stop; saving is up to it"
         return AskStop(
             can_be_asked=True,
             why=f"{request.by}: asked {what}",
             step=_step(slots),
-            expects_save=can_save,
+            expects_save=saves,
         )
     if _is_saving(observation, slots) and observation.now < request.mono + policy.stopping.grace_s:
         if "save" in state.notices:
@@ -136,6 +116,8 @@ def stop(
         why = f"a save is under way: it gets up to {limit_s:.0f} s before the training is ended"
         return Record(events=(e.Noticed(kind="save", pids=(), why=why),))
     reason = "it cannot be asked to save first" if _step(slots) is not None else "no step yet"
+    if deaf is not None:
+        reason = f"{deaf} cannot be asked to save first"
     return kill.begin("stop", state, sample, f"{request.by}; {reason}")
 
 
@@ -148,11 +130,15 @@ def ask_until(observation: Observation, state: State, stopping: Stopping) -> flo
     under_way, asked = state.kill, state.stop_asked
     if under_way is None:
         return observation.now
+    if asked is not None and asked.refused:
+        return observation.now
     most = under_way.stage_mono + max(stopping.ask_most_s, stopping.ask_s)
     slots = [slot for _, slot in judged(observation.sample)]
     if asked is not None and observation.verdict.kind == "alive" and slots:
         step = _step(slots)
-        early = step is None or asked.step is None or step < asked.step + AHEAD_STEPS
+        several = state.job is not None and state.job.together
+        ahead = AHEAD_STEPS_OF_SEVERAL if several else AHEAD_STEPS
+        early = step is None or asked.step is None or step < asked.step + ahead
         busy = any(slot.phase in ("eval", "checkpoint") for slot in slots)
         if busy or (early and asked.answered_mono is None):
             return most
@@ -180,7 +166,7 @@ def _proofs(observation: Observation, state: State) -> tuple[e.SaveProven, ...]:
 
 def _late(observation: Observation, state: State) -> Action | None:
     pending = state.save_requested > state.save_proven and state.can_be_asked_to_save
-    if not pending or "save-late" in state.notices:
+    if not pending or "save-late" in state.notices or state.save_refused >= state.save_requested:
         return None
     waited_s = observation.wall - state.save_wall
     if waited_s < SAVE_LATE_S:
@@ -189,10 +175,6 @@ def _late(observation: Observation, state: State) -> Action | None:
     what = "the training has taken it" if taken else "no step has ended that could take it"
     why = f"asked to save {waited_s / 60:.0f} min ago: {what}, and no finished save was seen since"
     return Record(events=(e.Noticed(kind="save-late", pids=(), why=why),))
-
-
-def _can_save(sample: Sample) -> bool:
-    return any(member.slot is not None and member.slot.can_save for member in sample.members)
 
 
 def _is_saving(observation: Observation, slots: list[SlotReading]) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from watchdog_train.core import asking, gpu_memory, kill, ladder, room
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
+from watchdog_train.core.asking_all import waits_for_proof
 from watchdog_train.core.commands import before_restart
 from watchdog_train.core.confer import as_one_job
 from watchdog_train.core.meeting import across_of, meet
@@ -44,7 +45,7 @@ def between_attempts(
             left_s = observation.now - attempt.ended_mono
             if left_s < policy.stopping.outlive_s:
                 return Wait(until=observation.now + 0.5)
-        if asking.looks_for_proof(observation, state):
+        if asking.looks_for_proof(observation, state) or waits_for_proof(observation, state):
             return Wait(until=observation.now + 0.05)
         return Record(events=(finish(state),))
     if state.next_plan is not None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core import asking, keeping, kill, sooner, together
+from watchdog_train.core import asking, asking_all, keeping, kill, sooner, together
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     Action,
@@ -74,7 +74,7 @@ def _answer_request(
             event = e.StopRequested(by=request.by, mode=mode, exit_code=code)
             return Record(events=(event,))
         case "save":
-            return asking.ask_save(observation, request.by)
+            return asking_all.ask_save(observation, state, request.by)
         case "dump":
             if collecting(state) or not kill.live(observation.sample):
                 # The bundle under way answers it; of nobody there is nothing to dump.
@@ -251,6 +251,7 @@ def _of_the_job(rule: Callable[..., Action | None]) -> Rule:
 RULES: tuple[Rule, ...] = (
     _answer_request,
     _of_the_job(together.follow_stop),
+    _of_the_job(asking_all.follow_save),
     _follow_launch,
     _record_news,
     _record_exit,
@@ -258,6 +259,7 @@ RULES: tuple[Rule, ...] = (
     _of_the_job(together.take_over),
     bring_home,
     keeping.keep,
+    _of_the_job(asking_all.take_proof),
     asking.prove,
     sooner.ask,
     drop_stale,

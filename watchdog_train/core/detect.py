@@ -46,7 +46,8 @@ SURVIVED_FACTOR = 1.5
 
 def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
     """What the peers of a job may know of this tree."""
-    steps = [slot.step for _, slot in judged(sample) if slot.step is not None]
+    slots = [slot for _, slot in judged(sample)]
+    steps = [slot.step for slot in slots if slot.step is not None]
     expected = _expected(sample)
     silent = all(
         sample.at - rank.changed_at > _budget(track, rank, detection).soft_s
@@ -61,6 +62,8 @@ def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
         world=track.world.size,
         step=max(steps, default=None),
         over=bool(track.ranks) and all(rank.phase in OVER for rank in track.ranks),
+        can_save=any(slot.can_save for slot in slots),
+        can_stop=any(slot.can_stop for slot in slots),
     )
 
 

@@ -110,7 +110,13 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return evolve_stall.evidence(state, event)
         case e.StopRequested():
             return ending.stop_requested(state, event)
-        case e.SaveRequested() | e.StopAsked() | e.RequestAnswered() | e.SaveProven():
+        case (
+            e.SaveRequested()
+            | e.StopAsked()
+            | e.RequestAnswered()
+            | e.RequestRefused()
+            | e.SaveProven()
+        ):
             return ending.asking(state, event)
         case e.Signalling():
             return ending.signalling(state, event)

@@ -23,7 +23,8 @@ def stop_requested(state: State, event: e.StopRequested) -> State:
 
 
 def asking(
-    state: State, event: e.SaveRequested | e.StopAsked | e.RequestAnswered | e.SaveProven
+    state: State,
+    event: e.SaveRequested | e.StopAsked | e.RequestAnswered | e.RequestRefused | e.SaveProven,
 ) -> State:
     """The training was asked for something, or has answered."""
     asked = state.stop_asked
@@ -33,6 +34,8 @@ def asking(
                 state,
                 save_requested=event.sequence,
                 save_wall=event.t,
+                save_attempt=event.attempt,
+                save_by=event.by,
                 can_be_asked_to_save=event.can_be_asked,
                 notices=tuple(kind for kind in state.notices if kind != "save-late"),
                 noticed=tuple(each for each in state.noticed if each.kind != "save-late"),
@@ -52,12 +55,20 @@ def asking(
             return _replace(state, stop_asked=asked)
         case e.RequestAnswered():
             return _replace(state, save_answered=event.sequence)
+        case e.RequestRefused(request="stop"):
+            if asked is not None:
+                asked = _replace(asked, refused=True)
+            return _replace(state, stop_asked=asked)
+        case e.RequestRefused():
+            return _replace(state, save_refused=event.sequence)
         case e.SaveProven(request="stop"):
             if asked is not None:
-                asked = _replace(asked, saved=event.path)
+                asked = _replace(asked, saved=event.path, saved_step=event.step)
             return _replace(state, stop_asked=asked)
         case e.SaveProven():
-            return _replace(state, save_proven=event.sequence)
+            return _replace(
+                state, save_proven=event.sequence, saved=event.path, saved_step=event.step
+            )
 
 
 def signalling(state: State, event: e.Signalling) -> State:

@@ -49,6 +49,8 @@ WRAPPER_S = 5.0
 """A shell whose training has ended may do this long what comes after it: `conda run` prints all
 that it has captured, a script copies its results."""
 
+NO_STEP = "its ranks have found no step at which all could do it"
+
 LOOK_AGAIN_S = 0.05
 """Between looks while a tree is going away."""
 
@@ -126,7 +128,9 @@ def pursue(
         return Record(events=(SurvivedKill(pids=pids, why=why),))
     why = kill.why
     if kill.stage == "ask":
-        why = f"{why}; it has not ended within {now - kill.stage_mono:.0f} s"
+        asked = state.stop_asked
+        late = f"it has not ended within {now - kill.stage_mono:.0f} s"
+        why = f"{why}; {NO_STEP if asked is not None and asked.refused else late}"
     return _enter(kill.sequence, after=kill.stage, state=state, sample=sample, why=why)
 
 

@@ -6,11 +6,11 @@ from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.ahead import warnings
-from watchdog_train.core.asking import answers
 from watchdog_train.core.kill import live
 from watchdog_train.core.milestones import hook_events, milestones_event
 from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.request_answers import answers
 from watchdog_train.core.slowdown import OVER_FACTOR
 from watchdog_train.core.slowdown import words as slow_words
 from watchdog_train.core.state import State

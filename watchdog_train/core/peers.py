@@ -24,8 +24,9 @@ from __future__ import annotations
 from typing import Literal
 
 from watchdog_train.core.jobs import JobTask
-from watchdog_train.core.model import Diagnosis, Outcome, Plan, Value
-from watchdog_train.core.outcome import EXIT_GAVE_UP, exit_words
+from watchdog_train.core.model import Diagnosis, Plan, Value
+from watchdog_train.core.outcome import exit_words
+from watchdog_train.core.peer_words import GaveUp, SaveWord, StopWord, gave_up, save_word, stop_word
 from watchdog_train.core.plans import launcher_environment
 from watchdog_train.core.state import Agreed, RunState, StallRecord, State, plan_digest
 
@@ -51,6 +52,9 @@ class Signs(Value, frozen=True, kw_only=True):
     """The newest step of any rank."""
     over: bool = False
     """The training itself is over for every rank that is here."""
+    can_save: bool = False
+    can_stop: bool = False
+    """Its ranks listen to such a request."""
 
     @property
     def whole(self) -> bool | None:
@@ -101,22 +105,6 @@ class Proposal(Value, frozen=True, kw_only=True):
         return (-self.plan.attempt, self.proposer)
 
 
-class GaveUp(Value, frozen=True, kw_only=True):
-    """A decision that no further attempt is due."""
-
-    why: str
-    exit_code: int
-    outcome: Outcome
-
-
-class StopWord(Value, frozen=True, kw_only=True):
-    """A person wants the job to end."""
-
-    by: str
-    mode: Literal["soft", "now"]
-    exit_code: int
-
-
 class Summary(Value, frozen=True, kw_only=True):
     """What one task tells the others."""
 
@@ -149,6 +137,7 @@ class Summary(Value, frozen=True, kw_only=True):
     agreed: Agreed | None
     gave_up: GaveUp | None
     stop: StopWord | None
+    save: SaveWord | None = None
     finished: int | None
     """Exit code, once this supervisor has nothing left to do."""
     places: tuple[str, ...] = ()
@@ -222,7 +211,6 @@ def summarise(state: State, signs: Signs) -> Summary | None:
     job, attempt, supervisor = state.job, state.attempt, state.supervisor
     if job is None or supervisor is None:
         return None
-    stop = state.stop
     return Summary(
         task=job.task.task,
         run_id=state.run_id,
@@ -241,8 +229,9 @@ def summarise(state: State, signs: Signs) -> Summary | None:
         done=is_done(state),
         proposal=own_proposal(state),
         agreed=job.agreed,
-        gave_up=_gave_up(state),
-        stop=StopWord(by=stop.by, mode=stop.mode, exit_code=stop.exit_code) if stop else None,
+        gave_up=gave_up(state),
+        stop=stop_word(state),
+        save=save_word(state),
         finished=state.exit_code if state.finished else None,
         unseen=tuple(path for task, path, _ in job.unseen if task == job.task.task),
     )
@@ -335,13 +324,3 @@ def own_proposal(state: State) -> Proposal | None:
 def _for_all(plan: Plan, state: State) -> dict[str, str]:
     own = launcher_environment(state, plan.attempt)
     return {name: value for name, value in plan.env.items() if own.get(name) != value}
-
-
-def _gave_up(state: State) -> GaveUp | None:
-    if state.given_up is None:
-        return None
-    return GaveUp(
-        why=state.given_up,
-        exit_code=state.given_up_code if state.given_up_code is not None else EXIT_GAVE_UP,
-        outcome=state.given_up_outcome or "gave_up",
-    )

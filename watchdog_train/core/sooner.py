@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from watchdog_train.core import asking
+from watchdog_train.core import asking, asking_all
 from watchdog_train.core.actions import Action, Observation
 from watchdog_train.core.history import Case, ids
 from watchdog_train.core.model import RemedyUse
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import AttemptRecord, State
+from watchdog_train.core.together import in_one_boat, lower_peers
 
 ID = "save-sooner"
 SOONEST_S = 10.0
@@ -45,7 +46,9 @@ def ask(
         return None
     if attempt.stall_id is not None or observation.verdict.kind != "alive":
         return None
-    request = asking.ask_save(observation, by=f"the remedy {ID}")
+    if in_one_boat(observation, state) and lower_peers(observation, state):
+        return None  # the leader asks, and all follow
+    request = asking_all.ask_save(observation, state, by=f"the remedy {ID}")
     every_s = interval_s(state, observation)
     if not request.can_be_asked or every_s is None:
         return None

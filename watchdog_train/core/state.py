@@ -152,8 +152,11 @@ class StopAsk(Value, frozen=True, kw_only=True):
     step: int | None
     expects_save: bool
     answered_mono: float | None = None
+    refused: bool = False
+    """Its ranks have found no common step for it."""
     saved: str | None = None
     """The whole checkpoint that was finished since."""
+    saved_step: int | None = None
 
 
 class Agreed(Value, frozen=True, kw_only=True):
@@ -259,8 +262,15 @@ class State(Value, frozen=True, kw_only=True):
     save_requested: int = 0
     save_wall: float = 0.0
     """Unix seconds of the newest save-request."""
+    save_attempt: int = 0
+    """The attempt it was made to."""
+    save_by: str = ""
     save_answered: int = 0
+    save_refused: int = 0
     save_proven: int = 0
+    saved: str | None = None
+    """The whole checkpoint that has proven it."""
+    saved_step: int | None = None
     stop_asked: StopAsk | None = None
     can_be_asked_to_save: bool = False
     backoff_until: float | None = None

@@ -55,6 +55,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.SaveRequested()
             | e.SaveProven()
             | e.RequestAnswered()
+            | e.RequestRefused()
             | e.Signalling()
             | e.Signalled()
             | e.SurvivedKill()
@@ -84,6 +85,7 @@ def _ending(
     | e.SaveRequested
     | e.SaveProven
     | e.RequestAnswered
+    | e.RequestRefused
     | e.Signalling
     | e.Signalled
     | e.SurvivedKill
@@ -100,9 +102,8 @@ def _ending(
             if event.can_be_asked:
                 return (f"save requested ({clean(event.by)}): asked training to save",)
             return (f"save requested ({clean(event.by)}): this script cannot be asked to save",)
-        case e.RequestAnswered():
-            what = "saves and ends" if event.request == "stop" else "saves"
-            return (f"the training has heard it and {what} ({step_words(event.step)})",)
+        case e.RequestAnswered() | e.RequestRefused():
+            return (_answer(event),)
         case e.SaveProven():
             where = words.short_path(event.path, state.cwd)
             return (f"saved: {where} ({step_words(event.step)}), checked whole",)
@@ -123,6 +124,15 @@ def _ending(
                 left = words.count(len(event.shared_memory_removed), "shared-memory segment")
                 lines.append(f"removed {left} that had no owner left")
             return tuple(lines)
+
+
+def _answer(event: e.RequestAnswered | e.RequestRefused) -> str:
+    stops = event.request == "stop"
+    if isinstance(event, e.RequestRefused):
+        what = "save and end" if stops else "save"
+        return f"the ranks have found no step at which all could {what}"
+    what = "saves and ends" if stops else "saves"
+    return f"the training has heard it and {what} ({step_words(event.step)})"
 
 
 def _signalling(event: e.Signalling, state: State) -> tuple[str, ...]:

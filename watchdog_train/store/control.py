@@ -128,9 +128,13 @@ class ControlPage:
         """Number of the newest request for stacks."""
         return self._load(layout.C_DUMP_REQUEST)
 
-    def request_save(self) -> int:
-        """Ask for a save; gives the number that W_SAVE_ANSWERED will show."""
-        return self._next(layout.C_SAVE_REQUEST)
+    def request_save(self, at_least: int = 0) -> int:
+        """Ask for a save; gives the number that W_SAVE_ANSWERED will show.
+
+        Args:
+            at_least: the number that the request has on the pages of other supervisors.
+        """
+        return self._next(layout.C_SAVE_REQUEST, at_least)
 
     def request_stop(self) -> int:
         """Ask to save and end; gives the number that W_STOP_ANSWERED will show."""
@@ -140,10 +144,15 @@ class ControlPage:
         """Ask for stacks; gives the number that W_DUMP_ANSWERED will show."""
         return self._next(layout.C_DUMP_REQUEST)
 
-    def begin_attempt(self) -> None:
-        """Before a launch: requests made so far were for the attempts before."""
+    def begin_attempt(self, tasks: int = 1) -> None:
+        """Before a launch: requests made so far were for the attempts before.
+
+        Args:
+            tasks: supervisors of the job.
+        """
         for request, base in _REQUESTS:
             self._store({base: self._load(request)})
+        self._store({layout.C_TASKS: tasks})
 
     def tell(self, vitals: Vitals) -> None:
         """Say how the supervisor is."""
@@ -177,8 +186,8 @@ class ControlPage:
     ) -> None:
         self.close()
 
-    def _next(self, word: int) -> int:
-        number = self._load(word) + 1
+    def _next(self, word: int, at_least: int = 0) -> int:
+        number = max(self._load(word) + 1, at_least)
         self._store({word: number})
         return number
 

@@ -155,6 +155,8 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         saves_ended=words[layout.W_SAVES_ENDED],
         save_answered=words[layout.W_SAVE_ANSWERED],
         stop_answered=words[layout.W_STOP_ANSWERED],
+        save_refused=words[layout.W_SAVE_REFUSED],
+        stop_refused=words[layout.W_STOP_REFUSED],
         dump_answered=words[layout.W_DUMP_ANSWERED],
         settings_taken=words[layout.W_SETTINGS_TAKEN],
         exiting=bool(words[layout.W_EXIT]),

@@ -91,7 +91,7 @@ class Performer:
             case a.Signal():
                 yield from self._signal(action, observation)
             case a.AskStop() | a.AskSave():
-                yield self._ask(action)
+                yield self._ask(action, state)
             case a.CleanUp():
                 self._ended_wall = time.time()
                 yield self._clean_up()
@@ -100,11 +100,13 @@ class Performer:
             case a.Wait():
                 return
 
-    def _ask(self, action: a.AskStop | a.AskSave) -> e.StopAsked | e.SaveRequested:
+    def _ask(self, action: a.AskStop | a.AskSave, state: State) -> e.StopAsked | e.SaveRequested:
         """Through the control page."""
         control = self._context.control
         if isinstance(action, a.AskSave):
-            sequence = control.request_save() if control is not None else 0
+            # The page of a run that goes on after a reboot is new, its numbers are not.
+            number = max(action.number, state.save_requested + 1)
+            sequence = control.request_save(number) if control is not None else 0
             return e.SaveRequested(
                 by=action.by, sequence=sequence, can_be_asked=action.can_be_asked
             )
@@ -129,7 +131,8 @@ class Performer:
         attempt_dir = context.directory.attempt(plan.attempt)
         if context.control is not None:
             # Requests to the attempt before must not make this one save and stop at its first step.
-            context.control.begin_attempt()
+            job = context.job
+            context.control.begin_attempt(job.task.tasks if job is not None else 1)
         run = LaunchContext(
             run_id=context.run_id,
             token=token,

@@ -27,6 +27,7 @@ from watchdog_train.core.events.ending import (
     KillSequence,
     KillStage,
     RequestAnswered,
+    RequestRefused,
     SaveProven,
     SaveRequested,
     Signalled,
@@ -154,6 +155,7 @@ __all__ = [
     "RemedyTaken",
     "Reopened",
     "RequestAnswered",
+    "RequestRefused",
     "ResumeVerified",
     "RunFinished",
     "RunStarted",
@@ -216,6 +218,7 @@ AnyEvent = (
     | SaveProven
     | StopAsked
     | RequestAnswered
+    | RequestRefused
     | Signalling
     | Signalled
     | SurvivedKill

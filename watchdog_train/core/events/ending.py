@@ -26,6 +26,8 @@ class SaveProven(Event, frozen=True, kw_only=True):
     path: str
     step: int | None
     request: Literal["save", "stop"] = "save"
+    task: int | None = None
+    """The task of the job whose supervisor has checked it; null: this one has."""
 
 
 class StopAsked(Event, frozen=True, kw_only=True):
@@ -42,6 +44,14 @@ class StopAsked(Event, frozen=True, kw_only=True):
 
 class RequestAnswered(Event, frozen=True, kw_only=True):
     """A rank has taken a request from the control page, at the end of a step."""
+
+    request: Literal["save", "stop"]
+    sequence: int
+    step: int | None
+
+
+class RequestRefused(Event, frozen=True, kw_only=True):
+    """The ranks of several supervisors have found no step at which all of them could act."""
 
     request: Literal["save", "stop"]
     sequence: int

@@ -69,6 +69,9 @@ class SlotReading(Value, frozen=True, kw_only=True):
     save_answered: int
     stop_answered: int
     dump_answered: int
+    save_refused: int = 0
+    """The newest request for which the ranks of several supervisors found no common step."""
+    stop_refused: int = 0
     settings_taken: int
     exiting: bool
     failed: bool = False
