@@ -202,3 +202,18 @@ def test_a_reopened_run_forgets_how_it_ended() -> None:
     assert state.attempts[-1].tree_gone
     assert len(state.attempts) == len(before.attempts)
     assert state.slot_dir == "/dev/shm/new"
+    assert state.restarts_since_progress == 0
+
+
+def test_a_requeued_run_has_what_was_left_of_its_restarts() -> None:
+    """Slurm begins the same job again: --max-restarts is for all of it, until a newer step."""
+    reopened = e.Reopened(
+        pid=9, start=9, boot_id="b", slot_dir=None, with_remedies=(), allow=(), why="requeued",
+        fresh_budget=False,
+    )  # fmt: skip
+    spent = b.running(b.exited(3), e.TreeGone(), e.PlanMade(plan=b.plan(2)), again(2))
+    assert spent.restarts_since_progress == 1
+    state = evolve(spent, at(900.0, reopened))
+    assert state.restarts_since_progress == 1
+    state = evolve(evolve(state, at(901.0, e.PlanMade(plan=b.plan(3)))), at(902.0, again(3)))
+    assert (state.restarts, state.restarts_since_progress) == (2, 2)

@@ -158,7 +158,7 @@ def test_a_requeued_job_goes_on_with_its_runs(place: Path, tmp_path: Path) -> No
         last = len(said) - 1 - said[::-1].index(b"wtrain")
         assert said[last + 1] == wanted.encode()
         if asked:
-            assert said[last + 2] == b"sft-77-node1"
+            assert said[last + 2 : last + 4] == [b"--keep-budget", b"sft-77-node1"]
     batch = Batch(place, tmp_path, made, SLURM_RESTART_COUNT="5", CODE="75")
     assert batch.process.wait(30) == 75
     assert b"scontrol" not in batch.out.read_bytes()

@@ -24,16 +24,23 @@ if TYPE_CHECKING:
 @click.option(
     "--allow", multiple=True, metavar="REMEDY|KIND", help="Allow it from now on: an id or a kind."
 )
+@click.option(
+    "--keep-budget",
+    is_flag=True,
+    help="Count --max-restarts on, as for a job that was requeued; else it is counted anew.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Return once launched; survives logout.")
 @runs_dir_option
 def restart(
+    *,
     run_ref: str | None,
     with_remedies: tuple[str, ...],
     allow: tuple[str, ...],
+    keep_budget: bool,
     detach: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Let RUN go on after its end, in the same run directory, with a fresh restart budget.
+    """Let RUN go on after its end, in the same run directory.
 
     A run that lives is stopped first, with time to save. What it was started with stays in
     effect; --with and --allow add to it. The environment is that of this shell.
@@ -69,6 +76,7 @@ def restart(
             with_remedies=with_remedies,
             allow=allow,
             foreground=report is None,
+            fresh_budget=not keep_budget,
             on_launched=launched,
         )
         session.close_with_words()

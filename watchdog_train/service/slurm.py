@@ -155,6 +155,7 @@ def _caution(job: SlurmJob) -> list[str]:
 
 def _body(job: SlurmJob) -> list[str]:
     wtrain = shlex.join(job.wtrain)
+    restart = f"{_inner(wtrain)} restart --keep-budget"
     first = {"": "", "-node$SLURM_NODEID": "-node0"}.get(job.suffix, "-task0")
     meet = "" if job.is_one else f" --coordination {shlex.quote(job.coordination)}"
     if not job.is_one and job.tasks_per_node == 1:
@@ -169,7 +170,7 @@ def _body(job: SlurmJob) -> list[str]:
         f'start=({wtrain} run --name "$run"{meet}{flags} --',
         f"  {shlex.join(job.command)})",
         'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -e "$again" ]; then',
-        f'  start=(bash -c \'exec {_inner(wtrain)} restart "$0{job.suffix}"\' "$run")',
+        f"  start=(bash -c 'exec {restart}" + f' "$0{job.suffix}"\' "$run")',
         "fi",
         'rm -f "$again"' + ("" if job.is_one else ' "$PWD/.$run".retry-*'),
         *([] if job.is_one else _TOLD_APART),

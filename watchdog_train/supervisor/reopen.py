@@ -42,6 +42,7 @@ def reopen_run(
     with_remedies: tuple[str, ...],
     allow: tuple[str, ...],
     foreground: bool,
+    fresh_budget: bool = True,
     on_launched: Callable[[RunSession], None] | None = None,
 ) -> RunSession:
     """Make one more attempt of a finished run, and supervise it like any other.
@@ -52,6 +53,7 @@ def reopen_run(
         with_remedies: ids to apply from now on, beside those of the run's settings.
         allow: ids or kinds that are allowed from now on.
         foreground: whether somebody looks.
+        fresh_budget: whether --max-restarts is counted anew.
         on_launched: called once when the attempt runs.
 
     Raises:
@@ -113,6 +115,7 @@ def reopen_run(
             with_remedies=with_remedies,
             allow=allow,
             why=_why(state, with_remedies, allow),
+            fresh_budget=fresh_budget,
         )
     )
     for event in told:

@@ -66,7 +66,7 @@ class Adopted(Event, frozen=True, kw_only=True):
 
 
 class Reopened(Event, frozen=True, kw_only=True):
-    """A finished run goes on at the user's wish, with a fresh restart budget."""
+    """A finished run goes on: at the user's wish, or because its job was requeued."""
 
     pid: int
     start: int
@@ -75,6 +75,8 @@ class Reopened(Event, frozen=True, kw_only=True):
     with_remedies: tuple[str, ...]
     allow: tuple[str, ...]
     why: str
+    fresh_budget: bool = True
+    """False: what was used up of its restarts stays used up."""
 
 
 class SupervisorLeft(Event, frozen=True, kw_only=True):
