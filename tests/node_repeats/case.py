@@ -38,6 +38,10 @@ SOFT_BUDGETS = 10
 _LINE = re.compile(r"^(began|saved|fault|evaluated|finished)\b(.*)$", re.MULTILINE)
 
 
+class MissedError(Exception):
+    """The moment of the fault did not come in time: nothing was tried."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """What happens in one case."""
@@ -103,9 +107,22 @@ class Case:
         else:
             step = self.chance.randrange(1, STEPS * 2 // 3)
             moment, rest_s = f"after step {step}", self.chance.uniform(0.0, 1.0)
-            self.until(lambda: self.least_step() >= step, f"every node is at step {step}")
+            self.until_step(step)
         self.notes.append(f"{moment} and {rest_s:.1f} s")
         time.sleep(rest_s)
+
+    def until_step(self, step: int) -> None:
+        """Wait for it on both nodes.
+
+        Raises:
+            MissedError: it has not come, and no node has ended; the machine is too slow.
+        """
+        try:
+            self.until(lambda: self.least_step() >= step, f"every node is at step {step}")
+        except AssertionError as error:
+            if any(node.process.poll() is not None for node in self.job):
+                raise
+            raise MissedError(str(error)) from error
 
     def until(self, holds: Callable[[], object], why: str, timeout_s: float = READY_S) -> None:
         """Wait for it, but not when a node has ended."""

@@ -53,7 +53,7 @@ def _supervisor(case: Case) -> list[str]:
     case.notes.append(f"rank {rank} hangs at step {step}")
     case.start("--fault", "hang", "--rank", str(rank), "--at", str(step))
     before = case.chance.randrange(1, STEPS // 3)
-    case.until(lambda: case.least_step() >= before, f"every node is at step {before}")
+    case.until_step(before)
     _kill_supervisor(case, victim)
     survivor = case.job[1 - victim].result(ENDED_S)
     case.seconds["given back"] = time.time() - (case.struck_at or 0)
