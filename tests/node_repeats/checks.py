@@ -144,6 +144,13 @@ def _left(case: Case) -> Iterable[str]:
             yield f"the lock of {run.name} is still there"
 
 
+def _tells(event: Event) -> bool:
+    """A stall, or an end that is no success."""
+    return event["type"] == "stall_declared" or (
+        event["type"] == "attempt_exited" and event["code"] != 0
+    )
+
+
 def measure(case: Case) -> None:
     """Seconds from the fault to what followed it, over both nodes; the last one counts."""
     if case.struck_at is None:
@@ -153,7 +160,7 @@ def measure(case: Case) -> None:
         event["t"]
         for events in found.values()
         for event in events
-        if event["type"] in ("stall_declared", "attempt_exited") and event["t"] > case.struck_at
+        if event["t"] > case.struck_at and _tells(event)
     ]
     if seen:
         case.seconds["seen"] = min(seen) - case.struck_at
