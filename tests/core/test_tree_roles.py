@@ -283,3 +283,16 @@ def test_a_helper_that_is_about_to_end_stays_one() -> None:
     assert names(1.1) == ["resource_tracker"]
     system.command_lines[11] = ("python", "another")
     assert names(1.2) == ["python"], "an exec is noticed"
+
+
+def test_what_another_run_has_left_us_is_not_ours() -> None:
+    """A supervisor that this one has started for another run dies, and its training comes to us."""
+    me = os.getpid()
+    system = Processes(dict.fromkeys((10, 11, 12, 13), me))
+    system.others = dict(system.rows)
+    system.environments = {11: {layout.ENV_TOKEN: "another"}, 12: {}}
+    tree = ProcessTree(system, token="t", scope="s", helpers=lambda: frozenset({13}))  # type: ignore[arg-type]
+    keeper = Member(pid=9, start=1009, role="keeper", ppid=me)
+    tree.seed((keeper, Member(pid=10, start=1010, role="other", ppid=9)))
+    tree.look({}, now=1.0, thorough=True)
+    assert {member.pid for member in tree.members()} == {10, 12}

@@ -73,6 +73,7 @@ class ChildTable:
         self.system = system
         self._clock = clock
         self._children: dict[int, Child] = {}
+        self._released: list[ProcessId] = []
         self._adopted: dict[ProcessId, int] = {}
         """How orphans ended that were given to us, the newest last."""
 
@@ -118,6 +119,11 @@ class ChildTable:
         """Children that no poll has reported yet."""
         return tuple(self._children.values())
 
+    def pids(self) -> frozenset[int]:
+        """Of all that were started here and live, those that were let go included."""
+        alive = (who.pid for who in self._released if self.system.is_alive(who) is not False)
+        return frozenset((*self._children, *alive))
+
     def end(self, child: Child) -> None:
         """Let its deadline be now: the next polls end it."""
         child.deadline = self._clock()
@@ -134,6 +140,7 @@ class ChildTable:
     def release(self, child: Child) -> None:
         """Let it outlive us: it is neither waited for nor ended any more."""
         self._children.pop(child.pid, None)
+        self._released.append(child.identity)
         child.process.returncode = 0  # or Popen would complain about a child that still runs
 
     def poll(self, rows: Mapping[int, ProcessRow] | None = None) -> list[FinishedChild]:

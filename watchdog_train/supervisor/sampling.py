@@ -254,7 +254,7 @@ class Sampler:
     def _helpers(self) -> frozenset[int]:
         """Pids of the children that the supervisor has for itself."""
         job = self._context.job
-        ours = frozenset(child.pid for child in self._context.children.running())
+        ours = self._context.children.pids()
         return ours if job is None else ours | job.helper_pids
 
     def _seeded_tree(

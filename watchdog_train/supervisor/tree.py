@@ -214,11 +214,15 @@ class ProcessTree:
         keeper = self._keeper.identity
         if keeper is None or not self._keeper.is_dead(everybody):
             return
-        helpers, me = self._helpers(), os.getpid()
+        helpers, me, names = self._helpers(), os.getpid(), (layout.ENV_TOKEN,)
         for row in everybody.values():
             if row.ppid != me or row.pid in helpers or row.state in ("Z", "X"):
                 continue
-            if row.start >= keeper.start and row.identity not in (*self._members, *self._dead):
+            if row.start < keeper.start or row.identity in (*self._members, *self._dead):
+                continue
+            # A supervisor that we have started for another run may die, and leave us its training.
+            token = (self._system.environment(row.pid, names) or {}).get(layout.ENV_TOKEN)
+            if token in (None, self._token):
                 self._add(row)
 
     def _add_by_token(self, everybody: Mapping[int, ProcessRow]) -> None:
