@@ -8,7 +8,7 @@ import msgspec
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Launch, Record, Wait
+from watchdog_train.core.actions import Launch, Record, StartSurvey, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.evolve import evolve
 from watchdog_train.core.model import CheckpointRef
@@ -62,6 +62,19 @@ def test_the_wait_has_an_end() -> None:
     assert isinstance(given_up, e.GivenUp)
     assert (given_up.exit_code, given_up.outcome) == (75, "gave_up")
     assert FULL in given_up.why
+
+
+def test_checkpoints_are_not_looked_for_before_a_file_can_be_opened() -> None:
+    """A look that cannot be started finds none, and the next attempt would begin anew."""
+    gone = (b.exited(1), e.TreeGone())
+    state = b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone)
+    look = b.sample(1.0, keeper_alive=False, empty_looks=2)
+    short = b.observation(look, short="wtrain can open no more files")
+    (said,) = decide(short, state, POLICY, {}).events  # type: ignore[union-attr]
+    assert said.kind == "room"
+    waits = evolve(state, msgspec.structs.replace(said, mono=1.0))
+    assert isinstance(decide(short, waits, POLICY, {}), Wait)
+    assert isinstance(decide(b.observation(look), waits, POLICY, {}), StartSurvey)
 
 
 def test_a_stop_ends_the_wait() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import pty
+import resource
 import signal
 import socket
 import subprocess
@@ -22,7 +24,7 @@ from watchdog_train.core.model import ProcessId
 from watchdog_train.system import current
 from watchdog_train.system.linux import LinuxSystem
 from watchdog_train.system.portable import PortableSystem
-from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.system.protocol import BlindError, ProcessSystem
 from watchdog_train.system.windows import WindowsSystem
 
 pytestmark = pytest.mark.processes
@@ -583,6 +585,25 @@ def test_boot_id_is_the_kernels(linux: LinuxSystem) -> None:
 
 
 @pytest.mark.needs_subreaper
+def test_who_cannot_be_read_is_not_gone(system: ProcessSystem) -> None:
+    """Without a descriptor nobody's end is told; with some again everybody is there."""
+    me = system.identity(os.getpid())
+    assert me is not None
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(BlindError) as refused:
+            system.snapshot((me,))
+        with pytest.raises(BlindError):
+            system.all_processes()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert refused.value.errno == errno.EMFILE
+    assert system.snapshot((me,))[me.pid].identity == me
+
+
 @pytest.mark.parametrize("refused", [False, True], ids=["copied", "by its name"])
 def test_a_pipe_of_another_process_is_read_on(
     linux: LinuxSystem, refused: bool, monkeypatch: pytest.MonkeyPatch

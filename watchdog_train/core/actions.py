@@ -140,12 +140,16 @@ class Observation(Value, frozen=True, kw_only=True):
     """What will go wrong if it goes on like this; None: nobody looks ahead."""
     gpu_hold: GpuHold | None = None
     """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
+    short: str | None = None
+    """Between two attempts: why nothing can be started, not even a look at the checkpoints."""
     no_room: str | None = None
-    """Before a restart: why the next attempt could not be started or recorded."""
+    """Before a restart: why the run directory cannot take the files of the next attempt."""
     no_save_room: str | None = None
     """The same: why its next save would end half-written, as the last one has."""
     gpu_trouble: str | None = None
     """Why nothing will be known of the GPUs any more."""
+    blind: str | None = None
+    """Why no process can be looked at now; the sample is an old one."""
     group_trouble: str | None = None
     """Why the system does not list the attempt's processes, where it could (a Job object)."""
     steps_s: float | None = None

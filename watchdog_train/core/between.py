@@ -81,6 +81,9 @@ def _plan_again(
     if observation.survey is None:
         if "survey" in observation.running:
             return Wait(until=observation.now + 0.05)
+        lacking = room.before_survey(observation, state, policy)
+        if lacking is not None:
+            return lacking
         attempt = state.attempt
         crashed = attempt is not None and attempt.stall_id is None
         return StartSurvey(level="full" if crashed else "quick")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
+from watchdog_train.core import sight
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.ahead import warnings
 from watchdog_train.core.kill import live
@@ -71,8 +72,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += slower(observation, state)
     found += skipped(observation, state)
     found += warnings(observation.ahead, state.warned, now)
-    found += _gpu(observation, state)
-    found += _group(observation, state)
+    found += sight.news(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
         found.append(progress_event(sample, state, now, observation.steps_s))
@@ -316,25 +316,6 @@ def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
         why = f"steps take less than {OVER_FACTOR:.0f} times {said.usual_s:.3g} s again"
         return [e.SlowdownEnded(seconds=round(seconds, 1), why=why)]
     return []
-
-
-def _gpu(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Without the GPUs a hang beside a busy one may be called late, or not: said once."""
-    if observation.gpu_trouble is None or "gpu" in state.notices:
-        return []
-    why = f"the GPUs are not looked at any more: {observation.gpu_trouble}"
-    return [e.Noticed(kind="gpu", pids=(), why=why)]
-
-
-def _group(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Only parents and tokens tell then who belongs to the training: said once."""
-    if observation.group_trouble is None or "group" in state.notices:
-        return []
-    why = (
-        "the system does not list the processes of this training, which are known by their "
-        f"parents and ended one by one: {observation.group_trouble}"
-    )
-    return [e.Noticed(kind="group", pids=(), why=why)]
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:

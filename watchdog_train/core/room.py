@@ -33,12 +33,30 @@ def torn_save(state: State) -> TornSave | None:
     return TornSave(whole=plan.checkpoint.path, torn=tuple(path for path, _ in state.rejected))
 
 
+def before_survey(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """What has to be waited for before checkpoints are looked for.
+
+    Without that look the next attempt would begin anew.
+    """
+    if observation.short is None:
+        return None
+    return _wait(observation.short, observation, state, policy, for_good=True)
+
+
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What has to be waited for before a planned restart; None when it may be launched."""
-    full = observation.no_room
-    why = full or observation.no_save_room
-    if why is None:
-        return None
+    lacking = observation.short or observation.no_room
+    if lacking is not None:
+        return _wait(lacking, observation, state, policy, for_good=True)
+    if observation.no_save_room is not None:
+        # How much the next save needs is an estimate: nothing is given up for it.
+        return _wait(observation.no_save_room, observation, state, policy, for_good=False)
+    return None
+
+
+def _wait(
+    why: str, observation: Observation, state: State, policy: Policy, *, for_good: bool
+) -> Action | None:
     limit_s = policy.recovery.room_wait_s
     said = next((notice for notice in state.noticed if notice.kind == "room"), None)
     if said is None:
@@ -46,9 +64,9 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return Record(events=(e.Noticed(kind="room", pids=(), why=words),))
     if observation.now - said.mono < limit_s:
         return Wait(until=observation.now + LOOK_AGAIN_S)
-    if full is None:
-        return None  # how much the next save needs is an estimate: nothing is given up for it
-    given_up = f"{full}, and after {limit_s:.0f} s of waiting it was no better"
+    if not for_good:
+        return None
+    given_up = f"{why}, and after {limit_s:.0f} s of waiting it was no better"
     return Record(
         events=(e.GivenUp(why=given_up, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up"),)
     )

@@ -42,7 +42,7 @@ RunState = Literal[
 
 
 LASTING = (
-    "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group",
+    "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group", "blind",
     "suspended", "slower", "skipped",
     "metrics", "awake", "termination",
 )  # fmt: skip

@@ -28,6 +28,7 @@ DEAF_TO = [  # they are meant for the training
     )
     if hasattr(signal, name)
 ]
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -99,8 +100,13 @@ class Training:
             return 0, 0
         left = reaped = 0
         me = os.getpid()
-        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-            state, parent, _ = stat_of(pid) or ("", 0, 0)
+        try:
+            pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+            stats = {pid: stat_of(pid, strict=True) for pid in pids}
+        except OSError:  # no descriptor, or no memory: somebody may be left
+            return 1, 0
+        for pid, found in stats.items():
+            state, parent, _ = found or ("", 0, 0)
             if parent == me:
                 gone = state == "Z" and pid != self.pid and os.waitpid(pid, os.WNOHANG)[0] == pid
                 reaped += gone
@@ -118,12 +124,18 @@ def prepare(*, adopt_orphans: bool) -> None:
         prctl(PR_SET_CHILD_SUBREAPER, int(adopt_orphans), 0, 0, 0)
 
 
-def stat_of(pid: int) -> tuple[str, int, int] | None:
-    """State, parent and start time of a process; a name may contain spaces and parentheses."""
+def stat_of(pid: int, *, strict: bool = False) -> tuple[str, int, int] | None:
+    """State, parent and start time of a process; a name may contain spaces and parentheses.
+
+    Raises:
+        OSError: strict, and nothing can be opened, whatever it is.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read(4096).rpartition(b")")[2].split()
-    except OSError:
+    except OSError as error:
+        if strict and error.errno in SHORTAGES:
+            raise
         return None
     return fields[0].decode(), int(fields[1]), int(fields[19])
 

@@ -33,6 +33,7 @@ from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
 from watchdog_train.supervisor.meeting import Meeting
 from watchdog_train.supervisor.room import RestartRoom
 from watchdog_train.supervisor.sampling import Sampler
+from watchdog_train.system.protocol import BlindError
 
 QUICK_LOOK_S = 0.01
 """Between looks while something is being started or brought down, where looking is cheap."""
@@ -62,6 +63,9 @@ class Observer:
         self._sampler = Sampler(context, self._last_words)
         self._judged: tuple[MemberSample, ...] = ()
         self._final: tuple[MemberSample, ...] = ()
+        self._blind: str | None = None
+        self._blind_since = 0.0
+        """Since the look that could not be had."""
         self._trace: TraceWriter | None = None
         self.requests: deque[Request] = deque()
         self._meeting = Meeting(context.environment)
@@ -116,6 +120,8 @@ class Observer:
                 taken_s = context.system.monotonic() - now
                 self._quick_look_s = max(QUICK_LOOK_S, taken_s / QUICK_LOOK_SHARE)
         tasks = context.tasks
+        between = attempt is not None and attempt.tree_gone and not state.finished
+        short = self._room.short(now) if between else None
         no_room = no_save_room = None
         if _waits_for_launch(state):
             no_room, no_save_room = self._room.look(state, now)
@@ -153,9 +159,11 @@ class Observer:
             slow=self._assessor.slow,
             ahead=self._assessor.ahead,
             gpu_hold=self._gpu_hold(state, now),
+            short=short,
             no_room=no_room,
             no_save_room=no_save_room,
             gpu_trouble=self._sampler.gpu_trouble,
+            blind=self._blind,
             group_trouble=self._sampler.group_trouble,
             steps_s=self._assessor.steps_s(now),
         )
@@ -222,19 +230,25 @@ class Observer:
     def _look(self, state: State, attempt: AttemptRecord, now: float) -> None:
         context = self._context
         detection = context.policy.detection
-        late_s = max(0.0, now - self._next_look) if self._next_look else 0.0
+        planned = self._blind_since or self._next_look
+        late_s = max(0.0, now - planned) if planned else 0.0
         self._interval_s = self._quick_look_s if _is_hurried(state, attempt) else detection.poll_s
         self._next_look = now + self._interval_s
         self._bundles = _largest_number(context.directory.stalls)
         sampler = self._sampler
-        self._sample = sampler.sample(
-            state,
-            attempt,
-            self._launch,
-            now,
-            late_s=late_s,
-            quiet=self._assessor.quiet,
-        )
+        try:
+            self._sample = sampler.sample(
+                state,
+                attempt,
+                self._launch,
+                now,
+                late_s=late_s,
+                quiet=self._assessor.quiet,
+            )
+        except BlindError as error:  # what was seen last stays what is known
+            self._blind, self._blind_since = error.strerror, planned or now
+            return
+        self._blind, self._blind_since = None, 0.0
         self._side_files.look(self._sample)
         judged = tuple(member for member, _ in tracks.judged(self._sample))
         if judged:

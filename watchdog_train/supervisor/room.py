@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import shutil
 import threading
@@ -29,19 +30,23 @@ class RestartRoom:
     def __init__(self, run_dir: Path) -> None:
         self._files = FileRoom(run_dir)
         self._saves = SaveRoom()
+        self._descriptors = DescriptorRoom()
+
+    def short(self, now: float) -> str | None:
+        """Why nothing can be started, not even what looks for checkpoints; or None."""
+        return self._descriptors.lacking(now)
 
     def look(self, state: State, now: float) -> tuple[str | None, str | None]:
-        """Why nothing can be started or recorded, why the next save would not fit; or None."""
+        """Why nothing can be recorded, why the next save would not fit; or None."""
         due = now >= (state.backoff_until or 0.0)
         files = self._files.lacking(now) if due else None
         return files, self._saves.lacking(torn_save(state), now)
 
 
-class FileRoom:
-    """Whether the run directory can be written, and files can be opened."""
+class _Room(abc.ABC):
+    """Something that is tried now and then."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self._looked_at = -LOOK_S
         self._lacking: str | None = None
 
@@ -52,27 +57,37 @@ class FileRoom:
             self._lacking = self._look()
         return self._lacking
 
+    @abc.abstractmethod
+    def _look(self) -> str | None:
+        """Try it."""
+
+
+class DescriptorRoom(_Room):
+    """Whether files can be opened: the limit is this process's, or the machine's."""
+
     def _look(self) -> str | None:
         try:
-            _open_many()
+            with ExitStack() as opened:
+                for _ in range(SPARE_DESCRIPTORS):
+                    opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
             return f"wtrain can open no more files ({error.strerror or error})"
+        return None
+
+
+class FileRoom(_Room):
+    """Whether the run directory can be written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def _look(self) -> str | None:
         try:
             refuse_full(self._path)
         except OSError as error:
             return f"the run directory cannot be written ({error.strerror or error})"
         return None
-
-
-def _open_many() -> None:
-    """What a launch needs, for a moment.
-
-    Raises:
-        OSError: the limit of this process, or of the machine, is reached.
-    """
-    with ExitStack() as opened:
-        for _ in range(SPARE_DESCRIPTORS):
-            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
 class SaveRoom:

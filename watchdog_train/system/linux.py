@@ -81,7 +81,7 @@ class LinuxSystem:
         for pid in pids:
             if not full and pid in seen and pid not in starts:
                 continue
-            found = proc_files.read_stat(pid)
+            found = proc_files.read_stat(pid, strict=True)
             if found is not None:
                 is_known = starts.get(pid) == found.start
                 rows[pid] = found.row(proc_files.read_io_bytes(pid) if is_known else None)
@@ -89,7 +89,7 @@ class LinuxSystem:
 
     def all_processes(self) -> Mapping[int, ProcessRow]:
         """A full look."""
-        stats = (proc_files.read_stat(pid) for pid in proc_files.list_pids())
+        stats = (proc_files.read_stat(pid, strict=True) for pid in proc_files.list_pids())
         return {found.pid: found.row() for found in stats if found}
 
     # -- what about it ---------------------------------------------------------

@@ -17,7 +17,13 @@ import psutil
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 from watchdog_train.system.places import private_directory
-from watchdog_train.system.protocol import ExitWatch, ProcessGroup, SignalResult
+from watchdog_train.system.protocol import (
+    SHORTAGES,
+    BlindError,
+    ExitWatch,
+    ProcessGroup,
+    SignalResult,
+)
 
 FULL_LOOK_EVERY = 10
 if sys.platform == "win32":
@@ -71,7 +77,7 @@ class PortableSystem:
     def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
         """Known processes with their I/O, and those not seen before; everybody at times."""
         starts = {who.pid: who.start for who in known}
-        pids = psutil.pids()
+        pids = _pids()
         full = self._looks % FULL_LOOK_EVERY == 0
         self._looks += 1
         seen, self._seen = self._seen, set(pids)
@@ -80,7 +86,7 @@ class PortableSystem:
 
     def all_processes(self) -> Mapping[int, ProcessRow]:
         """A full look."""
-        return _rows(psutil.pids(), {})
+        return _rows(_pids(), {})
 
     # -- what about it ---------------------------------------------------------
     def command_line(self, pid: int) -> tuple[str, ...] | None:
@@ -249,11 +255,25 @@ def _state(process: psutil.Process) -> str | None:
 
 
 def _rows(pids: Iterable[int], starts: Mapping[int, int]) -> dict[int, ProcessRow]:
-    rows = {}
-    for pid in pids:
-        with suppress(*REFUSED):
-            rows[pid] = _row(psutil.Process(pid), starts)
-    return rows
+    found = ((pid, _row_of(pid, starts)) for pid in pids)
+    return {pid: row for pid, row in found if row is not None}
+
+
+def _row_of(pid: int, starts: Mapping[int, int]) -> ProcessRow | None:
+    try:
+        return _row(psutil.Process(pid), starts)
+    except REFUSED as error:
+        # What is refused for want of descriptors says nothing about the process.
+        if isinstance(error, OSError) and error.errno in SHORTAGES:
+            raise BlindError(error.errno, error.strerror) from error
+        return None
+
+
+def _pids() -> list[int]:
+    try:
+        return list(psutil.pids())
+    except OSError as error:
+        raise BlindError(error.errno, error.strerror) from error
 
 
 def _row(process: psutil.Process, starts: Mapping[int, int]) -> ProcessRow:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from watchdog_train.core.model import ProcessRow, ThreadWait
+from watchdog_train.system.protocol import SHORTAGES, BlindError
 
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 READ_CAP_BYTES = 4 * 1024 * 1024
@@ -48,11 +49,17 @@ class Stat(NamedTuple):
         )
 
 
-def read(path: str, cap_bytes: int = READ_CAP_BYTES) -> bytes | None:
-    """What the file says now, None when it is gone or not for us."""
+def read(path: str, cap_bytes: int = READ_CAP_BYTES, *, strict: bool = False) -> bytes | None:
+    """What the file says now, None when it is gone or not for us.
+
+    Raises:
+        BlindError: strict, and this process can open nothing.
+    """
     try:
         fd = os.open(path, os.O_RDONLY)
-    except OSError:
+    except OSError as error:
+        if strict and error.errno in SHORTAGES:
+            raise BlindError(error.errno, error.strerror, path) from error
         return None
     try:
         text = os.read(fd, min(cap_bytes, 65536))
@@ -72,8 +79,15 @@ def read(path: str, cap_bytes: int = READ_CAP_BYTES) -> bytes | None:
 
 
 def list_pids() -> list[int]:
-    """Every process that /proc shows us."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    """Every process that /proc shows us.
+
+    Raises:
+        BlindError: it cannot be listed now.
+    """
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError as error:
+        raise BlindError(error.errno, error.strerror, "/proc") from error
 
 
 def parse_stat(text: bytes) -> Stat | None:
@@ -96,9 +110,13 @@ def parse_stat(text: bytes) -> Stat | None:
         return None
 
 
-def read_stat(pid: int) -> Stat | None:
-    """The process that has this pid now."""
-    text = read(f"/proc/{pid}/stat", SMALL_BYTES)
+def read_stat(pid: int, *, strict: bool = False) -> Stat | None:
+    """The process that has this pid now.
+
+    Raises:
+        BlindError: strict, and nobody can tell now whether there is one.
+    """
+    text = read(f"/proc/{pid}/stat", SMALL_BYTES, strict=strict)
     return parse_stat(text) if text else None
 
 

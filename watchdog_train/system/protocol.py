@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,14 @@ from typing import Literal, Protocol
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 
 SignalResult = Literal["sent", "gone", "denied", "not-ours"]
+
+
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What keeps this process from opening anything; it says nothing about what was to be opened."""
+
+
+class BlindError(OSError):
+    """The processes cannot be read now: nobody may be taken for gone."""
 
 
 class ExitWatch(Protocol):

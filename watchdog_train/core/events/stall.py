@@ -65,6 +65,7 @@ NoticeKind = Literal[
     "peers",
     "gpu",
     "group",
+    "blind",
     "no-progress",
     "room",
     "slower",
