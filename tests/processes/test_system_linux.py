@@ -584,7 +584,6 @@ def test_boot_id_is_the_kernels(linux: LinuxSystem) -> None:
     assert linux.boot_id() == text
 
 
-@pytest.mark.needs_subreaper
 def test_who_cannot_be_read_is_not_gone(system: ProcessSystem) -> None:
     """Without a descriptor nobody's end is told; with some again everybody is there."""
     me = system.identity(os.getpid())
@@ -631,6 +630,7 @@ def test_a_pipe_of_another_process_is_read_on(
     os.close(write)
 
 
+@pytest.mark.needs_subreaper
 def test_subreaper_adopts(start: Started) -> None:
     """An orphan among our descendants becomes our child."""
     program = (
