@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from tests.support import (
     Event,
     RunningWtrain,
     bin_path,
+    free_port,
     is_alive,
     of_type,
     outline,
@@ -42,13 +42,6 @@ def own_host(number: int) -> list[str]:
     if tried.returncode != 0:
         return []
     return [unshare, "--uts", "sh", "-c", f'hostname node-{number}; exec "$@"', "sh"]
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)

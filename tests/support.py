@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -254,6 +255,13 @@ def reap_started() -> None:
         if process.poll() is None:
             process.kill()
             process.wait(10)
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def run_directories(cwd: Path, runs: str = "wtrain-runs") -> list[Path]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.nodes import free_port
+from tests.support import free_port
 from watchdog_train.peers.directory import DirectoryRecords
 from watchdog_train.peers.shared import RECORDS_A_SECOND, TURN_S
 from watchdog_train.store_process import Held

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from watchdog_train.core.peers import Signs, Summary
+from tests.core import builders as b
+from watchdog_train.core.peers import Summary
 from watchdog_train.supervisor.job import machine_of
 from watchdog_train.supervisor.left_meetings import LOOK_S, SILENT_S, left_meetings
 from watchdog_train.supervisor.leftover import Leftover
@@ -27,30 +28,8 @@ HOUR_S = 3600.0
 def summary(task: int, **changes: Any) -> Summary:
     """A word of a supervisor of this machine that is gone."""
     assert ME is not None
-    said = Summary(
-        task=task,
-        run_id=f"r{task}-20261122-000000-0000",
-        run_dir="/r",
-        host="alpha",
-        machine=HERE,
-        pid=ME.pid,
-        start=ME.start + 1,
-        attempt=1,
-        state="running",
-        signs=Signs(),
-        together=True,
-        trouble=None,
-        dumped=False,
-        killing=False,
-        gone=False,
-        done=False,
-        proposal=None,
-        agreed=None,
-        gave_up=None,
-        stop=None,
-        finished=None,
-    )
-    return msgspec.structs.replace(said, **changes)
+    me = {"machine": HERE, "pid": ME.pid, "start": ME.start + 1}
+    return b.summary(**{"task": task, "run_id": f"r{task}-20261122-000000-0000", **me, **changes})
 
 
 def elsewhere(task: int, **changes: Any) -> Summary:

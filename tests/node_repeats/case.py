@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cut_link import ADDRESSES, Network
-from tests.nodes import NODES, Place, described, free_port, logs, places, start_nodes
+from tests.nodes import NODES, Place, described, logs, places, start_nodes
 from tests.support import (
     MARKER,
     Event,
     RunningWtrain,
+    free_port,
     marked_processes,
     of_type,
     run_directories,

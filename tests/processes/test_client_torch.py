@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.client_runs import Training, plain_environment, run_script
-from tests.support import wait_until
+from tests.support import free_port, wait_until
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_slots
 
@@ -403,7 +403,7 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_ranks_stop_at_the_same_step(training: Training) -> None:
     """All ranks act on a request at one step, so that none waits in a collective for ever."""
-    free = _free_port()
+    free = free_port()
     shared = {
         "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free), "OMP_NUM_THREADS": "1",
@@ -446,7 +446,7 @@ if __name__ == "__main__":
 
 def test_children_that_join_a_group_become_ranks(training: Training) -> None:
     """torch.multiprocessing.spawn gives children: nobody, until they join a process group."""
-    ranks = training.json(SPAWNED.replace("PORT", str(_free_port())))
+    ranks = training.json(SPAWNED.replace("PORT", str(free_port())))
     other, rank = layout.ROLE_OTHER, layout.ROLE_RANK
     startup = layout.PHASE_STARTUP
     assert ranks == [[other, rank, 1, 2, startup], [other, rank, 2, 2, startup]]
@@ -507,15 +507,6 @@ def test_a_child_says_whether_an_exception_has_ended_it(training: Training, meth
     """A child of multiprocessing has its exceptions caught, and may end by os._exit."""
     ends = training.json(ENDS.replace("METHOD", method))
     assert ends == [layout.EXIT_QUIET, layout.EXIT_FAILED, layout.EXIT_FAILED]
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def test_any_process_of_the_user_may_attach(training: Training) -> None:

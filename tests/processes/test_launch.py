@@ -105,7 +105,7 @@ def launch(tmp_path: Path, attempt: Path, table: ChildTable) -> Iterator[Launch]
     if record is not None and record.pid is not None and is_alive(record.pid):
         os.killpg(record.pid, signal.SIGKILL)
     for launched in made:
-        launched.close()
+        launched.ends.close_reads()
     wait_until(lambda: table.poll() is not None and not table.running(), 15, "keepers have ended")
 
 

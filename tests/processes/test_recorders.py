@@ -13,7 +13,7 @@ import pytest
 
 from tests.client_runs import Training
 from tests.processes.collecting import request_for
-from tests.support import wait_until
+from tests.support import free_port, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import Member
 from watchdog_train.evidence.collect import collect
@@ -59,11 +59,6 @@ print("listens", flush=True)
 connection, _ = listener.accept()
 connection.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\n{" + b"9" * 99)
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class Job:

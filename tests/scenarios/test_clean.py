@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.core import builders as b
 from tests.scenarios.checks import assert_tree_is_gone
 from tests.support import (
     is_alive,
@@ -22,7 +23,6 @@ from tests.support import (
     wait_until,
     write_fast_config,
 )
-from watchdog_train.core.peers import Signs, Summary
 from watchdog_train.system import current
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
@@ -163,8 +163,8 @@ def test_jobs_of_the_dead_are_found(tmp_path: Path) -> None:
     assert me is not None
     for folder, pid, start in ((alive, me.pid, me.start), (dead, me.pid, me.start + 1)):
         folder.mkdir(parents=True, mode=0o700)
-        summary = summarise_for_test(pid=pid, start=start)
-        (folder / "task-0.json").write_bytes(summary)
+        summary = b.summary(pid=pid, start=start)
+        (folder / "task-0.json").write_bytes(msgspec.json.encode(summary))
         make_old(folder)
     found = run_wtrain("clean", "--json", cwd=tmp_path).json()["leftovers"]
     assert [row["what"] for row in found if row["kind"] == "job"] == [str(dead)]
@@ -200,32 +200,6 @@ def clean_here(cwd: Path) -> list[dict[str, object]]:
     """All that is left over in this folder."""
     found = run_wtrain("clean", "--json", cwd=cwd).json()["leftovers"]
     return [row for row in found if str(cwd) in str(row["what"])]
-
-
-def summarise_for_test(*, pid: int, start: int) -> bytes:
-    summary = Summary(
-        task=0,
-        run_id="r-20261122-000000-0000",
-        run_dir="/r",
-        host="h",
-        pid=pid,
-        start=start,
-        attempt=1,
-        state="running",
-        signs=Signs(),
-        together=True,
-        trouble=None,
-        dumped=False,
-        killing=False,
-        gone=False,
-        done=False,
-        proposal=None,
-        agreed=None,
-        gave_up=None,
-        stop=None,
-        finished=None,
-    )
-    return msgspec.json.encode(summary)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from tests.support import (
     Event,
     RunningWtrain,
     bin_path,
+    free_port,
     is_alive,
     of_type,
     outline,
@@ -40,9 +41,7 @@ def start_job(
     cwd: Path, tasks: int, *program: str, port: int = 0, options: tuple[str, ...] = ()
 ) -> RunningWtrain:
     """The job; its ranks meet at a port that is free now, or at the one that is given."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = port or probe.getsockname()[1]
+    port = port or free_port()
     config = write_fast_config(cwd)
     resume = ("--resume-arg", "--resume {checkpoint}")
     command = [sys.executable, str(PROGRAMS / "task_ranks.py"), *program]
@@ -241,9 +240,7 @@ def test_a_job_that_has_ended_is_restarted_together(tmp_path: Path) -> None:
         f"#!/bin/sh\nexec {bin_path('wtrain')} restart task_ranks-task$SLURM_PROCID\n"
     )
     script.chmod(0o700)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     again = start_wtrain(cwd=tmp_path, env=meeting, wtrain=as_srun(2, script))
     found, text = ended(again)
     for events in found.values():

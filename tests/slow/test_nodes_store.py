@@ -14,7 +14,6 @@ from tests.nodes import (
     assert_nothing_lives,
     described,
     ended,
-    free_port,
     logs,
     own_host,
     start_nodes,
@@ -22,7 +21,7 @@ from tests.nodes import (
 )
 from tests.scenarios.checks import assert_blames
 from tests.scenarios.test_nodes import assert_finished, assert_one_plan
-from tests.support import of_type, run_wtrain, types, wait_until
+from tests.support import free_port, of_type, run_wtrain, types, wait_until
 from watchdog_train.core.place import StorePlace
 from watchdog_train.peers.store import StoreRecords
 

@@ -107,10 +107,6 @@ class LaunchedKeeper:
             code, signal = (None if number == b"-1" else int(number) for number in match.groups())
             self.exit = ExitStatus(code=code, signal=signal, how_known="keeper")
 
-    def close(self) -> None:
-        """Let go of our ends; the keeper has its own."""
-        self.ends.close_reads()
-
 
 def start_keeper(
     run: LaunchContext, plan: Plan, attempt_dir: Path, terminal: Terminal, children: ChildTable
