@@ -43,6 +43,7 @@ def job(**changes: Any) -> SlurmJob:
 VARIANTS = {
     "nodes": job(),
     "one_node": job(nodes=1, name="my night!"),
+    "excluding": job(exclude_guilty=True),
     "tasks": job(nodes=2, tasks_per_node=8, command=("python", "train.py"), flags=()),
 }
 
@@ -69,8 +70,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "srun": 'printf "%s\\0" srun "$@" >> "$OUT"; '
         'shift 2; [ -n "$WAIT_FOR" ] && { touch "$OUT.waits"; '
         'while [ ! -e "$WAIT_FOR" ]; do sleep 0.05; done; }; "$@"; exit "$CODE"',
-        "scontrol": 'printf "%s\\0" scontrol "$@" >> "$OUT"',
+        "scontrol": 'printf "%s\\0" scontrol "$@" >> "$OUT"; case "$1 $2" in '
+        '"show node") [ "$3" = "${3%%.*}" ];; '
+        '"show job") echo "JobId=77 ExcNodeList=$BEFORE NodeList=n[1-2]";; '
+        '"update "*) [ -e "$OUT.told" ] || { touch "$OUT.told"; echo "not now"; exit 1; };; esac',
+        "sbatch": 'printf "%s\\0" sbatch "$@" >> "$OUT"; [ -z "$NO_NODES" ]',
         "wtrain": 'printf "%s\\0" wtrain "$@" >> "$OUT"; '
+        'for one in $BLAMES; do touch ".sft-77.guilty/$one"; done; '
         '[ "$1" = stop ] && [ -n "$WAIT_FOR" ] && touch "$WAIT_FOR"; exit 0',
     }
     for name, text in stand_ins.items():
@@ -85,25 +91,33 @@ class Batch:
     def __init__(self, place: Path, cwd: Path, made: SlurmJob, **environment: str) -> None:
         self.out = cwd / "called"
         self.out.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [BASH, "-c", script(made)],
-            env={
-                "PATH": f"{place}:{os.environ['PATH']}",
-                "OUT": str(self.out),
-                "CODE": "0",
-                "WAIT_FOR": "",
-                "SLURM_JOB_ID": "77",
-                "SLURM_NODEID": "1",
-                **environment,
-            },
-        )
+        self.errors = cwd / "errors"
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [BASH, "-c", script(made)],
+                stderr=errors,
+                env={
+                    "PATH": f"{place}:{os.environ['PATH']}",
+                    "OUT": str(self.out),
+                    "CODE": "0",
+                    "WAIT_FOR": "",
+                    "BLAMES": "",
+                    "BEFORE": "(null)",
+                    "NO_NODES": "",
+                    "SLURM_JOB_PARTITION": "gpu",
+                    "SLURM_JOB_NUM_NODES": "4",
+                    "SLURM_JOB_ID": "77",
+                    "SLURM_NODEID": "1",
+                    **environment,
+                },
+            )
 
     def calls(self) -> list[list[str]]:
         """The stand-ins' words in their order, a list for each call."""
         found: list[list[str]] = []
         text = self.out.read_bytes().decode("utf-8", "surrogateescape") if self.out.exists() else ""
         for word in text.split("\0")[:-1]:
-            if word in ("srun", "scontrol") or (word == "wtrain" and not _inside(found)):
+            if word in ("srun", "scontrol", "sbatch") or (word == "wtrain" and not _inside(found)):
                 found.append([])
             found[-1].append(word)
         return found
@@ -144,6 +158,53 @@ def test_what_an_exit_code_does(place: Path, tmp_path: Path, code: int, requeued
     assert (["scontrol", "requeue", "77"] in batch.calls()) == requeued
     assert (tmp_path / ".sft-77-node0.requeued").exists() == requeued
     assert (tmp_path / "meet").stat().st_mode & 0o777 == 0o700
+
+
+EXCLUDED = {
+    "one": ("n2", "(null)", "", "n2"),
+    "two, by their whole names": ("n2.cluster n3.cluster", "(null)", "", "n2,n3"),
+    "one more than the user": ("n2", "n[7-9]", "", "n[7-9],n2"),
+    "nobody is guilty": ("", "(null)", "", None),
+    "too many": ("n1 n2 n3", "(null)", "", None),
+    "none would be left": ("n2", "(null)", "1", None),
+}
+
+
+@pytest.mark.parametrize(
+    ("guilty", "before", "no_nodes", "wanted"), EXCLUDED.values(), ids=EXCLUDED
+)
+def test_guilty_machines_are_excluded_once_the_job_is_requeued(
+    place: Path, tmp_path: Path, guilty: str, before: str, no_nodes: str, wanted: str | None
+) -> None:
+    """What was excluded stays so; Slurm is asked again as long as it refuses."""
+    made = made_for(tmp_path, place, exclude_guilty=True)
+    told = {"BLAMES": guilty, "BEFORE": before, "NO_NODES": no_nodes, "CODE": "75"}
+    batch = Batch(place, tmp_path, made, **told)
+    assert batch.process.wait(30) == 75
+    calls, said = batch.calls(), batch.errors.read_text()
+    requeued = calls.index(["scontrol", "requeue", "77"])
+    updates = [call for call in calls if call[:2] == ["scontrol", "update"]]
+    if wanted is None:
+        assert not updates
+        assert ("none is excluded" in said) == bool(guilty)
+    else:
+        assert updates == [["scontrol", "update", "JobId=77", f"ExcNodeList={wanted}"]] * 2
+        assert calls.index(updates[0]) > requeued
+        assert f"excluded from this job: {wanted}" in said
+    assert not (tmp_path / ".sft-77.guilty").exists()
+
+
+def test_only_guilty_machines_of_this_start_are_excluded(place: Path, tmp_path: Path) -> None:
+    """What was there before says nothing of this start; an end with 0 excludes nobody."""
+    (tmp_path / ".sft-77.guilty").mkdir()
+    (tmp_path / ".sft-77.guilty" / "n9").touch()
+    made = made_for(tmp_path, place, exclude_guilty=True)
+    batch = Batch(place, tmp_path, made, BLAMES="n2", CODE="75")
+    assert batch.process.wait(30) == 75
+    assert ["scontrol", "update", "JobId=77", "ExcNodeList=n2"] in batch.calls()
+    batch = Batch(place, tmp_path, made, BLAMES="n2", CODE="0")
+    assert batch.process.wait(30) == 0
+    assert [call[0] for call in batch.calls() if call[0] != "srun"] in ([], ["wtrain"])
 
 
 def test_a_requeued_job_goes_on_with_its_runs(place: Path, tmp_path: Path) -> None:
@@ -218,5 +279,6 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "#SBATCH --nodes=3" in capsys.readouterr().out
     assert main.run(["slurm", "--nodes", "2", "--", "torchrun", "--nnodes", "3", "train.py"]) == 78
     at_store = ["--nodes", "2", "--coordination", "tcp://n1:29400"]
-    for words in (at_store, ["--nodes", "auto"], ["--node-rank", "1"], ["--time", "x"], []):
+    twice = ["--exclude-guilty", "--guilty-nodes", "bad"]
+    for words in (at_store, twice, ["--nodes", "auto"], ["--node-rank", "1"], ["--time", "x"], []):
         assert main.run(["slurm", *words, *(["--", "x"] if words else [])]) == 78

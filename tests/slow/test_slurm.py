@@ -170,6 +170,29 @@ def test_an_exit_with_75_is_requeued_and_the_runs_go_on(begin: Submit) -> None:
         assert attempts == [1, 2], text
 
 
+def test_the_guilty_node_is_left_out(begin: Submit) -> None:
+    """The requeued job gets the third node; where too few would be left it gets the same ones."""
+    flags = (*TWO_NODES, "--max-restarts", "0", "--requeues", "1", "--exclude-guilty")
+    job = begin(*ranks_of_nodes("--fault", "hang"), flags=flags)
+    job.wait_for_end(600)
+    text = job.described()
+    assert_finished(job, first=20)
+    (host,) = {one["host"] for one in of_type(job.log(0), "diagnosed") if one["tasks"]}
+    left = {"n1": "n[2-3]", "n2": "n[1,3]"}[host]  # torchrun says which node has which ranks
+    fields = job.fields()
+    assert (fields["ExcNodeList"], fields["NodeList"], job.restarts) == (host, left, 1), text
+    assert f"wtrain: excluded from this job: {host}" in job.output, text
+    assert f"the fault may lie with {host}: rank 3 was guilty of a hang" in job.output, text
+    assert not list(job.cwd.glob(".job-*.guilty")), text
+    set_node("n3", "drain")
+    try:
+        job = begin(*ranks_of_nodes("--fault", "hang"), flags=(*flags, "--partition", "debug"))
+        job.wait_for_end(600)
+    finally:
+        set_node("n3", "resume")
+    assert (job.restarts, job.state, job.fields()["NodeList"]) == (1, "COMPLETED", "n[1-2]")
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_the_end_of_the_time_is_answered_by_a_save(
     begin: Submit, tmp_path: Path, nodes: int

@@ -32,6 +32,7 @@ _METAVARS = {
     "--termination-log": "FILE",
     "--nodes": "N|auto|slurm",
     "--coordination": "DIR|tcp://HOST:PORT",
+    "--guilty-nodes": "DIR",
 }
 
 

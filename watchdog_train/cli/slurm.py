@@ -47,6 +47,11 @@ _OURS = frozenset(("name", "nodes", "node_rank", "coordination"))
     metavar="N",
     help="Seconds before the time limit, for a save and the end.",
 )
+@click.option(
+    "--exclude-guilty",
+    is_flag=True,
+    help="A requeued job does not get the machines with which the fault may lie.",
+)
 @click.option("--explain", is_flag=True, help="Print only the lines to add to a script of yours.")
 @policy_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
@@ -94,6 +99,12 @@ def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
             hint="--coordination DIR, on a file system that all nodes share; or leave it out",
             reference="slurm-option",
         )
+    if flags["exclude_guilty"] and flags["guilty_nodes"] is not None:
+        raise WtrainError(
+            "--exclude-guilty has a directory of its own for --guilty-nodes",
+            hint="leave one of the two out",
+            reference="slurm-option",
+        )
     if said not in (None, int(nodes)):
         raise WtrainError(
             f"torchrun is told of {said} nodes, and --nodes asks for {nodes}",
@@ -113,6 +124,7 @@ def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
         asked={key.replace("_", "-"): flags[key] for key in asked if flags[key] is not None},
         most_requeues=flags["requeues"],
         warn_s=flags["warn_s"],
+        exclude_guilty=flags["exclude_guilty"],
     )
 
 

@@ -11,9 +11,10 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
 from watchdog_train.core.agree import launch_together, learn_unseen, may_launch, received
+from watchdog_train.core.guilty import absent_ones
 from watchdog_train.core.joint import diagnose_together
 from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
-from watchdog_train.core.model import Diagnosis, Outcome
+from watchdog_train.core.model import Diagnosis, GuiltyNode, Outcome
 from watchdog_train.core.peers import (
     PeerView,
     bundle_of,
@@ -138,12 +139,14 @@ def _end_for_all(observation: Observation, state: State, policy: Policy) -> Acti
     since = max(attempt.ended_mono, attempt.cause.mono if attempt.cause is not None else 0.0)
     late = observation.now - since > policy.job.plan_s
     if unheard > 0 or late:
-        absent = tuple(p.summary.task for p in peers if not _has_come(p, observation, state))
-        who = missing_words(absent, unheard, observation, state) or "the job"
+        absent = tuple(peer for peer in peers if not _has_come(peer, observation, state))
+        numbers = tuple(peer.summary.task for peer in absent)
+        who = missing_words(numbers, unheard, observation, state) or "the job"
         why = f"{who} did not come to the plan of the next attempt"
         if late:
             why += f" within {policy.job.plan_s:.0f} s"
-        return give_up(why, EXIT_RETRY_ELSEWHERE)
+        guilty = absent_ones(absent, state, "it did not come to the plan of the next attempt")
+        return give_up(why, EXIT_RETRY_ELSEWHERE, guilty=guilty)
     return None
 
 
@@ -178,9 +181,16 @@ def _has_come(peer: PeerView, observation: Observation, state: State) -> bool:
     return summary.gone and (leads or peer not in lower_peers(observation, state))
 
 
-def give_up(why: str, exit_code: int, outcome: Outcome = "gave_up") -> Record:
+def give_up(
+    why: str,
+    exit_code: int,
+    outcome: Outcome = "gave_up",
+    *,
+    guilty: tuple[GuiltyNode, ...] = (),
+) -> Record:
     """No further attempt, for the whole job."""
-    return Record(events=(e.GivenUp(why=why, exit_code=exit_code, outcome=outcome),))
+    event = e.GivenUp(why=why, exit_code=exit_code, outcome=outcome, guilty=guilty)
+    return Record(events=(event,))
 
 
 def _plan_for_all(observation: Observation, state: State) -> Action | None:

@@ -145,6 +145,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 given_up_code=event.exit_code,
                 given_up_outcome=event.outcome,
                 offers=event.offers,
+                guilty=event.guilty,
             )
         case e.BackingOff():
             return _replace(

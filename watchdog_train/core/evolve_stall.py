@@ -68,4 +68,10 @@ def evidence(
             )
         case e.Diagnosed():
             joint = bool(event.tasks)
-            return records.stall(state, event.stall_id, diagnosis=event.diagnosis, joint=joint)
+            return records.stall(
+                state,
+                event.stall_id,
+                diagnosis=event.diagnosis,
+                joint=joint,
+                culprit_host=event.host,
+            )

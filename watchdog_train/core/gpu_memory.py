@@ -21,6 +21,7 @@ from watchdog_train.core.gpu import (
     GpuReading,
     own_devices,
 )
+from watchdog_train.core.guilty import this_one
 from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
@@ -155,7 +156,12 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         f"{what} holds the GPU memory that the next attempt needs, for {limit_s:.0f} s by now: "
         f"{holders_words((*found.ours, *found.others))}"
     )
-    given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+    given_up = e.GivenUp(
+        why=why,
+        exit_code=EXIT_RETRY_ELSEWHERE,
+        outcome="gave_up",
+        guilty=(this_one(state, why),),
+    )
     return Record(events=(given_up,))
 
 

@@ -48,8 +48,8 @@ def diagnose_together(observation: Observation, state: State) -> Action | None:
         event = e.Noticed(kind=NOTICE, pids=(), why=why)
     else:
         tasks = tuple(sorted((job.task.task, *(summary.task for summary, _ in theirs))))
-        found = _with_host(answer.diagnosis, answer.where, observation, state)
-        event = e.Diagnosed(stall_id=bundle.id, diagnosis=found, tasks=tasks)
+        found, host = _with_host(answer.diagnosis, answer.where, observation, state)
+        event = e.Diagnosed(stall_id=bundle.id, diagnosis=found, tasks=tasks, host=host)
     return Record(events=(event,), consumes=("joint",))
 
 
@@ -64,17 +64,18 @@ def _ours(state: State) -> str:
 
 def _with_host(
     found: Diagnosis, where: str | None, observation: Observation, state: State
-) -> Diagnosis:
-    """The diagnosis with the machine of its culprit, where the job has several."""
+) -> tuple[Diagnosis, str | None]:
+    """The diagnosis that names the machine of its culprit, and the machine; of a job on several."""
     job, bundle, culprit = state.job, bundle_of(state), found.culprit
     if job is None or where is None or job.task.coordination is None or bundle is None:
-        return found
-    host = _ours(state) if where == bundle.dir else ""
+        return found, None
+    name, host = (_ours(state), state.host) if where == bundle.dir else ("", None)
     for peer in in_one_boat(observation, state):
         trouble = peer.summary.trouble
         if trouble is not None and trouble.bundle == where:
-            host = called(peer.summary, job.task)
-    if not host or culprit is None:
-        return found
+            name, host = called(peer.summary, job.task), peer.summary.host
+    if host is None or culprit is None:
+        return found, None
     who = f"Rank {culprit.rank}" if culprit.rank is not None else f"The {culprit.role}"
-    return msgspec.structs.replace(found, explanation=f"{found.explanation} {who} runs on {host}.")
+    words = f"{found.explanation} {who} runs on {name}."
+    return msgspec.structs.replace(found, explanation=words), host

@@ -16,7 +16,7 @@ def finish(state: State) -> RunFinished:
         return RunFinished(
             outcome="stopped",
             exit_code=state.stop.exit_code,
-            warning="; ".join(filter(None, (_unsaved(state), _survivors(state)))) or None,
+            warning="; ".join(filter(None, (_unsaved(state), survivors_words(state)))) or None,
             why=f"stopped: {state.stop.by}",
         )
     if state.given_up is not None:
@@ -27,7 +27,7 @@ def finish(state: State) -> RunFinished:
             why=state.given_up,
         )
     if attempt is not None and attempt.code == 0 and attempt.stall_id is None:
-        doubts = "; ".join(filter(None, (_doubts(state, attempt), _survivors(state))))
+        doubts = "; ".join(filter(None, (_doubts(state, attempt), survivors_words(state))))
         return RunFinished(
             outcome="succeeded", exit_code=0, warning=doubts or None, why="exit code 0"
         )
@@ -35,7 +35,7 @@ def finish(state: State) -> RunFinished:
         return RunFinished(
             outcome="gave_up",
             exit_code=EXIT_RETRY_ELSEWHERE,
-            warning=_survivors(state),
+            warning=survivors_words(state),
             why="processes survived SIGKILL; nothing is started over them",
         )
     if attempt is None:
@@ -88,7 +88,8 @@ def _unsaved(state: State) -> str | None:
     return "it was asked to save first, and no whole checkpoint was seen since"
 
 
-def _survivors(state: State) -> str | None:
+def survivors_words(state: State) -> str | None:
+    """What is still alive after SIGKILL, None when nothing is."""
     if not state.survivors:
         return None
     return "still alive after SIGKILL: " + ", ".join(map(str, state.survivors))

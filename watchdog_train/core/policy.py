@@ -302,6 +302,13 @@ class Job(Section, frozen=True, kw_only=True):
             "only tasks of one machine do"
         ),
     ] = None
+    guilty_nodes: Annotated[
+        str | None,
+        Meta(
+            description="a run that ends with 75 leaves in this directory a file, called as the "
+            "machine, for each one that should not be used again, with the reason; null: nowhere"
+        ),
+    ] = None
     gather_s: Annotated[
         float, positive("for all nodes to come before the first attempt; pods may start late")
     ] = 900.0

@@ -23,6 +23,7 @@ from watchdog_train.core.model import (
     Basis,
     BundleWhy,
     Diagnosis,
+    GuiltyNode,
     KeptCopy,
     Member,
     Outcome,
@@ -44,7 +45,7 @@ RunState = Literal[
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group", "blind",
     "suspended", "slower", "skipped",
-    "metrics", "awake", "termination",
+    "metrics", "awake", "termination", "guilty",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
@@ -76,6 +77,7 @@ class StallRecord(Value, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     joint: bool = False
     """The diagnosis rests on the evidence of all tasks of the job."""
+    culprit_host: str | None = None
     recovered: bool = False
     reported_only: bool = False
     """Nothing was killed for it, by the user's choice."""
@@ -289,6 +291,8 @@ class State(Value, frozen=True, kw_only=True):
     given_up_outcome: Outcome | None = None
     offers: tuple[str, ...] = ()
     """Remedies that might have gone on with it and were not allowed."""
+    guilty: tuple[GuiltyNode, ...] = ()
+    """As the end of the job has named them."""
     survivors: tuple[int, ...] = ()
     job: JobState | None = None
     """None: the run is no task of a job."""

@@ -56,6 +56,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         given_up_code=None,
         given_up_outcome=None,
         offers=(),
+        guilty=(),
         survivors=(),
         members=(),
         ranks=(),

@@ -17,6 +17,7 @@ from watchdog_train.report.facts import (
     step_words,
 )
 from watchdog_train.report.history import AttemptHistory, History
+from watchdog_train.report.job_text import guilty_words
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Document, Section
 from watchdog_train.report.stall_section import stall_section
@@ -132,6 +133,7 @@ def _about(state: State, zone: tzinfo | None) -> Section:
             rows.append((what, f"{clock_time(state.updated_at, zone)} ({took})"))
     if state.exit_code is not None:
         rows.append(("exit code", str(state.exit_code)))
+    rows += [("the fault may lie with", text) for text in guilty_words(state)]
     rows.append(("files", words.short_path(state.run_dir, state.cwd)))
     return Section(title="Run", rows=tuple(row for row in rows if row[1]))
 

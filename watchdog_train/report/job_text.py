@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from watchdog_train.core import events as e
+from watchdog_train.core.guilty import guilty_nodes
 from watchdog_train.core.state import JobState, State
 from watchdog_train.report import words
 from watchdog_train.report.words import clean, duration
@@ -61,7 +62,13 @@ def job_object(state: State) -> dict[str, Any] | None:
         "here": job.task.here,
         "coordination": job.task.coordination,
         "together": job.together,
+        "guilty_nodes": [{"host": one.host, "why": one.why} for one in guilty_nodes(state)],
     }
+
+
+def guilty_words(state: State) -> tuple[str, ...]:
+    """Machines to leave out when the job is begun again, each with the reason."""
+    return tuple(f"{clean(one.host, 64)}: {clean(one.why, 400)}" for one in guilty_nodes(state))
 
 
 def grouped(rows: Sequence[Row], state_of: Callable[[Row], State]) -> list[Row]:

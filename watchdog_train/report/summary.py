@@ -14,6 +14,7 @@ from watchdog_train.report.facts import (
     stalls_dir,
     step_words,
 )
+from watchdog_train.report.job_text import guilty_words
 from watchdog_train.report.words import clean, duration
 
 PREFIX = "wtrain: "
@@ -89,6 +90,7 @@ def closing_lines(
     lines = [outcome_line(state)]
     if state.warning:
         lines.append(f"warning: {clean(state.warning)}")
+    lines += [f"the fault may lie with {words}" for words in guilty_words(state)]
     reported = [stall for stall in state.stalls if stall.reported_only]
     if reported:
         times = "once" if len(reported) == 1 else f"{len(reported)} times"

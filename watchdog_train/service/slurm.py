@@ -43,6 +43,8 @@ class SlurmJob:
     most_requeues: int = 5
     warn_s: int = 900
     """Before the time limit, for a save and the end."""
+    exclude_guilty: bool = False
+    """A requeued job does not get the machines with which the fault may lie."""
 
     def check(self) -> None:
         """Refuse what would make another script than the one that is meant.
@@ -160,12 +162,15 @@ def _body(job: SlurmJob) -> list[str]:
     meet = "" if job.is_one else f" --coordination {shlex.quote(job.coordination)}"
     if not job.is_one and job.tasks_per_node == 1:
         meet = f" --nodes slurm{meet}"
+    if job.exclude_guilty:
+        meet += ' --guilty-nodes "$guilty"'
     flags = f" {shlex.join(job.flags)}" if job.flags else ""
     places = [] if job.is_one else [f"mkdir -p -m 700 {shlex.quote(job.coordination)} || exit 78"]
     return [
         f"run={shlex.quote(job.label)}-$SLURM_JOB_ID",
         f"again=$PWD/.$run{first}.requeued  # we have asked for it: the runs can go on",
         *([] if job.is_one else [_SAID]),
+        *(_GUILTY if job.exclude_guilty else []),
         *places,
         f'start=({wtrain} run --name "$run"{meet}{flags} --',
         f"  {shlex.join(job.command)})",
@@ -174,6 +179,7 @@ def _body(job: SlurmJob) -> list[str]:
         "fi",
         'rm -f "$again"' + ("" if job.is_one else ' "$PWD/.$run".retry-*'),
         *([] if job.is_one else _TOLD_APART),
+        *(_excluding(job) if job.exclude_guilty else []),
         "",
         "out_of_time= interrupted=",
         "on_time_limit() {",
@@ -198,10 +204,11 @@ def _body(job: SlurmJob) -> list[str]:
         f'   {{ [ "$code" -eq {EXIT_STOPPED} ] && [ -n "$out_of_time" ]; }}; then',
         f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.most_requeues} ]; then',
         '    touch "$again"',
-        '    scontrol requeue "$SLURM_JOB_ID"  # ends this script at once',
+        *(_REQUEUE_WITHOUT if job.exclude_guilty else _REQUEUE),
         "  fi",
         "fi",
         *([] if job.is_one else ['rm -f "$said"']),
+        *(['rm -f "$guilty"/*; rmdir "$guilty"'] if job.exclude_guilty else []),
         'exit "$code"',
     ]
 
@@ -213,6 +220,60 @@ _TOLD_APART = [
     'start=(bash -c \'trap : TERM INT HUP; "$@"; code=$?',
     f'  [ $code -ne {EXIT_RETRY_ELSEWHERE} ] || : > "$0"; exit $code\' "$said" "${{start[@]}}")',
 ]
+
+
+_REQUEUE = ['    scontrol requeue "$SLURM_JOB_ID"  # ends this script at once']
+_GUILTY = [
+    "guilty=$PWD/.$run.guilty  # a file for each machine with which the fault may lie",
+    'mkdir -p -m 700 "$guilty" && rm -f "$guilty"/* || exit 78',
+]
+_REQUEUE_WITHOUT = [
+    "    without=$(nodes_to_exclude)",
+    "    trap : TERM  # Slurm ends this script at once, and takes the list only after that",
+    '    scontrol requeue "$SLURM_JOB_ID" && [ -n "$without" ] && exclude "$without"',
+]
+
+
+def _excluding(job: SlurmJob) -> list[str]:
+    """Functions of the shell. More than half of the job's machines are no sign of a bad machine."""
+    return [
+        "",
+        "# What this job may not get any more: what it was told before, and the guilty machines.",
+        "# Nothing where these are too many, or too few would be left: it would wait for ever.",
+        "nodes_to_exclude() {",
+        "  local names=() name before all",
+        '  for name in $(ls "$guilty"); do',
+        '    scontrol show node "$name" > /dev/null 2>&1 || name=${name%%.*}',
+        '    names+=("$name")',
+        "  done",
+        "  [ ${#names[@]} -gt 0 ] || return",
+        f"  if [ ${{#names[@]}} -gt {max(1, job.nodes // 2)} ]; then",
+        '    echo "wtrain: ${names[*]}: more than half of the machines, none is excluded" >&2',
+        "    return",
+        "  fi",
+        '  before=$(scontrol show job -o "$SLURM_JOB_ID" | grep -o " ExcNodeList=[^ ]*")',
+        "  before=${before#*=}",
+        '  [ "$before" = "(null)" ] && before=',
+        '  all=$(IFS=,; echo "${before:+$before,}${names[*]}")',
+        '  if sbatch --test-only --partition="$SLURM_JOB_PARTITION" \\',
+        '       --nodes="$SLURM_JOB_NUM_NODES" --exclude="$all" "$0" > /dev/null 2>&1; then',
+        '    echo "$all"',
+        "  else",
+        '    echo "wtrain: without $all Slurm has no nodes for this job, none is excluded" >&2',
+        "  fi",
+        "}",
+        "exclude() {",
+        "  local said",
+        "  for _ in {1..20}; do",
+        '    if said=$(scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$1" 2>&1); then',
+        '      echo "wtrain: excluded from this job: $1" >&2',
+        "      return",
+        "    fi",
+        "    sleep 0.5",
+        "  done",
+        '  echo "wtrain: $1 could not be excluded from this job: $said" >&2',
+        "}",
+    ]
 
 
 def _inner(words: str) -> str:

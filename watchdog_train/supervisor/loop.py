@@ -17,6 +17,7 @@ from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.launch import drain_without_keeper
@@ -73,6 +74,7 @@ class Supervisor:
         self._verdict = TerminationLog(
             context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
         )
+        self._guilty = GuiltyNodes(context.policy.job.guilty_nodes, cwd=context.cwd)
         self._requests_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -165,7 +167,7 @@ class Supervisor:
         self._tell_peers()
         self._vitals.tell(self.state)
         self._telling.ending(self.state)
-        for noticed in self._verdict.finish(self.state):
+        for noticed in (*self._verdict.finish(self.state), *self._guilty.finish(self.state)):
             self.record(noticed)
         if self.state.outcome == "succeeded":
             remove_copies(self._context.directory)

@@ -17,13 +17,10 @@ import msgspec
 
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
-from watchdog_train.core.detect import Verdict
 from watchdog_train.core.launchers import rank_streams
-from watchdog_train.core.model import BundleWhy, Member, Plan, ProcessId
-from watchdog_train.core.rank_gone import missing_ranks
+from watchdog_train.core.model import Plan, ProcessId
 from watchdog_train.core.state import State
 from watchdog_train.core.track import judged
-from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.bring_home import bring_home
 from watchdog_train.supervisor.commands import run_before_restart
@@ -35,21 +32,19 @@ from watchdog_train.supervisor.directories import (
     places_of_all,
     runs_of_peers,
 )
+from watchdog_train.supervisor.evidence_requests import EvidenceRequests, joint_request
 from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.keeping import start_copy
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 from watchdog_train.whole_files import replace_whole
 
-MOST_ENDED = 64
-"""Ranks that have ended and are listed in a bundle."""
 SURVEY_S = 60.0
 """Deadline of a survey; reading whole files gets half of it, so that an answer always comes."""
 JOINT_S = 10.0
 """For reading the bundles of all tasks; on a busy machine most of it is the start of Python."""
 AROUND_KILL_S = 10.0
 """What was saved this shortly before the end of an attempt is always checked in full."""
-STREAM_FILES = ("output.log", "stdout.log", "stderr.log")
 
 
 class Performer:
@@ -161,118 +156,24 @@ class Performer:
             context.display.follow(launched.streams)
 
     def _look(self, action: a.StartLook, state: State, observation: a.Observation) -> None:
-        number = len(state.stalls) + 1
-        folder = self._context.staging_dir / f"look-{number:04d}"
-        self._context.tasks.collect(
-            self._request(
-                mode="look",
-                stall_id=f"{number:04d}",
-                why="stall",
-                out_dir=folder,
-                verdict=self._verdict("hang", action.verdict, state),
-                state=state,
-                observation=observation,
-            )
-        )
+        requests = self._requests(state, observation)
+        self._context.tasks.collect(requests.look(action.verdict))
 
     def _evidence(
         self, action: a.StartEvidence, state: State, observation: a.Observation
     ) -> Iterator[e.AnyEvent]:
-        out_dir = self._context.directory.stall(action.stall_id)
+        request = self._requests(state, observation).bundle(action)
         yield e.EvidenceCollecting(
-            stall_id=action.stall_id, why=action.bundle_why, dir=str(out_dir)
+            stall_id=action.stall_id, why=action.bundle_why, dir=request.out_dir
         )
-        self._context.tasks.collect(
-            self._request(
-                mode="full",
-                stall_id=action.stall_id,
-                why=action.bundle_why,
-                out_dir=out_dir,
-                verdict=self._verdict(action.kind, action.verdict, state),
-                state=state,
-                observation=observation,
-            )
-        )
+        self._context.tasks.collect(request)
 
-    def _request(
-        self,
-        *,
-        mode: str,
-        stall_id: str,
-        why: BundleWhy,
-        out_dir: Path,
-        verdict: dict[str, object],
-        state: State,
-        observation: a.Observation,
-    ) -> EvidenceRequest:
-        context = self._context
-        attempt = state.attempt
-        number = attempt.attempt if attempt is not None else 0
-        attempt_dir = context.directory.attempt(number)
-        limits = context.policy.evidence
-        members: tuple[Member, ...] = tuple(
-            sample.member for sample in observation.sample.members if sample.member.role != "keeper"
-        )
-        return EvidenceRequest(
-            mode="look" if mode == "look" else "full",
-            stall_id=stall_id,
-            why=why,
-            out_dir=str(out_dir),
-            staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
-            members=members,
-            ended=missing_ranks(observation.sample)[:MOST_ENDED],
-            verdict=verdict,
-            slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
-            attempt_dir=str(attempt_dir),
-            log_files=tuple(
-                str(attempt_dir / name) for name in STREAM_FILES if (attempt_dir / name).exists()
-            ),
-            log_tail_lines=limits.log_tail_lines,
-            deadline_s=limits.look_s if mode == "look" else limits.total_s,
-            process_s=limits.process_s,
-            rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),
-            exit=observation.exit,
-            command=state.argv,
-            oom_kills_before=context.oom_kills_before,
-            gpu_others=self._observer.gpu_others(),
-            done=self._what_follows(why),
-        )
-
-    def _what_follows(self, why: BundleWhy) -> tuple[str, ...]:
-        """For the reader of a bundle: what its supervisor does next."""
-        recovery = self._context.policy.recovery
-        if why == "manual":
-            return ("nothing: the evidence was asked for, the training goes on",)
-        if recovery.observe or (why == "stall" and recovery.on_stall == "report"):
-            return ("nothing is killed or changed (report only)",)
-        reaction = recovery.on_stall if why == "stall" else recovery.on_crash
-        ending = "then every process of the training is ended"
-        if reaction == "stop":
-            return (f"{ending}, and the run stops",)
-        return (f"{ending}, and it restarts from the newest whole checkpoint, if it may",)
-
-    def _verdict(self, kind: str, verdict: Verdict, state: State) -> dict[str, object]:
-        return {
-            "kind": kind,
-            "basis": verdict.basis,
-            "phase": verdict.phase,
-            "ranks": list(verdict.ranks),
-            "beat_age_s": round(verdict.age_s, 1),
-            "at": time.time(),
-            "attempt": state.attempt.attempt if state.attempt is not None else 0,
-            "why": verdict.why,
-        }
+    def _requests(self, state: State, observation: a.Observation) -> EvidenceRequests:
+        others = self._observer.gpu_others()
+        return EvidenceRequests(self._context, state, observation, gpu_others=others)
 
     def _diagnose_together(self, action: a.StartJoint, state: State) -> None:
-        number = state.attempt.attempt if state.attempt is not None else 0
-        folder = self._context.directory.attempt(number)
-        request = JointRequest(
-            bundles=action.bundles,
-            names=action.names,
-            out=str(folder / "joint.json"),
-            rules_dirs=tuple(map(os.path.abspath, self._context.policy.evidence.rules_dirs)),
-        )
-        path = folder / "joint-request.json"
+        request, path = joint_request(self._context, action, state)
         self._context.tasks.diagnose_together(request, path, deadline_s=JOINT_S)
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from watchdog_train.core.events.base import Event
 from watchdog_train.core.gpu import GpuHolder
-from watchdog_train.core.model import Outcome, Plan
+from watchdog_train.core.model import GuiltyNode, Outcome, Plan
 
 
 class CheckpointChosen(Event, frozen=True, kw_only=True):
@@ -62,6 +62,8 @@ class GivenUp(Event, frozen=True, kw_only=True):
     outcome: Outcome
     offers: tuple[str, ...] = ()
     """Remedies that the diagnosis names and nobody has allowed."""
+    guilty: tuple[GuiltyNode, ...] = ()
+    """Machines with which the fault may lie; see core.guilty."""
 
 
 class BackingOff(Event, frozen=True, kw_only=True):

@@ -73,6 +73,7 @@ NoticeKind = Literal[
     "metrics",
     "awake",
     "termination",
+    "guilty",
 ]
 
 
@@ -164,6 +165,8 @@ class Diagnosed(Event, frozen=True, kw_only=True):
     diagnosis: Diagnosis
     tasks: tuple[int, ...] = ()
     """Of a job, whose evidence it rests on together; empty: this run's alone."""
+    host: str | None = None
+    """The machine of its culprit, of a job on several."""
 
 
 class WouldHaveKilled(Event, frozen=True, kw_only=True):

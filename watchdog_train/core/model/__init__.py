@@ -26,6 +26,7 @@ from watchdog_train.core.model.progress import Milestone, RankPlaces, RankStatus
 from watchdog_train.core.model.recovery import (
     CheckpointFinding,
     CheckpointRef,
+    GuiltyNode,
     KeepAnswer,
     KeptCopy,
     Plan,
@@ -58,6 +59,7 @@ __all__ = [
     "DiagnosisKind",
     "EvidenceResult",
     "ExitStatus",
+    "GuiltyNode",
     "HostLoad",
     "JointAnswer",
     "KeepAnswer",

@@ -17,6 +17,13 @@ class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Only as far as it needs no permission."""
 
 
+class GuiltyNode(Value, frozen=True, kw_only=True):
+    """A machine of the job on which the next attempt should not run."""
+
+    host: str
+    why: str
+
+
 class CheckpointRef(Value, frozen=True, kw_only=True):
     """The checkpoint a plan resumes from."""
 

@@ -1,0 +1,130 @@
+"""What the processes that take and read evidence are told: who, where, how much time.
+
+The requests only; supervisor.tasks starts whoever answers them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from watchdog_train.core import actions as a
+from watchdog_train.core.detect import Verdict
+from watchdog_train.core.model import BundleWhy
+from watchdog_train.core.rank_gone import missing_ranks
+from watchdog_train.core.state import State
+from watchdog_train.evidence.request import EvidenceRequest, JointRequest
+from watchdog_train.supervisor.context import Context
+
+MOST_ENDED = 64
+"""Ranks that have ended and are listed in a bundle."""
+STREAM_FILES = ("output.log", "stdout.log", "stderr.log")
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRequests:
+    """Of one run at one moment."""
+
+    context: Context
+    state: State
+    observation: a.Observation
+    gpu_others: tuple[str, ...]
+
+    def look(self, verdict: Verdict) -> EvidenceRequest:
+        """The cheap look at a suspicion."""
+        stall_id = f"{len(self.state.stalls) + 1:04d}"
+        folder = self.context.staging_dir / f"look-{stall_id}"
+        said = self._verdict("hang", verdict)
+        return self._request("look", stall_id, "stall", out_dir=folder, verdict=said)
+
+    def bundle(self, action: a.StartEvidence) -> EvidenceRequest:
+        """All there is to know."""
+        folder = self.context.directory.stall(action.stall_id)
+        said = self._verdict(action.kind, action.verdict)
+        return self._request(
+            "full", action.stall_id, action.bundle_why, out_dir=folder, verdict=said
+        )
+
+    def _request(
+        self,
+        mode: Literal["look", "full"],
+        stall_id: str,
+        why: BundleWhy,
+        *,
+        out_dir: Path,
+        verdict: dict[str, object],
+    ) -> EvidenceRequest:
+        context, observation = self.context, self.observation
+        attempt_dir = context.directory.attempt(_number(self.state))
+        limits = context.policy.evidence
+        members = (sample.member for sample in observation.sample.members)
+        return EvidenceRequest(
+            mode=mode,
+            stall_id=stall_id,
+            why=why,
+            out_dir=str(out_dir),
+            staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
+            members=tuple(member for member in members if member.role != "keeper"),
+            ended=missing_ranks(observation.sample)[:MOST_ENDED],
+            verdict=verdict,
+            slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
+            attempt_dir=str(attempt_dir),
+            log_files=tuple(
+                str(attempt_dir / name) for name in STREAM_FILES if (attempt_dir / name).exists()
+            ),
+            log_tail_lines=limits.log_tail_lines,
+            deadline_s=limits.look_s if mode == "look" else limits.total_s,
+            process_s=limits.process_s,
+            rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),
+            exit=observation.exit,
+            command=self.state.argv,
+            oom_kills_before=context.oom_kills_before,
+            gpu_others=self.gpu_others,
+            done=self._what_follows(why),
+        )
+
+    def _what_follows(self, why: BundleWhy) -> tuple[str, ...]:
+        """For the reader of a bundle: what its supervisor does next."""
+        recovery = self.context.policy.recovery
+        if why == "manual":
+            return ("nothing: the evidence was asked for, the training goes on",)
+        if recovery.observe or (why == "stall" and recovery.on_stall == "report"):
+            return ("nothing is killed or changed (report only)",)
+        reaction = recovery.on_stall if why == "stall" else recovery.on_crash
+        ending = "then every process of the training is ended"
+        if reaction == "stop":
+            return (f"{ending}, and the run stops",)
+        return (f"{ending}, and it restarts from the newest whole checkpoint, if it may",)
+
+    def _verdict(self, kind: str, verdict: Verdict) -> dict[str, object]:
+        return {
+            "kind": kind,
+            "basis": verdict.basis,
+            "phase": verdict.phase,
+            "ranks": list(verdict.ranks),
+            "beat_age_s": round(verdict.age_s, 1),
+            "at": time.time(),
+            "attempt": _number(self.state),
+            "why": verdict.why,
+        }
+
+
+def joint_request(
+    context: Context, action: a.StartJoint, state: State
+) -> tuple[JointRequest, Path]:
+    """To read the bundles of all tasks together; and the file that says so."""
+    folder = context.directory.attempt(_number(state))
+    request = JointRequest(
+        bundles=action.bundles,
+        names=action.names,
+        out=str(folder / "joint.json"),
+        rules_dirs=tuple(map(os.path.abspath, context.policy.evidence.rules_dirs)),
+    )
+    return request, folder / "joint-request.json"
+
+
+def _number(state: State) -> int:
+    return state.attempt.attempt if state.attempt is not None else 0
