@@ -105,3 +105,47 @@ def test_what_is_torn_is_known_by_what_was_passed_over() -> None:
     found = torn_save(state)
     assert found is not None
     assert (found.whole, found.torn) == ("/o/checkpoint-190", ("/o/checkpoint-200",))
+
+
+NONE_LEFT = "Too many open files"
+
+
+def postponed(at: float) -> State:
+    """Attempt 2 was meant, and could not be started."""
+    meant = e.AttemptLaunching(token="t2", plan=b.plan(2))
+    state = evolve(waiting(), msgspec.structs.replace(meant, mono=at, attempt=2))
+    assert (state.restarts, len(state.attempts)) == (1, 2)
+    off = e.LaunchPostponed(why=NONE_LEFT)
+    return evolve(state, msgspec.structs.replace(off, mono=at, attempt=2))
+
+
+def test_a_launch_that_could_not_be_made_is_made_again() -> None:
+    """Under the same plan, a moment later; it is no try of that plan, and costs no restart."""
+    state = postponed(1.0)
+    assert (state.restarts, state.restarts_since_progress, len(state.attempts)) == (0, 0, 1)
+    assert isinstance(act(state, None, 1.5), Wait)
+    again = act(state, None, 2.1)
+    assert isinstance(again, Launch)
+    assert again.plan == b.plan(2)
+
+
+def test_a_launch_is_not_put_off_for_ever() -> None:
+    """Counted from the first one that failed; one that is made ends the count."""
+    state = postponed(1.0)
+    meant = e.AttemptLaunching(token="t3", plan=b.plan(2))
+    state = evolve(state, msgspec.structs.replace(meant, mono=60.0, attempt=2))
+    off = e.LaunchPostponed(why=NONE_LEFT)
+    late = evolve(state, msgspec.structs.replace(off, mono=60.0, attempt=2))
+    assert isinstance(act(late, None, 100.0), Launch)
+    (given_up,) = act(late, None, 101.5).events
+    assert isinstance(given_up, e.GivenUp)
+    assert (given_up.exit_code, given_up.outcome) == (75, "gave_up")
+    assert NONE_LEFT in given_up.why
+    made = e.AttemptLaunched(pid=7, start=8, keeper_pid=9, keeper_start=10)
+    assert evolve(state, made).postponed is None
+
+
+def test_what_was_launched_is_not_put_off() -> None:
+    """An event out of place changes nothing."""
+    state = b.running()
+    assert evolve(state, e.LaunchPostponed(why=NONE_LEFT)).attempts == state.attempts

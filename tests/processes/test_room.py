@@ -6,13 +6,19 @@ import os
 import resource
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support import wait_until
+from watchdog_train.checkpoints.survey import SurveyRequest
 from watchdog_train.core.room import TornSave
-from watchdog_train.supervisor.room import DescriptorRoom, SaveRoom
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.room import DescriptorRoom, RestartRoom, SaveRoom
+from watchdog_train.supervisor.tasks import Tasks
+from watchdog_train.system import current
 
 pytestmark = [pytest.mark.processes]
 
@@ -58,15 +64,59 @@ def test_what_cannot_be_measured_is_not_waited_for(tmp_path: Path) -> None:
     assert SaveRoom().lacking(gone, 0.0) is None
 
 
-def test_descriptors_for_a_launch_are_tried() -> None:
-    """A launch without them would end the run before it began."""
+@contextmanager
+def without_descriptors(spare: int = 8) -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 8, limits[1]))
-        lacking = DescriptorRoom().lacking(0.0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + spare, limits[1]))
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert lacking == "wtrain can open no more files (Too many open files)"
-    assert DescriptorRoom().lacking(0.0) is None
+
+
+def test_descriptors_for_a_launch_are_tried() -> None:
+    """A launch without them would end the run before it began. What was there is no answer."""
+    room = DescriptorRoom()
+    assert room.lacking(0.0) is None
+    with without_descriptors():
+        assert room.lacking(0.001) == "wtrain can open no more files (Too many open files)"
+    assert room.lacking(0.5) is not None
+    assert room.lacking(2.0) is None
+
+
+def test_what_could_not_be_started_is_short_for_a_moment(tmp_path: Path) -> None:
+    """Also where a look at descriptors sees nothing: the machine may be out of processes."""
+    room = RestartRoom(tmp_path)
+    room.met("Resource temporarily unavailable", 10.0)
+    assert room.short(10.5) == "wtrain can start nothing (Resource temporarily unavailable)"
+    assert room.short(11.5) is None
+
+
+def test_a_survey_that_cannot_be_started_is_no_survey(tmp_path: Path) -> None:
+    """It is tried again: an answer without checkpoints would let the training begin anew."""
+    children = ChildTable(current())
+    tasks = Tasks(children)
+    request = SurveyRequest(directories=(str(tmp_path),))
+    ask = partial(
+        tasks.scan_checkpoints,
+        request,
+        tmp_path / "request.json",
+        keep=tmp_path / "survey.json",
+        deadline_s=30.0,
+    )
+    with without_descriptors(2), pytest.raises(OSError, match="Too many open files"):
+        ask()
+    assert tasks.survey is None
+    assert not tasks.running
+    ask()
+
+    def answered() -> bool:
+        for ended in children.poll():
+            tasks.finished(ended)
+        return tasks.survey is not None
+
+    wait_until(answered, 30, "the survey answers")
+    assert tasks.survey is not None
+    assert tasks.survey.problem is None

@@ -9,6 +9,8 @@ import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, kills, last_line
 from tests.support import program_command, run_wtrain, write_fast_config
+from watchdog_train.report.history import history
+from watchdog_train.store.log_reading import read_events
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -51,6 +53,43 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
     if how == "exception":
         summary = next(run.run_dir.glob("stalls/*/log-tail.txt")).read_text("utf-8")
         assert "planted failure" in summary
+
+
+SHORT_OF_FILES = """
+import errno, sys
+from watchdog_train.cli import main
+from watchdog_train.supervisor import perform
+
+real, calls = perform.start_keeper, []
+
+def start_keeper(*args):
+    calls.append(args)
+    if len(calls) in (2, 3):  # as the system answers when the limit was lowered a moment before
+        raise OSError(errno.EMFILE, "Too many open files")
+    return real(*args)
+
+perform.start_keeper = start_keeper
+sys.exit(main.run(sys.argv[1:]))
+"""
+
+
+def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
+    """It is put off, under its plan; nobody takes the command for one that cannot be started."""
+    script = tmp_path / "short_of_files.py"
+    script.write_text(SHORT_OF_FILES)
+    config = write_fast_config(tmp_path)
+    command = program_command("crash_at_step.py", "exception")
+    words = ("run", "--config", str(config), *AUTO, "--", *command)
+    run = run_wtrain(*words, cwd=tmp_path, wtrain=(sys.executable, str(script))).check(0)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    assert [one["why"] for one in run.of_type("launch_postponed")] == ["Too many open files"] * 2
+    assert [one["plan"]["attempt"] for one in run.of_type("attempt_launching")] == [1, 2, 2, 2]
+    assert [one["attempt"] for one in run.of_type("attempt_launched")] == [1, 2]
+    assert "1 restart, 1 crash" in run.stderr
+    assert "could not be started (Too many open files); it is tried again" in run.stderr
+    events = read_events(run.run_dir / "events.jsonl").events
+    assert [one.attempt for one in history(events).attempts] == [1, 2]
 
 
 @pytest.mark.slow

@@ -10,9 +10,10 @@ from watchdog_train.core import events as e
 from watchdog_train.core import evolve_ending as ending
 from watchdog_train.core import evolve_job, evolve_stall, worse
 from watchdog_train.core import evolve_records as records
-from watchdog_train.core.model import ProcessId, RunProgress
+from watchdog_train.core.evolve_launch import launch
+from watchdog_train.core.model import ProcessId
 from watchdog_train.core.rank_gone import recorded
-from watchdog_train.core.state import LASTING, AttemptRecord, State
+from watchdog_train.core.state import LASTING, State
 from watchdog_train.core.takeover import adopted, reopened
 
 _replace = msgspec.structs.replace
@@ -40,18 +41,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _run_started(state, event)
         case e.PlanMade():
             return evolve_job.plan_made(state, event)
-        case e.AttemptLaunching():
-            return _launching(state, event)
-        case e.AttemptLaunched():
-            return _replace(
-                records.attempt(
-                    state,
-                    launched=True,
-                    root=ProcessId(event.pid, event.start),
-                    keeper=ProcessId(event.keeper_pid, event.keeper_start),
-                ),
-                state="running",
-            )
+        case e.AttemptLaunching() | e.AttemptLaunched() | e.LaunchPostponed():
+            return launch(state, event)
         case e.FirstBeat():
             return records.attempt(state, first_beat_s=event.after_s)
         case e.FirstStep():
@@ -205,45 +196,6 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         launcher=event.launcher,
         supervisor=ProcessId(event.pid, event.start),
         started_at=event.t,
-    )
-
-
-def _launching(state: State, event: e.AttemptLaunching) -> State:
-    record = AttemptRecord(
-        attempt=event.plan.attempt,
-        plan=event.plan,
-        token=event.token,
-        launching_mono=event.mono,
-        launched_by=state.supervisor,
-    )
-    again = 1 if state.attempts else 0
-    return _replace(
-        state,
-        state="starting",
-        job=evolve_job.launching(state.job, record.attempt),
-        attempts=(*state.attempts, record),
-        next_plan=None,
-        restarts=state.restarts + again,
-        restarts_since_progress=state.restarts_since_progress + again,
-        members=(),
-        ranks=(),
-        places=(),
-        hooks=(),
-        rank_ends=(),
-        progress=RunProgress(),
-        suspicion=None,
-        look=None,
-        muted=False,
-        notices=(),
-        noticed=(),
-        slowdown=None,
-        warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
-        kill=None,
-        backoff_until=None,
-        backoff_s=0.0,
-        gpu_held=None,
-        rejected=(),
-        can_be_asked_to_save=False,
     )
 
 

@@ -45,6 +45,10 @@ def before_survey(observation: Observation, state: State, policy: Policy) -> Act
 
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What has to be waited for before a planned restart; None when it may be launched."""
+    postponed, limit_s = state.postponed, policy.recovery.room_wait_s
+    if postponed is not None and observation.now - postponed.since >= limit_s:
+        why = f"the next attempt cannot be started: {postponed.why}"
+        return _give_up(why, limit_s)
     lacking = observation.short or observation.no_room
     if lacking is not None:
         return _wait(lacking, observation, state, policy, for_good=True)
@@ -66,7 +70,10 @@ def _wait(
         return Wait(until=observation.now + LOOK_AGAIN_S)
     if not for_good:
         return None
-    given_up = f"{why}, and after {limit_s:.0f} s of waiting it was no better"
-    return Record(
-        events=(e.GivenUp(why=given_up, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up"),)
-    )
+    return _give_up(why, limit_s)
+
+
+def _give_up(why: str, limit_s: float) -> Record:
+    words = f"{why}, and after {limit_s:.0f} s of waiting it was no better"
+    event = e.GivenUp(why=words, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+    return Record(events=(event,))

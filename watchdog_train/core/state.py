@@ -83,6 +83,14 @@ class StallRecord(Value, frozen=True, kw_only=True):
     """Nothing was killed for it, by the user's choice."""
 
 
+class Postponed(Value, frozen=True, kw_only=True):
+    """A planned attempt that could not be started so far."""
+
+    since: float
+    """Monotonic seconds of the first try."""
+    why: str
+
+
 class AttemptRecord(Value, frozen=True, kw_only=True):
     """One attempt, from its plan to its end."""
 
@@ -275,6 +283,7 @@ class State(Value, frozen=True, kw_only=True):
     saved_step: int | None = None
     stop_asked: StopAsk | None = None
     can_be_asked_to_save: bool = False
+    postponed: Postponed | None = None
     backoff_until: float | None = None
     backoff_s: float = 0.0
     """How long the next plan waits in all."""

@@ -77,6 +77,8 @@ def history(events: Iterable[e.AnyEvent]) -> History:
                     )
                 )
                 rejected.clear()
+            case e.LaunchPostponed() if attempts:
+                rejected.extend(attempts.pop().rejected)
             case e.CheckpointRejected():
                 rejected.append(Rejected(path=event.path, why=event.why))
             case e.Signalled() if event.result == "sent":

@@ -182,6 +182,8 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             if used is not None:
                 source = f"from {step_words(used.step)} ({words.last_part(used.path)})"
             return (f"attempt {event.plan.attempt} starts {source}",)
+        case e.LaunchPostponed():
+            return (f"it could not be started ({clean(event.why, 400)}); it is tried again",)
         case e.AttemptLaunched() if len(state.attempts) > 1:
             return (f"attempt {event.attempt or len(state.attempts)} runs, pid {event.pid}",)
         case e.FirstStep():

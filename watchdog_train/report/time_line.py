@@ -120,6 +120,8 @@ def time_line(events: Iterable[e.AnyEvent]) -> TimeLine:
         if isinstance(event, e.AttemptLaunching):
             _end_phase(attempts, phases, newest)
             attempts.append(_Attempt(event.plan.attempt, newest))
+        elif isinstance(event, e.LaunchPostponed):
+            del attempts[-1:]
         elif attempts:
             _attempt_event(attempts[-1], event, newest, phases)
     _end_phase(attempts, phases, newest)

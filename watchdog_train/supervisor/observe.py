@@ -84,6 +84,10 @@ class Observer:
         """The last resort, where the system has it; see system.protocol.ProcessGroup."""
         return self._sampler.end_group()
 
+    def could_not_start(self, why: str, now: float) -> None:
+        """What a restart needs could not be started just now."""
+        self._room.met(why, now)
+
     def gpu_others(self) -> tuple[str, ...]:
         """Who else has memory on the job's GPUs, by the newest word of the driver."""
         return self._sampler.gpu_others()

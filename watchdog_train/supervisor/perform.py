@@ -37,6 +37,7 @@ from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.keeping import start_copy
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
+from watchdog_train.system.protocol import PASSING
 from watchdog_train.whole_files import replace_whole
 
 SURVEY_S = 60.0
@@ -147,6 +148,10 @@ class Performer:
             )
             launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)
         except OSError as error:
+            # At the first launch somebody is there to be told.
+            if state.attempts and error.errno in PASSING:
+                yield e.LaunchPostponed(why=error.strerror or str(error))
+                return
             yield e.AttemptExited(
                 code=None, signal=None, how_known="not-started", step=None, error=str(error)
             )
@@ -209,12 +214,15 @@ class Performer:
             budget_s=SURVEY_S / 2,
         )
         number = attempt.attempt if attempt is not None else 0
-        context.tasks.scan_checkpoints(
-            request,
-            context.staging_dir / "survey-request.json",
-            keep=context.directory.attempt(number) / "survey.json",
-            deadline_s=SURVEY_S,
-        )
+        try:
+            context.tasks.scan_checkpoints(
+                request,
+                context.staging_dir / "survey-request.json",
+                keep=context.directory.attempt(number) / "survey.json",
+                deadline_s=SURVEY_S,
+            )
+        except OSError as error:
+            self._observer.could_not_start(error.strerror or str(error), observation.now)
 
     def places(self) -> tuple[str, ...]:
         """Where the training of this run saves, as far as it has told."""

@@ -31,9 +31,16 @@ class RestartRoom:
         self._files = FileRoom(run_dir)
         self._saves = SaveRoom()
         self._descriptors = DescriptorRoom()
+        self._met: tuple[float, str] | None = None
+
+    def met(self, why: str, now: float) -> None:
+        """Something could not be started just now."""
+        self._met = (now, f"wtrain can start nothing ({why})")
 
     def short(self, now: float) -> str | None:
         """Why nothing can be started, not even what looks for checkpoints; or None."""
+        if self._met is not None and now - self._met[0] < LOOK_S:
+            return self._met[1]
         return self._descriptors.lacking(now)
 
     def look(self, state: State, now: float) -> tuple[str | None, str | None]:
@@ -63,7 +70,16 @@ class _Room(abc.ABC):
 
 
 class DescriptorRoom(_Room):
-    """Whether files can be opened: the limit is this process's, or the machine's."""
+    """Whether files can be opened: the limit is this process's, or the machine's.
+
+    Where they can, it is tried each time: the answer is of use only at the very moment.
+    """
+
+    def lacking(self, now: float) -> str | None:
+        """As ever; that nothing is lacking is not believed for a second."""
+        if self._lacking is None:
+            self._looked_at = now - LOOK_S
+        return super().lacking(now)
 
     def _look(self) -> str | None:
         try:

@@ -31,6 +31,7 @@ from watchdog_train.evidence.request import (
     write_request,
 )
 from watchdog_train.supervisor.children import ChildTable, FinishedChild
+from watchdog_train.system.protocol import PASSING
 from watchdog_train.whole_files import read_json, replace_json
 
 if TYPE_CHECKING:
@@ -123,6 +124,9 @@ class Tasks:
 
         Request and answer lie beside `path`, in memory: on a full disk there would be no answer,
         and the next attempt would begin from its start. `keep` gets a copy where there is room.
+
+        Raises:
+            OSError: it cannot be started now, and may be later (PASSING).
         """
         answer = path.with_name("survey.json")
 
@@ -140,6 +144,8 @@ class Tasks:
             replace_json(path, request)
             self._start("survey", "watchdog_train.checkpoints.survey", path, deadline_s, finish)
         except OSError as error:
+            if error.errno in PASSING:
+                raise
             self.survey = _no_survey(f"the survey could not be started: {error}")
 
     def diagnose_together(self, request: JointRequest, path: Path, *, deadline_s: float) -> None:

@@ -15,6 +15,8 @@ SignalResult = Literal["sent", "gone", "denied", "not-ours"]
 
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What keeps this process from opening anything; it says nothing about what was to be opened."""
+PASSING = SHORTAGES | {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}
+"""Why a process may not be started now and may be later: it is nothing that is to be started."""
 
 
 class BlindError(OSError):

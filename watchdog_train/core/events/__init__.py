@@ -16,6 +16,7 @@ from watchdog_train.core.events.attempt import (
     FirstBeat,
     FirstStep,
     HookNotArmed,
+    LaunchPostponed,
     Milestones,
     PhaseChanged,
     Progress,
@@ -135,6 +136,7 @@ __all__ = [
     "JobEvent",
     "KillSequence",
     "KillStage",
+    "LaunchPostponed",
     "LogBehind",
     "Looked",
     "Milestones",
@@ -192,6 +194,7 @@ AnyEvent = (
     | ProcessKilled
     | AttemptLaunching
     | AttemptLaunched
+    | LaunchPostponed
     | FirstBeat
     | FirstStep
     | PhaseChanged

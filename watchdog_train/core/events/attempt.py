@@ -13,6 +13,12 @@ class AttemptLaunching(Event, frozen=True, kw_only=True):
     plan: Plan
 
 
+class LaunchPostponed(Event, frozen=True, kw_only=True):
+    """Nothing was started, for want of something that may be there again: its plan still stands."""
+
+    why: str
+
+
 class AttemptLaunched(Event, frozen=True, kw_only=True):
     pid: int
     start: int
