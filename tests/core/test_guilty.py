@@ -109,6 +109,17 @@ def test_a_machine_that_does_not_come_to_the_plan() -> None:
     assert said == {"host": "n1", "why": "it did not come to the plan of the next attempt"}
 
 
+def test_a_machine_that_may_still_come_is_not_named() -> None:
+    """A third one that was never heard of ends the job at once, and has no name."""
+    two = node(0).job
+    assert two is not None
+    job = msgspec.structs.replace(two, task=msgspec.structs.replace(two.task, tasks=3))
+    three = msgspec.structs.replace(node(0), job=job)
+    event = given_up(confer(look(6.0, other(gone=False)), three, POLICY))
+    assert event.guilty == ()
+    assert event.why.startswith("1 node that nothing was heard of did not come")
+
+
 def test_tasks_of_one_machine_are_on_no_guilty_one() -> None:
     """Which of them did not come is said; the machine is the only one there is."""
     alone = node(0, meet=None)

@@ -139,7 +139,8 @@ def _end_for_all(observation: Observation, state: State, policy: Policy) -> Acti
     since = max(attempt.ended_mono, attempt.cause.mono if attempt.cause is not None else 0.0)
     late = observation.now - since > policy.job.plan_s
     if unheard > 0 or late:
-        absent = tuple(peer for peer in peers if not _has_come(peer, observation, state))
+        # Whoever has been heard of has its time; who has not is missing at once.
+        absent = tuple(peer for peer in peers if late and not _has_come(peer, observation, state))
         numbers = tuple(peer.summary.task for peer in absent)
         who = missing_words(numbers, unheard, observation, state) or "the job"
         why = f"{who} did not come to the plan of the next attempt"
