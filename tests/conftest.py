@@ -14,6 +14,14 @@ import pytest
 
 from tests.support import MARKER, marked_processes, reap_started, wait_until
 
+NEEDS = {
+    "needs_subreaper",
+    "needs_tcp_bytes",
+    "needs_signal_masks",
+    "needs_exit_status_of_others",
+}
+"""Marks of tests that cannot hold with --portable; docs/platforms.md has a row for each test."""
+
 hypothesis.settings.register_profile("wtrain", deadline=None)
 hypothesis.settings.load_profile("wtrain")
 
@@ -43,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: "takes_minutes" not in item.keywords)
     if config.getoption("--portable"):
         for item in items:
-            for name in {"needs_subreaper", "needs_tcp_bytes"} & set(item.keywords):
+            for name in NEEDS & set(item.keywords):
                 item.add_marker(pytest.mark.skip(reason=f"{name}: not with --portable"))
     if config.getoption("--all"):
         return

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 from tests.support import REPOSITORY, TESTS
 
-WORDS = {"needs_subreaper": "subreaper", "needs_tcp_bytes": "TCP bytes"}
+WORDS = {
+    "needs_subreaper": "subreaper",
+    "needs_tcp_bytes": "TCP bytes",
+    "needs_signal_masks": "signal masks",
+    "needs_exit_status_of_others": "status of others",
+}
 ROW = re.compile(r"\| `(test_[^`]+)` \| ([^|]+?) \|")
 
 

@@ -153,7 +153,9 @@ def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
     ("fault", "how"),
     [
         pytest.param("fail", "ended with an exception", marks=SLOW),
-        pytest.param("die", "was ended by SIGKILL", marks=SLOW),
+        pytest.param(
+            "die", "was ended by SIGKILL", marks=(SLOW, pytest.mark.needs_exit_status_of_others)
+        ),
     ],
 )
 def test_a_rank_that_failed_and_nobody_reacts(fault: str, how: str, tmp_path: Path) -> None:
@@ -218,6 +220,7 @@ def test_a_hang_after_many_collectives(tmp_path: Path) -> None:
 
 
 @SLOW
+@pytest.mark.needs_exit_status_of_others
 @pytest.mark.timeout(300)
 def test_a_rank_that_left_early_and_well(tmp_path: Path) -> None:
     """Nobody can know at once whether rank 0 only finishes: it gets that time, and no more."""

@@ -234,10 +234,14 @@ def test_a_trainer_saves_at_the_next_step(name: str, way: str, tmp_path: Path) -
     assert run.only("run_finished")["warning"] is None, run.describe()
 
 
-SIGNALLED = ("script", "script-pipeline", "script-background", "script-timeout", "sh-c", "uv-run")
+SIGNALLED = ("script", "script-pipeline", "script-timeout", "sh-c", "uv-run")
 SIGNALLED += ("conda-run", "time", "nohup", "timeout", "make")
-TERM_FOR_INT = ("script-background",)
-"""A shell lets what it starts in its background ignore Ctrl-C."""
+
+
+def assert_saved(run: CompletedRun, told: str) -> None:
+    """It was told by this signal, once, and had the time that it took."""
+    assert [path.name for path in run.cwd.glob("saved-*")] == [f"saved-{told}"], run.describe()
+    assert 9 not in [event["signal"] for event in run.of_type("signalled")], run.describe()
 
 
 @WAYS
@@ -246,12 +250,28 @@ TERM_FOR_INT = ("script-background",)
 def test_a_script_that_saves_on_a_signal(name: str, way: str, tmp_path: Path) -> None:
     """The word reaches it, and it has its whole grace, whatever the wrapper does meanwhile."""
     run = stop(start(tmp_path, name, *program_command("saves_when_told.py")), way)
-    told = "SIGINT" if way == "ctrl-c" and name not in TERM_FOR_INT else "SIGTERM"
-    assert [path.name for path in tmp_path.glob("saved-*")] == [f"saved-{told}"], run.describe()
-    assert 9 not in [event["signal"] for event in run.of_type("signalled")], run.describe()
+    assert_saved(run, "SIGINT" if way == "ctrl-c" else "SIGTERM")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_script_in_the_background_saves_on_a_stop(tmp_path: Path) -> None:
+    """Told by SIGTERM, as everywhere."""
+    command = program_command("saves_when_told.py")
+    assert_saved(stop(start(tmp_path, "script-background", *command), "stop"), "SIGTERM")
+
+
+@pytest.mark.slow
+@pytest.mark.needs_signal_masks
+@pytest.mark.timeout(120)
+def test_a_script_in_the_background_saves_on_ctrl_c(tmp_path: Path) -> None:
+    """A shell lets what it starts in its background ignore Ctrl-C: SIGTERM takes its place."""
+    command = program_command("saves_when_told.py")
+    assert_saved(stop(start(tmp_path, "script-background", *command), "ctrl-c"), "SIGTERM")
+
+
+@pytest.mark.slow
+@pytest.mark.needs_signal_masks
 @pytest.mark.timeout(120)
 def test_a_script_with_a_trap_decides_itself(tmp_path: Path) -> None:
     """What handles SIGTERM for its training is told, and the training is not."""
