@@ -145,6 +145,7 @@ def a_crowded_cpu() -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.needs_cpu_wait
 @pytest.mark.timeout(240)
 def test_a_training_that_others_starve(tmp_path: Path) -> None:
     """Next to no CPU time and no step for eight soft budgets: it wants to run, no suspicion."""
