@@ -11,6 +11,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.detect import Verdict
 from watchdog_train.core.evolve import replay
+from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.model import (
     Diagnosis,
     EvidenceResult,
@@ -190,6 +191,19 @@ RUN_STARTED = e.RunStarted(
     slot_dir=None,
     wtrain_version="0",
 )
+
+
+def node_task(number: int, coordination: str | None, *, tasks: int = 2) -> JobTask:
+    """A node of a job of Slurm, under a supervisor of its own."""
+    return JobTask(
+        job="slurm:1.0",
+        source="slurm",
+        task=number,
+        tasks=tasks,
+        here=1,
+        kind="node",
+        coordination=coordination,
+    )
 
 
 def stall(stall_id: str = "0001", **changes: Any) -> e.StallDeclared:

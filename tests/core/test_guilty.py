@@ -16,7 +16,6 @@ from watchdog_train.core.between import between_attempts
 from watchdog_train.core.confer import confer
 from watchdog_train.core.evolve import evolve
 from watchdog_train.core.guilty import guilty_nodes, of_the_culprit
-from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.joint import diagnose_together
 from watchdog_train.core.model import (
     Culprit,
@@ -39,15 +38,7 @@ BAD = GuiltyNode(host="gpu-17", why="it did not come")
 
 def node(number: int, *more: e.AnyEvent, meet: str | None = "/meet") -> State:
     """A node of two whose hung attempt is over, with its evidence on disk."""
-    who = JobTask(
-        job="slurm:1.0",
-        source="slurm",
-        task=number,
-        tasks=2,
-        here=1,
-        kind="node",
-        coordination=meet,
-    )
+    who = b.node_task(number, meet)
     coupled = e.TasksCoupled(together=True, world=2, why="it is a node of the job")
     end = (b.stall(), b.collecting(), b.collected(), b.exited(None, signal=15), e.TreeGone())
     state = b.running(e.TaskJoined(task=who, host=f"n{number}"), coupled, *end, *more)

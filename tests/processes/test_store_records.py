@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.builders import node_task
 from tests.support import PROGRAMS, children_of, is_alive, wait_until
 from watchdog_train.core.jobs import JobTask
 from watchdog_train.core.place import StorePlace
@@ -152,15 +153,7 @@ def _cannot(records: StoreRecords) -> str:
 
 
 def task(coordination: str, number: int = 1) -> JobTask:
-    return JobTask(
-        job="slurm:1.0",
-        source="slurm",
-        task=number,
-        tasks=2,
-        here=1,
-        kind="node",
-        coordination=coordination,
-    )
+    return node_task(number, coordination)
 
 
 def test_what_is_no_address_is_refused() -> None:

@@ -255,19 +255,13 @@ def test_a_script_that_saves_on_a_signal(name: str, way: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_script_in_the_background_saves_on_a_stop(tmp_path: Path) -> None:
-    """Told by SIGTERM, as everywhere."""
-    command = program_command("saves_when_told.py")
-    assert_saved(stop(start(tmp_path, "script-background", *command), "stop"), "SIGTERM")
-
-
-@pytest.mark.slow
-@pytest.mark.needs_signal_masks
-@pytest.mark.timeout(120)
-def test_a_script_in_the_background_saves_on_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "way", ["stop", pytest.param("ctrl-c", marks=pytest.mark.needs_signal_masks)]
+)
+def test_a_script_in_the_background_saves(way: str, tmp_path: Path) -> None:
     """A shell lets what it starts in its background ignore Ctrl-C: SIGTERM takes its place."""
     command = program_command("saves_when_told.py")
-    assert_saved(stop(start(tmp_path, "script-background", *command), "ctrl-c"), "SIGTERM")
+    assert_saved(stop(start(tmp_path, "script-background", *command), way), "SIGTERM")
 
 
 @pytest.mark.slow

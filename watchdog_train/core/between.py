@@ -12,10 +12,11 @@ from watchdog_train.core.actions import Action, Launch, Observation, Record, Sta
 from watchdog_train.core.asking_all import waits_for_proof
 from watchdog_train.core.commands import before_restart
 from watchdog_train.core.confer import as_one_job
+from watchdog_train.core.giving_up import give_up
 from watchdog_train.core.guilty import of_the_culprit
 from watchdog_train.core.meeting import across_of, meet
 from watchdog_train.core.model import Plan
-from watchdog_train.core.outcome import finish
+from watchdog_train.core.outcome import EXIT_RETRY_ELSEWHERE, finish
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.remedy_spec import RemedySpec
 from watchdog_train.core.state import State
@@ -91,15 +92,15 @@ def _plan_again(
     job = as_one_job(observation, state)
     step = ladder.next_step(job, observation.survey, policy, remedies)
     if isinstance(step, ladder.Stop):
-        elsewhere = step.exit_code == ladder.EXIT_RETRY_ELSEWHERE
-        given_up = e.GivenUp(
-            why=step.why,
-            exit_code=step.exit_code,
-            outcome=step.outcome,
+        elsewhere = step.exit_code == EXIT_RETRY_ELSEWHERE
+        return give_up(
+            step.why,
+            step.exit_code,
+            step.outcome,
             offers=step.offers,
             guilty=of_the_culprit(state) if elsewhere else (),
+            consumes=("survey",),
         )
-        return Record(events=(given_up,), consumes=("survey",))
     events: list[e.AnyEvent] = [
         e.CheckpointRejected(path=path, format=kind, why=why) for path, kind, why in step.rejected
     ]

@@ -11,10 +11,11 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
 from watchdog_train.core.agree import launch_together, learn_unseen, may_launch, received
+from watchdog_train.core.giving_up import give_up
 from watchdog_train.core.guilty import absent_ones
 from watchdog_train.core.joint import diagnose_together
-from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
-from watchdog_train.core.model import Diagnosis, GuiltyNode, Outcome
+from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.outcome import EXIT_RETRY_ELSEWHERE
 from watchdog_train.core.peers import (
     PeerView,
     bundle_of,
@@ -180,18 +181,6 @@ def _has_come(peer: PeerView, observation: Observation, state: State) -> bool:
         return summary.agreed == agreed
     leads = not lower_peers(observation, state)
     return summary.gone and (leads or peer not in lower_peers(observation, state))
-
-
-def give_up(
-    why: str,
-    exit_code: int,
-    outcome: Outcome = "gave_up",
-    *,
-    guilty: tuple[GuiltyNode, ...] = (),
-) -> Record:
-    """No further attempt, for the whole job."""
-    event = e.GivenUp(why=why, exit_code=exit_code, outcome=outcome, guilty=guilty)
-    return Record(events=(event,))
 
 
 def _plan_for_all(observation: Observation, state: State) -> Action | None:

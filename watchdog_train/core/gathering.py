@@ -11,8 +11,9 @@ from typing import Final
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
 from watchdog_train.core.agree import launch_together, learn_unseen, may_launch, received
-from watchdog_train.core.confer import ended_elsewhere, give_up
-from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
+from watchdog_train.core.confer import ended_elsewhere
+from watchdog_train.core.giving_up import give_up
+from watchdog_train.core.outcome import EXIT_RETRY_ELSEWHERE
 from watchdog_train.core.place import is_store
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
+from watchdog_train.core.giving_up import give_up
 from watchdog_train.core.gpu import (
     IN_USE_BYTES,
     GpuClaim,
@@ -22,7 +23,7 @@ from watchdog_train.core.gpu import (
     own_devices,
 )
 from watchdog_train.core.guilty import this_one
-from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
+from watchdog_train.core.outcome import EXIT_RETRY_ELSEWHERE
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 
@@ -156,13 +157,7 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         f"{what} holds the GPU memory that the next attempt needs, for {limit_s:.0f} s by now: "
         f"{holders_words((*found.ours, *found.others))}"
     )
-    given_up = e.GivenUp(
-        why=why,
-        exit_code=EXIT_RETRY_ELSEWHERE,
-        outcome="gave_up",
-        guilty=(this_one(state, why),),
-    )
-    return Record(events=(given_up,))
+    return give_up(why, EXIT_RETRY_ELSEWHERE, guilty=(this_one(state, why),))
 
 
 def _held(found: GpuHold, limit_s: float) -> e.GpuMemoryHeld:

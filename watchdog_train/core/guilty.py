@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
 from watchdog_train.core.model import GuiltyNode
-from watchdog_train.core.outcome import survivors_words
+from watchdog_train.core.outcome import EXIT_RETRY_ELSEWHERE, survivors_words
 from watchdog_train.core.peers import PeerView, bundle_of
 from watchdog_train.core.state import StallRecord, State
 

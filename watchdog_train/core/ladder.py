@@ -15,7 +15,7 @@ from watchdog_train.core.history import (
     within_limits,
 )
 from watchdog_train.core.model import CheckpointFinding, Outcome, Plan, RemedyUse, Survey, Value
-from watchdog_train.core.outcome import child_code, exit_words
+from watchdog_train.core.outcome import EXIT_GAVE_UP, EXIT_RETRY_ELSEWHERE, child_code, exit_words
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.rank_gone import has_failed, how_it_ended
 from watchdog_train.core.remedy_spec import RemedySpec
@@ -24,7 +24,6 @@ from watchdog_train.core.state import State
 
 __all__ = ["RUNGS", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
 
-EXIT_RETRY_ELSEWHERE, EXIT_GAVE_UP = 75, 76
 RUNGS: tuple[tuple[str, ...], ...] = (
     ("num-workers-0", "omp-1"),
     ("tokenizers-off", "num-proc-none"),

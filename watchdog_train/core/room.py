@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
-from watchdog_train.core.ladder import EXIT_RETRY_ELSEWHERE
+from watchdog_train.core.giving_up import give_up
 from watchdog_train.core.model import Value
+from watchdog_train.core.outcome import EXIT_RETRY_ELSEWHERE
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.state import State
 
@@ -75,5 +76,4 @@ def _wait(
 
 def _give_up(why: str, limit_s: float) -> Record:
     words = f"{why}, and after {limit_s:.0f} s of waiting it was no better"
-    event = e.GivenUp(why=words, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
-    return Record(events=(event,))
+    return give_up(words, EXIT_RETRY_ELSEWHERE)

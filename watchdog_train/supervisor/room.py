@@ -53,13 +53,17 @@ class RestartRoom:
 class _Room(abc.ABC):
     """Something that is tried now and then."""
 
+    room_lasts_s = LOOK_S
+    """For so long it is believed that nothing is lacking."""
+
     def __init__(self) -> None:
         self._looked_at = -LOOK_S
         self._lacking: str | None = None
 
     def lacking(self, now: float) -> str | None:
         """In words; None when nothing is lacking."""
-        if now - self._looked_at >= LOOK_S:
+        lasts_s = self.room_lasts_s if self._lacking is None else LOOK_S
+        if now - self._looked_at >= lasts_s:
             self._looked_at = now
             self._lacking = self._look()
         return self._lacking
@@ -75,11 +79,7 @@ class DescriptorRoom(_Room):
     Where they can, it is tried each time: the answer is of use only at the very moment.
     """
 
-    def lacking(self, now: float) -> str | None:
-        """As ever; that nothing is lacking is not believed for a second."""
-        if self._lacking is None:
-            self._looked_at = now - LOOK_S
-        return super().lacking(now)
+    room_lasts_s = 0.0
 
     def _look(self) -> str | None:
         try:
