@@ -14,10 +14,10 @@ import click
 
 from watchdog_train import errors
 from watchdog_train.cli import group
-from watchdog_train.core import rules as rule_types
-from watchdog_train.core.diagnose import ENOUGH
-from watchdog_train.core.ladder import RUNGS
-from watchdog_train.core.rules import PLACEHOLDERS, FamilyRule
+from watchdog_train.core.diagnosis import rules as rule_types
+from watchdog_train.core.diagnosis.diagnose import ENOUGH
+from watchdog_train.core.diagnosis.rules import PLACEHOLDERS, FamilyRule
+from watchdog_train.core.recovery.ladder import RUNGS
 from watchdog_train.remedies.catalogue import CATALOGUE, EVERYWHERE, Remedy
 from watchdog_train.remedies.remedy import FRAMEWORKS
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES

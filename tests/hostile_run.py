@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts, ProcessEvidence
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts, ProcessEvidence
+from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import (
     CapturedProcess,
     CheckpointRef,
@@ -21,7 +22,6 @@ from watchdog_train.core.model import (
     RemedyUse,
     RunProgress,
 )
-from watchdog_train.core.stacks import Frame, ThreadStack
 from watchdog_train.evidence.bundle import (
     Bundle,
     HostRecord,

@@ -14,7 +14,7 @@ from simulated_training import Hang, Job, Piece, Polls
 
 from watchdog_train.core.model import Phase
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.replaying import Replay
+from watchdog_train.core.traces.replaying import Replay
 
 HANG_S = 2400.0
 """A hang is watched for so long; what has not been called by then is missed."""

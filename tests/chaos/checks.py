@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.chaos import isolation
 from tests.chaos.case import Case
 from tests.support import MARKER, is_alive, of_type, run_wtrain
-from watchdog_train.core.evolve import replay
+from watchdog_train.core.fold.evolve import replay
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events

@@ -9,9 +9,10 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.detect import Verdict
-from watchdog_train.core.evolve import replay
-from watchdog_train.core.jobs import JobTask
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.peers import Signs, Summary
 from watchdog_train.core.model import (
     Diagnosis,
     EvidenceResult,
@@ -23,8 +24,7 @@ from watchdog_train.core.model import (
     Sample,
     SlotReading,
 )
-from watchdog_train.core.peers import Signs, Summary
-from watchdog_train.core.state import State
+from watchdog_train.core.starting.jobs import JobTask
 
 KEEPER, ROOT = 9, 10
 """Pids; every process here has its pid plus 1000 as its start time."""

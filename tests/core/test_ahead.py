@@ -11,7 +11,11 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.ahead import (
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import SaveRecord
+from watchdog_train.core.model.gpu import GpuUse
+from watchdog_train.core.notices.ahead import (
     Ahead,
     DiskRoom,
     Outlook,
@@ -19,12 +23,8 @@ from watchdog_train.core.ahead import (
     advance,
     resumed,
 )
-from watchdog_train.core.evolve import evolve
-from watchdog_train.core.gpu import GpuUse
-from watchdog_train.core.model import SaveRecord
-from watchdog_train.core.news import news
+from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 from watchdog_train.report.notices import notice_rows, notices_object
 from watchdog_train.report.notify_words import news as told
 

@@ -20,13 +20,13 @@ from watchdog_train.core.actions import (
     Wait,
 )
 from watchdog_train.core.decide import decide
-from watchdog_train.core.detect import Verdict
-from watchdog_train.core.evolve import evolve
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointFinding, MemberSample, Survey
-from watchdog_train.core.news import news
-from watchdog_train.core.outcome import finish
+from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.outcome import finish
 
 POLICY = Policy()
 STOPPED = b.stop()

@@ -9,17 +9,22 @@ import pytest
 
 from tests.core import builders as b
 from tests.core.test_decide import KNOWN
-from watchdog_train.core import asking
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import AskSave, AskStop, Record, SaveReport, Signal
-from watchdog_train.core.asking_all import ask_save, follow_save, take_proof, waits_for_proof
 from watchdog_train.core.decide import decide
-from watchdog_train.core.jobs import JobTask
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.peers import JobView, PeerView, Signs, Summary, summarise
 from watchdog_train.core.model import MemberSample
-from watchdog_train.core.peers import JobView, PeerView, Signs, Summary, summarise
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.request_answers import answers
-from watchdog_train.core.state import State
+from watchdog_train.core.requests import asking
+from watchdog_train.core.requests.asking_all import (
+    ask_save,
+    follow_save,
+    take_proof,
+    waits_for_proof,
+)
+from watchdog_train.core.requests.request_answers import answers
+from watchdog_train.core.starting.jobs import JobTask
 
 POLICY = Policy()
 LISTENS = Signs(ranks=1, world=2, can_save=True, can_stop=True)

@@ -7,7 +7,9 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.bisecting.settings import TRIAL_SETTINGS
 from watchdog_train.core import events as e
-from watchdog_train.core.bisect import (
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import RunProgress
+from watchdog_train.core.recovery.bisect import (
     ALL_CHANGES,
     AS_IT_IS,
     Change,
@@ -18,9 +20,7 @@ from watchdog_train.core.bisect import (
     has_enough,
     judge,
 )
-from watchdog_train.core.command_line import with_one_rank
-from watchdog_train.core.model import RunProgress
-from watchdog_train.core.state import State
+from watchdog_train.core.starting.command_line import with_one_rank
 from watchdog_train.remedies.catalogue import CATALOGUE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.budgets import RING, budget_for, patience_s, robust_quantile
+from watchdog_train.core.detection.budgets import RING, budget_for, patience_s, robust_quantile
 from watchdog_train.core.model import Patience, Phase
 from watchdog_train.core.policy import Detection
 

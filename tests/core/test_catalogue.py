@@ -14,8 +14,8 @@ import watchdog_train
 from tests.checkpoint_samples import write_hf
 from watchdog_train.cli.checkpoints import checkpoints
 from watchdog_train.cli.remedies import remedies
-from watchdog_train.core.ladder import RUNGS
 from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.core.recovery.ladder import RUNGS
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import (
     CATALOGUE,

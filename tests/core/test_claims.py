@@ -13,7 +13,7 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.model import CheckpointFinding, Survey
-from watchdog_train.core.plans import choose_checkpoint
+from watchdog_train.core.recovery.plans import choose_checkpoint
 from watchdog_train.store.claims import claims_directory, is_free
 from watchdog_train.supervisor.directories import OutputDirectories
 

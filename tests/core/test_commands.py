@@ -10,11 +10,11 @@ from watchdog_train.commands.run import without_secrets
 from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Launch, Observation, Record, RunCommands, Wait
-from watchdog_train.core.between import between_attempts
 from watchdog_train.core.commands import event_names, parse, wanted
-from watchdog_train.core.evolve import evolve
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.errors import WtrainError
 from watchdog_train.notify.ping import Rhythm
 from watchdog_train.notify.ping_order import PingOrder

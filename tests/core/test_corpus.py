@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.corpus.cases import FOLDER, judged, read_cases, renderings
-from watchdog_train.core.diagnose import diagnose
+from watchdog_train.core.diagnosis.diagnose import diagnose
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.rules import load_rules
 

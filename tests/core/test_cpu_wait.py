@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core import builders as b
-from watchdog_train.core.cpu_wait import CpuLine, Waits, advance, unasked
-from watchdog_train.core.detect import verdict
+from watchdog_train.core.detection.cpu_wait import CpuLine, Waits, advance, unasked
+from watchdog_train.core.detection.detect import verdict
+from watchdog_train.core.detection.track import advance as fold
+from watchdog_train.core.detection.track import new_track
 from watchdog_train.core.model import MemberSample, ThreadWait
 from watchdog_train.core.policy import Detection
-from watchdog_train.core.track import advance as fold
-from watchdog_train.core.track import new_track
 
 
 def waits(*each: tuple[int, int, float, int]) -> Waits:

@@ -25,8 +25,9 @@ from watchdog_train.core.actions import (
     Wait,
 )
 from watchdog_train.core.decide import decide
-from watchdog_train.core.detect import Verdict
-from watchdog_train.core.evolve import evolve
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     CheckpointFinding,
     ExitStatus,
@@ -35,7 +36,6 @@ from watchdog_train.core.model import (
     Survey,
 )
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.core.state import State
 
 POLICY = Policy()
 OBSERVE = Policy(recovery=Recovery(observe=True))

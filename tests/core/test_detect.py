@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.core.detect import Verdict, required_windows, verdict
+from watchdog_train.core.detection.detect import Verdict, required_windows, verdict
+from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import MemberSample, Sample
 from watchdog_train.core.policy import Detection
-from watchdog_train.core.track import advance, new_track
 
 Poll = Callable[[float], Sample]
 

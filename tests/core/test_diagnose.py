@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from watchdog_train.cli import main
-from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
-from watchdog_train.core.facts import (
+from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.diagnosis.facts import (
     CollectiveFact,
     Evidence,
     HostFacts,
     LogText,
     ProcessEvidence,
 )
+from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import ExitStatus
-from watchdog_train.core.stacks import Frame, ThreadStack
 from watchdog_train.errors import WtrainError
 from watchdog_train.rules import RulesError, load_rules, rule_problems
 

@@ -7,9 +7,9 @@ import json
 import msgspec
 
 from watchdog_train.cli import main
-from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
-from watchdog_train.core.difference import difference
-from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts
+from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.diagnosis.difference import difference
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
 from watchdog_train.evidence.bundle import (
     Bundle,
     HostRecord,

@@ -22,9 +22,9 @@ from tests.support import REPOSITORY
 from watchdog_train.cli import group, main
 from watchdog_train.config import load_policy
 from watchdog_train.core.events import AttemptLaunched, decode
-from watchdog_train.core.evolve import evolve, replay
+from watchdog_train.core.fold.evolve import evolve, replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 from watchdog_train.remedies.catalogue import available, script_lines
 from watchdog_train.report.live import Live
 from watchdog_train.report.narrative import closing_lines, narrate, opening_lines

@@ -11,10 +11,10 @@ import pytest
 from tests.core.test_diagnose import RULES, evidence_of
 from tests.core.test_difference import bundle_in
 from tests.core.test_first_failure import gone
-from watchdog_train.core.collectives import compare
-from watchdog_train.core.diagnose import culprit_process, diagnose, groups
-from watchdog_train.core.facts import CollectiveFact, Evidence, LogText
-from watchdog_train.core.first_failure import first_failure
+from watchdog_train.core.diagnosis.collectives import compare
+from watchdog_train.core.diagnosis.diagnose import culprit_process, diagnose, groups
+from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText
+from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.evidence.joint import answer
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together

@@ -9,9 +9,9 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.evolve import evolve, replay
+from watchdog_train.core.fold.evolve import evolve, replay
+from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.model import ProcessId, RunProgress
-from watchdog_train.core.state import AttemptRecord, StallRecord, State
 
 
 def at(moment: float, event: e.AnyEvent) -> e.AnyEvent:

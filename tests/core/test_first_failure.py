@@ -6,10 +6,16 @@ import msgspec
 import pytest
 
 from tests.core.test_diagnose import RULES, evidence_of
-from watchdog_train.core.collectives import not_come
-from watchdog_train.core.diagnose import diagnose
-from watchdog_train.core.facts import EndFact, Evidence, HostFacts, LogText, ProcessEvidence
-from watchdog_train.core.log_lines import read_line
+from watchdog_train.core.diagnosis.collectives import not_come
+from watchdog_train.core.diagnosis.diagnose import diagnose
+from watchdog_train.core.diagnosis.facts import (
+    EndFact,
+    Evidence,
+    HostFacts,
+    LogText,
+    ProcessEvidence,
+)
+from watchdog_train.core.diagnosis.log_lines import read_line
 from watchdog_train.core.model import ExitStatus, RankEnd
 
 NO_KILL = HostFacts(oom_kills=0, oom_since_start=True)

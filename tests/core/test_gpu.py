@@ -6,10 +6,11 @@ import pytest
 
 from tests.core import builders as b
 from tests.core.test_detect import judge
-from watchdog_train.core.gpu import GpuDevice, GpuProcess, GpuReading, GpuUse, job_use
+from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model import Sample
-from watchdog_train.core.trace import TraceWriter, header_line
-from watchdog_train.core.trace_reading import TraceReader
+from watchdog_train.core.model.gpu import GpuDevice, GpuProcess, GpuReading, GpuUse
+from watchdog_train.core.traces.trace import TraceWriter, header_line
+from watchdog_train.core.traces.trace_reading import TraceReader
 
 WORKS = GpuUse(util=57.0, power=0.6)
 HARD = GpuUse(util=100.0, power=0.9)

@@ -11,8 +11,9 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Launch, Record, Wait
 from watchdog_train.core.decide import decide
-from watchdog_train.core.evolve import evolve
-from watchdog_train.core.gpu import (
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model.gpu import (
     GpuClaim,
     GpuDevice,
     GpuHold,
@@ -20,7 +21,8 @@ from watchdog_train.core.gpu import (
     GpuProcess,
     GpuReading,
 )
-from watchdog_train.core.gpu_memory import (
+from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.core.recovery.gpu_memory import (
     ANSWER_S,
     SAY_AGAIN_S,
     UNNAMED_S,
@@ -28,8 +30,6 @@ from watchdog_train.core.gpu_memory import (
     hold,
     strangers,
 )
-from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.core.state import State
 
 GB = 1 << 30
 POLICY = Policy(recovery=Recovery(gpu_wait_s=100.0))

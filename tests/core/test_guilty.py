@@ -12,11 +12,12 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record
-from watchdog_train.core.between import between_attempts
-from watchdog_train.core.confer import confer
-from watchdog_train.core.evolve import evolve
-from watchdog_train.core.guilty import guilty_nodes, of_the_culprit
-from watchdog_train.core.joint import diagnose_together
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.confer import confer
+from watchdog_train.core.job.guilty import guilty_nodes, of_the_culprit
+from watchdog_train.core.job.joint import diagnose_together
+from watchdog_train.core.job.peers import JobView, PeerView, Signs, Summary, summarise, trouble_of
 from watchdog_train.core.model import (
     Culprit,
     Diagnosis,
@@ -24,10 +25,9 @@ from watchdog_train.core.model import (
     JointAnswer,
     Survey,
 )
-from watchdog_train.core.outcome import finish
-from watchdog_train.core.peers import JobView, PeerView, Signs, Summary, summarise, trouble_of
 from watchdog_train.core.policy import Job, Policy, Recovery
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.between import between_attempts
+from watchdog_train.core.recovery.outcome import finish
 from watchdog_train.report.status_json import status_object
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes

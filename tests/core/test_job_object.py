@@ -21,7 +21,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Signal
 from watchdog_train.core.events import KillStage
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.news import news
+from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.keeper import job_object as keeper_side
 from watchdog_train.supervisor.deliver import deliver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.jobs import JobTask, find_task, is_begun_again
+from watchdog_train.core.starting.jobs import JobTask, find_task, is_begun_again
 
 # `srun -N1 -n4`, Slurm 22.05; what does not matter here is left out.
 SRUN = {

@@ -9,13 +9,13 @@ import msgspec
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record, StartJoint, Wait
-from watchdog_train.core.between import between_attempts
-from watchdog_train.core.jobs import JobTask
-from watchdog_train.core.joint import diagnose_together
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.joint import diagnose_together
+from watchdog_train.core.job.peers import JobView, PeerView, Signs, Summary, summarise, trouble_of
 from watchdog_train.core.model import Culprit, Diagnosis, JointAnswer, Survey
-from watchdog_train.core.peers import JobView, PeerView, Signs, Summary, summarise, trouble_of
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.between import between_attempts
+from watchdog_train.core.starting.jobs import JobTask
 
 DIAGNOSIS = Diagnosis(
     family="rank-left-early",

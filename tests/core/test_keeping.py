@@ -14,12 +14,12 @@ from tests.core import builders as b
 from watchdog_train.checkpoints.keep import KeepRequest, keep
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.core import events as e
-from watchdog_train.core import keeping
 from watchdog_train.core.actions import KeepCopy, Record
-from watchdog_train.core.detect import Verdict
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import KeepAnswer, KeptCopy, SaveRecord
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery import keeping
 
 
 def save(path: str = "/out/ckpt.pt", *, at: int = 5, size: int = 100, **changes: Any) -> SaveRecord:

@@ -9,10 +9,10 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, CleanUp, Record, Signal, Wait
-from watchdog_train.core.kill import SIGINT, SIGKILL, SIGSTOP, SIGTERM, begin, pursue
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import MemberSample, ProcessId, RankEnd
 from watchdog_train.core.policy import Stopping
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.kill import SIGINT, SIGKILL, SIGSTOP, SIGTERM, begin, pursue
 
 STOPPING = Stopping()
 LAUNCHER, RANK0, RANK1, WORKER, HELPER = (

@@ -14,11 +14,11 @@ import yaml
 
 from tests.support import REPOSITORY
 from watchdog_train.cli import group, probe
-from watchdog_train.core import command_line
-from watchdog_train.core.launchers import describe
-from watchdog_train.core.nodes import find_node
+from watchdog_train.core.notices.vitals import BLIND_S
 from watchdog_train.core.policy import Job, Stopping
-from watchdog_train.core.vitals import BLIND_S
+from watchdog_train.core.starting import command_line
+from watchdog_train.core.starting.launchers import describe
+from watchdog_train.core.starting.nodes import find_node
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_REFUSED
 from watchdog_train.supervisor.termination_log import KUBELETS
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from watchdog_train import errors
-from watchdog_train.core import ladder, outcome, plans
-from watchdog_train.core.ladder import Restart, Stop, first_plan, next_step
+from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.model import (
     CheckpointFinding,
     CheckpointRef,
@@ -19,9 +18,10 @@ from watchdog_train.core.model import (
     RemedyUse,
     Survey,
 )
-from watchdog_train.core.plans import own_resume_option, with_arguments
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.core.state import AttemptRecord, StallRecord, State
+from watchdog_train.core.recovery import ladder, outcome, plans
+from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan, next_step
+from watchdog_train.core.recovery.plans import own_resume_option, with_arguments
 from watchdog_train.remedies.catalogue import CATALOGUE
 
 ARGV = ("python", "train.py", "--lr", "0.1")

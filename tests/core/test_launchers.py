@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.core.builders import RUN_STARTED, fold, plan
 from watchdog_train.client.roles import is_launcher
-from watchdog_train.core import plans
-from watchdog_train.core.command_line import find, starts_ranks
-from watchdog_train.core.ladder import first_plan
-from watchdog_train.core.launchers import Launcher, describe, environment, rank_streams
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery import plans
+from watchdog_train.core.recovery.ladder import first_plan
+from watchdog_train.core.starting.command_line import find, starts_ranks
+from watchdog_train.core.starting.launchers import Launcher, describe, environment, rank_streams
 from watchdog_train.report.narrative import opening_lines
 from watchdog_train.supervisor.launcher import CONFIG_CAP_BYTES, launcher_of
 

@@ -76,6 +76,23 @@ ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {
 ROOMS["__main__"] = {"cli"}
 """What each room may import of ours; "" is the package itself, for its version."""
 
+_NOUNS = {"model", "policy", "events", "starting"}
+_DECIDING = {"decide", "suspect", "actions", "answers", "commands"}
+_DECIDING |= {"notices", "requests", "recovery", "job"}
+IN_CORE: dict[str, set[str]] = {
+    "model": set(),
+    "policy": set(),
+    "starting": {"model", "policy"},
+    "events": {"model", "starting"},
+    # What the tasks of a job tell each other is measured here.
+    "detection": {*_NOUNS, "job.peers"},
+    "diagnosis": {"model", "detection"},
+    "fold": {*_NOUNS, "detection"},
+}
+IN_CORE |= {room: {*IN_CORE, *_DECIDING} for room in _DECIDING}
+IN_CORE["traces"] = {*IN_CORE} - {"diagnosis"}
+"""The same inside the core: what measures and what is known must not know what is decided."""
+
 FORBIDDEN_IN_CORE = {
     "os",
     "time",
@@ -166,6 +183,36 @@ def test_rooms_import_only_what_they_may(room: str) -> None:
             if not allowed:
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("room", IN_CORE)
+def test_rooms_of_the_core_import_only_what_they_may(room: str) -> None:
+    """Nouns, then measuring and diagnosis, then the state, then deciding."""
+    wrong = []
+    seen = False
+    for path in modules():
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[:2] != ("core", room):
+            continue
+        seen = True
+        for name in sorted(imports(path)):
+            ours = name.removeprefix("watchdog_train.core.")
+            mine = ours == name or ours.partition(".")[0] == room
+            allowed = {ours.partition(".")[0], ours} & IN_CORE[room]
+            if not mine and not allowed:
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert seen
+    assert wrong == []
+
+
+def test_every_module_of_the_core_is_in_a_known_room_of_it() -> None:
+    """A new one has to say what it may import."""
+    rooms = {
+        path.relative_to(PACKAGE).with_suffix("").parts[1]
+        for path in modules()
+        if room_of(path) == "core"
+    }
+    assert rooms == {*IN_CORE, "__init__"}
 
 
 def test_the_core_is_pure() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.core.peers import Summary
+from watchdog_train.core.job.peers import Summary
 from watchdog_train.supervisor.job import machine_of
 from watchdog_train.supervisor.left_meetings import LOOK_S, SILENT_S, left_meetings
 from watchdog_train.supervisor.leftover import Leftover

@@ -8,9 +8,9 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import HookReport, Record
 from watchdog_train.core.decide import decide
-from watchdog_train.core.facts import Evidence, ProcessEvidence
-from watchdog_train.core.milestones import MOST_RANKS, bounded, milestone_standings
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.model import Milestone, RankPlaces
+from watchdog_train.core.notices.milestones import MOST_RANKS, bounded, milestone_standings
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.places_text import (
     place_lines,

@@ -10,11 +10,11 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import SettingReport
+from watchdog_train.core.detection.rank_gone import recorded
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointRef, MemberSample
-from watchdog_train.core.news import news
+from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.rank_gone import recorded
-from watchdog_train.core.state import State
 
 POLICY = Policy()
 

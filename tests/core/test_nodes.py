@@ -8,17 +8,18 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.core import command_line, meeting
 from watchdog_train.core import events as e
-from watchdog_train.core.agree import _for_this_task
-from watchdog_train.core.elsewhere import elsewhere_quiet
-from watchdog_train.core.jobs import JobTask, find_task
-from watchdog_train.core.launchers import describe
-from watchdog_train.core.nodes import NodeError, find_node
-from watchdog_train.core.peers import JobView, Proposal, Signs
-from watchdog_train.core.plans import build, launcher_environment
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job import meeting
+from watchdog_train.core.job.agree import _for_this_task
+from watchdog_train.core.job.elsewhere import elsewhere_quiet
+from watchdog_train.core.job.peers import JobView, Proposal, Signs
 from watchdog_train.core.policy import Job
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.plans import build, launcher_environment
+from watchdog_train.core.starting import command_line
+from watchdog_train.core.starting.jobs import JobTask, find_task
+from watchdog_train.core.starting.launchers import describe
+from watchdog_train.core.starting.nodes import NodeError, find_node
 
 # `srun -N2 --ntasks-per-node=1`, Slurm 22.05; what does not matter here is left out.
 STEP = {

@@ -6,9 +6,9 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress
-from watchdog_train.core.outcome import finish
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.outcome import finish
 
 STEP = e.FirstStep(rank=0, pid=b.ROOT, step=5, after_s=1.0)
 OF_TEN = e.Progress(progress=RunProgress(step=5, total_steps=10), ranks=(), members=())

@@ -11,8 +11,8 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.model import MemberSample, RunProgress
-from watchdog_train.core.news import run_progress
-from watchdog_train.core.pace import MOST_POINTS, Pace, advance, steps_s
+from watchdog_train.core.notices.news import run_progress
+from watchdog_train.core.notices.pace import MOST_POINTS, Pace, advance, steps_s
 from watchdog_train.report.summary import progress_line
 
 

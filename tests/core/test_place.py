@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.place import StorePlace, is_store, store_place
+from watchdog_train.core.starting.place import StorePlace, is_store, store_place
 
 GOOD = {
     "tcp://node1:29400": StorePlace(host="node1", port=29400),

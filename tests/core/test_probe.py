@@ -13,9 +13,16 @@ import pytest
 
 from watchdog_train.cli import main, probe
 from watchdog_train.client import layout
+from watchdog_train.core.fold.state import RunState
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.state import RunState
-from watchdog_train.core.vitals import BLIND_AT_WORK_S, BLIND_S, Answer, Probe, Vitals, answer
+from watchdog_train.core.notices.vitals import (
+    BLIND_AT_WORK_S,
+    BLIND_S,
+    Answer,
+    Probe,
+    Vitals,
+    answer,
+)
 from watchdog_train.store import registry
 from watchdog_train.store.control import ControlPage, read_vitals
 from watchdog_train.store.run_directory import RunDirectory, create

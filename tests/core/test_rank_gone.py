@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.core.detect import Verdict, verdict
+from watchdog_train.core.detection.detect import Verdict, verdict
+from watchdog_train.core.detection.rank_gone import has_failed, how_it_ended, missing_ranks
+from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import MemberSample, RankEnd
 from watchdog_train.core.policy import Detection
-from watchdog_train.core.rank_gone import has_failed, how_it_ended, missing_ranks
-from watchdog_train.core.track import advance, new_track
 
 ENDED_AT = 60
 FAILED: dict[str, Any] = {"code": 1, "said": "exception"}

@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchdog_train.core.collectives import compare
-from watchdog_train.core.facts import CollectiveFact
-from watchdog_train.core.pickle_data import DamagedPickleError, UnreadablePickleError, read
-from watchdog_train.core.recorder import (
+from watchdog_train.core.diagnosis.collectives import compare
+from watchdog_train.core.diagnosis.facts import CollectiveFact
+from watchdog_train.core.diagnosis.pickle_data import (
+    DamagedPickleError,
+    UnreadablePickleError,
+    read,
+)
+from watchdog_train.core.diagnosis.recorder import (
     advanced,
     as_json,
     joined,

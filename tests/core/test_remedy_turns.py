@@ -9,12 +9,14 @@ import pytest
 
 from tests.core import builders as b
 from tests.core.test_ladder import WANDB, diagnosis, found, history, policy, remedies, step
-from watchdog_train.core import ladder, sooner, worse
 from watchdog_train.core.actions import AskSave
-from watchdog_train.core.ladder import Restart, Stop, first_plan
+from watchdog_train.core.fold import evolve_records as records
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Culprit, RankStatus, RemedyUse
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery import ladder
+from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan
+from watchdog_train.core.requests import sooner
 from watchdog_train.remedies.catalogue import CATALOGUE
 
 _replace = msgspec.structs.replace
@@ -180,7 +182,7 @@ def test_the_best_pace_of_an_attempt_is_kept() -> None:
     """A slow stretch, and a moment without a pace, do not make it worse."""
     state = history("hang@5")
     for steps_s in (2.0, None, 5.0, 3.0):
-        state = worse.paced(state, steps_s)
+        state = records.paced(state, steps_s)
     assert state.attempts[-1].fastest_steps_s == 5.0
 
 

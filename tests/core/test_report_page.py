@@ -140,7 +140,7 @@ def test_a_bug_report_names_neither_machine_nor_folder(report: Report) -> None:
 
 def test_a_bug_report_needs_something_caught() -> None:
     """A run without a stall has nothing to post."""
-    from watchdog_train.core.state import State
+    from watchdog_train.core.fold.state import State
 
     assert report_bug(State(), stacks={}, versions=()) is None
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.core.builders import plan, running
 from watchdog_train.core import events as e
-from watchdog_train.core.facts import BundleVerdict, Evidence, HostFacts
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointRef, Diagnosis
-from watchdog_train.core.state import State
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
 from watchdog_train.report import words

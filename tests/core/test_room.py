@@ -10,11 +10,11 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Launch, Record, StartSurvey, Wait
 from watchdog_train.core.decide import decide
-from watchdog_train.core.evolve import evolve
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointRef
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.core.room import torn_save
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.room import torn_save
 
 FULL = "the run directory cannot be written (No space left on device)"
 POLICY = Policy(recovery=Recovery(room_wait_s=100.0))

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tests.corpus.cases import read_cases
-from watchdog_train.core.diagnose import diagnose
-from watchdog_train.core.facts import BundleVerdict
+from watchdog_train.core.diagnosis.diagnose import diagnose
+from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.model import CapturedProcess
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.remedies.catalogue import remedy_words

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.core import builders as b
-from watchdog_train.core import sight
-from watchdog_train.core.evolve import evolve
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.notices import sight
 
 
 def test_a_look_that_cannot_be_had_is_said_once() -> None:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.gpu import GpuUse
 from watchdog_train.core.model import HostLoad, Sample
-from watchdog_train.core.news import news
+from watchdog_train.core.model.gpu import GpuUse
+from watchdog_train.core.notices.news import news
+from watchdog_train.core.notices.slowdown import Slow, Slowness, advance, resumed, words
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.replaying import Replay
-from watchdog_train.core.slowdown import Slow, Slowness, advance, resumed, words
+from watchdog_train.core.traces.replaying import Replay
 
 Around = Callable[[float], dict[str, object]]
 

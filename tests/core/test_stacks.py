@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.idle import group, is_idle_helper, is_idle_worker
-from watchdog_train.core.stacks import (
+from watchdog_train.core.diagnosis.idle import group, is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.stacks import (
     Frame,
     ThreadStack,
     deciding_frame,

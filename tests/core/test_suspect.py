@@ -10,10 +10,10 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Record, StartEvidence, StartLook, Wait
-from watchdog_train.core.detect import Verdict
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Basis, Patience, Phase
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 from watchdog_train.core.suspect import FINISHING_PATIENCE_S, watch
 
 POLICY = Policy()

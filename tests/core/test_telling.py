@@ -9,10 +9,10 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.detect import Verdict
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress
 from watchdog_train.core.policy import Output
-from watchdog_train.core.state import State
 from watchdog_train.report.status_line import status_line
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.system.service_manager import ServiceManager

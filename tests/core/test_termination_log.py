@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from watchdog_train.core import events as e
-from watchdog_train.core.evolve import replay
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.report.verdict_text import CAP_BYTES, verdict_text
 from watchdog_train.report.words import cut_bytes
 from watchdog_train.store.log_reading import read_events

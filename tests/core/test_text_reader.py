@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.log_lines import advances, progress_of, read_line
+from watchdog_train.core.diagnosis.log_lines import advances, progress_of, read_line
 from watchdog_train.evidence.text.reader import read_text
 from watchdog_train.evidence.text.roles import who_by_name
 from watchdog_train.evidence.text.tables import merged, read_processes

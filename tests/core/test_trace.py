@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core import builders as b
-from watchdog_train.core import replaying
 from watchdog_train.core.policy import Detection, Policy
-from watchdog_train.core.replaying import Replay
-from watchdog_train.core.trace import LONGEST_STRIDE, TraceWriter, header_line
-from watchdog_train.core.trace_reading import TraceReader, TraceSample
+from watchdog_train.core.traces import replaying
+from watchdog_train.core.traces.replaying import Replay
+from watchdog_train.core.traces.trace import LONGEST_STRIDE, TraceWriter, header_line
+from watchdog_train.core.traces.trace_reading import TraceReader, TraceSample
 
 HEADER = {"v": 1, "kind": "trace", "poll_s": 1.0}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_train.core.trace import header_line
+from watchdog_train.core.traces.trace import header_line
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import trace_file
 from watchdog_train.store.trace_file import TraceFile, older_part, trace_lines

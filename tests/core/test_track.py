@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.core.model import Sample
-from watchdog_train.core.policy import Detection
-from watchdog_train.core.track import (
+from watchdog_train.core.detection.track import (
     SURVIVED_COUNTS_S,
     Track,
     advance,
@@ -18,6 +16,8 @@ from watchdog_train.core.track import (
     new_track,
     survived_s,
 )
+from watchdog_train.core.model import Sample
+from watchdog_train.core.policy import Detection
 
 DETECTION = Detection()
 

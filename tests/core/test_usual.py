@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.core.detect import verdict
-from watchdog_train.core.gpu import GpuUse
+from watchdog_train.core.detection.detect import verdict
+from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import Sample
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.policy import Detection, Policy
-from watchdog_train.core.replaying import Replay
-from watchdog_train.core.track import advance, new_track
+from watchdog_train.core.traces.replaying import Replay
 
 WORKED_S = 1200
 HOST_SLEEPS = 0.01

@@ -11,10 +11,10 @@ from tests.core import builders as b
 from tests.core.test_detect import judge, silent
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record, Sleep, StartEvidence
-from watchdog_train.core.detect import Verdict
-from watchdog_train.core.evolve import evolve
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.model import CheckpointRef, RankEnd, Sample
-from watchdog_train.core.news import news
+from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
 from watchdog_train.report.live import Live, NewestCheckpoint

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from watchdog_train.core.events import AttemptLaunched, decode
-from watchdog_train.core.evolve import evolve, replay
+from watchdog_train.core.fold.evolve import evolve, replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import history
 from watchdog_train.report.live import Live, NewestCheckpoint

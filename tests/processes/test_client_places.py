@@ -11,7 +11,7 @@ import pytest
 from tests.client_runs import Training
 from tests.support import wait_until
 from watchdog_train.client import layout
-from watchdog_train.core.notes import Note
+from watchdog_train.core.notices.notes import Note
 from watchdog_train.store.slots import read_note, read_slots
 
 pytestmark = [pytest.mark.processes]

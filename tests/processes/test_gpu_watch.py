@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import is_alive, wait_until
-from watchdog_train.core.gpu import GpuHold, GpuUse, job_use
-from watchdog_train.core.gpu_memory import holders_words
+from watchdog_train.core.detection.gpu import job_use
+from watchdog_train.core.model.gpu import GpuHold, GpuUse
+from watchdog_train.core.recovery.gpu_memory import holders_words
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.gpu_memory import GpuMemory
 from watchdog_train.supervisor.gpu_watch import ANSWER_S, FIRST_ANSWER_S, RETRY_S, GpuWatch

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from watchdog_train.core.jobs import JobTask
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.supervisor.meeting import MeetingPort
 
 pytestmark = pytest.mark.processes

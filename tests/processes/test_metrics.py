@@ -13,8 +13,8 @@ import pytest
 from tests.support import start_wtrain, wait_until, write_fast_config
 from watchdog_train.core import events as e
 from watchdog_train.core.events import decode
-from watchdog_train.core.evolve import evolve
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.report.metrics_text import metrics_text
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.keep_awake import KeepAwake, command

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import run_wtrain, wait_until
 from watchdog_train.core import events as e
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.system import current

@@ -14,9 +14,9 @@ import pytest
 
 from tests.core import builders
 from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ExitStatus, ProcessId
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.ending import FILE_WITHIN_S, SILENT_KEEPER_S
 from watchdog_train.supervisor.observe import Observer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import wait_until
-from watchdog_train.core.jobs import JobTask
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.peers.directory import RECORD_CAP_BYTES, DirectoryRecords
 from watchdog_train.peers.shared import SharedRecords

@@ -17,8 +17,8 @@ import pytest
 
 from tests.core.builders import node_task
 from tests.support import PROGRAMS, children_of, is_alive, wait_until
-from watchdog_train.core.jobs import JobTask
-from watchdog_train.core.place import StorePlace
+from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.core.starting.place import StorePlace
 from watchdog_train.errors import WtrainError
 from watchdog_train.peers import store as peers_store
 from watchdog_train.peers.shared import SharedRecords
@@ -169,7 +169,7 @@ def test_the_process_ends_with_its_supervisor(make: Make, tmp_path: Path) -> Non
     make(0).close()
     program = (
         "import sys, time\n"
-        "from watchdog_train.core.place import StorePlace\n"
+        "from watchdog_train.core.starting.place import StorePlace\n"
         "from watchdog_train.peers.store import StoreRecords\n"
         "records = StoreRecords(StorePlace(host='n', port=2000), [sys.executable], 'job', 0, 2)\n"
         "records.publish(0, b'one')\n"

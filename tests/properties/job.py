@@ -17,10 +17,9 @@ from tests.properties.simulated import Attempt, Script
 from tests.properties.world import World
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
-from watchdog_train.core.detect import signs
-from watchdog_train.core.elsewhere import elsewhere_quiet
-from watchdog_train.core.jobs import JobTask
-from watchdog_train.core.peers import (
+from watchdog_train.core.detection.detect import signs
+from watchdog_train.core.job.elsewhere import elsewhere_quiet
+from watchdog_train.core.job.peers import (
     Heard,
     JobView,
     PeerView,
@@ -30,6 +29,7 @@ from watchdog_train.core.peers import (
 )
 from watchdog_train.core.policy import Job as PolicyOfJob
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.starting.jobs import JobTask
 
 TICK_S = 0.25
 
@@ -86,7 +86,7 @@ class Task(World):
         )
 
     def judge(self, own: Any, view: JobView) -> Any:
-        from watchdog_train.core.detect import verdict
+        from watchdog_train.core.detection.detect import verdict
 
         quiet = elsewhere_quiet(
             self.state,

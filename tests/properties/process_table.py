@@ -16,12 +16,12 @@ import msgspec
 from tests.core import builders as b
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
-from watchdog_train.core import kill
 from watchdog_train.core.actions import CleanUp, Record, Signal, Wait
-from watchdog_train.core.evolve import evolve
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Member, ProcessId, ProcessRow, Sample
 from watchdog_train.core.policy import Stopping
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery import kill
 from watchdog_train.supervisor.deliver import deliver
 from watchdog_train.supervisor.tree import ProcessTree
 

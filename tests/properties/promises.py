@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.properties.simulated import KILL, TERM, Attempt
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 
 
 def idle_restarts(log: list[e.AnyEvent]) -> int:

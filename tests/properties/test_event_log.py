@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchdog_train.core import events as e
-from watchdog_train.core.evolve import evolve, replay
+from watchdog_train.core.fold.evolve import evolve, replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RankStatus, RunProgress
-from watchdog_train.core.state import State
 from watchdog_train.store.event_log import EventLog, read_events
 
 HISTORY: tuple[e.AnyEvent, ...] = (

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watchdog_train.core.diagnose import diagnose
-from watchdog_train.core.stacks import FRAMES_CAP
+from watchdog_train.core.diagnosis.diagnose import diagnose
+from watchdog_train.core.diagnosis.stacks import FRAMES_CAP
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import from_inside, pyspy
 from watchdog_train.evidence.logs import clean_line, tail

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from watchdog_train.cli.log_files import safe_for_terminal
 from watchdog_train.core.events import decode
-from watchdog_train.core.evolve import evolve
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.report import words
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import history

@@ -17,10 +17,11 @@ from tests.properties.promises import check_event, check_launch, check_signal
 from tests.properties.simulated import Attempt, Machine, Process, Script
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
-from watchdog_train.core import track as tracks
 from watchdog_train.core.decide import decide
-from watchdog_train.core.detect import Verdict, verdict
-from watchdog_train.core.evolve import evolve, replay
+from watchdog_train.core.detection import track as tracks
+from watchdog_train.core.detection.detect import Verdict, verdict
+from watchdog_train.core.fold.evolve import evolve, replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     CheckpointFinding,
     EvidenceResult,
@@ -39,7 +40,6 @@ from watchdog_train.core.policy import (
     Recovery,
     Stopping,
 )
-from watchdog_train.core.state import State
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.supervisor.departures import Departures

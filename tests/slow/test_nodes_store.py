@@ -22,7 +22,7 @@ from tests.nodes import (
 from tests.scenarios.checks import assert_blames
 from tests.scenarios.test_nodes import assert_finished, assert_one_plan
 from tests.support import free_port, of_type, run_wtrain, types, wait_until
-from watchdog_train.core.place import StorePlace
+from watchdog_train.core.starting.place import StorePlace
 from watchdog_train.peers.store import StoreRecords
 
 pytestmark = [

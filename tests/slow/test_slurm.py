@@ -26,8 +26,8 @@ from tests.support import (
     types,
     wait_until,
 )
-from watchdog_train.core.evolve import replay
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.store.log_reading import read_events
 
 pytestmark = [

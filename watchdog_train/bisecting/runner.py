@@ -16,12 +16,12 @@ import msgspec
 from watchdog_train.bisecting.outputs import of_its_own
 from watchdog_train.bisecting.trial import Order
 from watchdog_train.config import dump_policy
-from watchdog_train.core.bisect import AS_IT_IS, Change, Trial, changes, has_enough, judge
-from watchdog_train.core.command_line import find, with_one_rank
-from watchdog_train.core.evolve import replay
-from watchdog_train.core.launchers import describe
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery.bisect import AS_IT_IS, Change, Trial, changes, has_enough, judge
+from watchdog_train.core.starting.command_line import find, with_one_rank
+from watchdog_train.core.starting.launchers import describe
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE, WtrainError
 from watchdog_train.store import requests
 from watchdog_train.store.log_reading import read_events

@@ -17,7 +17,7 @@ from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 
 if TYPE_CHECKING:
-    from watchdog_train.core.state import State
+    from watchdog_train.core.fold.state import State
     from watchdog_train.store.run_paths import RunDirectory
 
 POLL_S = 0.1

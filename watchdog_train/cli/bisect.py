@@ -72,7 +72,7 @@ def bisect(
     from watchdog_train.bisecting.outputs import refuse_shared
     from watchdog_train.bisecting.runner import Bisection
     from watchdog_train.checkpoints.find import place_options
-    from watchdog_train.core.bisect import Trial, conclude
+    from watchdog_train.core.recovery.bisect import Trial, conclude
     from watchdog_train.remedies.catalogue import refuse_unknown
     from watchdog_train.report import bisect_text
     from watchdog_train.store.run_paths import default_runs_dir
@@ -124,7 +124,7 @@ def bisect(
 
 
 def _refuse_unknown_changes(only: tuple[str, ...]) -> None:
-    from watchdog_train.core.bisect import ALL_CHANGES
+    from watchdog_train.core.recovery.bisect import ALL_CHANGES
 
     for name in only:
         if name not in ALL_CHANGES:

@@ -9,7 +9,7 @@ import click
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.config import load_policy
-from watchdog_train.core.diagnose import diagnose as diagnose_evidence
+from watchdog_train.core.diagnosis.diagnose import diagnose as diagnose_evidence
 from watchdog_train.evidence.text.bring import evidence_from
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.diagnosis_text import diagnosis_text

@@ -12,7 +12,7 @@ import msgspec
 from watchdog_train.cli.bundles import read_or_refuse, stall_folder
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
-from watchdog_train.core.difference import Change, difference
+from watchdog_train.core.diagnosis.difference import Change, difference
 from watchdog_train.evidence.bundle import Bundle
 
 SCHEMA_VERSION = 1

@@ -11,7 +11,7 @@ import click
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.config import load_policy
-from watchdog_train.core.evolve import replay
+from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE

@@ -16,7 +16,7 @@ from watchdog_train.cli.options import json_option, run_argument, runs_dir_optio
 from watchdog_train.errors import WtrainError
 
 if TYPE_CHECKING:
-    from watchdog_train.core.vitals import Answer, Probe, Vitals
+    from watchdog_train.core.notices.vitals import Answer, Probe, Vitals
     from watchdog_train.store.registry import LiveRun
     from watchdog_train.store.run_paths import RunDirectory
     from watchdog_train.system.protocol import ProcessSystem
@@ -61,7 +61,7 @@ def probe(
 
 
 def _seconds(max_age: str | None) -> float:
-    from watchdog_train.core.vitals import BLIND_S
+    from watchdog_train.core.notices.vitals import BLIND_S
 
     if max_age is None:
         return BLIND_S
@@ -79,7 +79,7 @@ def _within(
     """The answer of a look in a thread, or what is left to say when it does not come back."""
     import threading
 
-    from watchdog_train.core.vitals import Answer
+    from watchdog_train.core.notices.vitals import Answer
 
     found: list[Answer | Exception] = []
 
@@ -105,7 +105,7 @@ def _within(
 
 
 def _look(probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: float) -> Answer:
-    from watchdog_train.core.vitals import answer
+    from watchdog_train.core.notices.vitals import answer
     from watchdog_train.store.registry import entries_here, entry_of
     from watchdog_train.system import current
 
@@ -175,6 +175,6 @@ def _has_ended(run: RunDirectory) -> bool:
 
 
 def _ended(probe: Probe) -> Answer:
-    from watchdog_train.core.vitals import Answer
+    from watchdog_train.core.notices.vitals import Answer
 
     return Answer(probe != "readiness", "ended: the run is finished")

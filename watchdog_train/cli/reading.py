@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from watchdog_train.core.evolve import replay
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.facts import without_secrets
@@ -129,9 +129,9 @@ def _supervisor_alive(
 
 def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
     """Beats from the slots, and the states of recorded processes, each verified by its start."""
+    from watchdog_train.core.detection.track import judged
     from watchdog_train.core.model import MemberSample, Sample
-    from watchdog_train.core.news import progress_event
-    from watchdog_train.core.track import judged
+    from watchdog_train.core.notices.news import progress_event
     from watchdog_train.store.slots import read_slots
 
     scan = read_slots(Path(state.slot_dir)) if state.slot_dir is not None else None

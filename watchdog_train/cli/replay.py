@@ -15,8 +15,8 @@ from watchdog_train.cli.options import json_option, runs_dir_option
 
 if TYPE_CHECKING:
     from watchdog_train.core.policy import Policy
-    from watchdog_train.core.replaying import Replay
-    from watchdog_train.core.trace_reading import TraceReader
+    from watchdog_train.core.traces.replaying import Replay
+    from watchdog_train.core.traces.trace_reading import TraceReader
 
 SCHEMA_VERSION = 1
 
@@ -50,9 +50,9 @@ def replay(
     clock. Nothing is started or ended. A trace holds no stacks: every look says "unknown", so a
     stall that stacks would prove comes later here than in the run.
     """
-    from watchdog_train.core.replaying import Replay
-    from watchdog_train.core.slowdown import words as slow_words
-    from watchdog_train.core.trace_reading import TraceReader
+    from watchdog_train.core.notices.slowdown import words as slow_words
+    from watchdog_train.core.traces.replaying import Replay
+    from watchdog_train.core.traces.trace_reading import TraceReader
     from watchdog_train.errors import WtrainError
     from watchdog_train.store.trace_file import trace_lines
 
@@ -173,7 +173,7 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
 
 
 def _print_slow(judged: Replay) -> None:
-    from watchdog_train.core.slowdown import words
+    from watchdog_train.core.notices.slowdown import words
 
     for t, slow in judged.slow:
         click.echo(f"slow at {t:.1f} s: {words(slow)}")

@@ -47,8 +47,8 @@ def restart(
     """
     from watchdog_train.cli.reading import read_run
     from watchdog_train.cli.stop import stop_run
-    from watchdog_train.core.jobs import is_begun_again
     from watchdog_train.core.policy import Policy, Recovery
+    from watchdog_train.core.starting.jobs import is_begun_again
     from watchdog_train.remedies.catalogue import available, refuse_unknown
     from watchdog_train.store.resolve import resolve
     from watchdog_train.supervisor.detach import Report, in_background

@@ -74,7 +74,7 @@ def slurm(*, explain: bool, command: tuple[str, ...], **flags: Any) -> None:
 
 
 def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
-    from watchdog_train.core.place import is_store
+    from watchdog_train.core.starting.place import is_store
     from watchdog_train.service.slurm import SlurmJob
     from watchdog_train.store.run_directory import name_from_command
 
@@ -130,8 +130,8 @@ def _job(command: tuple[str, ...], flags: dict[str, Any]) -> SlurmJob:
 
 def _nodes_of(command: tuple[str, ...]) -> int | None:
     """How many nodes the command itself means, None where it does not say."""
-    from watchdog_train.core.command_line import find
-    from watchdog_train.core.launchers import describe
+    from watchdog_train.core.starting.command_line import find
+    from watchdog_train.core.starting.launchers import describe
 
     found = find(command)
     launcher = describe(found, {}) if found is not None else None

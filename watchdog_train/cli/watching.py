@@ -11,8 +11,8 @@ from collections.abc import Callable
 import click
 
 from watchdog_train.core.events import AnyEvent
-from watchdog_train.core.evolve import evolve
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.report.narrative import narrate
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_lines import MAX_LINE_BYTES, decode_line

@@ -186,7 +186,7 @@ def _text(value: Any) -> str:
 
 def _check_resume_arg(text: str) -> None:
     """Found at the first restart, hours later, either mistake would cost the whole training."""
-    from watchdog_train.core.plans import AUTO_RESUME, PLACEHOLDERS
+    from watchdog_train.core.recovery.plans import AUTO_RESUME, PLACEHOLDERS
 
     if text == AUTO_RESUME:
         return

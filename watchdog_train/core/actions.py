@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from watchdog_train.core.ahead import Ahead
-from watchdog_train.core.detect import Verdict
+from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.events import AnyEvent, CommandResult, KillSequence, KillStage
-from watchdog_train.core.gpu import GpuHold
+from watchdog_train.core.job.peers import JobView, Signs
 from watchdog_train.core.model import (
     BundleWhy,
     EvidenceResult,
@@ -23,8 +22,9 @@ from watchdog_train.core.model import (
     Survey,
     Value,
 )
-from watchdog_train.core.peers import JobView, Signs
-from watchdog_train.core.slowdown import Slow
+from watchdog_train.core.model.gpu import GpuHold
+from watchdog_train.core.notices.ahead import Ahead
+from watchdog_train.core.notices.slowdown import Slow
 
 TaskName = Literal["look", "evidence", "survey", "joint", "keep", "commands"]
 

@@ -17,11 +17,11 @@ from watchdog_train.core.actions import (
     TaskName,
     Wait,
 )
-from watchdog_train.core.detect import BUSY
+from watchdog_train.core.detection.detect import BUSY
+from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import BundleWhy, EvidenceResult
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.remedy_spec import RemedySpec
-from watchdog_train.core.state import StallRecord, State
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}
 """A bundle's reason in the words of its verdict."""

@@ -14,9 +14,9 @@ from typing import Any, get_args
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, RunCommands, Wait
 from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 
 _NEVER = frozenset({"notified", "commands_starting", "commands_ran"})
 """Types that tell of messages and commands themselves: a command for one would call itself."""

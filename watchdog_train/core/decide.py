@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core import asking, asking_all, keeping, kill, sooner, together
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     Action,
@@ -29,14 +28,17 @@ from watchdog_train.core.answers import (
     present_stall,
     start_evidence,
 )
-from watchdog_train.core.between import between_attempts
-from watchdog_train.core.confer import confer
-from watchdog_train.core.gathering import gather
-from watchdog_train.core.milestones import milestones_event
-from watchdog_train.core.news import news, progress_event
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job import together
+from watchdog_train.core.job.confer import confer
+from watchdog_train.core.job.gathering import gather
+from watchdog_train.core.notices.milestones import milestones_event
+from watchdog_train.core.notices.news import news, progress_event
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.remedy_spec import RemedySpec
-from watchdog_train.core.state import State
+from watchdog_train.core.recovery import keeping, kill
+from watchdog_train.core.recovery.between import between_attempts
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.requests import asking, asking_all, sooner
 from watchdog_train.core.suspect import next_stall_id, watch
 
 Remedies = Mapping[str, RemedySpec]

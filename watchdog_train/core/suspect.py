@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
-from watchdog_train.core.budgets import patience_s
-from watchdog_train.core.detect import BUSY, Verdict
-from watchdog_train.core.milestones import milestones_event
+from watchdog_train.core.detection.budgets import patience_s
+from watchdog_train.core.detection.detect import BUSY, Verdict
+from watchdog_train.core.fold.state import LASTING, State
 from watchdog_train.core.model import Basis
-from watchdog_train.core.news import progress_event
+from watchdog_train.core.notices.milestones import milestones_event
+from watchdog_train.core.notices.news import progress_event
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.remedy_spec import RemedySpec
-from watchdog_train.core.state import LASTING, State
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 FINISHING_PATIENCE_S = 60.0
 """Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""

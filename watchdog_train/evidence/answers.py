@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.facts import BundleVerdict, ProcessEvidence
+from watchdog_train.core.diagnosis.facts import BundleVerdict, ProcessEvidence
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import EvidenceResult
-from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence import bundle
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.evidence.request import RESULT_FILE, EvidenceRequest

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from watchdog_train.core.facts import (
+from watchdog_train.core.diagnosis.facts import (
     BundleVerdict,
     CollectiveFact,
     Evidence,
@@ -23,9 +23,9 @@ from watchdog_train.core.facts import (
     LogText,
     ProcessEvidence,
 )
+from watchdog_train.core.diagnosis.recorder import as_json
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import Diagnosis, EvidenceResult
-from watchdog_train.core.recorder import as_json
-from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
 from watchdog_train.whole_files import replace_whole

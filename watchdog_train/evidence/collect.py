@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
-from watchdog_train.core.facts import Evidence, How, LockFact, LogText
+from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText
+from watchdog_train.core.diagnosis.rules import Rules
 from watchdog_train.core.model import EvidenceResult, Member
-from watchdog_train.core.rules import Rules
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import (
     answers,

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.client.layout import ENV_SLOT_DIR
-from watchdog_train.core.command_line import starts_ranks
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Member, ProcessRow, Role
-from watchdog_train.core.state import State
+from watchdog_train.core.starting.command_line import starts_ranks
 from watchdog_train.system.protocol import ProcessSystem
 
 MEMBERS_CAP = 4096

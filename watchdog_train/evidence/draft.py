@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import EvidenceResult
-from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence import answers, bundle
 from watchdog_train.evidence.request import PARTIAL_FILE, EvidenceRequest
 from watchdog_train.evidence.targets import Target

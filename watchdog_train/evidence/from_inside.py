@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from watchdog_train.client import layout
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence.text.reader import read_text
 from watchdog_train.store.control import ControlPage
 from watchdog_train.system.protocol import ProcessSystem

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.gpu import GpuReading
+from watchdog_train.core.model.gpu import GpuReading
 from watchdog_train.system import current
 from watchdog_train.system.gpu import command, may_be_there
 from watchdog_train.system.strangers import stranger

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from watchdog_train.core.facts import HostFacts
+from watchdog_train.core.diagnosis.facts import HostFacts
 from watchdog_train.evidence.proc import PROC, read_text
 
 _CGROUP_ROOT = "/sys/fs/cgroup"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnose import culprit_process, diagnose
-from watchdog_train.core.facts import Evidence, ProcessEvidence
-from watchdog_train.core.idle import busiest_thread
+from watchdog_train.core.diagnosis.diagnose import culprit_process, diagnose
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import busiest_thread
+from watchdog_train.core.diagnosis.stacks import deciding_frame
 from watchdog_train.core.model import JointAnswer
-from watchdog_train.core.stacks import deciding_frame
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together

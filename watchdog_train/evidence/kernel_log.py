@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from watchdog_train.core.facts import LogText
+from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.proc import PROC, read_text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
-from watchdog_train.core.facts import LockFact
-from watchdog_train.core.stacks import ThreadStack, frame_matches
+from watchdog_train.core.diagnosis.facts import LockFact
+from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
 from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.proc import PROC
 

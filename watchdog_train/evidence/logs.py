@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from watchdog_train.core.facts import LogText
+from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.redact import redact_text
 

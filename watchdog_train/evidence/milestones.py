@@ -6,7 +6,7 @@ import os
 
 from watchdog_train.client import layout
 from watchdog_train.core.model import Milestone, ProcessId
-from watchdog_train.core.notes import NOTE_BYTES, decode_note
+from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence.files import read_regular
 
 

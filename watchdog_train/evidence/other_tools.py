@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from watchdog_train.core.stacks import ThreadStack
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.evidence.jobs import Finished
 from watchdog_train.evidence.programs import find_program
 from watchdog_train.evidence.text.formats import Tool

@@ -9,7 +9,13 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack, printable
+from watchdog_train.core.diagnosis.stacks import (
+    FRAMES_CAP,
+    THREADS_CAP,
+    Frame,
+    ThreadStack,
+    printable,
+)
 from watchdog_train.evidence.jobs import Finished
 from watchdog_train.evidence.programs import find_program
 

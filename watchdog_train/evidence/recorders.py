@@ -18,9 +18,13 @@ from typing import Any
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.facts import CollectiveFact
-from watchdog_train.core.pickle_data import DamagedPickleError, UnreadablePickleError, read
-from watchdog_train.core.recorder import (
+from watchdog_train.core.diagnosis.facts import CollectiveFact
+from watchdog_train.core.diagnosis.pickle_data import (
+    DamagedPickleError,
+    UnreadablePickleError,
+    read,
+)
+from watchdog_train.core.diagnosis.recorder import (
     advanced,
     joined,
     looks_like_recorder,
@@ -107,7 +111,8 @@ def fetch(path: str, query: str = "") -> Any | None:
     """What the recorders of the worker server on this socket hold; None when none answers in time.
 
     Returns:
-        One dump; see `core.recorder.joined` for what is in it when both recorders hold something.
+        One dump; see `core.diagnosis.recorder.joined` for what is in it when both recorders hold
+        something.
     """
     until = time.monotonic() + ANSWER_S
     found: dict[str, Any] = {}

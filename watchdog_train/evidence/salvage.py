@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import answers, bundle, logs

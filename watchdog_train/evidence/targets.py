@@ -8,11 +8,17 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.facts import EndFact, How, ProcessEvidence
-from watchdog_train.core.idle import is_idle_helper, is_idle_worker
+from watchdog_train.core.detection.rank_gone import ending
+from watchdog_train.core.diagnosis.facts import EndFact, How, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.stacks import (
+    WAITS,
+    ThreadStack,
+    frame_matches,
+    own_frames,
+    printable,
+)
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
-from watchdog_train.core.rank_gone import ending
-from watchdog_train.core.stacks import WAITS, ThreadStack, frame_matches, own_frames, printable
 from watchdog_train.evidence import proc, redact
 from watchdog_train.evidence.milestones import read_milestones
 from watchdog_train.evidence.open_files import open_files

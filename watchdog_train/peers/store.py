@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchdog_train.core.place import StorePlace
+from watchdog_train.core.starting.place import StorePlace
 from watchdog_train.peers.directory import RECORD_CAP_BYTES
 
 PROGRAM = Path(__file__).resolve().parent.parent / "store_process.py"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_train.core.remedy_spec import ArgumentChange
+from watchdog_train.core.recovery.remedy_spec import ArgumentChange
 from watchdog_train.remedies.remedy import Remedy, cells, in_process, variables
 
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from watchdog_train.core.model import RemedyKind
-from watchdog_train.core.remedy_spec import RemedySpec
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 Platform = Literal["linux", "darwin", "win32"]
 EVERYWHERE: tuple[Platform, ...] = get_args(Platform)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from watchdog_train.core.bisect import AS_IT_IS, Conclusion, Outcome, Trial
+from watchdog_train.core.recovery.bisect import AS_IT_IS, Conclusion, Outcome, Trial
 from watchdog_train.report.words import clean, duration
 
 _WORDS: dict[Outcome, str] = {

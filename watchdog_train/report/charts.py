@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
-from watchdog_train.core.state import State
 from watchdog_train.report.series import AttemptSeries
 from watchdog_train.report.words import clean
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from watchdog_train.core.diagnose import culprit_process, groups
-from watchdog_train.core.facts import Evidence
+from watchdog_train.core.diagnosis.diagnose import culprit_process, groups
+from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.report.evidence_text import group_lines
 from watchdog_train.report.facts import frame_words

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
+from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import RankPlaces
-from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.facts import (
     ScriptLines,

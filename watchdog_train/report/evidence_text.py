@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from watchdog_train.core.diagnose import culprit_process, groups
-from watchdog_train.core.facts import BundleVerdict, Evidence, ProcessEvidence
-from watchdog_train.core.idle import Group, is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.diagnose import culprit_process, groups
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import Group, is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.stacks import Frame, trimmed
 from watchdog_train.core.model import Diagnosis
-from watchdog_train.core.stacks import Frame, trimmed
 from watchdog_train.report.facts import frame_words
 from watchdog_train.report.glance_text import glance
 from watchdog_train.report.places_text import process_sentences

@@ -11,8 +11,8 @@ from pathlib import PurePath
 import msgspec
 
 from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import NO_STACK, Culprit, Member, Plan, ProcessId
-from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.words import clean
 

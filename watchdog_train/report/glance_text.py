@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from watchdog_train.core.collectives import spans
-from watchdog_train.core.diagnose import culprit_process
-from watchdog_train.core.facts import Evidence, ProcessEvidence
-from watchdog_train.core.idle import busiest_thread, is_idle_process
+from watchdog_train.core.diagnosis.collectives import spans
+from watchdog_train.core.diagnosis.diagnose import culprit_process
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_process
+from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames, trimmed
 from watchdog_train.core.model import Diagnosis
-from watchdog_train.core.stacks import Frame, frame_matches, own_frames, trimmed
 
 MOST_GROUPS = 6
 _COLLECTIVE = "* (torch/distributed/*|deepspeed/comm/*|horovod/*)"

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.evolve import evolve
+from watchdog_train.core.detection.rank_gone import how_it_ended, recorded
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
-from watchdog_train.core.rank_gone import how_it_ended, recorded
-from watchdog_train.core.state import State
 from watchdog_train.report import telling_text
 from watchdog_train.report.household_text import dumped
 from watchdog_train.report.notices import warning_over

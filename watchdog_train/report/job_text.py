@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from watchdog_train.core import events as e
-from watchdog_train.core.guilty import guilty_nodes
-from watchdog_train.core.state import JobState, State
+from watchdog_train.core.fold.state import JobState, State
+from watchdog_train.core.job.guilty import guilty_nodes
 from watchdog_train.report import words
 from watchdog_train.report.words import clean, duration
 

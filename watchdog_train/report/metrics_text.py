@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from watchdog_train.core.actions import Observation
+from watchdog_train.core.detection.track import judged
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress
-from watchdog_train.core.state import State
-from watchdog_train.core.track import judged
 from watchdog_train.report.words import clean
 
 Labels = Mapping[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
 from watchdog_train.report import words
 from watchdog_train.report.live import Live
 from watchdog_train.report.places_text import place_lines, place_sentences

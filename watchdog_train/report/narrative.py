@@ -6,9 +6,9 @@ The `why` of an event is shown verbatim (only stripped of what could move a term
 from __future__ import annotations
 
 from watchdog_train.core import events as e
+from watchdog_train.core.detection.rank_gone import how_it_ended, recorded
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan
-from watchdog_train.core.rank_gone import how_it_ended, recorded
-from watchdog_train.core.state import State
 from watchdog_train.report import household_text, job_text, stall_sentences, words
 from watchdog_train.report.facts import (
     exit_words,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from watchdog_train.core import events as e
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
 from watchdog_train.report.live import Live
 from watchdog_train.report.words import clean, duration
 

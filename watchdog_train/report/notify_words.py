@@ -6,8 +6,8 @@ from datetime import tzinfo
 from typing import Literal
 
 from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
-from watchdog_train.core.state import State
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.facts import culprit_words, run_again, stall_words, step_words

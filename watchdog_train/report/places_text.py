@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from watchdog_train.core.facts import Evidence
-from watchdog_train.core.milestones import MilestoneStanding, milestone_standings, open_milestones
+from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.model import Milestone, RankPlaces
+from watchdog_train.core.notices.milestones import (
+    MilestoneStanding,
+    milestone_standings,
+    open_milestones,
+)
 from watchdog_train.report.words import clean, count, duration, pad, ranks_text
 
 MOST_SENTENCES = 4

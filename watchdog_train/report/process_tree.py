@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Member
-from watchdog_train.core.state import State
 from watchdog_train.report import words
 from watchdog_train.report.live import Live
 from watchdog_train.report.words import clean

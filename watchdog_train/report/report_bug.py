@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from watchdog_train.core.state import StallRecord, State
+from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.facts import culprit_words, exit_words, step_words
 from watchdog_train.report.places_text import place_lines, place_sentences

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
 from watchdog_train.report import words
 from watchdog_train.report.job_text import grouped, task_cell
 from watchdog_train.report.live import Live

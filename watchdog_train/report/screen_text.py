@@ -6,10 +6,10 @@ import textwrap
 import time
 from collections.abc import Mapping
 
-from watchdog_train.core.diagnose import culprit_process, groups
-from watchdog_train.core.facts import BundleVerdict, Evidence
+from watchdog_train.core.diagnosis.diagnose import culprit_process, groups
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
+from watchdog_train.core.diagnosis.stacks import trimmed
 from watchdog_train.core.model import Diagnosis
-from watchdog_train.core.stacks import trimmed
 from watchdog_train.report.evidence_text import TITLES, captured_lines, ended, labels
 from watchdog_train.report.facts import frame_words
 from watchdog_train.report.glance_text import glance

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from watchdog_train.core.model import Value
-from watchdog_train.core.trace_lines import TraceLine, count_of, decode
+from watchdog_train.core.traces.trace_lines import TraceLine, count_of, decode
 
 MOST_POINTS = 600
 MOST_STEP_TIMES = 600

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import tzinfo
 from itertools import pairwise
 
-from watchdog_train.core.state import StallRecord, State
+from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.report import words
 from watchdog_train.report.facts import culprit_words, step_words
 from watchdog_train.report.places_text import place_lines, place_sentences

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience
-from watchdog_train.core.state import State
 from watchdog_train.report import words
 from watchdog_train.report.facts import culprit_words, stall_words
 from watchdog_train.report.notices import warning_over

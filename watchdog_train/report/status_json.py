@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress
-from watchdog_train.core.state import State
 from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.report.notices import notices_object, slowdown_object

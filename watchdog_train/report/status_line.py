@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from watchdog_train.core.actions import Observation
+from watchdog_train.core.detection.track import judged
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress
-from watchdog_train.core.state import State
-from watchdog_train.core.track import judged
 from watchdog_train.report.summary import PREFIX, progress_line
 from watchdog_train.report.words import duration
 

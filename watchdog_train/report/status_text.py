@@ -6,8 +6,8 @@ from datetime import tzinfo
 
 import msgspec
 
+from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RankStatus
-from watchdog_train.core.state import StallRecord, State
 from watchdog_train.report import job_text, words
 from watchdog_train.report.facts import culprit_words, run_again, stall_words
 from watchdog_train.report.live import Live

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from watchdog_train.core.launchers import SHARED_STORE_OFF, Launcher
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.report import words
 from watchdog_train.report.facts import (
     ScriptLines,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
-from watchdog_train.core.state import State
 from watchdog_train.report import words
 from watchdog_train.report.sections import Section
 from watchdog_train.report.series import AttemptSeries

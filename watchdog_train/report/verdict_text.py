@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_train.core.state import StallRecord, State
+from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.report.summary import outcome_line
 from watchdog_train.report.words import clean, cut_bytes
 

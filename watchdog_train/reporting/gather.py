@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnose import groups
+from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.events import AnyEvent
-from watchdog_train.core.state import StallRecord
+from watchdog_train.core.fold.state import StallRecord
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import Bundle, read_bundle
 from watchdog_train.evidence.redact import redact_argv, redact_text

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
 
 LIBRARIES = (
     "torch", "transformers", "accelerate", "datasets", "lightning", "pytorch_lightning", "trl",

@@ -1,6 +1,6 @@
 """Reads rule files: the families of hangs and crashes as data, checked with file and line.
 
-Judges nothing; `core.diagnose` does.
+Judges nothing; `core.diagnosis.diagnose` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from watchdog_train.core.rules import (
+from watchdog_train.core.diagnosis.rules import (
     FamilyRule,
     FrameSets,
     Rules,
@@ -22,7 +22,7 @@ from watchdog_train.core.rules import (
     signature_problems,
     with_sets,
 )
-from watchdog_train.core.stacks import EITHER
+from watchdog_train.core.diagnosis.stacks import EITHER
 from watchdog_train.errors import WtrainError
 
 _T = TypeVar("_T")

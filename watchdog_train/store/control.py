@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from watchdog_train.client import layout
-from watchdog_train.core.vitals import Vitals
+from watchdog_train.core.notices.vitals import Vitals
 
 _REQUESTS = (
     (layout.C_SAVE_REQUEST, layout.C_SAVE_BASE),

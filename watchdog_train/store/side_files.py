@@ -9,11 +9,11 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from watchdog_train.core import track as tracks
 from watchdog_train.core.actions import HookReport, SettingReport, TrainingReport
+from watchdog_train.core.detection import track as tracks
+from watchdog_train.core.fold.state import AttemptRecord
 from watchdog_train.core.model import MemberSample, RankPlaces, Sample
-from watchdog_train.core.notes import Note
-from watchdog_train.core.state import AttemptRecord
+from watchdog_train.core.notices.notes import Note
 from watchdog_train.store.slots import read_note
 
 WHY_CAP = 500

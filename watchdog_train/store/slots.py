@@ -18,7 +18,7 @@ import msgspec
 
 from watchdog_train.client import layout
 from watchdog_train.core.model import SaveRecord, SlotReading
-from watchdog_train.core.notes import NOTE_BYTES, Note, decode_note
+from watchdog_train.core.notices.notes import NOTE_BYTES, Note, decode_note
 
 SAVES_BYTES = 32 << 20
 SAVES_FILES = 1024

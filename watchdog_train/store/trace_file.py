@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from watchdog_train.core.trace import header_line
+from watchdog_train.core.traces.trace import header_line
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.slots import open_regular
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import os
 
-from watchdog_train.core import ahead as outlooks
-from watchdog_train.core import pace as paces
-from watchdog_train.core import slowdown as slowdowns
-from watchdog_train.core import track as tracks
 from watchdog_train.core.actions import Sleep
-from watchdog_train.core.detect import Verdict, signs, verdict
-from watchdog_train.core.elsewhere import elsewhere_quiet
-from watchdog_train.core.jobs import is_part_of_more
+from watchdog_train.core.detection import track as tracks
+from watchdog_train.core.detection.detect import Verdict, signs, verdict
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.elsewhere import elsewhere_quiet
+from watchdog_train.core.job.peers import Signs
 from watchdog_train.core.model import Phase, Sample, SaveRecord
-from watchdog_train.core.news import run_progress
-from watchdog_train.core.peers import Signs
-from watchdog_train.core.state import State
+from watchdog_train.core.notices import ahead as outlooks
+from watchdog_train.core.notices import pace as paces
+from watchdog_train.core.notices import slowdown as slowdowns
+from watchdog_train.core.notices.news import run_progress
+from watchdog_train.core.starting.jobs import is_part_of_more
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.room_watch import RoomWatch
 

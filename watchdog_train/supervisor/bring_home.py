@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from watchdog_train.core import events as e
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
 from watchdog_train.supervisor.context import Context
 
 

@@ -21,8 +21,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import RunCommands
 from watchdog_train.core.commands import OnEvent, envelope, wanted
 from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 from watchdog_train.report.notify_words import news
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.context import Context

@@ -9,8 +9,8 @@ import msgspec
 
 from watchdog_train.core.actions import Signal
 from watchdog_train.core.events import Signalled
-from watchdog_train.core.kill import SIGKILL
 from watchdog_train.core.model import ProcessId, Role
+from watchdog_train.core.recovery.kill import SIGKILL
 from watchdog_train.system.protocol import ProcessSystem, SignalResult
 
 

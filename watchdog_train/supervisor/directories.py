@@ -8,8 +8,8 @@ from pathlib import Path
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.state import State
-from watchdog_train.core.together import in_one_boat
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.together import in_one_boat
 from watchdog_train.store.claims import Claimant, Release, claim, forget
 from watchdog_train.store.run_paths import RunDirectory
 

@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
-from watchdog_train.core.evolve import replay
-from watchdog_train.core.jobs import TASK_VARIABLES
+from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import Value
+from watchdog_train.core.starting.jobs import TASK_VARIABLES
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
 from watchdog_train.store import requests as request_files

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from watchdog_train.core import actions as a
-from watchdog_train.core.detect import Verdict
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.detection.rank_gone import missing_ranks
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy
-from watchdog_train.core.rank_gone import missing_ranks
-from watchdog_train.core.state import State
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.supervisor.context import Context
 

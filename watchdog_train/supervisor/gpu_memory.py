@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from watchdog_train.core.gpu import GpuClaim, GpuHold, GpuHolder, GpuReading
-from watchdog_train.core.gpu_memory import claimed, hold, holders_words, strangers
 from watchdog_train.core.model import ProcessId
+from watchdog_train.core.model.gpu import GpuClaim, GpuHold, GpuHolder, GpuReading
+from watchdog_train.core.recovery.gpu_memory import claimed, hold, holders_words, strangers
 from watchdog_train.supervisor.gpu_watch import GpuWatch
 from watchdog_train.system.protocol import ProcessSystem
 

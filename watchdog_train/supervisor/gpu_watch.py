@@ -13,7 +13,7 @@ from signal import SIGTERM
 
 import msgspec
 
-from watchdog_train.core.gpu import GpuReading
+from watchdog_train.core.model.gpu import GpuReading
 from watchdog_train.supervisor.children import Child, ChildTable
 
 FIRST_ANSWER_S = 60.0

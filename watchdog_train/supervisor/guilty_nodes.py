@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.guilty import guilty_nodes
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.guilty import guilty_nodes
 from watchdog_train.core.model import GuiltyNode
-from watchdog_train.core.state import State
 from watchdog_train.supervisor.newest_text import NewestText
 from watchdog_train.whole_files import replace_whole
 

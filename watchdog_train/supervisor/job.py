@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core.actions import TakeOver
-from watchdog_train.core.jobs import JobTask
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.peers import Heard, JobView, Signs, Summary, hear, summarise
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.peers import Heard, JobView, Signs, Summary, hear, summarise
-from watchdog_train.core.state import State
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.peers.protocol import Records
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.system.protocol import ProcessSystem

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.jobs import JobTask, find_task, is_part_of_more
-from watchdog_train.core.launchers import Launcher
-from watchdog_train.core.nodes import NodeError, find_node
-from watchdog_train.core.place import is_store, store_place
 from watchdog_train.core.policy import Job
+from watchdog_train.core.starting.jobs import JobTask, find_task, is_part_of_more
+from watchdog_train.core.starting.launchers import Launcher
+from watchdog_train.core.starting.nodes import NodeError, find_node
+from watchdog_train.core.starting.place import is_store, store_place
 from watchdog_train.errors import WtrainError
 from watchdog_train.peers.directory import DirectoryRecords
 from watchdog_train.peers.shared import SharedRecords

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 from watchdog_train.core.actions import KeepCopy
+from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import SaveRecord
-from watchdog_train.core.state import AttemptRecord, State
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.context import Context

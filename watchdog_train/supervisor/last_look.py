@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from watchdog_train.core import events as e
-from watchdog_train.core.evolve import replay
+from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import EvidenceResult, Member, ProcessId
 from watchdog_train.core.policy import Evidence as EvidenceLimits
 from watchdog_train.errors import WtrainError

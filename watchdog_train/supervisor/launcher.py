@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from watchdog_train.core.command_line import Found, find, find_in_script, shell_file
-from watchdog_train.core.launchers import Launcher, describe
+from watchdog_train.core.starting.command_line import Found, find, find_in_script, shell_file
+from watchdog_train.core.starting.launchers import Launcher, describe
 
 CONFIG_CAP_BYTES = 64 * 1024
 SCRIPT_CAP_BYTES = 256 * 1024

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from watchdog_train.core.job.peers import Summary
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.peers import Summary
 from watchdog_train.peers.directory import DirectoryRecords
 from watchdog_train.store.places import runtime_bases
 from watchdog_train.supervisor.job import decode, machine_of

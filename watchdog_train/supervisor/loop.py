@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation, Request, Wait
 from watchdog_train.core.decide import decide
-from watchdog_train.core.evolve import evolve
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import State
 from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.commands import Commands

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
-from watchdog_train.core.evolve import replay
+from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import ProcessId, Value
-from watchdog_train.core.place import is_store
+from watchdog_train.core.starting.place import is_store
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
 from watchdog_train.store.lock import is_held

@@ -10,9 +10,9 @@ import errno
 import socket
 from collections.abc import Mapping
 
-from watchdog_train.core.jobs import LOOPBACK, JobTask, is_part_of_more
-from watchdog_train.core.meeting import across_of, first_port, port_of
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.meeting import across_of, first_port, port_of
+from watchdog_train.core.starting.jobs import LOOPBACK, JobTask, is_part_of_more
 
 PORT_VARIABLE, ADDRESS_VARIABLE = "MASTER_PORT", "MASTER_ADDR"
 

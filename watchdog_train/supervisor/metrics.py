@@ -13,10 +13,10 @@ from pathlib import Path
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress
-from watchdog_train.core.news import run_progress
+from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
 from watchdog_train.report.metrics_text import metrics_text
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.newest_text import NewestText

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core import track as tracks
 from watchdog_train.core.actions import (
     LaunchReport,
     Observation,
     Request,
     SaveReport,
 )
-from watchdog_train.core.asking import awaits_proof
-from watchdog_train.core.gpu import GpuHold
+from watchdog_train.core.detection import track as tracks
+from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.job.peers import Signs
 from watchdog_train.core.model import MemberSample, Sample
-from watchdog_train.core.peers import Signs
-from watchdog_train.core.state import AttemptRecord, State
-from watchdog_train.core.trace import TraceWriter
+from watchdog_train.core.model.gpu import GpuHold
+from watchdog_train.core.requests.asking import awaits_proof
+from watchdog_train.core.traces.trace import TraceWriter
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.side_files import SideFiles
 from watchdog_train.store.slots import read_saves

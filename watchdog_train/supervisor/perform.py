@@ -17,10 +17,10 @@ import msgspec
 
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
-from watchdog_train.core.launchers import rank_streams
+from watchdog_train.core.detection.track import judged
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan, ProcessId
-from watchdog_train.core.state import State
-from watchdog_train.core.track import judged
+from watchdog_train.core.starting.launchers import rank_streams
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.bring_home import bring_home
 from watchdog_train.supervisor.commands import run_before_restart

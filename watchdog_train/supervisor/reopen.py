@@ -9,10 +9,10 @@ import msgspec
 
 from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
-from watchdog_train.core.evolve import replay
-from watchdog_train.core.jobs import JobTask
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events

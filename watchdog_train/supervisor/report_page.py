@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core import events as e
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
 from watchdog_train.reporting.write import WITHIN_S
 from watchdog_train.supervisor.children import ChildTable
 

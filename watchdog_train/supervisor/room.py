@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from watchdog_train.core.room import TornSave, torn_save
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.recovery.room import TornSave, torn_save
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_directory import refuse_full
 

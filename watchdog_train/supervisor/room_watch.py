@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import psutil
 
-from watchdog_train.core.ahead import DiskRoom, Room
+from watchdog_train.core.notices.ahead import DiskRoom, Room
 from watchdog_train.evidence.host import cgroup_cache_bytes, cgroup_memory
 
 EVERY_S = 30.0

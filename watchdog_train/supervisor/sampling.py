@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core import cpu_wait
 from watchdog_train.core.actions import LaunchReport
-from watchdog_train.core.cpu_wait import CpuLine
-from watchdog_train.core.gpu import GpuHold, GpuUse, job_use
+from watchdog_train.core.detection import cpu_wait
+from watchdog_train.core.detection.cpu_wait import CpuLine
+from watchdog_train.core.detection.gpu import job_use
+from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import (
     HostLoad,
     Member,
@@ -21,7 +22,7 @@ from watchdog_train.core.model import (
     ProcessRow,
     Sample,
 )
-from watchdog_train.core.state import AttemptRecord, State
+from watchdog_train.core.model.gpu import GpuHold, GpuUse
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 from watchdog_train.store.slots import read_slots

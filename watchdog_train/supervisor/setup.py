@@ -14,10 +14,10 @@ import msgspec
 
 import watchdog_train
 from watchdog_train.core import events as e
-from watchdog_train.core.launchers import Launcher
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.state import State
+from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 from watchdog_train.evidence.host import oom_kills
 from watchdog_train.remedies.catalogue import Remedy, script_lines

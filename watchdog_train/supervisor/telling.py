@@ -6,9 +6,9 @@ Must not tell what is an event: those have lines of their own.
 from __future__ import annotations
 
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.news import run_progress
-from watchdog_train.core.policy_telling import Output
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.notices.news import run_progress
+from watchdog_train.core.policy.telling import Output
 from watchdog_train.report.status_line import status_line
 from watchdog_train.report.summary import PREFIX, progress_line
 from watchdog_train.supervisor.display import Display

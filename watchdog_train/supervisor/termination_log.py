@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from watchdog_train.core import events as e
-from watchdog_train.core.state import State
+from watchdog_train.core.fold.state import State
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.report.verdict_text import verdict_text
 from watchdog_train.supervisor.newest_text import NewestText

@@ -13,7 +13,6 @@ from signal import SIGTERM
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.command_line import starts_ranks
 from watchdog_train.core.model import (
     Member,
     MemberSample,
@@ -23,6 +22,7 @@ from watchdog_train.core.model import (
     SlotReading,
     Value,
 )
+from watchdog_train.core.starting.command_line import starts_ranks
 from watchdog_train.supervisor.accounts import Accounts
 from watchdog_train.supervisor.keeper_life import KeeperLife
 from watchdog_train.supervisor.kinship import Kinship

@@ -6,8 +6,8 @@ Must not open or make a file: memory that is full or a disk that hangs would loo
 from __future__ import annotations
 
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.state import State
-from watchdog_train.core.vitals import Vitals
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.notices.vitals import Vitals
 from watchdog_train.supervisor.context import Context
 
 TELL_EVERY_S = 1.0

@@ -2,7 +2,7 @@
 
 A call into a driver that has lost its GPU may never return and cannot be interrupted: whoever
 wants to know runs `python -I -m watchdog_train.system.gpu` with a deadline and reads JSON, one
-core.gpu.GpuReading a line. Nothing of NVML is ever imported elsewhere.
+core.model.gpu.GpuReading a line. Nothing of NVML is ever imported elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.gpu import GpuDevice, GpuProcess, GpuReading, GpuXid
+from watchdog_train.core.model.gpu import GpuDevice, GpuProcess, GpuReading, GpuXid
 
 MODULE = "watchdog_train.system.gpu"
 EVERY_S = 2.0

@@ -1,6 +1,6 @@
 """The event log's vocabulary: one frozen struct per type, encoded as one flat JSON object a line.
 
-State is a fold over these (core.state.evolve). docs/events.md is checked against this module.
+State is a fold over these (core.fold.evolve). docs/events.md is checked against this module.
 An event is a fact that has happened or, for the types marked intent, is about to be tried;
 after a supervisor's death every open intent is settled by looking.
 """

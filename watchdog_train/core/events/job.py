@@ -3,7 +3,7 @@
 from typing import Literal
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.jobs import JobTask
+from watchdog_train.core.starting.jobs import JobTask
 
 
 class TaskJoined(Event, frozen=True, kw_only=True):

@@ -3,8 +3,8 @@
 from typing import Literal
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.gpu import GpuHolder
 from watchdog_train.core.model import GuiltyNode, Outcome, Plan
+from watchdog_train.core.model.gpu import GpuHolder
 
 
 class CheckpointChosen(Event, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class GivenUp(Event, frozen=True, kw_only=True):
     offers: tuple[str, ...] = ()
     """Remedies that the diagnosis names and nobody has allowed."""
     guilty: tuple[GuiltyNode, ...] = ()
-    """Machines with which the fault may lie; see core.guilty."""
+    """Machines with which the fault may lie; see core.job.guilty."""
 
 
 class BackingOff(Event, frozen=True, kw_only=True):

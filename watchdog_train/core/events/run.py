@@ -3,8 +3,8 @@
 import msgspec
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.launchers import Launcher
 from watchdog_train.core.model import Outcome
+from watchdog_train.core.starting.launchers import Launcher
 
 
 class RunStarted(Event, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.gpu import GpuUse
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.model.words import Phase, Role, Value
 
 
@@ -191,8 +191,8 @@ class Sample(Value, frozen=True, kw_only=True):
     host: HostLoad | None = None
     """As read within the last seconds."""
     cpu_wait_s: float | None = None
-    """Whole tree: how long it has stood in line for a CPU, see core.cpu_wait; None: not asked, as
-    long as the tree does not look quiet, or not told."""
+    """Whole tree: how long it has stood in line for a CPU, see core.detection.cpu_wait; None: not
+    asked, as long as the tree does not look quiet, or not told."""
     asked: bool = False
     """A look or a collection of ours has read the processes since the poll before: their answers
     cost them CPU time."""

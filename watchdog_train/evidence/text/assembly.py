@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from watchdog_train.core.facts import How, ProcessEvidence
-from watchdog_train.core.idle import is_idle_helper
+from watchdog_train.core.diagnosis.facts import How, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import is_idle_helper
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import Role, Value
-from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence.text import roles, tables
 from watchdog_train.evidence.text.reader import Dump, Raised, Reading
 from watchdog_train.evidence.text.roles import Who

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.facts import Evidence, LogText
+from watchdog_train.core.diagnosis.facts import Evidence, LogText
 from watchdog_train.evidence.bundle import LOG_FILE, VERDICT_FILE, read_bundle
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import read_sources

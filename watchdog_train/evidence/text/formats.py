@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from watchdog_train.core.diagnosis.stacks import Frame, printable
 from watchdog_train.core.model import Value
-from watchdog_train.core.stacks import Frame, printable
 
 Tool = Literal["py-spy", "fault handler", "gdb", "pystack", "lldb", "sample", "traceback", "wtrain"]
 

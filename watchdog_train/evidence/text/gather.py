@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from watchdog_train.core.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
-from watchdog_train.core.log_lines import LINE_CAP
+from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
+from watchdog_train.core.diagnosis.log_lines import LINE_CAP
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.text import roles

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from watchdog_train.core.facts import HostFacts
+from watchdog_train.core.diagnosis.facts import HostFacts
 
 _SHM = re.compile(r"\S+\s+.*?\b(?P<percent>\d{1,3})%\s+/dev/shm\b")
 _FREE = re.compile(

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.facts import CollectiveFact
+from watchdog_train.core.diagnosis.facts import CollectiveFact
+from watchdog_train.core.diagnosis.recorder import looks_like_recorder, read_recorder
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import Value
-from watchdog_train.core.recorder import looks_like_recorder, read_recorder
-from watchdog_train.core.stacks import ThreadStack
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.text.reader import Dump
 from watchdog_train.evidence.text.roles import Who

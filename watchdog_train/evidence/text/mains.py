@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchdog_train.core.stacks import Frame, ThreadStack
+from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.evidence.text.formats import Head
 
 

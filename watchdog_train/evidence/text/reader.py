@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from watchdog_train.core.log_lines import read_line
+from watchdog_train.core.diagnosis.log_lines import read_line
+from watchdog_train.core.diagnosis.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack
 from watchdog_train.core.model import Value
-from watchdog_train.core.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack
 from watchdog_train.evidence.text import formats, tracebacks
 from watchdog_train.evidence.text.formats import Head, ProcessHead, Tool
 from watchdog_train.evidence.text.mains import with_main

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from watchdog_train.core.idle import WORKER_LOOP
+from watchdog_train.core.diagnosis.idle import WORKER_LOOP
+from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches, own_frames
 from watchdog_train.core.model import Role, Value
-from watchdog_train.core.stacks import ThreadStack, frame_matches, own_frames
 
 _RANK = re.compile(r"(?<![a-z])(?:global)?rank[_\-. ]?(\d{1,6})(?!\d|[_-]?only)")
 _ENDS = r"(?=[_\-. ]?\d|\.|[_\- ]?pid|\Z)"

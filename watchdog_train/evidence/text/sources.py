@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from watchdog_train.core.diagnosis.recorder import as_json
 from watchdog_train.core.model import Value
-from watchdog_train.core.recorder import as_json
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.recorders import read_dump

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from watchdog_train.core.diagnosis.stacks import printable
 from watchdog_train.core.model import Value
-from watchdog_train.core.stacks import printable
 
 ROWS_CAP = 2000
 _COLUMNS = {"PID": "pid", "LWP": "", "SPID": "", "TID": "", "PPID": "ppid", "STAT": "state",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from watchdog_train.core.stacks import Frame
+from watchdog_train.core.diagnosis.stacks import Frame
 from watchdog_train.evidence.text.formats import a_frame
 
 _IPYTHON = re.compile(

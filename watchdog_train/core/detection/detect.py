@@ -1,0 +1,317 @@
+"""The judgement of a moment: verdict(track, sample, detection). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from watchdog_train.core.detection import rank_gone
+from watchdog_train.core.detection.activity import (
+    is_quiet,
+    is_spinning,
+    is_starved,
+    is_stuck,
+    required_windows,
+)
+from watchdog_train.core.detection.budgets import COSTLY, Budget, budget_for, least_soft_s
+from watchdog_train.core.detection.special import over_users_limit, stopped, waits_for_input
+from watchdog_train.core.detection.track import RankTrack, Track, is_saving, judged, survived_s
+from watchdog_train.core.detection.usual import is_quiet_at_work
+from watchdog_train.core.detection.verdict import (
+    BUSY,
+    OVER,
+    Verdict,
+    alone_words,
+    busy_words,
+    elsewhere_words,
+    frozen_words,
+    quiet_words,
+    stuck_words,
+    usual_words,
+)
+from watchdog_train.core.job.peers import Signs
+from watchdog_train.core.model import Basis, Phase, Sample
+from watchdog_train.core.policy import Detection
+
+__all__ = ["BUSY", "OVER", "Verdict", "required_windows", "signs", "verdict"]
+
+_replace = msgspec.structs.replace
+
+RECENT_SHARE = 0.5
+"""Of a silence: a weak sign of life that is older than this share says nothing any more."""
+SURVIVED_FACTOR = 1.5
+"""A quiet silence that has ended by itself may come again, somewhat longer."""
+
+
+def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
+    """What the peers of a job may know of this tree."""
+    slots = [slot for _, slot in judged(sample)]
+    steps = [slot.step for slot in slots if slot.step is not None]
+    expected = _expected(sample)
+    silent = all(
+        sample.at - rank.changed_at > _budget(track, rank, detection).soft_s
+        and expected.get(rank.pid, 0.0) <= sample.at
+        for rank in _candidates(track)
+    )
+    return Signs(
+        quiet=silent and is_quiet(track.activity, sample, detection),
+        progressed=track.world.progressed,
+        age_s=sample.at - track.progress_at if track.progress_at else None,
+        ranks=track.world.present,
+        world=track.world.size,
+        step=max(steps, default=None),
+        over=bool(track.ranks) and all(rank.phase in OVER for rank in track.ranks),
+        can_save=any(slot.can_save for slot in slots),
+        can_stop=any(slot.can_stop for slot in slots),
+    )
+
+
+def verdict(
+    track: Track, sample: Sample, detection: Detection, *, elsewhere_quiet: bool = True
+) -> Verdict:
+    """What to think of the attempt at this moment.
+
+    Args:
+        track: the memory, this poll included.
+        sample: this poll.
+        detection: the limits.
+        elsewhere_quiet: no rank of the same world works outside our tree, as far as is known.
+    """
+    alive = Verdict(kind="alive", progress_at=track.progress_at)
+    if not any(member.state not in ("Z", "X") for member in sample.members):
+        return alive
+    special = stopped(track, sample, detection) or waits_for_input(track, sample)
+    if special is not None:
+        return _replace(special, progress_at=track.progress_at)
+    candidates = _candidates(track)
+    expected = _expected(sample)
+    limited = over_users_limit(candidates, expected, track, sample, detection)
+    if limited is not None and not is_saving(candidates, track, sample, detection):
+        return limited
+    if not _may_be_over(candidates, sample, detection):
+        return alive
+    quiet = is_quiet(track.activity, sample, detection)
+    stuck = is_stuck(track.activity, sample, detection)
+    budgets = {rank.pid: _budget(track, rank, detection) for rank in candidates}
+    failed = rank_gone.waits_in_vain(
+        track,
+        sample,
+        detection,
+        budgets=budgets,
+        expecting=frozenset(pid for pid, until in expected.items() if until > sample.at),
+        quiet=quiet,
+    )
+    if failed is not None:
+        return _rank_gone(failed, candidates, track)
+    over = [
+        rank
+        for rank in candidates
+        if sample.at - rank.changed_at > budgets[rank.pid].soft_s
+        and expected.get(rank.pid, 0.0) <= sample.at
+    ]
+    if not over:
+        return alive
+    judging = tuple((rank, budgets[rank.pid]) for rank in candidates)
+    silent = len(over) == len(candidates)
+    worst, budget = _worst(over, budgets, sample)
+    age_s = sample.at - worst.changed_at
+    too_long = age_s > budget.hard_s
+    if not (too_long or (silent and (quiet or (stuck and age_s > detection.stuck_s)))):
+        return alive
+    found = _suspect(track, sample, detection, judging, tuple(over))
+    if quiet and silent:
+        return _silent_and_quiet(
+            found, track, sample, elsewhere_quiet=elsewhere_quiet, too_long=too_long
+        )
+    if not too_long:
+        return _replace(found, basis="uninterruptible", why=stuck_words(sample, found))
+    spins = silent and found.steady and is_spinning(track.activity, sample, detection)
+    if spins and elsewhere_quiet:
+        return _replace(found, basis="frozen", why=frozen_words(sample, found))
+    why = (
+        elsewhere_words(found)
+        if spins
+        else busy_words(sample, found, quiet=quiet, starved=is_starved(track.activity))
+    )
+    return _replace(found, basis="hard-budget", why=why)
+
+
+def _silent_and_quiet(
+    found: Verdict, track: Track, sample: Sample, *, elsewhere_quiet: bool, too_long: bool
+) -> Verdict:
+    """Everybody in our tree is silent, and the tree is quiet."""
+    basis: Basis = "hard-budget" if too_long else found.basis
+    if not track.ranks and is_quiet_at_work(track.usual):
+        return _replace(found, basis=basis, quiet_at_work=True, why=usual_words(found))
+    # A rank within its own budget may be the one that the others rightly wait for.
+    if elsewhere_quiet:
+        return _left_behind(found, track, sample)
+    if too_long:
+        return _replace(found, basis=basis, why=elsewhere_words(found))
+    return _replace(found, alone=True, why=alone_words(found))
+
+
+def _candidates(track: Track) -> tuple[RankTrack, ...]:
+    """Who is judged: whoever is not through; a rank that is through waits for the others.
+
+    A service between two trainings is not judged at all.
+    """
+    if not track.ranks:
+        return (_whole_tree(track),)
+    unfinished = tuple(rank for rank in track.ranks if rank.phase not in (*OVER, "idle"))
+    if unfinished or any(rank.phase == "idle" for rank in track.ranks):
+        return unfinished
+    return track.ranks
+
+
+def _may_be_over(candidates: tuple[RankTrack, ...], sample: Sample, detection: Detection) -> bool:
+    """Whether anybody has been silent so long that a limit could be over.
+
+    Only to save time: most looks of most runs end here, before any budget is reckoned.
+    """
+    if sample.ended:
+        return bool(candidates)
+    return any(
+        sample.at - rank.changed_at > least_soft_s(rank.phase, detection) for rank in candidates
+    )
+
+
+def _expected(sample: Sample) -> dict[int, float]:
+    """Per process, until when its silence was announced."""
+    return {slot.pid: slot.expect_until_ns / 1e9 for _, slot in judged(sample)}
+
+
+def _suspect(
+    track: Track,
+    sample: Sample,
+    detection: Detection,
+    judging: tuple[tuple[RankTrack, Budget], ...],
+    over: tuple[RankTrack, ...],
+) -> Verdict:
+    """The silence of a quiet job, as far as it is known without a look at the stacks."""
+    worst, budget = _worst(over, {rank.pid: its for rank, its in judging}, sample)
+    age_s = sample.at - worst.changed_at
+    learnt = all(rank.stepped and rank.phase == "train" and its.learnt for rank, its in judging)
+    early = not learnt and worst.phase not in OVER
+    survived = max(survived_s(track, rank.phase, sample.at) for rank, _ in judging)
+    newest = max(rank.changed_at for rank, _ in judging)
+    prints = _prints(track, newest, sample.at)
+    return Verdict(
+        kind="suspect",
+        prints=prints,
+        # A hang after the training was finished is its own case: ended, and never restarted.
+        basis="finishing" if worst.phase in OVER else "quiet",
+        phase=worst.phase,
+        ranks=tuple(sorted({rank.rank for rank in over})),
+        pids=tuple(rank.pid for rank in over),
+        age_s=age_s,
+        soft_s=budget.soft_s,
+        hard_s=budget.hard_s,
+        steady=learnt,
+        stirs=_stirs(track, newest, sample.at, phase=worst.phase),
+        quiet_s=min(age_s, sample.at - track.activity.quiet_since),
+        least_s=max(detection.early_silence_s if early else 0.0, SURVIVED_FACTOR * survived),
+        unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
+        progress_at=track.progress_at,
+        why=quiet_words(worst, budget, age_s, has_slot=bool(track.ranks), prints=prints),
+    )
+
+
+def _worst(
+    over: Sequence[RankTrack], budgets: Mapping[int, Budget], sample: Sample
+) -> tuple[RankTrack, Budget]:
+    """Whoever is in a place where waiting is usual holds up the others, not the other way round."""
+    worst = max(over, key=lambda rank: (rank.phase in COSTLY, sample.at - rank.changed_at))
+    return worst, budgets[worst.pid]
+
+
+def _unsaved_s(ranks: tuple[RankTrack, ...]) -> float:
+    newest = max(rank.changed_at for rank in ranks)
+    return max(0.0, newest - min(rank.saved_at for rank in ranks))
+
+
+def _stirs(track: Track, newest: float, now: float, *, phase: Phase) -> bool:
+    """Output in the newer half of the silence; outside training a talk over the network, too.
+
+    In training the ranks' own keep-alives are such a talk. An evaluation that asks a remote judge
+    talks when the silence begins and when it ends.
+    """
+    if _prints(track, newest, now):
+        return True
+    talked_at = track.activity.talked_at
+    if phase == "train" or talked_at is None:
+        return False
+    since = newest if phase == "eval" else newest + RECENT_SHARE * (now - newest)
+    return talked_at >= since
+
+
+def _prints(track: Track, newest: float, now: float) -> bool:
+    """Output in the newer half of the silence."""
+    return bool(track.ranks) and track.log_at > newest + RECENT_SHARE * (now - newest)
+
+
+def _rank_gone(gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: Track) -> Verdict:
+    """A rank has failed and the others wait for it: nothing is gained by waiting longer."""
+    longest = min(gone.others, key=lambda rank: rank.changed_at)
+    verb = "has" if len(gone.others) == 1 else "have"
+    return Verdict(
+        kind="stall",
+        basis="rank-gone",
+        phase=longest.phase,
+        ranks=(gone.end.rank,),
+        pids=(gone.end.pid,),
+        age_s=gone.idle_s,
+        unsaved_s=_unsaved_s(candidates),
+        progress_at=track.progress_at,
+        why=(
+            f"{rank_gone.how_it_ended(gone.end)}; {rank_gone.names(gone.others)} {verb} stood "
+            f"still for {gone.idle_s:.0f} s since, and nothing has ended or restarted the others"
+        ),
+    )
+
+
+def _left_behind(found: Verdict, track: Track, sample: Sample) -> Verdict:
+    """The same silence, with the rank that has ended before it: maybe it is waited for."""
+    gone = rank_gone.left_behind(track, sample, found.pids)
+    if gone is None or found.basis == "finishing":
+        return found
+    early = rank_gone.left_early(gone, sample)
+    through = not early and not rank_gone.has_failed(gone.end)
+    rest = ", and the others may be finishing" if through else ""
+    return _replace(
+        found,
+        basis="rank-gone",
+        ranks=(gone.end.rank,),
+        may_be_through=through,
+        why=f"{found.why}; {rank_gone.how_it_ended(gone.end)}, {gone.idle_s:.0f} s ago{rest}",
+    )
+
+
+def _budget(track: Track, rank: RankTrack, detection: Detection) -> Budget:
+    return budget_for(
+        rank.phase,
+        rank.gaps.get(rank.phase, ()),
+        fresh_phase=rank.fresh_phase,
+        factor=track.factors.get(rank.phase, 1.0),
+        detection=detection,
+    )
+
+
+def _whole_tree(track: Track) -> RankTrack:
+    """The job as one suspect when no heartbeat reaches us: only its output shows progress."""
+    since = max(track.log_at, track.started_at)
+    return RankTrack(
+        pid=0,
+        rank=0,
+        words=(),
+        changed_at=since,
+        phase="unknown",
+        phase_entries=0,
+        fresh_phase=True,
+        stepped=False,
+        step_at=since,
+        gaps={},
+        saves_ended=0,
+        saved_at=track.started_at,
+    )

@@ -1,0 +1,190 @@
+"""A rank that ended while others live: do they wait for it in vain? Pure.
+
+A rank that failed takes the job with it: its launcher ends the others, or starts all of them
+again. Where nobody does, the others stand still as soon as they need it. A rank that ended well
+says nothing by itself: rank 0 may save, merge or upload for minutes after the others are through.
+"""
+
+from __future__ import annotations
+
+from watchdog_train.core.detection.budgets import LEARNING_PHASES, Budget, robust_quantile
+from watchdog_train.core.detection.track import RankTrack, Track
+from watchdog_train.core.events import RankEnded
+from watchdog_train.core.model import Phase, RankEnd, Sample, Value
+from watchdog_train.core.policy import Detection
+
+ALONE: tuple[Phase, ...] = ("download", "load", "compile", "eval", "checkpoint")
+"""Phases that one rank may be in for the others: it has its usual time for them."""
+NEVER: tuple[Phase, ...] = ("idle", "finishing", "finished")
+STEPS_MISSED = 2
+"""Whoever needs the failed rank stands still within a step; one more for jitter."""
+SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+
+
+class Gone(Value, frozen=True, kw_only=True):
+    """A rank that has ended, and those that were there together with it and still live."""
+
+    end: RankEnd
+    others: tuple[RankTrack, ...]
+    idle_s: float
+    """Since any of them moved, was born or ended."""
+
+
+def has_failed(end: RankEnd) -> bool | None:
+    """Whether a rank ended badly; None where nothing tells.
+
+    A crash while an interpreter takes itself apart (a driver's or a communicator's destructor) is
+    ugly but no failure: its script was through.
+    """
+    if end.code is not None:
+        return end.code != 0
+    if end.said == "exception":
+        return True
+    if end.signal is not None:
+        return end.said != "quiet"
+    return None
+
+
+def how_it_ended(end: RankEnd) -> str:
+    """`rank 1 (pid 4243) was ended by SIGKILL at step 25`."""
+    return f"rank {end.rank} (pid {end.pid}) {ending(end)}"
+
+
+def ending(end: RankEnd) -> str:
+    """`ended with exit code 1 at step 25`."""
+    where = f"at step {end.step}" if end.step is not None else f"in phase {end.phase}"
+    if end.signal is not None:
+        name = SIGNALS.get(end.signal, f"signal {end.signal}")
+        through = ", after its script was through" if end.said == "quiet" else ""
+        return f"was ended by {name} {where}{through}"
+    if end.said == "exception":
+        return f"ended with an exception {where}"
+    if end.code is not None:
+        return f"ended with exit code {end.code} {where}"
+    if end.said == "quiet":
+        return f"ended by itself {where}"
+    return f"is gone, last seen {where}; whether it was killed, nothing tells"
+
+
+def others_of(end: RankEnd, track: Track, sample: Sample) -> tuple[RankTrack, ...]:
+    """Ranks of the same job that lived when this one ended, and still do.
+
+    None when another process has taken its place: a launcher has started the ranks anew.
+    """
+    if (end.world_size or 1) == 1:
+        return ()
+    worlds = {
+        member.member.pid: member.slot.world_size
+        for member in sample.members
+        if member.slot is not None and member.member.role == "rank"
+    }
+    same = [rank for rank in track.ranks if worlds.get(rank.pid) == end.world_size]
+    if any(rank.rank == end.rank for rank in same):
+        return ()
+    return tuple(rank for rank in same if rank.born_at < end.at)
+
+
+def waits_in_vain(
+    track: Track,
+    sample: Sample,
+    detection: Detection,
+    *,
+    budgets: dict[int, Budget],
+    expecting: frozenset[int],
+    quiet: bool,
+) -> Gone | None:
+    """A failed rank whose peers stand still, though whoever starts and ends ranks had its time.
+
+    Args:
+        track: what the detector remembers.
+        sample: the poll of this moment.
+        detection: the policy.
+        budgets: of each living rank now, by pid.
+        expecting: pids that have announced their silence.
+        quiet: whether the whole job is quiet. A job that is busy gets more time: NCCL waits spin,
+            but the others may also be merging what is already complete.
+    """
+    for end in sample.ended:
+        others = others_of(end, track, sample) if has_failed(end) else ()
+        if not others or any(rank.phase in NEVER or rank.pid in expecting for rank in others):
+            continue
+        last = max(
+            *(other.at for other in sample.ended),
+            *(rank.born_at for rank in track.ranks),
+            *(rank.changed_at for rank in others),
+        )
+        launcher = any(member.member.role == "launcher" for member in sample.members)
+        short = end.unnoticed or not launcher
+        reaction_s = detection.rank_gone_s if short else detection.rank_gone_launcher_s
+        if not quiet:
+            reaction_s = max(reaction_s, detection.phases.finishing.soft_s)
+        idle_s = sample.at - last
+        if all(idle_s > max(reaction_s, _usual_s(rank, budgets)) for rank in others):
+            return Gone(end=end, others=others, idle_s=idle_s)
+    return None
+
+
+def left_behind(track: Track, sample: Sample, pids: tuple[int, ...]) -> Gone | None:
+    """The rank that has ended before one of these, however it did: a failed one, else the first."""
+    found = [
+        Gone(end=end, others=others, idle_s=sample.at - end.at)
+        for end in sample.ended
+        for others in (others_of(end, track, sample),)
+        if any(rank.pid in pids for rank in others)
+    ]
+    return min(found, key=lambda gone: (not has_failed(gone.end), gone.end.at), default=None)
+
+
+def left_early(gone: Gone, sample: Sample) -> bool:
+    """Whether the training is known to have had steps left when the rank ended."""
+    totals = [
+        member.slot.total_steps
+        for member in sample.members
+        if member.slot is not None and member.slot.total_steps is not None
+    ]
+    return bool(totals) and gone.end.step is not None and gone.end.step < max(totals)
+
+
+def _usual_s(rank: RankTrack, budgets: dict[int, Budget]) -> float:
+    """How long this rank may well be silent without any other."""
+    if rank.phase in ALONE:
+        return budgets[rank.pid].soft_s
+    gaps = rank.gaps.get(rank.phase, ()) if rank.phase in LEARNING_PHASES else ()
+    return STEPS_MISSED * robust_quantile(gaps) if gaps else 0.0
+
+
+def recorded(event: RankEnded) -> RankEnd:
+    """The value of its event."""
+    return RankEnd(
+        pid=event.pid,
+        start=event.start,
+        rank=event.rank,
+        world_size=event.world_size,
+        step=event.step,
+        phase=event.phase,
+        at=event.mono,
+        code=event.code,
+        signal=event.signal,
+        said=event.said,
+    )
+
+
+def missing_ranks(sample: Sample) -> tuple[RankEnd, ...]:
+    """Ranks that have ended and whose place nobody has taken."""
+    dead = {(end.pid, end.start) for end in sample.ended}
+    living = {
+        member.member.rank
+        for member in sample.members
+        if member.member.role == "rank" and (member.member.pid, member.member.start) not in dead
+    }
+    return tuple(end for end in sample.ended if end.rank not in living)
+
+
+def names(ranks: tuple[RankTrack, ...]) -> str:
+    """`rank 0`, `ranks 0, 2 and 3`, `64 ranks`."""
+    numbers = sorted({rank.rank for rank in ranks})
+    if len(numbers) > 8:
+        return f"{len(numbers)} ranks"
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -1,0 +1,324 @@
+"""The detector's memory of one attempt: polls of the tree folded into a Track. Pure.
+
+It is memory of the detector, not of the run: an adopting supervisor learns it anew.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core.detection import activity as activities
+from watchdog_train.core.detection import usual as usuals
+from watchdog_train.core.detection import world as worlds
+from watchdog_train.core.detection.activity import Activity
+from watchdog_train.core.detection.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING
+from watchdog_train.core.detection.usual import Usual
+from watchdog_train.core.detection.world import World
+from watchdog_train.core.model import MemberSample, Phase, Sample, SlotReading, Value
+from watchdog_train.core.policy import Detection
+
+_replace = msgspec.structs.replace
+
+STEP_WORDS = (1, 2)
+"""Positions of optimizer steps and framework step in SlotReading.progress."""
+BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
+"""A process that is no rank is judged once it is in another phase than these, or has progressed."""
+SURVIVED_COUNTS_S = 3600.0
+"""A long silence that ended by itself is expected again for so long, then forgotten."""
+
+
+class RankTrack(Value, frozen=True, kw_only=True):
+    """What the detector remembers of one judged process."""
+
+    pid: int
+    rank: int
+    words: tuple[int, ...]
+    milestone: int = 0
+    changed_at: float
+    """When a progress word last changed or a phase or milestone was reached, by our clock."""
+    seen_at: float = 0.0
+    """The poll before."""
+    born_at: float = 0.0
+    """When it was seen first; 0 when it was there at the very first poll."""
+    phase: Phase
+    phase_entries: int
+    fresh_phase: bool
+    """Nothing has progressed since the phase was entered."""
+    stepped: bool
+    step_at: float = 0.0
+    """When a word that counts steps last changed, or the phase, or the rank was first seen."""
+    gaps: dict[str, tuple[float, ...]]
+    """Per learning phase, the newest seconds between changes of the words."""
+    saves_ended: int
+    saved_at: float
+    """When the last save ended, or the rank was first seen."""
+
+
+class Track(Value, frozen=True, kw_only=True):
+    """The detector's memory of one attempt."""
+
+    started_at: float
+    ranks: tuple[RankTrack, ...] = ()
+    activity: Activity = Activity()
+    usual: Usual = Usual()
+    """Kept while nobody sends a heartbeat."""
+    progress_at: float = 0.0
+    """When any judged process was last seen to progress, 0 before; an adoption sees none."""
+    log_bytes: int = 0
+    log_at: float = 0.0
+    stopped_since: float | None = None
+    suspended_s: float | None = None
+    slept_at: float | None = None
+    """The newest poll before which the machine or we ourselves slept."""
+    slept_s: float = 0.0
+    slept_machine: bool = False
+    """It was the machine: else only we were not let run."""
+    survived: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    """Per phase, the longest quiet silence of late that ended by itself, and when it ended."""
+    begun: bool = False
+    """A poll has been folded in: whoever is seen for the first time from now on is news."""
+    world: World = World()
+    """How much of the training's world is in this tree."""
+    factors: dict[str, float] = msgspec.field(default_factory=dict)
+    """Per phase: budgets are this much longer, after stalls that recovered by themselves."""
+
+    @property
+    def quiet_windows(self) -> int:
+        """In a row, up to now, all after the last progress."""
+        return self.activity.quiet_windows
+
+
+def new_track(now: float) -> Track:
+    """The memory at the launch or adoption of an attempt."""
+    return Track(started_at=now, log_at=now)
+
+
+def lengthen(track: Track, phase: Phase) -> Track:
+    """After a stall in `phase` that recovered by itself: twice the budget from now on."""
+    factors = {**track.factors, phase: min(16.0, 2.0 * track.factors.get(phase, 1.0))}
+    return _replace(track, factors=factors)
+
+
+def judged(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
+    """Ranks, and other processes that train themselves: a task of a service, a child of a daemon.
+
+    They do once they have taken a step or a batch, or are in a phase of a training. Launchers and
+    DataLoader workers are evidence, never suspects: an agent beats once when it imports torch and
+    never again, which made every torchrun job a false alarm.
+    """
+    found = []
+    for member in sample.members:
+        slot = member.slot
+        if slot is None or member.state in ("Z", "X"):
+            continue
+        role = member.member.role
+        if role == "rank" or (
+            role == "other"
+            and (any(slot.progress) or (slot.phase_entries and slot.phase not in BEFORE_ANY_PHASE))
+        ):
+            found.append((member, slot))
+    return tuple(found)
+
+
+def advance(track: Track, sample: Sample, detection: Detection) -> Track:
+    """The memory after one more poll."""
+    slept_s = _slept_s(track, sample, detection)
+    if slept_s:
+        track = _forgive(track, sample, slept_s)
+    stopped = any(member.state in ("T", "t") for member in sample.members)
+    ranks, progressed = _advance_ranks(track, sample, stopped=stopped, learn=not slept_s)
+    activity, survived, usual = track.activity, track.survived, track.usual
+    if activity.quiet_windows and not slept_s and any(r.changed_at == sample.at for r in ranks):
+        survived = _survived(track, sample, detection)
+    if progressed:
+        activity = activities.restarted(activity)
+    log_at = track.log_at if sample.log_bytes == track.log_bytes else sample.at
+    since: float | None = None
+    if stopped:
+        # Whoever stopped it will let it go on: after that it gets a fresh start.
+        since = track.stopped_since if track.stopped_since is not None else sample.at
+        log_at, activity = sample.at, activities.restarted(activity)
+        usual = usuals.restarted(usual)
+    elif not ranks:
+        usual = usuals.advance(usual, sample, detection)
+    return Track(
+        started_at=track.started_at,
+        ranks=ranks,
+        activity=activities.advance(activity, sample, detection),
+        usual=usual,
+        progress_at=sample.at if progressed else track.progress_at,
+        log_bytes=sample.log_bytes,
+        log_at=log_at,
+        stopped_since=since,
+        suspended_s=sample.suspended_s,
+        slept_at=track.slept_at,
+        slept_s=track.slept_s,
+        slept_machine=track.slept_machine,
+        survived=survived,
+        begun=True,
+        world=worlds.advance(track.world, sample, progressed=progressed),
+        factors=track.factors,
+    )
+
+
+def survived_s(track: Track, phase: Phase, now: float) -> float:
+    """The longest quiet silence in a phase that ended by itself, while it is not too long ago."""
+    length_s, ended_at = track.survived.get(phase, (0.0, 0.0))
+    return length_s if now - ended_at <= max(SURVIVED_COUNTS_S, 50 * length_s) else 0.0
+
+
+def _survived(track: Track, sample: Sample, detection: Detection) -> dict[str, tuple[float, float]]:
+    """Remember the silence that ends here, if it was quiet and is the longest of late."""
+    if not track.ranks or not activities.is_quiet(track.activity, sample, detection):
+        return track.survived
+    newest = max(track.ranks, key=lambda rank: rank.changed_at)
+    silence_s = sample.at - newest.changed_at
+    if silence_s < survived_s(track, newest.phase, sample.at):
+        return track.survived
+    return {**track.survived, newest.phase: (silence_s, sample.at)}
+
+
+def _slept_s(track: Track, sample: Sample, detection: Detection) -> float:
+    """How long the machine or this process slept before this poll, 0 when neither did.
+
+    CLOCK_MONOTONIC stops in suspend, so a suspend shows in suspended_s and a pause of our own
+    process in late_s.
+    """
+    suspended_s = _suspended_s(track, sample)
+    if suspended_s > 1.0:
+        return suspended_s
+    return sample.late_s if sample.late_s > detection.late_poll_s else 0.0
+
+
+def _suspended_s(track: Track, sample: Sample) -> float:
+    if sample.suspended_s is None or track.suspended_s is None:
+        return 0.0
+    return sample.suspended_s - track.suspended_s
+
+
+def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
+    """After a sleep everybody gets a fresh start."""
+    return _replace(
+        track,
+        ranks=tuple(
+            _replace(rank, changed_at=sample.at, step_at=sample.at) for rank in track.ranks
+        ),
+        started_at=min(sample.at, track.started_at + sample.late_s),
+        log_at=sample.at,
+        stopped_since=None,
+        activity=activities.restarted(track.activity),
+        usual=usuals.restarted(track.usual),
+        slept_at=sample.at,
+        slept_s=slept_s,
+        slept_machine=_suspended_s(track, sample) > 1.0,
+    )
+
+
+def _advance_ranks(
+    track: Track, sample: Sample, *, stopped: bool, learn: bool
+) -> tuple[tuple[RankTrack, ...], bool]:
+    """The ranks after this poll, and whether any of them progressed."""
+    known = {rank.pid: rank for rank in track.ranks}
+    ranks = []
+    progressed = False
+    for member, slot in judged(sample):
+        before = known.get(member.member.pid)
+        if before is None:
+            after = _first_seen(member, slot, sample.at, born=track.begun)
+            # A rank that is born is life, which the windows see; its first step is progress.
+            progressed = progressed or (track.begun and any(slot.progress))
+        else:
+            after = _advance_rank(before, slot, sample.at, learn=learn)
+            progressed = progressed or after.words != before.words
+        if stopped:
+            after = _replace(after, changed_at=sample.at, step_at=sample.at)
+        ranks.append(after)
+    return tuple(ranks), progressed
+
+
+def _first_seen(member: MemberSample, slot: SlotReading, now: float, *, born: bool) -> RankTrack:
+    return RankTrack(
+        pid=member.member.pid,
+        rank=member.member.rank or 0,
+        words=slot.progress,
+        milestone=slot.milestone,
+        changed_at=now,
+        seen_at=now,
+        born_at=now if born else 0.0,
+        phase=slot.phase,
+        phase_entries=slot.phase_entries,
+        fresh_phase=True,
+        stepped=_has_stepped(slot),
+        step_at=now,
+        gaps={},
+        saves_ended=slot.saves_ended,
+        saved_at=now,
+    )
+
+
+def _has_stepped(slot: SlotReading) -> bool:
+    return any(slot.progress[word] for word in STEP_WORDS)
+
+
+def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bool) -> RankTrack:
+    words = slot.progress
+    moved = words != before.words
+    same_phase = slot.phase == before.phase
+    seam = not same_phase or slot.phase_entries != before.phase_entries
+    gaps = before.gaps
+    stepping = seam
+    if moved:
+        stepping = stepping or any(words[word] != before.words[word] for word in STEP_WORDS)
+        if learn and slot.phase in LEARNING_PHASES:
+            # The first gap of a phase holds start-up, and nobody knows how long the steps took
+            # that were made while we slept.
+            usual = same_phase and not before.fresh_phase
+            first_s = now - before.changed_at if usual else None
+            steps = max(new - old for new, old in zip(words, before.words, strict=True))
+            ring = _learn(gaps.get(slot.phase, ()), first_s, now - before.seen_at, steps)
+            gaps = {**gaps, slot.phase: ring}
+    alive = moved or seam or slot.milestone != before.milestone
+    return RankTrack(
+        pid=before.pid,
+        rank=before.rank,
+        words=words,
+        milestone=slot.milestone,
+        changed_at=now if alive else before.changed_at,
+        seen_at=now,
+        born_at=before.born_at,
+        phase=slot.phase,
+        phase_entries=slot.phase_entries,
+        fresh_phase=not same_phase or (before.fresh_phase and not moved),
+        stepped=before.stepped or (moved and _has_stepped(slot)),
+        step_at=now if stepping else before.step_at,
+        gaps=gaps,
+        saves_ended=slot.saves_ended,
+        saved_at=now if slot.saves_ended != before.saves_ended else before.saved_at,
+    )
+
+
+def _learn(
+    ring: tuple[float, ...], first_s: float | None, poll_s: float, steps: int
+) -> tuple[float, ...]:
+    """The gaps of one poll; the first polls count every step that they saw.
+
+    Between the steps that one poll saw there are gaps, none longer than the time since the poll
+    before: a fast training is known after seconds, not after as many polls as there are gaps to
+    learn. The gap before the first of these steps is `first_s`, None when it holds start-up.
+    """
+    wanted = max(0, LEARN_QUICKLY - len(ring))
+    quick = (poll_s,) * min(steps - 1, wanted)
+    return (*ring, *(() if first_s is None else (first_s,)), *quick)[-RING:]
+
+
+def is_saving(
+    candidates: tuple[RankTrack, ...], track: Track, sample: Sample, detection: Detection
+) -> bool:
+    """Whether a save is making progress: a kill in its middle costs more than any limit.
+
+    The other ranks wait for it. Past the hard limit of the phase it is none any more.
+    """
+    hard_s = detection.phases.checkpoint.hard_s
+    return track.quiet_windows == 0 and any(
+        rank.phase == "checkpoint" and sample.at - rank.changed_at <= hard_s for rank in candidates
+    )

@@ -1,0 +1,229 @@
+"""What ranks recorded about their collectives: who is behind, and whose operation differs. Pure.
+
+Sources: the lines that torch's NCCL watchdog prints when a collective times out, and Flight
+Recorder dumps. Compared within one process group; ranks that recorded nothing are named as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.diagnosis.facts import CollectiveFact
+from watchdog_train.core.diagnosis.log_lines import LogLine, rank_of
+from watchdog_train.core.model import Value
+
+Relation = Literal["different-operation", "different-size", "behind", "same"]
+_TIMEOUT = re.compile(
+    r"(?:operation timeout|timed? ?out).{0,40}?Work\w{0,10}\((?P<fields>[^)]{1,400})"
+)
+_SEQ = re.compile(r"SeqNum=(?P<value>\d{1,12})")
+_OP = re.compile(r"OpType=(?P<value>\w{1,40})")
+_NUMEL = re.compile(r"Numel(?P<side>In|Out)=(?P<value>\d{1,18})")
+_SHAPE = re.compile(r"TensorShape=\[(?P<value>[\d, ]{0,200})\]")
+_STATUS = re.compile(
+    r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12})"
+    r".{0,80}?last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})"
+)
+_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s\]]{1,40}))?")
+
+
+class Comparison(Value, frozen=True, kw_only=True):
+    """How the ranks of one group stand to each other."""
+
+    relation: Relation
+    culprit: int | None
+    """The rank that differs or is behind; None when no single one does."""
+    ranks: tuple[int, ...]
+    """Those that recorded something."""
+    seq: int | None
+    op: str | None
+    words: tuple[str, ...]
+    """One line for each kind of record."""
+    single_element: bool
+    nothing_completed: bool
+
+
+def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact]:
+    """Time-outs and states that the watchdogs printed, the first of each rank.
+
+    A rank that was told of another's time-out prints the state of its default group, which need
+    not be the one that hangs: numbers are compared only where the groups are the same.
+    """
+    found: dict[int, CollectiveFact] = {}
+    for line, own in lines:
+        text = line.text
+        if "Work" not in text and "work: " not in text:
+            continue
+        # Inside a subgroup a rank has another number: the launcher's prefix is the global one.
+        rank = own if own is not None else rank_of(line)
+        timeout, status = _TIMEOUT.search(text), _STATUS.search(text)
+        if rank is None or (timeout is None and status is None):
+            continue
+        group = _group(text)
+        known = found.get(rank, CollectiveFact(rank=rank, group=group))
+        if known.group and group and known.group != group:
+            continue
+        known = msgspec.structs.replace(known, group=known.group or group)
+        if timeout is not None and known.op is None and known.seq is None:
+            known = _with_timeout(known, timeout["fields"])
+        if status is not None and known.last_enqueued is None:
+            known = msgspec.structs.replace(
+                known,
+                last_enqueued=int(status["enqueued"]),
+                last_completed=int(status["completed"]),
+            )
+        found[rank] = known
+    return _of_one_group(list(found.values()))
+
+
+def _of_one_group(facts: list[CollectiveFact]) -> list[CollectiveFact]:
+    """With the groups that all ranks named; else as one group, without who only told of others."""
+    if all(fact.group for fact in facts):
+        return facts
+    hanging = {fact.group for fact in facts if fact.timed_out}
+    return [
+        msgspec.structs.replace(fact, group="")
+        for fact in facts
+        if not hanging or fact.timed_out or fact.group in hanging
+    ]
+
+
+def _with_timeout(fact: CollectiveFact, fields: str) -> CollectiveFact:
+    seq, op, shape = _SEQ.search(fields), _OP.search(fields), _SHAPE.search(fields)
+    sizes = [f"{found['side'].lower()} {found['value']}" for found in _NUMEL.finditer(fields)]
+    return msgspec.structs.replace(
+        fact,
+        seq=int(seq["value"]) if seq else None,
+        op=op["value"].strip("_").upper() if op else None,
+        size=", ".join(sizes) or (shape["value"] if shape else None),
+        timed_out=True,
+    )
+
+
+def _group(text: str) -> str:
+    match = _GROUP.search(text)
+    return (match["guid"] or match["id"]) if match else ""
+
+
+def compare(facts: Sequence[CollectiveFact]) -> Comparison | None:
+    """The group in which ranks differ most; None for fewer than two ranks."""
+    groups: dict[str, dict[int, CollectiveFact]] = {}
+    for fact in facts:
+        if fact.seq is not None or fact.op is not None or fact.last_enqueued is not None:
+            groups.setdefault(fact.group, {}).setdefault(fact.rank, fact)
+    found = [_compared(list(group.values())) for group in groups.values() if len(group) > 1]
+    order: dict[Relation, int] = {
+        "different-operation": 0,
+        "different-size": 1,
+        "behind": 2,
+        "same": 3,
+    }
+    return min(found, key=lambda one: order[one.relation], default=None)
+
+
+def _compared(facts: list[CollectiveFact]) -> Comparison:
+    same_seq = len({fact.seq for fact in facts if fact.seq is not None}) <= 1
+    ops = Counter(fact.op for fact in facts if fact.op)
+    sizes = Counter(fact.size for fact in facts if fact.size)
+    reach = {fact.rank: _reach(fact) for fact in facts}
+    reached = {value for value in reach.values() if value is not None}
+    relation: Relation = "same"
+    culprit: int | None = None
+    if same_seq and len(ops) > 1:
+        relation, culprit = "different-operation", _odd(facts, ops, "op")
+    elif same_seq and len(sizes) > 1 and not _uneven_by_nature(ops):
+        relation, culprit = "different-size", _odd(facts, sizes, "size")
+    elif len(reached) > 1:
+        relation = "behind"
+        least = min(reached)
+        late = [rank for rank, value in reach.items() if value == least]
+        culprit = late[0] if len(late) == 1 or len(late) * 2 < len(reach) else None
+    first = facts[0]
+    return Comparison(
+        relation=relation,
+        culprit=culprit,
+        ranks=tuple(sorted(reach)),
+        seq=min((fact.seq for fact in facts if fact.seq is not None), default=None),
+        op=first.op if len(ops) == 1 else None,
+        words=_words(facts),
+        single_element=all(fact.size in ("in 1, out 1", "1", "[[1]]") for fact in facts),
+        nothing_completed=all(
+            fact.last_completed is not None and fact.last_completed <= 0 for fact in facts
+        ),
+    )
+
+
+def _reach(fact: CollectiveFact) -> int | None:
+    return fact.last_enqueued if fact.last_enqueued is not None else fact.seq
+
+
+def _uneven_by_nature(ops: Counter[str]) -> bool:
+    """Operations in which ranks may well send different amounts."""
+    return all(any(word in op for word in ("TOALL", "TOALLV", "GATHERV")) for op in ops)
+
+
+def _odd(
+    facts: Iterable[CollectiveFact], counts: Counter[str], field: Literal["op", "size"]
+) -> int | None:
+    """The one rank of a minority; groups of similar size have no culprit."""
+    value, number = min(counts.items(), key=lambda item: item[1])
+    if number * 2 >= sum(counts.values()) or number > 1:
+        return None
+    return next((fact.rank for fact in facts if getattr(fact, field) == value), None)
+
+
+def _words(facts: Sequence[CollectiveFact]) -> tuple[str, ...]:
+    groups: dict[str, list[int]] = {}
+    for fact in sorted(facts, key=lambda one: one.rank):
+        parts = [f"collective {fact.seq}" if fact.seq is not None else "", fact.op or ""]
+        parts.append(f"({fact.size})" if fact.size else "")
+        if fact.last_enqueued is not None:
+            parts.append(f"enqueued {fact.last_enqueued}, completed {fact.last_completed}")
+        groups.setdefault(" ".join(filter(None, parts)), []).append(fact.rank)
+    return tuple(f"{spans(ranks)}: {text}" for text, ranks in groups.items())[:8]
+
+
+def spans(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 0-6, 9`."""
+    ordered = sorted(set(ranks))
+    parts: list[list[int]] = []
+    for rank in ordered:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    texts = [str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts]
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(texts)}"
+
+
+_AT_BARRIER = re.compile(
+    r"store[- _]based barrier .{0,60}?\brank:? (?P<rank>\d{1,6})\b.{0,120}?"
+    r"world_size=(?P<size>\d{1,6}), (?:worker_count|num_workers_joined)=(?P<came>\d{1,6})"
+)
+_NAMED_SIZE_CAP = 4096
+
+
+def not_come(lines: Iterable[tuple[LogLine, int | None]]) -> tuple[int, ...]:
+    """Ranks that did not come to the barrier of the store, where the output tells of all that did.
+
+    Each waiting rank prints its number and how many have come. Where fewer print than came, some
+    output is missing and nobody can be named.
+    """
+    waiting: set[int] = set()
+    size = came = 0
+    for line, _ in lines:
+        if "barrier" not in line.text:
+            continue
+        found = _AT_BARRIER.search(line.text)
+        if found:
+            waiting.add(int(found["rank"]))
+            size = max(size, int(found["size"]))
+            came = max(came, int(found["came"]))
+    if len(waiting) != came or not waiting or size > _NAMED_SIZE_CAP:
+        return ()
+    return tuple(sorted(set(range(size)) - waiting))

@@ -1,0 +1,285 @@
+"""Evidence and rules -> a diagnosis, and what it says about waiting longer. Pure and total.
+
+"I do not know" (family None) is a right answer; a confident wrong one is the worst.
+"""
+
+from __future__ import annotations
+
+import re
+
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import Group, busiest_thread, group, is_idle_worker
+from watchdog_train.core.diagnosis.log_search import MOVED_ON, before
+from watchdog_train.core.diagnosis.matching import Match, match_signature
+from watchdog_train.core.diagnosis.rules import FamilyRule, Rules
+from watchdog_train.core.diagnosis.scene import Scene
+from watchdog_train.core.diagnosis.stacks import fingerprint, place
+from watchdog_train.core.diagnosis.wording import (
+    LINE_SHOWN,
+    culprit_of,
+    ending,
+    evidence_lines,
+    exchanging_lines,
+    sealed_rank,
+    stopped_rank,
+    telling,
+    waiting_outside,
+    what_is_known,
+    worded,
+)
+from watchdog_train.core.model import (
+    NO_STACK,
+    Culprit,
+    Diagnosis,
+    DiagnosisKind,
+    Patience,
+    RankedFamily,
+    Value,
+)
+
+__all__ = ["Evidence", "Rules", "culprit_process", "diagnose", "evidence_fingerprint", "groups"]
+
+ENOUGH = 0.45
+"""A family less likely than this is an alternative, not an answer."""
+CLOSE = 0.05
+"""Families nearer than this to each other are not told apart by the evidence."""
+_NOT_TOLD_APART = 0.15
+"""Taken from a family that has another one close to it."""
+_BEATEN = 0.5
+_LATER = 0.75
+"""What is left of a failure when another one came before it."""
+_WORKED_ON = 0.75
+"""What is left of an error line when work went on after it."""
+
+
+class _Candidate(Value, frozen=True, kw_only=True):
+    rule: FamilyRule
+    match: Match
+    confidence: float
+
+
+def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
+    """The most likely family, with alternatives; family None when the evidence does not decide.
+
+    Ranks that exchange collectives while they are looked at are no deadlock, whatever their stacks
+    look like: nobody may be sure of it then.
+    """
+    diagnosis, patience = _diagnose(evidence, rules)
+    return diagnosis, "healthy" if evidence.exchanging else patience
+
+
+def _diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
+    scene = Scene(evidence, rules.frames)
+    candidates = _candidates(scene, rules)
+    if not candidates or candidates[0].confidence < ENOUGH:
+        return _unknown(scene, candidates), _patience_of_unknown(evidence)
+    best = candidates[0]
+    confidence = best.confidence
+    if len(candidates) > 1 and abs(confidence - candidates[1].confidence) < CLOSE:
+        confidence = max(ENOUGH, confidence - _NOT_TOLD_APART)
+    signature = best.match.signature
+    ranked = [RankedFamily(family=best.rule.family, confidence=round(confidence, 2))]
+    ranked += _ranked(candidates[1:], confidence)
+    diagnosis = Diagnosis(
+        family=best.rule.family,
+        kind=signature.kind or best.rule.kind,
+        confidence=round(confidence, 2),
+        culprit=None if _told_by_a_victim(best) else culprit_of(best.match, scene),
+        explanation=worded(signature.explanation, best.match, scene),
+        evidence=(*evidence_lines(best.match, scene), *exchanging_lines(evidence)),
+        ranked=tuple(ranked),
+        remedies=best.rule.remedies if signature.remedies is None else signature.remedies,
+    )
+    patience = signature.patience
+    if patience in ("unknown", "may-end") and sealed_rank(evidence):
+        patience = "proven"
+    return diagnosis, patience
+
+
+def _told_by_a_victim(best: _Candidate) -> bool:
+    """Whoever prints that a peer is gone, or did not come, is not the one who went."""
+    return best.rule.symptom and best.match.hit is not None and not best.match.bound
+
+
+def _patience_of_unknown(evidence: Evidence) -> Patience:
+    if sealed_rank(evidence) is not None:
+        return "proven"
+    return "may-end" if waiting_outside(evidence) is not None else "unknown"
+
+
+def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
+    found: dict[str, _Candidate] = {}
+    for rule in rules.families:
+        for signature in rule.signatures:
+            known = found.get(rule.family)
+            if known is not None and known.confidence >= signature.confidence:
+                continue
+            match = match_signature(signature, scene)
+            if match is not None and not _goes_on(rule, match, scene):
+                found[rule.family] = _Candidate(
+                    rule=rule, match=match, confidence=_own_confidence(match)
+                )
+    beaten = {
+        loser
+        for candidate in found.values()
+        if candidate.confidence >= ENOUGH
+        for loser in candidate.rule.beats
+    }
+    scored = [
+        _Candidate(
+            rule=one.rule,
+            match=one.match,
+            confidence=one.confidence
+            * (_BEATEN if one.rule.family in beaten else 1.0)
+            * _share_of_later(one, [other for other in found.values() if other is not one]),
+        )
+        for one in found.values()
+    ]
+    return _ordered(scored)
+
+
+def _goes_on(rule: FamilyRule, match: Match, scene: Scene) -> bool:
+    """Whether who is said to hang exchanged a collective between two looks, or everybody did."""
+    going = scene.evidence.exchanging
+    if not going or (match.signature.kind or rule.kind) != "hang":
+        return False
+    culprit = culprit_of(match, scene)
+    if culprit is not None and culprit.rank is not None:
+        return culprit.rank in going
+    ranks = {one.rank for one in scene.evidence.processes if one.role == "rank"}
+    return all(rank in going for rank in ranks)
+
+
+def _ordered(candidates: list[_Candidate]) -> list[_Candidate]:
+    """The most likely first; among those that are close, one that works before one that hangs."""
+    found = sorted(candidates, key=lambda c: (-c.confidence, -c.rule.precedence, c.rule.family))
+    if not found:
+        return found
+    close = [c for c in found if found[0].confidence - c.confidence < CLOSE]
+    works = next((c for c in close if _kind(c) == "slow" and _kind(found[0]) != "slow"), None)
+    if works is None:
+        return found
+    return [works, *(c for c in found if c is not works)]
+
+
+def _kind(candidate: _Candidate) -> DiagnosisKind:
+    return candidate.match.signature.kind or candidate.rule.kind
+
+
+def _own_confidence(match: Match) -> float:
+    worked_on = match.hit is not None and match.hit.progress_after >= MOVED_ON
+    return match.signature.confidence * (_WORKED_ON if worked_on else 1.0)
+
+
+def _share_of_later(one: _Candidate, others: list[_Candidate]) -> float:
+    """The first failure in time is the cause; time-outs of others are its consequences."""
+    hit = one.match.hit
+    if hit is None or one.match.bound:
+        return 1.0
+    share = 1.0
+    for other in others:
+        if other.confidence < ENOUGH or other.rule.symptom:
+            continue
+        first = other.match.hit
+        if first is None:
+            if (
+                one.rule.symptom and other.match.bound
+            ):  # stacks show what the line only suffers from
+                share = min(share, _BEATEN)
+        elif one.rule.symptom and before(hit, first) is not True:
+            share = min(share, _BEATEN)
+        elif not one.rule.symptom and before(first, hit) is True:
+            share = min(share, _LATER)
+    return share
+
+
+def _ranked(candidates: list[_Candidate], most: float = 1.0) -> list[RankedFamily]:
+    return [
+        RankedFamily(
+            family=candidate.rule.family, confidence=round(min(candidate.confidence, most), 2)
+        )
+        for candidate in candidates[:2]
+    ]
+
+
+def _unknown(scene: Scene, candidates: list[_Candidate]) -> Diagnosis:
+    evidence = scene.evidence
+    first = scene.first_failure.processes if scene.first_failure else ()
+    others = [process for process in telling(evidence) if process not in first]
+    lines = tuple(process.line() for process in (*first, *others)[:6])
+    kind: DiagnosisKind = "crash" if evidence.why == "crash" else "unknown"
+    if stopped_rank(evidence) is not None:
+        kind = "stopped"
+    return Diagnosis(
+        family=None,
+        kind=kind,
+        confidence=round(candidates[0].confidence, 2) if candidates else 0.1,
+        culprit=_first_to_end(scene),
+        explanation=what_is_known(scene),
+        evidence=(*ending(evidence), *lines, *exchanging_lines(evidence)),
+        ranked=tuple(_ranked(candidates)),
+        remedies=(),
+    )
+
+
+def _first_to_end(scene: Scene) -> Culprit | None:
+    """The rank that ended badly first, whatever the cause: that much is known."""
+    failure = scene.first_failure
+    if failure is None or failure.rank is None:
+        return None
+    pid = failure.processes[0].pid
+    return Culprit(rank=failure.rank, role="rank", pid=pid if pid > 0 else None, frame=NO_STACK)
+
+
+def groups(evidence: Evidence, diagnosis: Diagnosis | None = None) -> tuple[Group, ...]:
+    """Stacks of the whole tree, the same ones together, the culprit's first, then the odd ones."""
+    found = group((p.label, p.identity, p.role, p.threads) for p in evidence.processes)
+    culprit = culprit_process(evidence, diagnosis)
+    identity = culprit.identity if culprit else None
+    return tuple(sorted(found, key=lambda one: identity not in one.identities))
+
+
+def culprit_process(evidence: Evidence, diagnosis: Diagnosis | None) -> ProcessEvidence | None:
+    """The process that the diagnosis points at, where it is among the evidence.
+
+    Its rank and role count as well as its pid: on another machine that may be anybody's. None
+    where two machines have one that fits.
+    """
+    culprit = diagnosis.culprit if diagnosis else None
+    if culprit is None:
+        return None
+    same = [p for p in evidence.processes if (p.rank, p.role) == (culprit.rank, culprit.role)]
+    if culprit.pid is None:
+        return next((p for p in same if p.pid <= 0), None)
+    found = [p for p in same if p.pid == culprit.pid]
+    return found[0] if len(found) == 1 else None
+
+
+def evidence_fingerprint(evidence: Evidence, diagnosis: Diagnosis) -> str:
+    """The same for the same hang or crash in two attempts."""
+    places: list[tuple[str, tuple[str, ...]]] = []
+    for process in evidence.processes:
+        if process.role not in ("rank", "worker") or is_idle_worker(process.threads):
+            continue
+        thread = busiest_thread(process.threads)
+        if thread is not None:
+            places.append((process.role, place(thread.frames)))
+    if evidence.why == "crash":
+        places += [("exit", ending(evidence)), ("error", _error_lines(evidence))]
+    return fingerprint(diagnosis.family, places)
+
+
+_ERROR = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)")
+_NOISE = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+
+
+def _error_lines(evidence: Evidence) -> tuple[str, ...]:
+    """The first error of each log without its numbers."""
+    found = []
+    for log in evidence.logs:
+        for line in log.lines:
+            match = _ERROR.match(line[:LINE_SHOWN])
+            if match:
+                found.append(f"{match[1]}: {_NOISE.sub('#', match[2])[:120]}")
+                break
+    return tuple(found)

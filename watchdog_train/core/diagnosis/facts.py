@@ -1,0 +1,235 @@
+"""What collectors found out, as frozen values; a diagnosis sees nothing else. None is "unknown"."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.diagnosis.stacks import ThreadStack, deciding_frame, is_forked
+from watchdog_train.core.model import (
+    BundleWhy,
+    CapturedProcess,
+    ExitStatus,
+    Milestone,
+    Patience,
+    RankEnd,
+    Role,
+    Value,
+)
+
+FLAT_CPU_SHARE = 0.02
+"""Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
+BUSY_CPU_SHARE = 0.2
+
+How = Literal[
+    "py-spy",
+    "py-spy native",
+    "pystack",
+    "fault handler",
+    "control page",
+    "sample",
+    "gdb",
+    "text",
+    "traceback",
+    "exit",
+]
+
+
+class EndFact(Value, frozen=True, kw_only=True):
+    """How a rank ended that was gone before the evidence was taken."""
+
+    end: RankEnd
+    at_unix: float
+    """Unix seconds when it was seen to be gone; comparable within one host."""
+
+
+class ProcessEvidence(Value, frozen=True, kw_only=True):
+    """One process of the tree."""
+
+    pid: int
+    start: int
+    ppid: int
+    role: Role
+    rank: int | None = None
+    worker: int | None = None
+    name: str = ""
+    command: tuple[str, ...] = ()
+    """Secrets removed."""
+    state: str | None = None
+    wchan: str | None = None
+    kernel: tuple[str, ...] = ()
+    """Its stack in the kernel, innermost first, where it could be read."""
+    waits: str | None = None
+    """What the main thread waits for in the kernel, in words: `futex without a time limit`."""
+    sealed: bool | None = None
+    """True: every thread waits, without a time limit, for a lock that only a thread of this same
+    process can release, and none ran between two looks: no one is left to wake it, ever."""
+    cpu_share: float | None = None
+    """Of one core, between two looks."""
+    io_bytes_s: float | None = None
+    os_threads: int | None = None
+    rss_bytes: int | None = None
+    waits_for_input: bool | None = None
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    """Only the variables that a rule may ask for."""
+    threads: tuple[ThreadStack, ...] = ()
+    how: How | None = None
+    """Which tool gave the stacks; None: there are none."""
+    why_not: str | None = None
+    milestones: tuple[Milestone, ...] = ()
+    """Where it says that it is on its way, in its own words."""
+    milestones_at: float | None = None
+    """The monotonic clock when they were read."""
+    changed: bool | None = None
+    """Whether a second look at the stacks differed; True proves life, False proves nothing."""
+    ended: EndFact | None = None
+    """Where its end was recorded."""
+    part: int = 0
+    """Of which piece of evidence: two machines, or two containers, give the same pids."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells it from all others of the evidence: a pid alone does not."""
+        return self.part, self.pid
+
+    @property
+    def label(self) -> str:
+        """`rank 0`, `rank 0 worker 1`, `launcher`."""
+        rank = "" if self.rank is None else f"rank {self.rank}"
+        if self.role == "rank":
+            return rank or "the training process"
+        if self.role == "worker":
+            worker = "worker" if self.worker is None else f"worker {self.worker}"
+            return f"{rank} {worker}".strip()
+        return self.role if self.role != "other" else self.name or "helper process"
+
+    @property
+    def forked(self) -> bool | None:
+        """Started by fork; None when its stack does not tell."""
+        for thread in self.threads:
+            if thread.main:
+                return is_forked(thread.frames)
+        return None
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread, when its stack was captured."""
+        return next((thread for thread in self.threads if thread.main), None)
+
+    @property
+    def who(self) -> str:
+        """`rank 0 (pid 4242)`; text without a pid gives processes numbers below zero."""
+        return f"{self.label} (pid {self.pid})" if self.pid > 0 else self.label
+
+    def line(self) -> str:
+        """One line for the list of evidence."""
+        parts = []
+        thread = self.main or (self.threads[0] if self.threads else None)
+        frame = deciding_frame(thread.frames) if thread else None
+        if frame is not None:
+            parts.append(f"in {frame}")
+        if self.state == "X" and self.why_not:
+            parts.append(self.why_not)
+        elif self.state:
+            parts.append(f"state {self.state}")
+        if self.cpu_share is not None:
+            parts.append(f"CPU {self.cpu_share:.0%}")
+        if self.waits:
+            parts.append(self.waits)
+        return f"{self.who}: {', '.join(parts) or 'no stack'}"
+
+
+class LogText(Value, frozen=True, kw_only=True):
+    """The end of one log, oldest line first; untrusted, bounded, secrets removed."""
+
+    source: str
+    lines: tuple[str, ...]
+    rank: int | None = None
+    """Whose log it is, where each rank has its own."""
+    part: int = 0
+    """Of which piece of evidence: the pids in it are those of that piece."""
+
+
+class CollectiveFact(Value, frozen=True, kw_only=True):
+    """The collective that one rank was in or at last, of its log or its Flight Recorder."""
+
+    rank: int
+    group: str = ""
+    seq: int | None = None
+    op: str | None = None
+    """In capitals, without separators: ALLREDUCE."""
+    size: str | None = None
+    """Element counts or shapes, only compared for equality."""
+    last_enqueued: int | None = None
+    last_completed: int | None = None
+    timed_out: bool = False
+    from_recorder: bool = False
+
+
+class HostFacts(Value, frozen=True, kw_only=True):
+    """The machine around the training."""
+
+    oom_kills: int | None = None
+    """Kills by the memory killer in this cgroup since the attempt began, or ever when unknown."""
+    oom_since_start: bool = False
+    """Whether `oom_kills` counts from the start of the attempt."""
+    shm_used_share: float | None = None
+    memory_available_share: float | None = None
+    swap_used_share: float | None = None
+    swap_bytes_s: float | None = None
+    """Moved to and from swap; of the whole machine."""
+    load_per_core: float | None = None
+    disk_free_bytes: int | None = None
+    gpu_others: tuple[str, ...] = ()
+    """Processes of others with memory on the GPUs of the training, for a person."""
+
+
+class LockFact(Value, frozen=True, kw_only=True):
+    """A lock file that the training waits for or holds open."""
+
+    path: str
+    owner_pid: int | None
+    owner_alive: bool | None
+
+
+class Evidence(Value, frozen=True, kw_only=True):
+    """Everything a diagnosis is made from."""
+
+    why: BundleWhy
+    processes: tuple[ProcessEvidence, ...] = ()
+    logs: tuple[LogText, ...] = ()
+    exit: ExitStatus | None = None
+    host: HostFacts = HostFacts()
+    locks: tuple[LockFact, ...] = ()
+    collectives: tuple[CollectiveFact, ...] = ()
+    exchanging: tuple[int, ...] = ()
+    """Ranks that began or completed a collective between two looks at their records."""
+    world_size: int | None = None
+
+
+class BundleVerdict(Value, frozen=True, kw_only=True):
+    """verdict.json: what was decided, and which process was captured."""
+
+    schema_version: int = 1
+    id: str
+    why: BundleWhy
+    kind: str | None = None
+    basis: str | None = None
+    phase: str | None = None
+    ranks: tuple[int, ...] = ()
+    beat_age_s: float | None = None
+    at: float
+    """Unix seconds."""
+    attempt: int = 0
+    words: str = ""
+    """Why it was taken to be a stall, as the supervisor said it."""
+    processes: tuple[CapturedProcess, ...] = ()
+    command: tuple[str, ...] = ()
+    exit: ExitStatus | None = None
+    patience: Patience = "unknown"
+    fingerprint: str | None = None
+    seconds: float = 0.0
+    problem: str | None = None
+    done: tuple[str, ...] = ()
+    """What was or will be done about it."""

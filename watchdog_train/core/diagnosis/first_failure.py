@@ -1,0 +1,141 @@
+"""Which rank ended badly first, by what was recorded about the end of each. Pure.
+
+A launcher reports one status for all of its ranks, and ends the others as soon as one has failed.
+So the first end in time counts; of those that one look found together, a kill or a native crash
+before an error (a peer that is gone makes the others raise), and SIGTERM last: it is what
+launchers send to the victims.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+
+import msgspec
+
+from watchdog_train.core.detection.rank_gone import SIGNALS, ending, has_failed
+from watchdog_train.core.diagnosis.facts import HostFacts, LogText, ProcessEvidence
+from watchdog_train.core.model import RankEnd, Value
+
+SAME_LOOK_S = 0.1
+"""Ends that were seen closer together came in one look, whose order is not known."""
+LINES_READ = 4000
+_NATIVE_CRASH = (4, 7, 8, 11)
+"""SIGILL, SIGBUS, SIGFPE, SIGSEGV."""
+_NOT_CAUSED_BY_PEERS = (9, *_NATIVE_CRASH)
+_SENT_TO_VICTIMS = (1, 2, 15)
+_NAMED = 4
+_LAUNCHER_TELLS = re.compile(
+    r"exit ?code\s{0,4}: ?(?P<code>-?\d{1,3})\)?[^()]{0,40}\(pid: ?(?P<pid>\d{1,10})\)"
+)
+"""torchrun 2.13: `failed (exitcode: -9) local_rank: 1 (pid: 42)`, `exitcode  : -9 (pid: 42)`."""
+
+
+class FirstFailure(Value, frozen=True, kw_only=True):
+    """The ranks that ended badly first, more than one where their order is not known."""
+
+    processes: tuple[ProcessEvidence, ...]
+    ends: tuple[RankEnd, ...]
+    """Of these processes, in the same order."""
+
+    @property
+    def rank(self) -> int | None:
+        """The one that was first, where it is one."""
+        return self.processes[0].rank if len(self.processes) == 1 else None
+
+    @property
+    def signals(self) -> frozenset[int]:
+        """That ended them."""
+        return frozenset(end.signal for end in self.ends if end.signal is not None)
+
+
+def first_failure(
+    processes: Iterable[ProcessEvidence], logs: Iterable[LogText]
+) -> FirstFailure | None:
+    """The first bad end in time; None where no rank is known to have ended badly.
+
+    Args:
+        processes: of the evidence, with the ends that were recorded.
+        logs: a launcher may tell what the kernel did not.
+    """
+    gone = [(process, process.ended) for process in processes if process.ended is not None]
+    if not gone:
+        return None
+    told: dict[tuple[int, int], int] = {}
+    if any(has_failed(fact.end) is None for _, fact in gone):
+        told = _told_by_launcher(logs)
+    failed = [
+        (process, fact.at_unix, end)
+        for process, fact in gone
+        for end in [_completed(fact.end, told.get((process.part, fact.end.pid)))]
+        if has_failed(end)
+    ]
+    if not failed:
+        return None
+    first = min(at for _, at, _ in failed)
+    together = [(p, end) for p, at, end in failed if at - first <= SAME_LOOK_S]
+    least = min(_order(end) for _, end in together)
+    chosen = sorted(
+        ((p, end) for p, end in together if _order(end) == least), key=lambda one: one[1].rank
+    )
+    return FirstFailure(processes=tuple(p for p, _ in chosen), ends=tuple(end for _, end in chosen))
+
+
+def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, int], int]:
+    """Exit code by part and pid."""
+    found: dict[tuple[int, int], int] = {}
+    lines = ((log.part, line) for log in logs for line in log.lines)
+    for part, line in islice(lines, LINES_READ):
+        for match in _LAUNCHER_TELLS.finditer(line):
+            found.setdefault((part, int(match["pid"])), int(match["code"]))
+    return found
+
+
+def _completed(end: RankEnd, status: int | None) -> RankEnd:
+    """With what its launcher printed about it, where nobody else knows."""
+    if status is None or end.code is not None or end.signal is not None:
+        return end
+    return msgspec.structs.replace(
+        end,
+        code=status if status >= 0 else None,
+        signal=-status if status < 0 else None,
+    )
+
+
+def _order(end: RankEnd) -> int:
+    if end.signal in _NOT_CAUSED_BY_PEERS:
+        return 0
+    return 2 if end.signal in _SENT_TO_VICTIMS else 1
+
+
+def first_failure_in_words(failure: FirstFailure, host: HostFacts) -> str:
+    """What is certain about the first failure where its cause is not known."""
+    names = [
+        f"{p.who} {ending(end)}" for p, end in zip(failure.processes, failure.ends, strict=True)
+    ]
+    if len(names) > 1:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        listed = "; ".join(names[:_NAMED])
+        return f"These ended first, at about the same time: {listed}{more}."
+    (end,) = failure.ends
+    return f"The first to end: {names[0]}. {killed_in_words(end.signal, host, end.said)}".strip()
+
+
+def killed_in_words(signal: int | None, host: HostFacts, said: str | None = None) -> str:
+    """What a signal tells of who sent it; empty for an ordinary exit."""
+    name = SIGNALS.get(signal or 0, f"signal {signal}")
+    if signal is None:
+        return ""
+    if said == "exception":
+        return "An exception came before it."
+    if signal == 6:
+        return f"{name}: native code gave up; the lines before it may say why."
+    if signal in _NATIVE_CRASH:
+        return f"{name}: native code crashed in it; PYTHONFAULTHANDLER=1 prints where."
+    outside = f"wtrain did not send this {name}: somebody or something else did"
+    if signal != 9:
+        return f"{outside}."
+    if host.oom_since_start and host.oom_kills == 0:
+        return f"{outside}; the kernel counted no memory kill."
+    return f"{outside}; whether for want of memory, nothing tells."

@@ -1,0 +1,187 @@
+"""Which threads and processes wait like this in every healthy run, and where the others are. Pure.
+
+A helper that idles is no evidence, whatever it waits for; a main thread never is a helper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from watchdog_train.core.diagnosis.stacks import (
+    Frame,
+    ThreadStack,
+    find_chain,
+    frame_matches,
+    own_frames,
+    place,
+)
+from watchdog_train.core.model import Role, Value
+
+_NATIVE_WAIT = "*wait*|*futex*|*suspend*|*sleep*|syscall|*barrier*|*cond*"
+_HELPERS: tuple[tuple[str, ...], ...] = (
+    ("run (tqdm/_monitor.py)",),
+    ("_feed (*multiprocess*/queues.py|billiard/queues.py)", "wait (threading.py)"),
+    ("_pin_memory_loop", "select|poll|wait|_poll|get|do_one_step"),
+    ("run_forever|_run_once (asyncio/base_events.py)", "select|poll (selectors.py)"),
+    ("_read_thread|_recv_msg (torch/_inductor/compile_worker/*)",),
+    ("_serve (*multiprocess*/resource_sharer.py)", "accept|select|_accept"),
+    ("_handle_workers|_handle_tasks|_handle_results (*multiprocess*/pool.py)",),
+    ("_handle_*|body (billiard/pool.py)",),
+    ("serve_forever (socketserver.py)", "select|poll (selectors.py)"),
+    ("*heartbeat*|*_gc_loop|*garbage_collect*|*keep_alive*|*keepalive*", "wait|sleep|select|get"),
+    ("run|_run (tensorboard/*|torch/utils/tensorboard/*|tensorboardX/*)",),
+    (
+        "*loop_check_status|check_*|_thread_body|_run_job|*_loop|_run|run (wandb/*)",
+        "wait|get|select|acquire|sleep|read|recv|readline",
+    ),
+    ("* (watchdog_train/client/*)",),
+    ("* (*pydevd*|*debugpy*|*ipykernel*|*zmq*|*tornado*|*IPython/core/history*)",),
+    (
+        "_serve|_event_loop|run|_monitor* (ray/*|grpc/*|fsspec/asyn.py)",
+        "wait|select|poll|sleep|recv",
+    ),
+    ("* (prometheus_client/*|sentry_sdk/*|opentelemetry/*|pynvml*)",),
+    (
+        "*ThreadPool*main_loop*|*execute_native_thread_routine*",
+        "*cond_wait*|*futex*|*condition_variable*",
+    ),
+    ("*gomp_thread_start*|*kmp_launch_worker*|*kmp_launch_thread*", _NATIVE_WAIT),
+    ("*blas_thread_server*|*tbb*worker*|*rayon_core*main_loop*|*WorkerThread*run*", _NATIVE_WAIT),
+    ("*ncclProxyProgress*|*ncclProxyService*|*ncclProxyServiceUDS*|*ncclRasThread*",),
+    ("*heartbeatMonitor*|*Watchdog*::run*|*watchdogHandler*|*ncclCommWatchdog*", "*wait*"),
+    ("*ReadyQueue::pop*",),
+    ("*cuda*EventHandler*|*cudart*", "poll|__poll"),
+)
+"""Chains, outermost frame first, of threads that wait like this in every healthy run."""
+_BUSY_PINNING = "rebuild_*|recvfds|recv_handle|detach|pin_memory|_new_shared* || answer_challenge"
+"""In a pinning thread: it is not waiting for a worker, it is at work or stuck."""
+_POOL_THREAD = "_worker (concurrent/futures/thread.py)"
+
+
+def is_idle_helper(thread: ThreadStack) -> bool:
+    """Whether this thread waits like this in every healthy run; never true of a main thread."""
+    if thread.main:
+        return False
+    frames = thread.frames
+    if not frames:
+        return True
+    python = [frame for frame in frames if not frame.native]
+    if python and frame_matches(_POOL_THREAD, python[0]):
+        return True
+    for chain in _HELPERS:
+        if find_chain(chain, frames):
+            return "_pin_memory_loop" not in chain or not any(
+                frame_matches(_BUSY_PINNING, frame) for frame in frames
+            )
+    return _is_only_waiting(frames)
+
+
+def _is_only_waiting(frames: Sequence[Frame]) -> bool:
+    """A native thread of which nothing is known but that it was started and waits."""
+    return all(frame.native for frame in frames) and all(
+        frame_matches(_NATIVE_NOTHING, frame) for frame in frames
+    )
+
+
+_NATIVE_NOTHING = (
+    "*futex*|*pthread_cond_*|*sem_wait*|*nanosleep*|poll|__poll|epoll_wait|select|accept*|read|__read|"
+    "syscall|clone|__clone*|clone3|start_thread|0x*|??|*condition_variable*|__GI_*|__libc_*|"
+    "*lll_lock_wait*private*|*_thread_start|*thread_start*"
+)
+
+
+def busiest_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    """The main thread, else the first that is no idle helper."""
+    working = [thread for thread in threads if thread.frames and not is_idle_helper(thread)]
+    return next((thread for thread in working if thread.main), working[0] if working else None)
+
+
+WORKER_LOOP = "_worker_loop (torch/utils/data/*|torchdata/*)"
+_QUEUE_GET = "get (*multiprocess*/queues.py)"
+
+
+def is_idle_worker(threads: Sequence[ThreadStack]) -> bool:
+    """Whether this is a loader worker that waits for its parent's next order."""
+    for thread in threads:
+        frames = [frame for frame in own_frames(thread.frames) if not frame.native]
+        for position, frame in enumerate(frames):
+            if frame_matches(WORKER_LOOP, frame):
+                above = frames[:position]
+                return bool(above) and frame_matches(_QUEUE_GET, above[-1])
+    return False
+
+
+_IDLE_MAINS: tuple[tuple[str, ...], ...] = (
+    ("main|_main (torch/_inductor/compile_worker/*)",),
+    ("worker (*multiprocess*/pool.py)", "get (*multiprocess*/queues.py)"),
+    ("_process_worker (concurrent/futures/process.py|loky/*|joblib/*)", _QUEUE_GET),
+    ("workloop|wait_for_job (billiard/pool.py)", "recv|poll|wait|get|_recv|wait_for_job"),
+    ("main (multiprocessing/resource_tracker.py|multiprocessing/forkserver.py)",),
+    ("serve_forever|serve_client|accepter (*multiprocess*/managers.py)",),
+)
+"""Main threads of processes that wait for orders."""
+_AT_WORK = "_map_single|_write_generator_to_queue|apply_function*|_call_and_write* || _run_jobs"
+
+
+def is_idle_process(threads: Sequence[ThreadStack]) -> bool:
+    """Whether it waits for work in all its threads: a loader or pool worker without any."""
+    if not threads:
+        return False
+    if is_idle_worker(threads):
+        return True
+    for thread in threads:
+        frames = own_frames(thread.frames)
+        if is_idle_helper(thread):
+            continue
+        if any(frame_matches(_AT_WORK, frame) for frame in frames):
+            return False
+        if not any(find_chain(chain, frames) for chain in _IDLE_MAINS):
+            return False
+    return True
+
+
+_Entry = tuple[str, tuple[int, int], ThreadStack, bool]
+
+
+class Group(Value, frozen=True, kw_only=True):
+    """Processes whose deciding threads are at the same place."""
+
+    labels: tuple[str, ...]
+    identities: tuple[tuple[int, int], ...]
+    """See facts.ProcessEvidence.identity."""
+    role: Role
+    frames: tuple[Frame, ...]
+    idle: bool
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of its processes."""
+        return tuple(pid for _, pid in self.identities)
+
+
+def group(
+    processes: Iterable[tuple[str, tuple[int, int], Role, Sequence[ThreadStack]]],
+) -> tuple[Group, ...]:
+    """Processes (label, identity, role, threads) at one place together; the smallest group first.
+
+    Idle workers go last whatever their number: they wait for the others.
+    """
+    found: dict[tuple[Role, tuple[str, ...]], list[_Entry]] = {}
+    for label, identity, role, threads in processes:
+        thread = busiest_thread(threads)
+        if thread is None:
+            continue
+        entry = (label, identity, thread, role == "worker" and is_idle_worker(threads))
+        found.setdefault((role, place(thread.frames)), []).append(entry)
+    groups = [
+        Group(
+            labels=tuple(entry[0] for entry in entries),
+            identities=tuple(entry[1] for entry in entries),
+            role=role,
+            frames=own_frames(entries[0][2].frames),
+            idle=all(entry[3] for entry in entries),
+        )
+        for (role, _), entries in found.items()
+    ]
+    order: dict[Role, int] = {"rank": 0, "worker": 0, "other": 1, "launcher": 2, "keeper": 3}
+    return tuple(sorted(groups, key=lambda item: (item.idle, order[item.role], len(item.labels))))

@@ -1,0 +1,239 @@
+"""Looks for lines in logs: which pattern, first in time, and whether work went on after it. Pure.
+
+Progress after a line makes it a warning, not a cause. The first failure in time is the cause, and
+not the last lines: time-outs print minutes after what they wait for.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from watchdog_train.core.diagnosis.facts import LogText
+from watchdog_train.core.diagnosis.log_lines import (
+    LINE_CAP,
+    LogLine,
+    advances,
+    progress_of,
+    rank_of,
+    read_line,
+)
+from watchdog_train.core.model import Value
+
+HITS_CAP = 200
+Movement = Literal["moving", "frozen", "unknown"]
+_END_LINES = 2
+_MOVES = 3
+"""So many rising values in a row: it moved until the end of the log."""
+_STANDS_STILL = 3
+"""So many equal values in a row: a bar that is redrawn and does not move."""
+MOVED_ON = 2
+"""After so many steps of progress a line of a crash was a warning: one may be a buffer's."""
+
+
+class Hit(Value, frozen=True, kw_only=True):
+    """A line that fits."""
+
+    raw: str
+    line: LogLine
+    log: int
+    position: int
+    rank: int | None
+    progress_after: int
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        """For hits with the same clock, or none: earlier ones first."""
+        return (self.line.at or 0.0, self.position, self.log)
+
+
+class LogIndex:
+    """The logs of one piece of evidence, prepared once for many patterns."""
+
+    def __init__(self, logs: Sequence[LogText]) -> None:
+        self._logs = [_Prepared(number, log) for number, log in enumerate(logs)]
+
+    @property
+    def empty(self) -> bool:
+        """No line at all."""
+        return not any(log.lines for log in self._logs)
+
+    def hits(self, patterns: Sequence[str]) -> Iterator[Hit]:
+        """Lines that fit one of the patterns, log by log."""
+        if not patterns:
+            return
+        either = compiled("|".join(map(_part, patterns)))
+        for log in self._logs:
+            yield from log.hits(either)
+
+    def first(self, patterns: Sequence[str], *, crashed: bool) -> Hit | None:
+        """The first failure in time among the lines that fit.
+
+        Lines with work after them only count in a crash, and then behind those without.
+        """
+        found = list(self.hits(patterns))
+        allowed = MOVED_ON if crashed else 1
+        fresh = [hit for hit in found if hit.progress_after < allowed]
+        return earliest(fresh or (found if crashed else []))
+
+    def any(self, patterns: Sequence[str]) -> bool:
+        """Whether any line fits one of the patterns."""
+        return next(self.hits(patterns), None) is not None
+
+    def steps(self) -> int:
+        """How often some counter reached a new high, in the log where that was most often."""
+        return max((len(log.progress) for log in self._logs), default=0)
+
+    def ends_with_progress(self) -> bool:
+        """Whether the last lines of every log that counts something are progress."""
+        counting = [log for log in self._logs if log.progress]
+        return bool(counting) and all(log.progress[-1] >= len(log.lines) - 3 for log in counting)
+
+    def at_end(self, patterns: Sequence[str]) -> Iterator[Hit]:
+        """Lines that fit and with which a log ends."""
+        for hit in self.hits(patterns):
+            if hit.position >= len(self._logs[hit.log].lines) - _END_LINES:
+                yield hit
+
+    def last_steps_all(self, patterns: Sequence[str], count: int) -> Hit | None:
+        """The first of the last `count` lines of progress of a log, if all of them fit."""
+        fitting = {(hit.log, hit.position): hit for hit in self.hits(patterns)}
+        for log in self._logs:
+            last = log.printed[-count:]
+            if len(last) == count and all((log.number, at) in fitting for at in last):
+                return fitting[log.number, last[0]]
+        return None
+
+    def movement(self) -> Movement:
+        """Whether the counter that was printed last still grew at the end of its log."""
+        found = {log.movement() for log in self._logs}
+        if "moving" in found:
+            return "moving"
+        return "frozen" if "frozen" in found else "unknown"
+
+    def last_steps(self) -> dict[int, float]:
+        """The last step that each rank printed, where at least two ranks print steps."""
+        found: dict[int, float] = {}
+        for log in self._logs:
+            for rank, value in log.last_steps.items():
+                found[rank] = max(value, found.get(rank, value))
+        return found if len(found) > 1 else {}
+
+    def lines(self) -> Iterator[tuple[LogLine, int | None]]:
+        """Every line, with the rank whose log it is in."""
+        for log in self._logs:
+            for line in log.lines:
+                yield line, line.rank if line.rank is not None else log.rank
+
+
+class _Prepared:
+    """One log, taken apart."""
+
+    def __init__(self, number: int, log: LogText) -> None:
+        self.number = number
+        self.rank = log.rank
+        self.raw = log.lines
+        self.lines = [read_line(raw) for raw in log.lines]
+        self._text = "\n".join(line.text for line in self.lines)
+        self._starts: list[int] = []
+        at = 0
+        for line in self.lines:
+            self._starts.append(at)
+            at += len(line.text) + 1
+        counted = [(at, progress_of(line.text)) for at, line in enumerate(self.lines)]
+        self._counted = [(at, value) for at, value in counted if value is not None]
+        self.printed = [at for at, _ in self._counted]
+        found = advances(self.lines)
+        self.progress = [position for position, _ in found]
+        self.last_steps = {
+            rank: value
+            for position, value in found
+            if (rank := _own(self.lines[position], log.rank)) is not None
+        }
+
+    def hits(self, pattern: re.Pattern[str]) -> Iterator[Hit]:
+        """Searched in the whole text first: most patterns are in no line at all."""
+        last, count = -1, 0
+        for match in pattern.finditer(self._text):
+            position = bisect_right(self._starts, match.start()) - 1
+            if position <= last or position < 0:
+                continue
+            last = position
+            line = self.lines[position]
+            if pattern.search(line.text) is None:
+                continue  # it ran over the end of a line
+            count += 1
+            if count > HITS_CAP:
+                return
+            yield Hit(
+                raw=self.raw[position][:LINE_CAP],
+                line=line,
+                log=self.number,
+                position=position,
+                rank=self.rank if self.rank is not None else rank_of(line),
+                progress_after=self._after(position, line.rank),
+            )
+
+    def movement(self) -> Movement:
+        """Of the counter that was printed last: same value again, later: it stands still."""
+        if not self._counted:
+            return "unknown"
+        label = self._counted[-1][1][0]
+        same = [(at, value) for at, (name, value) in self._counted if name == label]
+        values = [value for _, value in same]
+        if len(values) >= _STANDS_STILL and len(set(values[-_STANDS_STILL:])) == 1:
+            return "frozen"
+        if label == "trainer":
+            return "moving" if len(values) >= _MOVES else "unknown"
+        rising = values[-_MOVES:]
+        if len(rising) == _MOVES and all(a < b for a, b in pairwise(rising)):
+            return "moving"
+        return "unknown"
+
+    def _after(self, position: int, rank: int | None) -> int:
+        """Progress of the same printer: other ranks go on for a while when one has failed."""
+        later = self.progress[bisect_right(self.progress, position) :]
+        return sum(1 for at in later if self.lines[at].rank == rank)
+
+
+def _own(line: LogLine, rank: int | None) -> int | None:
+    return rank if rank is not None else line.rank
+
+
+def earliest(hits: Iterable[Hit]) -> Hit | None:
+    """The first in time; where clocks differ or are missing, the first in its log."""
+    listed = list(hits)
+    if not listed:
+        return None
+    clocks = {hit.line.clock for hit in listed}
+    if len(clocks) == 1:
+        return min(listed, key=lambda hit: hit.order)
+    timed = [hit for hit in listed if hit.line.clock == "date"]
+    return min(timed, key=lambda hit: hit.order) if timed else listed[0]
+
+
+def before(one: Hit, other: Hit) -> bool | None:
+    """Whether the first line is older; None when that cannot be told."""
+    same_clock = one.line.clock is not None and one.line.clock == other.line.clock
+    if same_clock and one.line.at != other.line.at:
+        return (one.line.at or 0.0) < (other.line.at or 0.0)
+    if one.log == other.log:
+        return one.position < other.position
+    return None
+
+
+def _part(pattern: str) -> str:
+    """One of several alternatives; a flag in front of it is its own."""
+    if pattern.startswith("(?i)"):
+        return f"(?i:{pattern[4:]})"
+    return f"(?:{pattern})"
+
+
+@lru_cache(maxsize=2048)
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A rule's regular expression; `^` and `$` are a line's."""
+    return re.compile(pattern, re.MULTILINE)

@@ -1,0 +1,276 @@
+"""What a diagnosis says: explanation, lines of evidence, and what goes with "I do not know".
+
+Pure. What comes from the training is filled in, never parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.first_failure import first_failure_in_words, killed_in_words
+from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_worker
+from watchdog_train.core.diagnosis.matching import Bound, Match
+from watchdog_train.core.diagnosis.scene import Scene
+from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame
+from watchdog_train.core.model import NO_STACK, Culprit
+
+_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+LINE_SHOWN = 300
+SHOWN = 8
+"""Ranks that are named; of more their number."""
+_OUTSIDE = frozenset(
+    f"waits in {call}"
+    for call in ("recvfrom", "recvmsg", "read", "write", "openat", "fsync", "flock", "fcntl")
+)
+
+
+def sealed_rank(evidence: Evidence) -> ProcessEvidence | None:
+    """A rank whose every thread waits for another thread of it: it cannot end, whatever it is."""
+    return next((p for p in evidence.processes if p.role == "rank" and p.sealed), None)
+
+
+def waiting_outside(evidence: Evidence) -> ProcessEvidence | None:
+    """A rank that waits in the kernel for a network, a disk or another process's lock on a file."""
+    return next((p for p in evidence.processes if p.role == "rank" and p.waits in _OUTSIDE), None)
+
+
+def stopped_rank(evidence: Evidence) -> ProcessEvidence | None:
+    """A rank that a signal has stopped."""
+    return next((p for p in evidence.processes if p.state == "T" and p.role == "rank"), None)
+
+
+def what_is_known(scene: Scene) -> str:
+    """What goes with an unknown cause: what is certain, or which capture would decide."""
+    evidence = scene.evidence
+    stopped = stopped_rank(evidence)
+    if stopped is not None:
+        return (
+            f"{stopped.who} was stopped by a signal from outside; it goes on after: "
+            f"kill -CONT {stopped.pid if stopped.pid > 0 else 'PID'}"
+        )
+    stuck = sealed_rank(evidence)
+    if stuck is not None:
+        return (
+            f"Every thread of {stuck.label} waits for a lock of its own without a time limit, so "
+            f"it can never go on by itself{_its_place(stuck)}."
+        )
+    silent = [process for process in evidence.processes if _deciding_but_missing(process)]
+    if silent:
+        names = ", ".join(process.who for process in silent[:4])
+        more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
+        why = silent[0].why_not
+        return f"Stacks of {names}{more} would decide; they could not be taken: {why}."
+    outside = waiting_outside(evidence)
+    if outside is not None:
+        return (
+            f"{outside.label} {outside.waits} for something outside the training"
+            f"{_its_place(outside)}."
+        )
+    if scene.first_failure is not None:
+        return first_failure_in_words(scene.first_failure, evidence.host)
+    return _which_capture(scene)
+
+
+def _which_capture(scene: Scene) -> str:
+    if scene.silent_ranks and scene.ranks_seen:
+        ranks = ", ".join(map(str, scene.silent_ranks[:8]))
+        return (
+            "The ranks that were captured wait for others. Stacks and logs of the silent ranks "
+            f"would decide: {ranks}."
+        )
+    if scene.standings.standing == "alone" and any(p.waits for p in scene.standings.places):
+        return (
+            "The one rank that was captured waits for others or for its device. The stacks of all "
+            "ranks, taken at the same time, would decide."
+        )
+    if scene.evidence.why == "crash":
+        return _how_it_ended(scene.evidence)
+    if not any(process.threads for process in scene.evidence.processes):
+        tried = [p for p in scene.evidence.processes if p.pid > 0 and p.why_not]
+        if tried and all(p.start for p in tried):
+            return f"No stack could be taken. {tried[0].who}: {tried[0].why_not}."
+        return (
+            "The output names no cause that is known. Stacks of every process while it hangs would "
+            "decide: wtrain dump --pid PID."
+        )
+    return "The stacks fit no known cause; a second dump shows whether anything moves."
+
+
+def _how_it_ended(evidence: Evidence) -> str:
+    """What the exit status tells where no rank's end was recorded."""
+    end = evidence.exit
+    if end is not None and end.signal is not None:
+        words = killed_in_words(end.signal, evidence.host)
+        return f"The training was ended by {signal_name(end.signal)}. {words}"
+    return "Neither the last lines of output nor the exit status name a cause that is known."
+
+
+def _its_place(process: ProcessEvidence) -> str:
+    thread = busiest_thread(process.threads)
+    frame = deciding_frame(thread.frames) if thread else None
+    return f"; its main code is at {frame}" if frame else ""
+
+
+def _deciding_but_missing(process: ProcessEvidence) -> bool:
+    return (
+        process.role in ("rank", "worker")
+        and process.how is None
+        and (process.state not in ("Z", "X"))
+    )
+
+
+def telling(evidence: Evidence) -> list[ProcessEvidence]:
+    """Processes that may say something: not launchers, not idle workers."""
+    return [
+        process
+        for process in evidence.processes
+        if process.role in ("rank", "worker") and not is_idle_worker(process.threads)
+    ]
+
+
+def ending(evidence: Evidence) -> tuple[str, ...]:
+    """How the training ended, if it did."""
+    end = evidence.exit
+    if end is None:
+        return ()
+    if end.signal is not None:
+        return (f"the training was ended by {signal_name(end.signal)}",)
+    if end.code is not None:
+        return (f"the training exited with code {end.code}",)
+    return ("the training is gone and left no exit status",)
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or `signal 34` for one without a common name."""
+    return _SIGNALS.get(number, f"signal {number}")
+
+
+def culprit_of(match: Match, scene: Scene) -> Culprit | None:
+    """The process that a match points at: of the first clause, else of its line or its records."""
+    if match.bound:
+        bound = match.bound[0]
+        process = bound.process
+        return Culprit(
+            rank=process.rank,
+            role=process.role,
+            pid=process.pid if process.pid > 0 else None,
+            frame=frame_of(bound) or NO_STACK,
+        )
+    rank = match.hit.rank if match.hit else None
+    if rank is None and match.signature.ranks is not None and scene.recorded is not None:
+        rank = scene.recorded.culprit
+    if rank is None and match.signature.exit_signal and scene.first_failure is not None:
+        rank = scene.first_failure.rank
+    if rank is None:
+        return None
+    owner = next((p for p in scene.evidence.processes if (p.role, p.rank) == ("rank", rank)), None)
+    thread = busiest_thread(owner.threads) if owner else None
+    frame = deciding_frame(thread.frames) if thread else None
+    return Culprit(
+        rank=rank,
+        role="rank",
+        pid=owner.pid if owner and owner.pid > 0 else None,
+        frame=str(frame) if frame else NO_STACK,
+    )
+
+
+def _named(frame: Frame) -> str:
+    """Its function; of one without symbols, its library."""
+    return frame.short if frame.name.startswith("0x") else frame.name
+
+
+def frame_of(bound: Bound) -> str | None:
+    """The frame to show of a process that fits."""
+    frame = deciding_frame(bound.thread.frames) if bound.thread else None
+    return str(frame) if frame else None
+
+
+def evidence_lines(match: Match, scene: Scene) -> tuple[str, ...]:
+    """What the match rests on, a line each."""
+    lines: list[str] = []
+    for bound in (*match.bound, *match.alike[:SHOWN]):
+        text = bound.process.line()
+        if text not in lines:
+            lines.append(text)
+    if match.hit is not None:
+        lines.append(f"output: {match.hit.raw.strip()[:LINE_SHOWN]}")
+    if match.signature.ranks is not None:
+        if match.signature.ranks.recorded and scene.recorded is not None:
+            lines += scene.recorded.words
+        if match.signature.ranks.stacks:
+            lines += scene.standings.words
+    subject = match.bound[0].process if match.bound else None
+    if subject is not None and subject.sealed:
+        lines.append(
+            f"{subject.label}: every thread waits for a lock of its own process without a time "
+            "limit; nothing is left that could release it"
+        )
+    lines += ending(scene.evidence)
+    if match.signature.host is not None and scene.evidence.host.oom_kills:
+        lines.append(f"memory killer: {scene.evidence.host.oom_kills} kill(s) in this cgroup")
+    return tuple(lines)
+
+
+def exchanging_lines(evidence: Evidence) -> tuple[str, ...]:
+    """That ranks went on with their collectives while we looked."""
+    if not evidence.exchanging:
+        return ()
+    return (f"{_numbers(evidence.exchanging)}: exchanged collectives between two looks",)
+
+
+def worded(template: str, match: Match, scene: Scene) -> str:
+    """The explanation, filled in one pass."""
+    bound = match.bound[0] if match.bound else None
+    process = bound.process if bound else None
+    end = scene.evidence.exit
+    parent = next((b.process for b in match.bound[1:]), None)
+    top = bound.thread.frames[0] if bound and bound.thread and bound.thread.frames else None
+    culprit = culprit_of(match, scene)
+    rank = culprit.rank if culprit else None
+    silent = ", ".join(map(str, scene.silent_ranks[:SHOWN]))
+    values = {
+        "who": process.who if process else f"rank {rank}" if rank is not None else "the training",
+        "rank": "?" if rank is None else str(rank),
+        "pid": str(process.pid) if process and process.pid > 0 else "?",
+        "frame": (frame_of(bound) if bound else None) or "an unknown frame",
+        "top": _named(top) if top else "an unknown frame",
+        "line": (match.hit.line.text if match.hit else "").strip()[:LINE_SHOWN],
+        "signal": signal_name(end.signal) if end is not None and end.signal else "a signal",
+        "parent": parent.who if parent else "its parent",
+        "op": (scene.recorded.op if scene.recorded else None) or "a collective",
+        "others": ", ".join(scene.evidence.host.gpu_others[:4]) or "others",
+        "silent": f"rank(s) {silent}" if silent else "the ranks that printed nothing",
+        "all": _with_places(match),
+        "unseen": _unseen(scene),
+    }
+    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)
+
+
+def _with_places(match: Match) -> str:
+    """`rank 1 (pid 11) at load (train.py:3); rank 2 (pid 12) at load (train.py:3)`."""
+    parts = [
+        f"{bound.process.who} at {frame_of(bound) or 'an unknown frame'}"
+        for bound in match.alike[:SHOWN]
+    ]
+    more = len(match.alike) - SHOWN
+    return "; ".join(parts) + (f" and {more} more" if more > 0 else "")
+
+
+def _unseen(scene: Scene) -> str:
+    """A sentence on the ranks that the others miss, with a blank before it; or nothing."""
+    if scene.not_come:
+        return f" By what the others print, {_numbers(scene.not_come)} did not come."
+    if scene.ranks_seen and scene.silent_ranks:
+        return f" Of {_numbers(scene.silent_ranks)} nothing is seen here."
+    return ""
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 1, 2 and 5`, at most so many of them."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > SHOWN:
+        return f"ranks {', '.join(map(str, ranks[:SHOWN]))} and {len(ranks) - SHOWN} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

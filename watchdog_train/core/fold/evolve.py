@@ -1,0 +1,255 @@
+"""How each event changes the state of a run: total, pure, one short case per type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.detection.rank_gone import recorded
+from watchdog_train.core.fold import evolve_ending as ending
+from watchdog_train.core.fold import evolve_job, evolve_stall
+from watchdog_train.core.fold import evolve_records as records
+from watchdog_train.core.fold.evolve_launch import launch
+from watchdog_train.core.fold.state import LASTING, State
+from watchdog_train.core.fold.takeover import adopted, reopened
+from watchdog_train.core.model import ProcessId
+
+_replace = msgspec.structs.replace
+
+
+def replay(history: Iterable[e.AnyEvent]) -> State:
+    """The state after a whole log."""
+    state = State()
+    for event in history:
+        state = evolve(state, event)
+    return state
+
+
+def evolve(state: State, event: e.AnyEvent) -> State:
+    """The state after one more event. Never fails; an event out of place changes what it can."""
+    state = _replace(state, seq=event.seq, mono=event.mono, updated_at=event.t)
+    return _change(state, event)
+
+
+def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
+    if isinstance(event, e.JobEvent):
+        return evolve_job.change(state, event)
+    match event:
+        case e.RunStarted():
+            return _run_started(state, event)
+        case e.PlanMade():
+            return evolve_job.plan_made(state, event)
+        case e.AttemptLaunching() | e.AttemptLaunched() | e.LaunchPostponed():
+            return launch(state, event)
+        case e.FirstBeat():
+            return records.attempt(state, first_beat_s=event.after_s)
+        case e.FirstStep():
+            state = records.attempt(
+                state,
+                first_step_s=event.after_s,
+                first_step=event.step,
+                can_save=event.can_save,
+            )
+            return _step_reached(state, event.step)
+        case e.Progress():
+            state = _replace(
+                state,
+                progress=event.progress,
+                progress_mono=event.mono,
+                ranks=event.ranks,
+                members=event.members,
+            )
+            state = records.paced(state, event.progress.steps_s)
+            return _step_reached(state, event.progress.step)
+        case e.Milestones():
+            return _replace(state, places=event.ranks, places_mono=event.mono)
+        case e.HookNotArmed():
+            return _replace(state, hooks=(*state.hooks, event))
+        case e.PhaseChanged():
+            return _replace(state, phase_mono=event.mono)
+        case e.RankEnded():
+            return _replace(state, rank_ends=(*state.rank_ends, recorded(event)))
+        case e.Suspected():
+            return _replace(state, suspicion=event.basis, suspicion_mono=event.mono, look=None)
+        case e.Looked():
+            return _replace(state, look=event)
+        case e.SuspicionEnded():
+            lasting = tuple(kind for kind in state.notices if kind in LASTING)
+            noticed = tuple(each for each in state.noticed if each.kind in LASTING)
+            return _replace(
+                state, suspicion=None, look=None, muted=False, notices=lasting, noticed=noticed
+            )
+        case e.StallDeclared():
+            return evolve_stall.declared(state, event)
+        case e.StallRecovered():
+            state = records.stall(state, event.stall_id, recovered=True, collecting=False)
+            back = "running" if state.state == "collecting" else state.state
+            return _replace(
+                records.attempt(state, stall_id=None, cause=None),
+                state=back,
+                muted=False,
+                suspicion=None,
+                look=None,
+            )
+        case e.WouldHaveKilled():
+            state = records.stall(state, event.stall_id, reported_only=True)
+            back = "running" if state.state == "collecting" else state.state
+            return _replace(records.attempt(state, stall_id=None), state=back, muted=True)
+        case e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.Diagnosed():
+            return evolve_stall.evidence(state, event)
+        case e.StopRequested():
+            return ending.stop_requested(state, event)
+        case (
+            e.SaveRequested()
+            | e.StopAsked()
+            | e.RequestAnswered()
+            | e.RequestRefused()
+            | e.SaveProven()
+        ):
+            return ending.asking(state, event)
+        case e.Signalling():
+            return ending.signalling(state, event)
+        case e.Signalled():
+            return ending.signalled(state, event)
+        case e.SurvivedKill():
+            return _replace(state, survivors=event.pids)
+        case e.TreeGone():
+            return _replace(
+                records.attempt(state, tree_gone=True),
+                kill=None,
+                members=(),
+                ranks=(),
+                survivors=(),
+            )
+        case e.AttemptExited():
+            return _exited(state, event)
+        case e.CheckpointChosen() | e.CheckpointRejected() | e.CheckpointsShared():
+            return _checkpoints(state, event)
+        case e.CheckpointKept() | e.CheckpointNotKept() | e.CommandsStarting() | e.CommandsRan():
+            return ending.before_the_next(state, event)
+        case e.GivenUp():
+            return _replace(
+                state,
+                given_up=event.why,
+                given_up_code=event.exit_code,
+                given_up_outcome=event.outcome,
+                offers=event.offers,
+                guilty=event.guilty,
+            )
+        case e.BackingOff():
+            return _replace(
+                state, state="backoff", backoff_until=event.until_mono, backoff_s=event.delay_s
+            )
+        case e.GpuMemoryHeld() | e.GpuMemoryFree():
+            return _gpu_memory(state, event)
+        case e.Noticed():
+            others = tuple(each for each in state.noticed if each.kind != event.kind)
+            return _replace(
+                state,
+                notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
+                noticed=(*others, event),
+            )
+        case e.Slowdown() | e.SlowdownEnded() | e.Warned() | e.WarningOver():
+            return ending.warnings(state, event)
+        case e.RemedyTaken():
+            return _remedy_taken(state, event)
+        case e.ResumeVerified():
+            return records.attempt(state, resume_ok=event.ok)
+        case e.Adopted():
+            return adopted(state, event)
+        case e.Reopened():
+            return reopened(state, event)
+        case e.RunFinished():
+            return _replace(
+                state,
+                state="finished",
+                outcome=event.outcome,
+                exit_code=event.exit_code,
+                warning=event.warning,
+                why=event.why,
+                kill=None,
+            )
+        case (
+            e.OrphansFound()
+            | e.DuplicateDumped()
+            | e.ProcessKilled()
+            | e.SupervisorLeft()
+            | e.LogBehind()
+            | e.Notified()
+        ):
+            return state
+
+
+def _run_started(state: State, event: e.RunStarted) -> State:
+    return _replace(
+        state,
+        run_id=event.run_id,
+        name=event.name,
+        run_dir=event.run_dir,
+        slot_dir=event.slot_dir,
+        cwd=event.cwd,
+        boot_id=event.boot_id,
+        host=event.host,
+        argv=event.argv,
+        launcher=event.launcher,
+        supervisor=ProcessId(event.pid, event.start),
+        started_at=event.t,
+    )
+
+
+def _step_reached(state: State, step: int | None) -> State:
+    """Note a step; one that no attempt had reached refills the restart budget."""
+    if step is None:
+        return state
+    attempt = state.attempt
+    if attempt is not None and (attempt.last_step is None or step > attempt.last_step):
+        state = records.attempt(state, last_step=step)
+    if state.best_step is None or step > state.best_step:
+        state = _replace(state, best_step=step, restarts_since_progress=0)
+    return state
+
+
+def _checkpoints(
+    state: State, event: e.CheckpointChosen | e.CheckpointRejected | e.CheckpointsShared
+) -> State:
+    match event:
+        case e.CheckpointChosen():
+            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
+        case e.CheckpointRejected():
+            return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
+        case e.CheckpointsShared():
+            return _replace(state, shared=(*state.shared, event))
+
+
+def _gpu_memory(state: State, event: e.GpuMemoryHeld | e.GpuMemoryFree) -> State:
+    if isinstance(event, e.GpuMemoryFree):
+        return _replace(state, gpu_held=None)
+    since = state.gpu_held_mono if state.gpu_held is not None else event.mono
+    return _replace(state, state="backoff", gpu_held=event, gpu_held_mono=since)
+
+
+def _exited(state: State, event: e.AttemptExited) -> State:
+    state = _step_reached(state, event.step)
+    return _replace(
+        records.attempt(
+            state,
+            ended=True,
+            ended_mono=event.mono,
+            code=event.code,
+            signal=event.signal,
+            how_known=event.how_known,
+            error=event.error,
+        ),
+        suspicion=None,
+        look=None,
+    )
+
+
+def _remedy_taken(state: State, event: e.RemedyTaken) -> State:
+    attempt = state.attempt
+    if attempt is None or event.remedy in attempt.reported:
+        return state
+    taken = (*attempt.taken, event.remedy) if event.took else attempt.taken
+    return records.attempt(state, reported=(*attempt.reported, event.remedy), taken=taken)

@@ -1,0 +1,151 @@
+"""How requests, their answers and signals change the state of a run. Part of evolve; pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.fold.state import Kill, State, StopAsk, StopRequest
+from watchdog_train.core.model import KeptCopy, ProcessId
+
+_replace = msgspec.structs.replace
+
+
+def stop_requested(state: State, event: e.StopRequested) -> State:
+    """Somebody wants the run to end."""
+    if state.stop is not None and state.stop.mode == "now":
+        return state
+    # The first request names the exit code; a second one only shortens the way.
+    code = state.stop.exit_code if state.stop is not None else event.exit_code
+    stop = StopRequest(by=event.by, mode=event.mode, exit_code=code, mono=event.mono)
+    return _replace(state, stop=stop)
+
+
+def asking(
+    state: State,
+    event: e.SaveRequested | e.StopAsked | e.RequestAnswered | e.RequestRefused | e.SaveProven,
+) -> State:
+    """The training was asked for something, or has answered."""
+    asked = state.stop_asked
+    match event:
+        case e.SaveRequested():
+            return _replace(
+                state,
+                save_requested=event.sequence,
+                save_wall=event.t,
+                save_attempt=event.attempt,
+                save_by=event.by,
+                can_be_asked_to_save=event.can_be_asked,
+                notices=tuple(kind for kind in state.notices if kind != "save-late"),
+                noticed=tuple(each for each in state.noticed if each.kind != "save-late"),
+            )
+        case e.StopAsked():
+            kill = Kill(sequence="stop", why=event.why, stage="ask", stage_mono=event.mono)
+            asked = StopAsk(
+                sequence=event.sequence,
+                wall=event.t,
+                step=event.step,
+                expects_save=event.expects_save,
+            )
+            return _replace(state, state="stopping", kill=kill, stop_asked=asked)
+        case e.RequestAnswered(request="stop"):
+            if asked is not None:
+                asked = _replace(asked, answered_mono=event.mono)
+            return _replace(state, stop_asked=asked)
+        case e.RequestAnswered():
+            return _replace(state, save_answered=event.sequence)
+        case e.RequestRefused(request="stop"):
+            if asked is not None:
+                asked = _replace(asked, refused=True)
+            return _replace(state, stop_asked=asked)
+        case e.RequestRefused():
+            return _replace(state, save_refused=event.sequence)
+        case e.SaveProven(request="stop"):
+            if asked is not None:
+                asked = _replace(asked, saved=event.path, saved_step=event.step)
+            return _replace(state, stop_asked=asked)
+        case e.SaveProven():
+            return _replace(
+                state, save_proven=event.sequence, saved=event.path, saved_step=event.step
+            )
+
+
+def signalling(state: State, event: e.Signalling) -> State:
+    """A stage of a kill sequence begins."""
+    before = state.kill
+    stage_mono: float = event.mono
+    targets: tuple[ProcessId, ...] = ()
+    if before is not None and (before.stage, before.signal) == (event.stage, event.signal):
+        # Newcomers of the same stage: its deadline stays, or a fork storm would move it for ever.
+        stage_mono, targets = before.stage_mono, before.targets
+    kill = Kill(
+        sequence=event.sequence,
+        why=event.why,
+        stage=event.stage,
+        stage_mono=stage_mono,
+        targets=targets,
+        signal=event.signal,
+    )
+    return _replace(state, state="stopping" if event.stage == "root" else "killing", kill=kill)
+
+
+def signalled(state: State, event: e.Signalled) -> State:
+    """Only the deed counts: a supervisor may have died between its intent and the signal.
+
+    Which signal it was does not: what ignores Ctrl-C gets SIGTERM instead.
+    """
+    target = ProcessId(event.pid, event.start)
+    if state.kill is None or not state.kill.signal or target in state.kill.targets:
+        return state
+    return _replace(state, kill=_replace(state.kill, targets=(*state.kill.targets, target)))
+
+
+def keeping(state: State, event: e.CheckpointKept | e.CheckpointNotKept) -> State:
+    """A copy of a file that is overwritten in place was made, or could not be made."""
+    if isinstance(event, e.CheckpointNotKept):
+        return _replace(state, kept_mono=event.mono, keep_failed=True)
+    others = tuple(one for one in state.kept if one.path != event.path)
+    kept = KeptCopy(
+        path=event.path,
+        copy=event.copy,
+        format=event.format,
+        step=event.step,
+        saved_at=event.saved_at,
+        seconds=event.seconds,
+    )
+    return _replace(state, kept=(*others, kept), kept_mono=event.mono, keep_failed=False)
+
+
+def before_the_next(
+    state: State,
+    event: e.CheckpointKept | e.CheckpointNotKept | e.CommandsStarting | e.CommandsRan,
+) -> State:
+    """What the next attempt will find done."""
+    if isinstance(event, e.CheckpointKept | e.CheckpointNotKept):
+        return keeping(state, event)
+    return commands(state, event)
+
+
+def commands(state: State, event: e.CommandsStarting | e.CommandsRan) -> State:
+    """Only what a restart waits for changes what comes next."""
+    if event.for_event != BEFORE_RESTART:
+        return state
+    if isinstance(event, e.CommandsStarting):
+        return _replace(state, commands_begun=event.for_attempt)
+    return _replace(state, commands_done=event.for_attempt)
+
+
+def warnings(state: State, event: e.Slowdown | e.SlowdownEnded | e.Warned | e.WarningOver) -> State:
+    """What goes badly, or will."""
+    match event:
+        case e.Slowdown():
+            return _replace(state, slowdown=event)
+        case e.SlowdownEnded():
+            return _replace(state, slowdown=None)
+        case e.Warned() | e.WarningOver():
+            others = tuple(
+                one for one in state.warned if (one.kind, one.about) != (event.kind, event.about)
+            )
+            new = (event,) if isinstance(event, e.Warned) else ()
+            return _replace(state, warned=(*others, *new))

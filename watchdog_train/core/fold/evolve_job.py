@@ -1,0 +1,70 @@
+"""How the events of a job with several tasks change the state of one of them. Pure, total."""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import Agreed, JobState, State, plan_digest
+
+_replace = msgspec.structs.replace
+
+
+def change(state: State, event: e.JobEvent) -> State:
+    """The state after an event about the peers; without a job nothing changes."""
+    if isinstance(event, e.TaskJoined):
+        joined = JobState(task=event.task, together=event.together, joined_mono=event.mono)
+        return _replace(state, job=joined, host=event.host or state.host)
+    job = state.job
+    if job is None:
+        return state
+    match event:
+        case e.PlanReceived():
+            job = _replace(
+                job,
+                agreed=Agreed(
+                    attempt=event.plan_attempt, proposer=event.proposer, digest=event.digest
+                ),
+            )
+        case e.CheckpointUnseen():
+            job = _replace(job, unseen=(*job.unseen, (event.task, event.path, event.why)))
+            plan = state.next_plan
+            if plan is not None and plan.checkpoint and plan.checkpoint.path == event.path:
+                return _replace(state, job=_replace(job, agreed=None), next_plan=None)
+    state = _replace(state, job=job)
+    return _attempt_changed(state, job, event) if state.attempts else state
+
+
+def _attempt_changed(state: State, job: JobState, event: e.JobEvent) -> State:
+    attempt = state.attempts[-1]
+    match event:
+        case e.TasksCoupled():
+            job = _replace(job, together=event.together)
+        case e.PeerAnnounced():
+            attempt = _replace(attempt, cause=event)
+        case e.PeerRetracted():
+            attempt = _replace(attempt, cause=None)
+        case e.BarrierReached() | e.BarrierMissed():
+            attempt = _replace(attempt, barrier=True)
+        case e.PeerLost():
+            job = _replace(job, taken_over=(*job.taken_over, (event.task, event.pid)))
+    return _replace(state, job=job, attempts=(*state.attempts[:-1], attempt))
+
+
+def plan_made(state: State, event: e.PlanMade) -> State:
+    """A plan of a task that acts with its peers is its proposal, unless it was received."""
+    state, job, plan = _replace(state, next_plan=event.plan), state.job, event.plan
+    if job is None or not job.together:
+        return state
+    mine, agreed = job.task.task, job.agreed
+    if agreed is not None and agreed.attempt == plan.attempt and agreed.proposer != mine:
+        return state
+    agreed = Agreed(attempt=plan.attempt, proposer=mine, digest=plan_digest(mine, plan))
+    return _replace(state, job=_replace(job, agreed=agreed))
+
+
+def launching(job: JobState | None, attempt: int) -> JobState | None:
+    """An attempt under an agreed plan is one that all tasks begin together."""
+    if job is None or job.agreed is None or job.agreed.attempt != attempt:
+        return job
+    return _replace(job, base=attempt)

@@ -1,0 +1,37 @@
+"""A state with one of its records changed. Part of evolve; pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.fold.state import State
+
+_replace = msgspec.structs.replace
+
+
+def attempt(state: State, **changes: Any) -> State:
+    """The state with its newest attempt changed; as it is where there is none."""
+    if not state.attempts:
+        return state
+    changed = _replace(state.attempts[-1], **changes)
+    return _replace(state, attempts=(*state.attempts[:-1], changed))
+
+
+def stall(state: State, stall_id: str, **changes: Any) -> State:
+    """The state with one of its stalls changed."""
+    stalls = tuple(
+        _replace(record, **changes) if record.id == stall_id else record for record in state.stalls
+    )
+    return _replace(state, stalls=stalls)
+
+
+def paced(state: State, steps_s: float | None) -> State:
+    """The state with the pace of the present attempt, where it is the best so far."""
+    newest = state.attempt
+    if newest is None or not steps_s:
+        return state
+    if newest.fastest_steps_s is not None and newest.fastest_steps_s >= steps_s:
+        return state
+    return attempt(state, fastest_steps_s=steps_s)

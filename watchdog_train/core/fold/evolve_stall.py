@@ -1,0 +1,77 @@
+"""How a stall, its evidence and its cause change the state of a run. Part of evolve; pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.fold import evolve_records as records
+from watchdog_train.core.fold.state import StallRecord, State
+
+_replace = msgspec.structs.replace
+
+
+def declared(state: State, event: e.StallDeclared) -> State:
+    """A stall begins."""
+    record = StallRecord(
+        id=event.stall_id,
+        why="stall",
+        attempt=event.attempt,
+        at=event.t,
+        declared_mono=event.mono,
+        basis=event.basis,
+        phase=event.phase,
+        ranks=event.ranks,
+        age_s=event.age_s,
+        words=event.why,
+        places=state.places,
+        places_mono=event.mono,
+    )
+    state = records.attempt(state, stall_id=event.stall_id)
+    return _replace(
+        state, stalls=(*state.stalls, record), suspicion=None, look=None, state="collecting"
+    )
+
+
+def evidence(
+    state: State, event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.Diagnosed
+) -> State:
+    """What is taken of a stall, a crash or on request, and what it tells."""
+    match event:
+        case e.EvidenceCollecting():
+            if not any(stall.id == event.stall_id for stall in state.stalls):
+                record = StallRecord(
+                    id=event.stall_id,
+                    why=event.why,
+                    attempt=event.attempt,
+                    at=event.t,
+                    declared_mono=event.mono,
+                )
+                state = _replace(state, stalls=(*state.stalls, record))
+                if event.why == "crash":
+                    state = _replace(
+                        records.attempt(state, crash_id=event.stall_id), state="collecting"
+                    )
+            return records.stall(state, event.stall_id, collecting=True, dir=event.dir)
+        case e.EvidenceMoved():
+            return records.stall(state, event.stall_id, dir=event.dir)
+        case e.EvidenceCollected():
+            return records.stall(
+                state,
+                event.stall_id,
+                collecting=False,
+                collected=True,
+                dir=event.dir,
+                captured=event.captured,
+                processes=len(event.processes),
+                fingerprint=event.fingerprint,
+            )
+        case e.Diagnosed():
+            joint = bool(event.tasks)
+            return records.stall(
+                state,
+                event.stall_id,
+                diagnosis=event.diagnosis,
+                joint=joint,
+                culprit_host=event.host,
+            )

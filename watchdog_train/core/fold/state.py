@@ -1,0 +1,337 @@
+"""What is known about a run, as one frozen value; core.fold.evolve folds the events into it."""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.events import (
+    CheckpointsShared,
+    GpuMemoryHeld,
+    HookNotArmed,
+    KillSequence,
+    KillStage,
+    Looked,
+    Noticed,
+    PeerAnnounced,
+    Slowdown,
+    Warned,
+)
+from watchdog_train.core.model import (
+    Basis,
+    BundleWhy,
+    Diagnosis,
+    GuiltyNode,
+    KeptCopy,
+    Member,
+    Outcome,
+    Phase,
+    Plan,
+    ProcessId,
+    RankEnd,
+    RankPlaces,
+    RankStatus,
+    RunProgress,
+    Value,
+)
+from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.core.starting.launchers import Launcher
+
+RunState = Literal[
+    "idle", "starting", "running", "collecting", "stopping", "killing", "backoff", "finished"
+]
+
+
+LASTING = (
+    "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group", "blind",
+    "suspended", "slower", "skipped",
+    "metrics", "awake", "termination", "guilty",
+)  # fmt: skip
+"""Kinds of `noticed` that outlast the silence in which they were said."""
+
+
+class StallRecord(Value, frozen=True, kw_only=True):
+    """One bundle: a stall, a crash or a manual dump."""
+
+    id: str
+    why: BundleWhy
+    attempt: int
+    at: float
+    """Unix seconds."""
+    declared_mono: float
+    basis: Basis | None = None
+    phase: Phase = "unknown"
+    ranks: tuple[int, ...] = ()
+    age_s: float | None = None
+    words: str = ""
+    """The verdict's why, verbatim."""
+    places: tuple[RankPlaces, ...] = ()
+    """Milestones when it was declared."""
+    places_mono: float = 0.0
+    dir: str | None = None
+    collecting: bool = False
+    collected: bool = False
+    captured: int = 0
+    processes: int = 0
+    fingerprint: str | None = None
+    diagnosis: Diagnosis | None = None
+    joint: bool = False
+    """The diagnosis rests on the evidence of all tasks of the job."""
+    culprit_host: str | None = None
+    recovered: bool = False
+    reported_only: bool = False
+    """Nothing was killed for it, by the user's choice."""
+
+
+class Postponed(Value, frozen=True, kw_only=True):
+    """A planned attempt that could not be started so far."""
+
+    since: float
+    """Monotonic seconds of the first try."""
+    why: str
+
+
+class AttemptRecord(Value, frozen=True, kw_only=True):
+    """One attempt, from its plan to its end."""
+
+    attempt: int
+    plan: Plan
+    token: str
+    launching_mono: float
+    launched_by: ProcessId | None = None
+    """The supervisor that meant to launch it."""
+    launched: bool = False
+    root: ProcessId | None = None
+    keeper: ProcessId | None = None
+    first_beat_s: float | None = None
+    first_step_s: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    ended: bool = False
+    ended_mono: float = 0.0
+    code: int | None = None
+    signal: int | None = None
+    how_known: str | None = None
+    error: str | None = None
+    tree_gone: bool = False
+    stall_id: str | None = None
+    """The stall that ended it, None when it ended by itself."""
+    crash_id: str | None = None
+    reported: tuple[str, ...] = ()
+    """Remedies about which the training process has said something."""
+    taken: tuple[str, ...] = ()
+    """Remedies that reported back that they took."""
+    can_save: bool = False
+    """Of a training whose hooks listen: known at its first step."""
+    fastest_steps_s: float | None = None
+    """The best pace that was recorded, steps a second."""
+    resume_ok: bool | None = None
+    barrier: bool = False
+    """All tasks of the job have their evidence, or its time is up: the killing may begin."""
+    cause: PeerAnnounced | None = None
+    """What a peer announced, when that is why this attempt has to end."""
+
+
+class Kill(Value, frozen=True, kw_only=True):
+    """A kill sequence under way."""
+
+    sequence: KillSequence
+    why: str
+    stage: KillStage | None = None
+    stage_mono: float = 0.0
+    targets: tuple[ProcessId, ...] = ()
+    """Who has been signalled in this stage."""
+    signal: int = 0
+
+
+class StopRequest(Value, frozen=True, kw_only=True):
+    """The user wants the run to end."""
+
+    by: str
+    mode: Literal["soft", "now"]
+    exit_code: int
+    mono: float
+
+
+class StopAsk(Value, frozen=True, kw_only=True):
+    """The training was asked to save and end."""
+
+    sequence: int
+    wall: float
+    """Unix seconds of the request."""
+    step: int | None
+    expects_save: bool
+    answered_mono: float | None = None
+    refused: bool = False
+    """Its ranks have found no common step for it."""
+    saved: str | None = None
+    """The whole checkpoint that was finished since."""
+    saved_step: int | None = None
+
+
+class Agreed(Value, frozen=True, kw_only=True):
+    """The plan under which a task of a job will launch, or has launched, an attempt."""
+
+    attempt: int
+    proposer: int
+    """Task whose plan it is."""
+    digest: str
+
+
+class JobState(Value, frozen=True, kw_only=True):
+    """A run that is one of several tasks of a job."""
+
+    task: JobTask
+    joined_mono: float = 0.0
+    together: bool = False
+    """The tasks train one world: they are dumped, ended and started together."""
+    base: int = 1
+    """The newest attempt that all tasks have begun together."""
+    agreed: Agreed | None = None
+    taken_over: tuple[tuple[int, int], ...] = ()
+    """Supervisors of peers that were gone and have been replaced: task and pid."""
+    unseen: tuple[tuple[int, str, str], ...] = ()
+    """Checkpoints that not every machine sees: whose word it is, path, and why, in words."""
+
+
+class State(Value, frozen=True, kw_only=True):
+    """Everything that is known about a run from its events alone."""
+
+    state: RunState = "idle"
+    run_id: str = ""
+    name: str = ""
+    run_dir: str = ""
+    slot_dir: str | None = None
+    cwd: str = ""
+    boot_id: str | None = None
+    host: str = ""
+    argv: tuple[str, ...] = ()
+    launcher: Launcher | None = None
+    """What starts the ranks, None where the command does not tell."""
+    supervisor: ProcessId | None = None
+    started_at: float | None = None
+    """Unix seconds."""
+    updated_at: float | None = None
+    seq: int = 0
+    mono: float = 0.0
+    """Monotonic stamp of the newest event."""
+
+    attempts: tuple[AttemptRecord, ...] = ()
+    next_plan: Plan | None = None
+    """Made and not launched yet."""
+    restarts: int = 0
+    """Restarts in all."""
+    restarts_since_progress: int = 0
+    """Restarts since the last newer step or checkpoint; this is what --max-restarts limits."""
+    reopened_after: int = 0
+    """Attempts made before the user let the finished run go on: they use up no limit."""
+    best_step: int | None = None
+    best_checkpoint_step: int | None = None
+    members: tuple[Member, ...] = ()
+    ranks: tuple[RankStatus, ...] = ()
+    rank_ends: tuple[RankEnd, ...] = ()
+    """Ranks of the present attempt that have ended before the others."""
+    progress: RunProgress = RunProgress()
+    places: tuple[RankPlaces, ...] = ()
+    """Milestones as recorded last."""
+    places_mono: float = 0.0
+    hooks: tuple[HookNotArmed, ...] = ()
+    """Hooks that are not armed in the present attempt."""
+    progress_mono: float = 0.0
+    """When progress was recorded last."""
+    phase_mono: float = 0.0
+    """When a phase change was recorded last."""
+
+    suspicion: Basis | None = None
+    suspicion_mono: float = 0.0
+    look: Looked | None = None
+    """What the look at the present suspicion said, None before it."""
+    notices: tuple[str, ...] = ()
+    """Kinds of `noticed` that were said about the present silence."""
+    noticed: tuple[Noticed, ...] = ()
+    """The same with their words, the newest of each kind."""
+    slowdown: Slowdown | None = None
+    """Steps of the present attempt have become slow, and still are."""
+    warned: tuple[Warned, ...] = ()
+    """What will go wrong if it goes on like this, as far as it is not over."""
+    muted: bool = False
+    """The present silence has been reported already and is not to be killed for."""
+    stalls: tuple[StallRecord, ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
+    """Checkpoints passed over at the last restart: path and reason."""
+    shared: tuple[CheckpointsShared, ...] = ()
+    """Directories that another run writes its checkpoints to, as well."""
+    checkpoint_chosen: str | None = None
+    kept: tuple[KeptCopy, ...] = ()
+    """The newest copy of each file that is overwritten in place."""
+    kept_mono: float = 0.0
+    keep_failed: bool = False
+    """The newest try to keep one."""
+    kill: Kill | None = None
+    stop: StopRequest | None = None
+    save_requested: int = 0
+    save_wall: float = 0.0
+    """Unix seconds of the newest save-request."""
+    save_attempt: int = 0
+    """The attempt it was made to."""
+    save_by: str = ""
+    save_answered: int = 0
+    save_refused: int = 0
+    save_proven: int = 0
+    saved: str | None = None
+    """The whole checkpoint that has proven it."""
+    saved_step: int | None = None
+    stop_asked: StopAsk | None = None
+    can_be_asked_to_save: bool = False
+    postponed: Postponed | None = None
+    backoff_until: float | None = None
+    backoff_s: float = 0.0
+    """How long the next plan waits in all."""
+    gpu_held: GpuMemoryHeld | None = None
+    """Who holds the GPU memory that the next attempt waits for, as said last."""
+    gpu_held_mono: float = 0.0
+    """When that was said first."""
+    commands_begun: int = 0
+    """The attempt before which the user's commands were started last."""
+    commands_done: int = 0
+    """The attempt before which they have ended last."""
+    given_up: str | None = None
+    given_up_code: int | None = None
+    given_up_outcome: Outcome | None = None
+    offers: tuple[str, ...] = ()
+    """Remedies that might have gone on with it and were not allowed."""
+    guilty: tuple[GuiltyNode, ...] = ()
+    """As the end of the job has named them."""
+    survivors: tuple[int, ...] = ()
+    job: JobState | None = None
+    """None: the run is no task of a job."""
+
+    outcome: Outcome | None = None
+    exit_code: int | None = None
+    warning: str | None = None
+    why: str | None = None
+    """Why it finished, in words."""
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @property
+    def just_reopened(self) -> bool:
+        """The user let a finished run go on, and no attempt was made since."""
+        return 0 < self.reopened_after == len(self.attempts)
+
+    @property
+    def attempt(self) -> AttemptRecord | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def last_stall(self) -> StallRecord | None:
+        """The newest bundle that is a stall or a crash."""
+        return next((stall for stall in reversed(self.stalls) if stall.why != "manual"), None)
+
+
+def plan_digest(proposer: int, plan: Plan) -> str:
+    """A name for this very plan of this task of a job."""
+    content = msgspec.json.encode((proposer, plan), order="sorted")
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,0 +1,81 @@
+"""How a run changes hands: adopted by another supervisor, or reopened after its end. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import ProcessId
+
+_replace = msgspec.structs.replace
+
+
+def adopted(state: State, event: e.Adopted) -> State:
+    """Another supervisor goes on with what is open."""
+    kill = state.kill
+    if kill is not None:
+        # What the last supervisor meant to signal and did not gets its full time.
+        kill = _replace(kill, stage_mono=event.mono)
+    rebooted = state.boot_id != event.boot_id
+    me = ProcessId(event.pid, event.start)
+    state = _replace(state, supervisor=me, boot_id=event.boot_id, kill=kill)
+    if not rebooted:
+        return state
+    # The monotonic clock began anew: a moment of the old one may lie days ahead.
+    if state.attempts:
+        moved = _replace(state.attempts[-1], launching_mono=event.mono, ended_mono=event.mono)
+        state = _replace(state, attempts=(*state.attempts[:-1], moved))
+    return _replace(
+        state,
+        backoff_until=None,
+        gpu_held=None,
+        suspicion_mono=event.mono,
+        progress_mono=event.mono,
+        phase_mono=event.mono,
+    )
+
+
+def reopened(state: State, event: e.Reopened) -> State:
+    """A finished run goes on: nothing of it lives, and what ended it is forgiven."""
+    attempts = state.attempts
+    if attempts:
+        last = _replace(attempts[-1], ended=True, ended_mono=event.mono, tree_gone=True)
+        attempts = (*attempts[:-1], last)
+    return _replace(
+        state,
+        state="idle",
+        outcome=None,
+        exit_code=None,
+        warning=None,
+        why=None,
+        stop=None,
+        stop_asked=None,
+        kill=None,
+        given_up=None,
+        given_up_code=None,
+        given_up_outcome=None,
+        offers=(),
+        guilty=(),
+        survivors=(),
+        members=(),
+        ranks=(),
+        next_plan=None,
+        job=None,  # its peers have ended with the job; it may join another one now
+        backoff_until=None,
+        gpu_held=None,
+        suspicion=None,
+        look=None,
+        muted=False,
+        notices=(),
+        noticed=(),
+        attempts=attempts,
+        reopened_after=len(attempts),
+        restarts_since_progress=0 if event.fresh_budget else state.restarts_since_progress,
+        supervisor=ProcessId(event.pid, event.start),
+        boot_id=event.boot_id,
+        slot_dir=event.slot_dir,
+        suspicion_mono=event.mono,
+        progress_mono=event.mono,
+        phase_mono=event.mono,
+    )

@@ -1,0 +1,70 @@
+"""On which machine the fault may lie when a job is given back with exit code 75. Pure.
+
+Whoever starts the job again may leave these machines out. A wrong name costs a healthy machine for
+one job, and nobody is named without a reason that a person can check. Of a hang it is the machine
+of the guilty rank, as long as that rank was not guilty on another machine before: then it is the
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.core.job.peers import PeerView, bundle_of
+from watchdog_train.core.model import GuiltyNode
+from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, survivors_words
+
+
+def guilty_nodes(state: State) -> tuple[GuiltyNode, ...]:
+    """Named by the end of this run; nobody unless another try elsewhere was asked for."""
+    if not state.finished or state.exit_code != EXIT_RETRY_ELSEWHERE:
+        return ()
+    left = survivors_words(state)
+    here = (this_one(state, left),) if left is not None else ()
+    return (*here, *(one for one in state.guilty if one.host != state.host or not here))
+
+
+def this_one(state: State, why: str) -> GuiltyNode:
+    """The machine of this supervisor."""
+    return GuiltyNode(host=state.host, why=why)
+
+
+def absent_ones(absent: Iterable[PeerView], state: State, why: str) -> tuple[GuiltyNode, ...]:
+    """Machines of peers that did not come; nobody where all tasks may be on one machine."""
+    if state.job is None or state.job.task.coordination is None:
+        return ()
+    hosts = dict.fromkeys(peer.summary.host for peer in absent)
+    return tuple(GuiltyNode(host=host, why=why) for host in hosts if host != state.host)
+
+
+def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
+    """The machine of the rank that the evidence of all nodes has found guilty of the hang."""
+    stall = bundle_of(state)
+    if stall is None or stall.diagnosis is None or stall.culprit_host is None:
+        return ()
+    rank, family = _rank_of(stall), stall.diagnosis.family
+    if rank is None or family is None or other_hosts(state):
+        return ()
+    return (GuiltyNode(host=stall.culprit_host, why=f"rank {rank} was guilty of a hang: {family}"),)
+
+
+def other_hosts(state: State) -> tuple[str, ...]:
+    """Other machines on which the rank that is guilty now was guilty of earlier hangs."""
+    stall = bundle_of(state)
+    if stall is None or _rank_of(stall) is None:
+        return ()
+    found = (
+        one.culprit_host
+        for one in state.stalls
+        if one.culprit_host is not None and _rank_of(one) == _rank_of(stall)
+    )
+    return tuple(dict.fromkeys(host for host in found if host != stall.culprit_host))
+
+
+def _rank_of(stall: StallRecord) -> int | None:
+    """The guilty rank of a diagnosis that rests on the evidence of several machines."""
+    if stall.diagnosis is None or not stall.joint or stall.culprit_host is None:
+        return None
+    culprit = stall.diagnosis.culprit
+    return culprit.rank if culprit is not None else None

@@ -1,0 +1,135 @@
+"""Where the torchruns of all nodes meet: each attempt's plan has a port and an id of its own. Pure.
+
+Only in runs with `--nodes`. torchrun's options beat its variables: what the command says is said
+once more behind it with the new value, and of an option that comes twice torchrun takes the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Plan
+from watchdog_train.core.starting import command_line
+from watchdog_train.core.starting.launchers import Across
+
+C10D_PORT = 29400
+STATIC_PORT = 29500
+"""torchrun's own defaults (torch 2.13, distributed/run.py, elastic/rendezvous/c10d)."""
+LAST_PORT = 65535
+_VARIABLES = {
+    "rdzv-backend": "PET_RDZV_BACKEND",
+    "rdzv-endpoint": "PET_RDZV_ENDPOINT",
+    "rdzv-id": "PET_RDZV_ID",
+    "master-addr": "PET_MASTER_ADDR",
+    "master-port": "PET_MASTER_PORT",
+}
+
+
+def across_of(state: State) -> Across | None:
+    """What the torchrun of this node has been told; None of a run that is no node of a job."""
+    job, launcher = state.job, state.launcher
+    if job is None or job.task.kind != "node" or launcher is None:
+        return None
+    return launcher.across if _can_be_told(launcher.across) else None
+
+
+def _can_be_told(across: Across | None) -> bool:
+    return across is not None and across.backend in ("", "c10d", "static")
+
+
+def first_port(across: Across) -> int | None:
+    """The port that the user has named for the first attempt; None where every one is as good."""
+    if across.backend == "":
+        return None
+    text = across.endpoint.rpartition(":")[2] if ":" in across.endpoint else ""
+    if across.backend == "static" and not across.endpoint:
+        return _port(across.master_port) or STATIC_PORT
+    return _port(text) or (C10D_PORT if across.backend == "c10d" else STATIC_PORT)
+
+
+def port_of(first: int, attempt: int) -> int:
+    """One port after the other: a firewall may be open for some of them only."""
+    port = first + attempt - 1
+    return port if port <= LAST_PORT else first
+
+
+def meet(plan: Plan, state: State, port: int | None) -> Plan:
+    """The leader's plan with a rendezvous of this attempt's own; unchanged where there is none.
+
+    Args:
+        plan: of the next attempt.
+        state: of the leader's run.
+        port: that is free on the leader's machine.
+    """
+    across = across_of(state)
+    if across is None or port is None:
+        return plan
+    found = _rendezvous(across, state, plan.attempt, port)
+    where = f"he nodes meet at {_address(across, state)}:{port}"
+    why = f"{plan.why} T{where}." if plan.why.endswith(".") else f"{plan.why}; t{where}"
+    argv = with_options(plan.argv, found)
+    return msgspec.structs.replace(plan, why=why, argv=argv, env={**plan.env, **found})
+
+
+def _rendezvous(across: Across, state: State, attempt: int, port: int) -> dict[str, str]:
+    env = {"PET_RDZV_ID": f"{across.rdzv_id or state.run_id}-{attempt}"}
+    address = _address(across, state)
+    if across.backend == "static" and not across.endpoint:
+        return env | {"PET_MASTER_ADDR": address, "PET_MASTER_PORT": str(port)}
+    if across.backend == "":
+        env["PET_RDZV_BACKEND"] = "c10d"
+    return env | {"PET_RDZV_ENDPOINT": f"{address}:{port}"}
+
+
+def _address(across: Across, state: State) -> str:
+    """As the user has named it, else the leader's host: the scheduler's names resolve."""
+    if across.backend == "":
+        return state.host
+    if across.endpoint:
+        host, _, port = across.endpoint.rpartition(":")
+        return host if host and _port(port) is not None else across.endpoint.rstrip(":")
+    return across.master_addr or state.host
+
+
+def with_options(argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
+    """The command; what it says of a rendezvous is said again as in the plan's variables."""
+    found = command_line.find(argv)
+    if found is None:
+        return argv
+    options = [
+        f"--{name}={env[variable]}"
+        for name, variable in _VARIABLES.items()
+        if variable in env and name in found.options
+    ]
+    changed = command_line.with_options(argv, options) if options else None
+    return argv if changed is None else changed
+
+
+def as_this_node(
+    planned: tuple[str, ...], base: tuple[str, ...], own: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """The planned command with the rank of this node; None where commands differ in more than that.
+
+    Args:
+        planned: the leader's command of the attempt.
+        base: the leader's command as it was given.
+        own: this node's command as it was given.
+    """
+    blind = command_line.without_option
+    if blind(base, "node-rank") != blind(own, "node-rank"):
+        return None
+    found = command_line.find(own)
+    rank = found.options.get("node-rank") if found is not None else None
+    bare = blind(planned, "node-rank")
+    if rank is None:
+        return bare
+    return command_line.with_options(bare, (f"--node-rank={rank}",))
+
+
+def _port(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) < 6):
+        return None
+    return int(text) if 0 < int(text) <= LAST_PORT else None

@@ -1,0 +1,107 @@
+"""Milestones of the ranks: what of them goes into the log, and how they compare. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Milestone, RankPlaces, Value
+
+MOST_HOOKS = 32
+MOST_RANKS = 32
+MOST_MILESTONES = 32
+"""Of one rank in the log: the newest."""
+
+
+class MilestoneStanding(Value, frozen=True, kw_only=True):
+    """Where the ranks stand towards one milestone that some are inside of."""
+
+    name: str
+    within: str | None
+    """The milestone around it, where there is one."""
+    inside: tuple[int, ...]
+    inside_s: float
+    """The longest."""
+    passed: tuple[int, ...]
+    passed_s: tuple[float, float] | None
+    """The shortest and the longest time that those who have left it were in it."""
+    not_reached: tuple[int, ...]
+
+
+def open_milestones(places: RankPlaces) -> tuple[Milestone, ...]:
+    """Those that the rank is inside of, the innermost last."""
+    return tuple(one for one in places.milestones if one.end is None)
+
+
+def milestone_standings(places: Sequence[RankPlaces], now: float) -> tuple[MilestoneStanding, ...]:
+    """The innermost open milestones, longest first, each with where the other ranks stand."""
+    innermost: dict[str, list[tuple[RankPlaces, tuple[Milestone, ...]]]] = {}
+    for each in places:
+        opened = open_milestones(each)
+        if opened:
+            innermost.setdefault(opened[-1].name, []).append((each, opened))
+    found = [
+        _standing(
+            name, inside, [each for each in places if all(each is not i for i, _ in inside)], now
+        )
+        for name, inside in innermost.items()
+    ]
+    return tuple(sorted(found, key=lambda standing: -standing.inside_s))
+
+
+def _standing(
+    name: str,
+    inside: Sequence[tuple[RankPlaces, tuple[Milestone, ...]]],
+    others: Iterable[RankPlaces],
+    now: float,
+) -> MilestoneStanding:
+    passed: dict[int, float] = {}
+    not_reached = []
+    for other in others:
+        last = next((one for one in reversed(other.milestones) if one.name == name), None)
+        if last is None:
+            not_reached.append(other.rank)
+        elif last.end is not None:
+            passed[other.rank] = last.end - last.begin
+    around = {opened[-2].name for _, opened in inside if len(opened) > 1}
+    return MilestoneStanding(
+        name=name,
+        within=around.pop() if len(around) == 1 else None,
+        inside=tuple(sorted(each.rank for each, _ in inside)),
+        inside_s=max(0.0, *(now - opened[-1].begin for _, opened in inside)),
+        passed=tuple(sorted(passed)),
+        passed_s=(min(passed.values()), max(passed.values())) if passed else None,
+        not_reached=tuple(sorted(not_reached)),
+    )
+
+
+def bounded(places: Sequence[RankPlaces]) -> tuple[RankPlaces, ...]:
+    """What of it a line of the log can take: ranks inside a milestone go first."""
+    first = sorted(places, key=lambda each: (not open_milestones(each), each.rank))
+    return tuple(
+        RankPlaces(
+            rank=each.rank,
+            local_rank=each.local_rank,
+            pid=each.pid,
+            milestones=each.milestones[-MOST_MILESTONES:],
+        )
+        for each in sorted(first[:MOST_RANKS], key=lambda each: (each.rank, each.pid))
+    )
+
+
+def hook_events(observation: Observation, state: State) -> tuple[e.AnyEvent, ...]:
+    """Hooks that are not armed and of which nobody has said so in this attempt."""
+    known = {hook.hook for hook in state.hooks}
+    new = {report.hook: report for report in observation.hooks if report.hook not in known}
+    return tuple(
+        e.HookNotArmed(hook=report.hook, status=report.status, pid=report.pid, why=report.why)
+        for report in list(new.values())[: max(0, MOST_HOOKS - len(known))]
+    )
+
+
+def milestones_event(observation: Observation, state: State) -> tuple[e.AnyEvent, ...]:
+    """The milestones so far, when there is something new since they were recorded last."""
+    places = bounded(observation.places)
+    return (e.Milestones(ranks=places),) if places and places != state.places else ()

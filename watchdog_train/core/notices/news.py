@@ -1,0 +1,329 @@
+"""Facts worth an event, derived from one poll: firsts, phases, progress, settings taken. Pure."""
+
+from __future__ import annotations
+
+from watchdog_train.client import layout
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.detection.track import judged
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
+from watchdog_train.core.notices import sight
+from watchdog_train.core.notices.ahead import warnings
+from watchdog_train.core.notices.milestones import hook_events, milestones_event
+from watchdog_train.core.notices.slowdown import OVER_FACTOR
+from watchdog_train.core.notices.slowdown import words as slow_words
+from watchdog_train.core.notices.worse import skipped, slower
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.kill import live
+from watchdog_train.core.requests.request_answers import answers
+
+CENSUS_EVERY_S = 10.0
+"""A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""
+PHASE_EVERY_S = 5.0
+SAID_SLEEP_S = 30.0
+"""A look of ours that is late by less is not worth a word; a sleep of the machine always is."""
+_OPTIMIZER_STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
+NO_HEARTBEAT_S = 60.0
+"""A cold import of torch from a slow disk takes half of that; then a person should know."""
+
+
+def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyEvent, ...]:
+    """Events that this poll adds, oldest cause first."""
+    attempt = state.attempt
+    if attempt is None or not attempt.launched or attempt.tree_gone:
+        return ()
+    found: list[e.AnyEvent] = []
+    sample, now = observation.sample, observation.now
+    after_s = max(0.0, now - attempt.launching_mono)
+    ranks = judged(sample)
+    if attempt.first_beat_s is None and ranks:
+        member, _ = ranks[0]
+        found.append(
+            e.FirstBeat(rank=member.member.rank or 0, pid=member.member.pid, after_s=after_s)
+        )
+    step = job_step(sample)
+    if attempt.first_step_s is None and step is not None:
+        member = next(m for m, slot in ranks if slot.step is not None)
+        found.append(
+            e.FirstStep(
+                rank=member.member.rank or 0,
+                pid=member.member.pid,
+                step=step,
+                after_s=after_s,
+                can_save=any(slot.can_save for _, slot in ranks),
+            )
+        )
+        found += milestones_event(observation, state)
+    found += hook_events(observation, state)
+    found += _phases(ranks, state, now)
+    found += _rank_ends(sample, state)
+    said = {report.remedy: report for report in reversed(observation.settings)}
+    found += [
+        e.RemedyTaken(remedy=report.remedy, pid=report.pid, took=report.took, why=report.why)
+        for report in said.values()
+        if report.remedy not in attempt.reported
+    ]
+    found += _resume(observation, state, step)
+    found += _keeper(observation, state)
+    found += _without_heartbeat(observation, state)
+    found += _sleep(observation, state)
+    found += _pace(observation, state)
+    found += slower(observation, state)
+    found += skipped(observation, state)
+    found += warnings(observation.ahead, state.warned, now)
+    found += sight.news(observation, state)
+    found += answers(observation, state)
+    if found or _progress_due(observation, state, policy):
+        found.append(progress_event(sample, state, now, observation.steps_s))
+    return tuple(found)
+
+
+def job_step(sample: Sample) -> int | None:
+    """The newest step any judged process has reached."""
+    steps = [slot.step for _, slot in judged(sample) if slot.step is not None]
+    return max(steps, default=None)
+
+
+def run_progress(sample: Sample, state: State, steps_s: float | None) -> RunProgress:
+    """Progress as a person reads it.
+
+    Args:
+        sample: the slots of one moment.
+        state: a silence that is looked into has no time left that anybody knows.
+        steps_s: the recent pace, None where it is not known.
+    """
+    ranks = judged(sample)
+    step = job_step(sample)
+    total = max([slot.total_steps for _, slot in ranks if slot.total_steps], default=None)
+    if total is not None and step is not None and step > total:
+        total = None  # whoever said so was wrong
+    if state.suspicion is not None or state.state != "running":
+        steps_s = None
+    percent = eta_s = None
+    if step is not None and total:
+        percent = round(100.0 * step / total, 1)
+        eta_s = round((total - step) / steps_s, 1) if steps_s else None
+    return RunProgress(
+        step=step,
+        total_steps=total,
+        percent=percent,
+        eta_s=eta_s,
+        steps_s=round(steps_s, 6) if steps_s is not None else None,
+        samples_s=next((s.samples_s for _, s in ranks if s.samples_s is not None), None),
+        loss=next((s.loss for _, s in ranks if s.loss is not None), None),
+    )
+
+
+def progress_event(
+    sample: Sample, state: State, now: float, steps_s: float | None = None
+) -> e.Progress:
+    """Progress, and the census of the tree."""
+    return e.Progress(
+        progress=run_progress(sample, state, steps_s),
+        ranks=tuple(_rank_status(m, slot, sample, now) for m, slot in judged(sample)),
+        members=tuple(member.member for member in sample.members),
+    )
+
+
+def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample, now: float) -> RankStatus:
+    workers = tuple(
+        other.member.pid
+        for other in sample.members
+        if other.member.role == "worker" and other.member.rank == member.member.rank
+    )
+    beat_age_s = max(0.0, now - slot.last_beat_ns / 1e9) if slot.last_beat_ns else None
+    return RankStatus(
+        rank=member.member.rank or 0,
+        local_rank=member.member.local_rank,
+        pid=member.member.pid,
+        host=None,
+        step=slot.step,
+        phase=slot.phase,
+        beat_age_s=round(beat_age_s, 1) if beat_age_s is not None else None,
+        state=member.state,
+        workers=workers,
+    )
+
+
+def _phases(
+    ranks: tuple[tuple[MemberSample, SlotReading], ...], state: State, now: float
+) -> list[e.AnyEvent]:
+    if now - state.phase_mono < PHASE_EVERY_S:
+        return []
+    known = {status.pid: status.phase for status in state.ranks}
+    return [
+        e.PhaseChanged(rank=member.member.rank or 0, phase=slot.phase, previous=known[slot.pid])
+        for member, slot in ranks
+        if slot.pid in known and known[slot.pid] != slot.phase
+    ]
+
+
+def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
+    """Ranks that have ended while others of their job live; at the end of a job all of them do."""
+    known = {(end.pid, end.start) for end in state.rank_ends}
+    living = any(member.member.role == "rank" for member, _ in judged(sample))
+    if state.kill is not None or not living:
+        return []
+    return [
+        e.RankEnded(
+            rank=end.rank,
+            pid=end.pid,
+            start=end.start,
+            world_size=end.world_size,
+            step=end.step,
+            phase=end.phase,
+            code=end.code,
+            signal=end.signal,
+            said=end.said,
+        )
+        for end in sample.ended
+        if (end.pid, end.start) not in known
+    ]
+
+
+def _resume(observation: Observation, state: State, step: int | None) -> list[e.AnyEvent]:
+    """Compare the first step after a restart with the checkpoint it should go on from."""
+    attempt = state.attempt
+    if attempt is None or attempt.resume_ok is not None or attempt.plan.checkpoint is None:
+        return []
+    loaded = observation.resumed_step is not None
+    to_come = _is_to_come(observation.sample, attempt.plan.checkpoint.ordinal)
+    if step is None or (to_come and not loaded):
+        return []
+    expected = attempt.plan.checkpoint.step
+    first = _first_step(observation.sample)
+    if loaded:
+        ok = expected is None or step >= expected
+        why = "the training loaded the checkpoint and goes on from it"
+        anew = _began_anew(observation.sample, expected)
+        if not ok:
+            why = f"the checkpoint was loaded, but the step counter is at {step}"
+        elif anew is not None:
+            ok = False
+            reason = observation.not_resumed or "nobody knows why"
+            why = f"rank {anew} has not loaded what other ranks go on from: {reason}"
+    elif expected is not None and first is not None and first > expected:
+        ok, why = True, "the training's own first step lies behind the checkpoint's"
+    else:
+        ok = False
+        reason = observation.not_resumed or "no load of it was seen"
+        why = f"a whole checkpoint existed, but the training did not load it: {reason}"
+    seen = step if first is None else first
+    return [e.ResumeVerified(expected_step=expected, first_step=seen, ok=ok, why=why)]
+
+
+def _first_step(sample: Sample) -> int | None:
+    """The step after the first one of the training, as its process tells it.
+
+    Not what a poll sees first: a training that began anew may have passed the checkpoint by then.
+    """
+    return min((found for _, slot in judged(sample) if (found := _began_at(slot))), default=None)
+
+
+def _began_anew(sample: Sample, expected: int | None) -> int | None:
+    """A rank that says that it began before the checkpoint, beside others that began behind it."""
+    told = [
+        (member.member.rank or 0, slot.first_step)
+        for member, slot in judged(sample)
+        if slot.first_step is not None
+    ]
+    if expected is None or all(first <= expected for _, first in told):
+        return None
+    return next((rank for rank, first in told if first < expected), None)
+
+
+def _began_at(slot: SlotReading) -> int | None:
+    if slot.first_step is not None or slot.step is None:
+        return slot.first_step
+    # A plain loop: where its progress bar stood before the first step of this process.
+    return slot.step - slot.progress[_OPTIMIZER_STEPS] + 1
+
+
+def _is_to_come(sample: Sample, ordinal: int | None) -> bool:
+    """Whether the training that the checkpoint is for has not begun: fold 2 comes after fold 1."""
+    begun = max((slot.train_ordinal for _, slot in judged(sample)), default=0)
+    return ordinal is not None and begun < ordinal
+
+
+def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """Training outlives its keeper; what is lost with it is worth a word, once."""
+    attempt = state.attempt
+    sample = observation.sample
+    if attempt is None or attempt.keeper is None or attempt.ended or state.kill is not None:
+        return []
+    if sample.keeper_alive is not False or "keeper" in state.notices:
+        return []
+    root = next((m.member for m in live(sample) if m.member.identity == attempt.root), None)
+    if root is None:
+        return []
+    if state.supervisor is not None and root.ppid == state.supervisor.pid:
+        its_end = "this supervisor is its parent now, and will know how it ends"
+    else:
+        its_end = "how it ends will be known only if the kernel tells (Linux 6.15 and newer)"
+    why = (
+        f"the keeper (pid {attempt.keeper.pid}) is gone while training runs on: {its_end}; "
+        "output that the keeper had not written yet is lost"
+    )
+    return [e.Noticed(kind="keeper", pids=(attempt.keeper.pid,), why=why)]
+
+
+def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """A program that we cannot look into is watched all the same, by weaker signs: said once."""
+    attempt = state.attempt
+    if attempt is None or attempt.first_beat_s is not None or attempt.ended:
+        return []
+    if "no-heartbeat" in state.notices or judged(observation.sample) or state.kill is not None:
+        return []
+    if observation.now - attempt.launching_mono < NO_HEARTBEAT_S:
+        return []
+    why = (
+        f"no heartbeat from inside after {NO_HEARTBEAT_S:.0f} s: this attempt is watched by its "
+        "output, CPU, I/O and network alone, and cannot be asked to save (python -I, -E or -S, a "
+        "cleared environment, and programs other than Python with torch give none)"
+    )
+    pids = (attempt.root.pid,) if attempt.root is not None else ()
+    return [e.Noticed(kind="no-heartbeat", pids=pids, why=why)]
+
+
+def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """Each sleep once: who looks at the times of a night wants to know why nothing was called."""
+    slept = observation.slept
+    if slept is None or (not slept.machine and slept.seconds < SAID_SLEEP_S):
+        return []
+    if any(said.kind == "suspended" and said.mono >= slept.at for said in state.noticed):
+        return []
+    who = "the machine slept" if slept.machine else "this supervisor was stopped or got no CPU"
+    why = f"{who} for {slept.seconds:.0f} s; that time counts as no silence, all limits begin anew"
+    return [e.Noticed(kind="suspended", pids=(), why=why)]
+
+
+def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
+    slow, said = observation.slow, state.slowdown
+    if slow is not None and said is None:
+        return [
+            e.Slowdown(
+                usual_s=round(slow.usual_s, 4),
+                step_s=round(slow.step_s, 4),
+                factor=round(slow.factor, 1),
+                since_mono=round(slow.since, 1),
+                changed=slow.changed,
+                why=slow_words(slow),
+            )
+        ]
+    if slow is None and said is not None:
+        seconds = max(0.0, observation.now - said.since_mono)
+        why = f"steps take less than {OVER_FACTOR:.0f} times {said.usual_s:.3g} s again"
+        return [e.SlowdownEnded(seconds=round(seconds, 1), why=why)]
+    return []
+
+
+def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:
+    sample = observation.sample
+    since_s = observation.now - state.progress_mono
+    if since_s >= policy.output.progress_every_s:
+        return True
+    # The first pace is recorded soon: who asks for the status has no other source of it.
+    news = observation.steps_s is not None and state.progress.steps_s is None
+    census = tuple(member.member for member in sample.members)
+    return since_s >= CENSUS_EVERY_S and (news or census != state.members)

@@ -1,0 +1,160 @@
+"""Settings of when silence is a suspicion and when a stall; a section a struct."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from watchdog_train.core.policy.base import Section, non_negative, positive
+
+
+class PhaseBudget(Section, frozen=True, kw_only=True):
+    """How long one phase may be silent."""
+
+    soft_s: Annotated[float, positive("silence in a quiet job after which we look at the stacks")]
+    hard_s: Annotated[
+        float, positive("silence after which even a busy job is dumped and shown as suspected")
+    ]
+
+
+class Phases(Section, frozen=True, kw_only=True):
+    """First-run budgets per phase, used until the run's own timings are known."""
+
+    unknown: Annotated[
+        PhaseBudget,
+        Meta(description="no heartbeat reaches us: output and activity tell, and patience grows"),
+    ] = PhaseBudget(soft_s=90.0, hard_s=7200.0)
+    startup: Annotated[
+        PhaseBudget,
+        Meta(description="imports and process start; cold imports from a slow disk take a minute"),
+    ] = PhaseBudget(soft_s=40.0, hard_s=900.0)
+    download: Annotated[
+        PhaseBudget,
+        Meta(description="a stalled connection recovers or fails within its own timeouts, 10-60 s"),
+    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    load: Annotated[
+        PhaseBudget, Meta(description="reading weights or building a dataset; busy while healthy")
+    ] = PhaseBudget(soft_s=40.0, hard_s=1800.0)
+    compile: Annotated[
+        PhaseBudget, Meta(description="max-autotune compiles for tens of minutes, always busy")
+    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    first_step: Annotated[
+        PhaseBudget,
+        Meta(description="first batch with spawned workers and first kernels; busy while healthy"),
+    ] = PhaseBudget(soft_s=25.0, hard_s=1800.0)
+    train: Annotated[
+        PhaseBudget, Meta(description="before step times are learnt; then the learnt budget rules")
+    ] = PhaseBudget(soft_s=25.0, hard_s=900.0)
+    eval: Annotated[
+        PhaseBudget,
+        Meta(description="an evaluation of 500 steps' length is normal, a quiet one is not"),
+    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    checkpoint: Annotated[
+        PhaseBudget, Meta(description="a slow save writes or waits in D state; both count as life")
+    ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
+    finishing: Annotated[
+        PhaseBudget, Meta(description="final save, merge, upload, exit handlers")
+    ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
+
+
+class Detection(Section, frozen=True, kw_only=True):
+    """When silence becomes a suspicion, and a suspicion a stall."""
+
+    poll_s: Annotated[
+        float, positive("time between looks at the tree; one look costs about a millisecond")
+    ] = 1.0
+    window_s: Annotated[
+        float, positive("length of one quiet window; pollers alternate within a second")
+    ] = 2.0
+    quiet_windows: Annotated[
+        int, Meta(ge=1, description="consecutive quiet windows, all after the last progress")
+    ] = 3
+    quiet_cpu_fraction: Annotated[
+        float,
+        non_negative("of one core, whole tree; hung jobs use up to 1.3 %, healthy ones 26 % up"),
+    ] = 0.02
+    quiet_cpu_per_process: Annotated[
+        float,
+        non_negative("the same for each process, where that is more: many idle ones add up"),
+    ] = 0.001
+    quiet_cpu_wait_fraction: Annotated[
+        float,
+        non_negative(
+            "of the time, in line for a CPU that others have; hung jobs 0 to 0.15, starved ones 0.6"
+        ),
+    ] = 0.3
+    quiet_io_bytes_s: Annotated[
+        float, non_negative("lock pollers make up to 4.5 kB/s, slow writers 220 kB/s")
+    ] = 64_000.0
+    quiet_tcp_bytes_s: Annotated[
+        float,
+        non_negative("keep-alives make some bytes; the slowest download worth sparing 10 kB/s"),
+    ] = 2048.0
+    learn_after: Annotated[
+        int, Meta(ge=2, description="step intervals before a learnt budget replaces the default")
+    ] = 8
+    learnt_factor: Annotated[
+        float, positive("learnt soft budget = this times about the 98th percentile of intervals")
+    ] = 2.5
+    learnt_hard_factor: Annotated[float, positive("the same for the hard budget")] = 30.0
+    learnt_soft_floor_s: Annotated[
+        float,
+        positive("no soft budget below this: quiet moments of 15 s that nothing explains exist"),
+    ] = 12.0
+    learnt_hard_floor_s: Annotated[float, positive("no hard budget below this")] = 120.0
+    learnt_cap_s: Annotated[float, positive("no learnt budget above this")] = 7200.0
+    patience_factor: Annotated[
+        float,
+        non_negative("a wait that may end is given this times the cost of a false alarm"),
+    ] = 1.0
+    patience_floor_s: Annotated[
+        float, non_negative("and at least this long when the stacks do not prove a deadlock")
+    ] = 20.0
+    patience_cap_s: Annotated[float, positive("and at most this long")] = 900.0
+    early_silence_s: Annotated[
+        float,
+        non_negative(
+            "no stall before so much quiet while steps are not learnt, unless stacks prove it: "
+            "a first step of a minute may leave no trace but time"
+        ),
+    ] = 150.0
+    quiet_eval_s: Annotated[
+        float, non_negative("patience with a quiet evaluation that shows no sign of life at all")
+    ] = 240.0
+    remote_wait_s: Annotated[
+        float,
+        non_negative("patience with an evaluation that waits for the network: a remote judge"),
+    ] = 1800.0
+    stuck_s: Annotated[
+        float, positive("silence in state D (a disk, a driver) after which it is said, not ended")
+    ] = 300.0
+    stopped_timeout_s: Annotated[
+        float | None, Meta(description="a job stopped (SIGSTOP) this long is a stall; null: never")
+    ] = None
+    rank_gone_s: Annotated[
+        float,
+        positive("a rank has failed and the others stand still, quietly: this long they may react"),
+    ] = 10.0
+    rank_gone_launcher_s: Annotated[
+        float,
+        positive("the same where a launcher saw it: torchrun ends the others within 30 s"),
+    ] = 45.0
+    gpu: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(
+            description="whether NVIDIA GPUs are looked at, by a process of its own: a host that "
+            "sleeps while a GPU works is no hang; on: even where no device file is found"
+        ),
+    ] = "auto"
+    late_poll_s: Annotated[
+        float, positive("a poll later than this means that we slept: that gap is no silence")
+    ] = 5.0
+    stall_timeout_s: Annotated[
+        float | None,
+        Meta(
+            description="the user's own hard limit on silence after the first step; null: automatic"
+        ),
+    ] = None
+    startup_timeout_s: Annotated[
+        float | None, Meta(description="the same before the first step; null: automatic")
+    ] = None
+    phases: Phases = Phases()

@@ -1,0 +1,65 @@
+"""Settings of a run that is one task or node of several."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from watchdog_train.core.policy.base import Section, positive
+
+
+class Job(Section, frozen=True, kw_only=True):
+    """A job of several tasks or nodes, each under its own wtrain (srun, mpirun, torchrun)."""
+
+    tasks: Annotated[
+        Literal["auto", "together", "separate"],
+        Meta(
+            description="whether the tasks of a job are ended and restarted together; "
+            "auto: when their ranks are seen to train one world"
+        ),
+    ] = "auto"
+    silent_s: Annotated[
+        float, positive("a peer's word older than this tells nothing; one comes every second")
+    ] = 10.0
+    barrier_s: Annotated[
+        float, positive("for all tasks to have their evidence before anything is killed")
+    ] = 30.0
+    plan_s: Annotated[
+        float,
+        positive("for all tasks to end their ranks and agree to a plan; a survey takes a minute"),
+    ] = 180.0
+    nodes: Annotated[
+        str | None,
+        Meta(
+            description="supervise one node of this many, or as `slurm` or the environment "
+            "(`auto`) tells; null: no nodes"
+        ),
+    ] = None
+    node_rank: Annotated[
+        int | None,
+        Meta(description="which of the nodes this is, from 0; null: as the environment tells"),
+    ] = None
+    coordination: Annotated[
+        str | None,
+        Meta(
+            description="where the supervisors of all machines meet: a directory on a file system "
+            "that they share, or tcp://HOST:PORT, a store that the first task holds at HOST; null: "
+            "only tasks of one machine do"
+        ),
+    ] = None
+    guilty_nodes: Annotated[
+        str | None,
+        Meta(
+            description="a run that ends with 75 leaves in this directory a file, called as the "
+            "machine, for each one that should not be used again, with the reason; null: nowhere"
+        ),
+    ] = None
+    gather_s: Annotated[
+        float, positive("for all nodes to come before the first attempt; pods may start late")
+    ] = 900.0
+    lost_s: Annotated[
+        float,
+        positive(
+            "a supervisor on another machine that is silent for so long is lost with its ranks; "
+            "long, for until then they may work"
+        ),
+    ] = 900.0

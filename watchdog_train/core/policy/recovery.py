@@ -1,0 +1,105 @@
+"""Settings of how a tree is ended, and of what happens after a stall or a crash."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from watchdog_train.core.policy.base import Section, non_negative, positive
+
+
+class Stopping(Section, frozen=True, kw_only=True):
+    """How a tree is brought down."""
+
+    grace_s: Annotated[
+        float, non_negative("after the root got SIGTERM on a user's stop: time to save")
+    ] = 60.0
+    ask_s: Annotated[
+        float, non_negative("time for a training that can be asked to save and stop by itself")
+    ] = 120.0
+    ask_most_s: Annotated[
+        float,
+        non_negative("the same while it cannot have answered yet: a long step, an evaluation"),
+    ] = 1800.0
+    hang_grace_s: Annotated[
+        float, non_negative("after SIGTERM to the ranks of a hung job; they seldom act on it")
+    ] = 5.0
+    helpers_s: Annotated[
+        float, non_negative("for resource trackers and shared-memory managers to clean up and end")
+    ] = 5.0
+    keeper_s: Annotated[
+        float, non_negative("for the keeper to see the last process end and to end itself")
+    ] = 3.0
+    kill_s: Annotated[
+        float, positive("after SIGKILL; what lives longer is in the kernel and is called so")
+    ] = 20.0
+    outlive_s: Annotated[
+        float, non_negative("what outlives a successful exit (an uploader) is ended after this")
+    ] = 30.0
+
+
+class Recovery(Section, frozen=True, kw_only=True):
+    """What happens after a stall or a crash."""
+
+    on_stall: Annotated[
+        Literal["restart", "stop", "report"],
+        Meta(description="what to do about a stall; report: words only"),
+    ] = "restart"
+    on_crash: Annotated[
+        Literal["restart", "stop"], Meta(description="what to do about a crash")
+    ] = "restart"
+    observe: Annotated[
+        bool, Meta(description="report only: no remedy and no signal but what a dump needs")
+    ] = False
+    max_restarts: Annotated[
+        int,
+        Meta(ge=0, le=50, description="restarts since the last newer step or checkpoint"),
+    ] = 5
+    backoff_first_s: Annotated[
+        float, non_negative("before the second attempt of a plan that failed early; doubles")
+    ] = 2.0
+    backoff_cap_s: Annotated[float, non_negative("longest backoff")] = 300.0
+    gpu_wait_s: Annotated[
+        float,
+        non_negative(
+            "before a restart, for GPU memory that a process of ours or of somebody else holds; "
+            "then the run ends with 75"
+        ),
+    ] = 300.0
+    room_wait_s: Annotated[
+        float,
+        non_negative(
+            "before a restart, for room on the disk of the run directory and for free file "
+            "descriptors, then the run ends with 75; and for room for the next save where the last "
+            "one is half-written"
+        ),
+    ] = 600.0
+    checkpoints: Annotated[
+        tuple[str, ...], Meta(description="where checkpoints are, when it is not found by itself")
+    ] = ()
+    resume_arg: Annotated[
+        str | None,
+        Meta(
+            description="arguments to add on a restart, {checkpoint} stands for the path; auto: "
+            "the option of the script's own parser (argparse) by which it resumes"
+        ),
+    ] = None
+    keep_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="largest checkpoint file of which the last whole version is kept when the "
+            "script overwrites it in place; 0: none is kept",
+        ),
+    ] = 4 * 1024**3
+    with_remedies: Annotated[
+        tuple[str, ...], Meta(description="remedies applied from the first attempt")
+    ] = ()
+    without_remedies: Annotated[tuple[str, ...], Meta(description="remedies never applied")] = ()
+    allow: Annotated[
+        tuple[str, ...],
+        Meta(description="training or device remedies that may be applied: ids, or a whole kind"),
+    ] = ()
+    duplicates: Annotated[
+        Literal["refuse", "kill", "ignore"],
+        Meta(description="when the same training already runs under wtrain"),
+    ] = "refuse"

@@ -1,0 +1,104 @@
+"""Settings of what a person sees and is told; the texts are those of docs/config.md."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from watchdog_train.core.policy.base import Section, non_negative, positive
+
+
+class Output(Section, frozen=True, kw_only=True):
+    """Where the training's output goes."""
+
+    log_cap_bytes: Annotated[
+        int, Meta(ge=65536, description="of each captured stream; the newest are kept")
+    ] = 64 * 1024 * 1024
+    rank_logs: Annotated[
+        bool,
+        Meta(description="under torchrun keep the output of each rank in a file of its own, too"),
+    ] = True
+    progress_every_s: Annotated[float, positive("time between progress events in the log")] = 30.0
+    status_line: Annotated[
+        bool,
+        Meta(
+            description="one line of progress at the bottom of a terminal, while training is silent"
+        ),
+    ] = True
+    progress_line_s: Annotated[
+        float | None,
+        Meta(description="time between plain lines of progress without a terminal; null: none"),
+    ] = 300.0
+    quiet: Annotated[
+        bool, Meta(description="say nothing as long as all goes well: no opening, no progress")
+    ] = False
+    termination_log: Annotated[
+        str | None,
+        Meta(
+            description="the verdict in a few words goes into this file, where a kubelet looks for "
+            "it; auto: /dev/termination-log in a container of Kubernetes; null: nowhere"
+        ),
+    ] = "auto"
+    trace_cap_bytes: Annotated[
+        int,
+        Meta(ge=0, description="of trace.jsonl, for `wtrain replay`; the newest are kept; 0: none"),
+    ] = 32 * 1024 * 1024
+
+
+class Notify(Section, frozen=True, kw_only=True):
+    """Who is told what happens while nobody looks."""
+
+    urls: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="where to tell of stalls, restarts and the end: an http(s) URL gets JSON, "
+            "others are those of apprise; a URL can be a secret, so rather WTRAIN_NOTIFY"
+        ),
+    ] = ()
+    every_s: Annotated[
+        float,
+        non_negative("between two messages; what happens meanwhile comes in one, the end at once"),
+    ] = 60.0
+    commands: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="EVENT=COMMAND: run COMMAND in a shell when EVENT happens, with the event "
+            "as JSON on its stdin; before_restart is waited for, other names are those of "
+            "docs/events.md"
+        ),
+    ] = ()
+    command_s: Annotated[
+        float,
+        positive("for each such command and all it starts; then they are ended"),
+    ] = 30.0
+    ping: Annotated[
+        str | None,
+        Meta(
+            description="dead-man ping: this http(s) URL is fetched again and again, and no more "
+            "when wtrain has died or does not look any more; it can be a secret; null: none"
+        ),
+    ] = None
+    ping_every_s: Annotated[
+        float, positive("between two pings; a service wants to know it, and some grace beside")
+    ] = 60.0
+
+
+class Metrics(Section, frozen=True, kw_only=True):
+    """Numbers for Prometheus."""
+
+    file: Annotated[
+        str | None,
+        Meta(
+            description="numbers for Prometheus go into this file, replaced as a whole, for the "
+            "textfile collector of node_exporter, which wants a name in .prom; null: none"
+        ),
+    ] = None
+    port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="numbers for Prometheus are served at "
+            "http://127.0.0.1:PORT/metrics; 0: not",
+        ),
+    ] = 0
+    every_s: Annotated[float, positive("between two times that they are taken")] = 15.0

@@ -1,0 +1,136 @@
+"""Between two attempts: is it over, and if not, which checkpoint and settings come next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
+from watchdog_train.core.commands import before_restart
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.confer import as_one_job
+from watchdog_train.core.job.guilty import of_the_culprit
+from watchdog_train.core.job.meeting import across_of, meet
+from watchdog_train.core.model import Plan
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery import gpu_memory, kill, ladder, room
+from watchdog_train.core.recovery.giving_up import give_up
+from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, finish
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.requests import asking
+from watchdog_train.core.requests.asking_all import waits_for_proof
+
+Remedies = Mapping[str, RemedySpec]
+
+
+def between_attempts(
+    observation: Observation, state: State, policy: Policy, remedies: Remedies
+) -> Action | None:
+    """Launch what is planned, plan what is due, or finish; None while an attempt is under way."""
+    attempt = state.attempt
+    if attempt is None:
+        if state.stop is not None or state.given_up is not None:
+            return Record(events=(finish(state),))
+        if state.next_plan is not None:
+            return Launch(plan=state.next_plan)
+        first = ladder.first_plan(state, policy, remedies)
+        return Record(events=(e.PlanMade(plan=meet(first, state, observation.other_port)),))
+    observing = policy.recovery.observe and attempt.ended and not state.just_reopened
+    if not (attempt.tree_gone or state.survivors or observing):
+        return None
+    if attempt.tree_gone and not attempt.ended:
+        gone = e.AttemptExited(code=None, signal=None, how_known="gone", step=attempt.last_step)
+        return Record(events=(gone,))
+    if _is_over(as_one_job(observation, state), policy):
+        if observing and kill.live(observation.sample):
+            left_s = observation.now - attempt.ended_mono
+            if left_s < policy.stopping.outlive_s:
+                return Wait(until=observation.now + 0.5)
+        if asking.looks_for_proof(observation, state) or waits_for_proof(observation, state):
+            return Wait(until=observation.now + 0.05)
+        return Record(events=(finish(state),))
+    if state.next_plan is not None:
+        if state.backoff_until is not None and observation.now < state.backoff_until:
+            return Wait(until=min(state.backoff_until, observation.now + 0.5))
+        return (
+            gpu_memory.before_launch(observation, state, policy)
+            or room.before_launch(observation, state, policy)
+            or before_restart(observation, state, policy)
+            or Launch(plan=state.next_plan)
+        )
+    return _plan_again(observation, state, policy, remedies)
+
+
+def _is_over(state: State, policy: Policy) -> bool:
+    attempt = state.attempt
+    if attempt is None or state.stop is not None or state.given_up is not None:
+        return True
+    if state.just_reopened:
+        return False
+    if state.survivors or attempt.how_known == "not-started" or policy.recovery.observe:
+        return True
+    stall = state.last_stall if attempt.stall_id is not None else None
+    if stall is not None and stall.basis == "finishing":
+        return True
+    return attempt.code == 0 and attempt.stall_id is None
+
+
+def _plan_again(
+    observation: Observation, state: State, policy: Policy, remedies: Remedies
+) -> Action:
+    """Choose the checkpoint and the settings of the next attempt, or give up, with the reasons."""
+    if observation.survey is None:
+        if "survey" in observation.running:
+            return Wait(until=observation.now + 0.05)
+        lacking = room.before_survey(observation, state, policy)
+        if lacking is not None:
+            return lacking
+        attempt = state.attempt
+        crashed = attempt is not None and attempt.stall_id is None
+        return StartSurvey(level="full" if crashed else "quick")
+    job = as_one_job(observation, state)
+    step = ladder.next_step(job, observation.survey, policy, remedies)
+    if isinstance(step, ladder.Stop):
+        elsewhere = step.exit_code == EXIT_RETRY_ELSEWHERE
+        return give_up(
+            step.why,
+            step.exit_code,
+            step.outcome,
+            offers=step.offers,
+            guilty=of_the_culprit(state) if elsewhere else (),
+            consumes=("survey",),
+        )
+    events: list[e.AnyEvent] = [
+        e.CheckpointRejected(path=path, format=kind, why=why) for path, kind, why in step.rejected
+    ]
+    if step.chosen is not None:
+        chosen = step.chosen
+        events.append(
+            e.CheckpointChosen(
+                path=chosen.path,
+                format=chosen.format,
+                step=chosen.step,
+                how_checked=chosen.how_checked,
+                why=chosen.why,
+            )
+        )
+    if step.delay_s > 0:
+        # Before the plan: a supervisor that dies between the two must not leave a plan that
+        # the next one launches at once.
+        until = observation.now + step.delay_s
+        events.append(e.BackingOff(delay_s=step.delay_s, until_mono=until, why=step.why))
+    port = observation.other_port
+    nodes = across_of(state) is not None
+    plan = meet(step.plan, state, port) if nodes else _meeting_elsewhere(step.plan, port)
+    events.append(e.PlanMade(plan=plan))
+    return Record(events=tuple(events), consumes=("survey",))
+
+
+def _meeting_elsewhere(plan: Plan, port: int | None) -> Plan:
+    """The plan with another MASTER_PORT, where somebody else has taken the one that is set."""
+    if port is None:
+        return plan
+    why = f"{plan.why} MASTER_PORT is taken by another process, so the ranks meet at {port}."
+    return msgspec.structs.replace(plan, env={**plan.env, "MASTER_PORT": str(port)}, why=why)

@@ -1,0 +1,197 @@
+"""GPU memory between two attempts: who holds what the next attempt needs. Pure.
+
+Nothing is started over a process of ours that still has GPU memory, nor where somebody else has
+taken, meanwhile, what the job had before: a start there ends with an out-of-memory that is not
+the training's. Who holds it is named and waited for; after the limit the run ends with 75.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, Observation, Record, Wait
+from watchdog_train.core.detection.gpu import IN_USE_BYTES, own_devices
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.guilty import this_one
+from watchdog_train.core.model.gpu import (
+    GpuClaim,
+    GpuDevice,
+    GpuHold,
+    GpuHolder,
+    GpuNeed,
+    GpuReading,
+)
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.giving_up import give_up
+from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
+
+NEED_SHARE = 0.9
+"""Of what the job held at most: allocators keep more than they use, and a neighbour who was there
+all the time may have grown a little. Chosen, not measured."""
+ANSWER_S = 8.0
+"""For the driver to be asked once more after the tree is gone; it is asked every two seconds."""
+UNNAMED_S = 60.0
+"""For memory that the driver counts and names nobody for (a container, another kind of process):
+it may be what a process of ours is about to give back, and after that nobody can tell."""
+LOOK_AGAIN_S = 0.25
+SAY_AGAIN_S = 10.0
+
+
+def claimed(before: GpuClaim, reading: GpuReading, pids: AbstractSet[int]) -> GpuClaim:
+    """What the job has held at most on each device; grows with each look.
+
+    Args:
+        before: the claim so far.
+        reading: one look.
+        pids: of the whole job.
+    """
+    needs = {need.device: need.bytes for need in before.needs}
+    beside = set(before.beside)
+    for device in own_devices(reading, pids):
+        held = _held_bytes(device, pids, foreign=reading.foreign_pids)
+        known = [one for one in (needs.get(device.key), held) if one is not None]
+        needs[device.key] = max(known, default=None)
+        if not reading.foreign_pids:
+            beside |= {process.pid for process in device.processes or ()} - pids
+    return GpuClaim(
+        needs=tuple(GpuNeed(device=key, bytes=size) for key, size in sorted(needs.items())),
+        beside=frozenset(beside),
+    )
+
+
+def _held_bytes(device: GpuDevice, pids: AbstractSet[int], *, foreign: bool) -> int | None:
+    if foreign:
+        return device.memory_used_bytes
+    sizes = [one.memory_bytes for one in device.processes or () if one.pid in pids]
+    told = [size for size in sizes if size is not None]
+    return sum(told) if sizes and len(told) == len(sizes) else None
+
+
+def hold(claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]) -> GpuHold:
+    """Who stands in the way of another attempt.
+
+    Args:
+        claim: what the job has held.
+        reading: a look from after the end of the job's last process.
+        ours: pids that are known to be the job's and nobody else's by now.
+    """
+    mine: list[GpuHolder] = []
+    others: list[GpuHolder] = []
+    unnamed: list[int] = []
+    needs = {need.device: need.bytes for need in claim.needs}
+    for device in reading.devices:
+        processes = () if reading.foreign_pids else device.processes or ()
+        mine += [_holder(device, one.pid, one.memory_bytes) for one in processes if one.pid in ours]
+        if device.key not in needs or _has_room(device, needs[device.key]):
+            continue
+        need = needs[device.key]
+        theirs = [
+            _holder(device, one.pid, one.memory_bytes)
+            for one in processes
+            if one.pid not in ours and (need is not None or one.pid not in claim.beside)
+        ]
+        others += theirs
+        # Without a word about who held how much, a process of nobody proves no lack of room.
+        if need is not None and not theirs and not any(o.device == device.index for o in mine):
+            unnamed.append(device.index)
+    return GpuHold(ours=tuple(mine), others=tuple(others), unnamed=tuple(unnamed))
+
+
+def strangers(
+    claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]
+) -> tuple[GpuHolder, ...]:
+    """Who else has memory worth a word on the devices of the job."""
+    if reading.foreign_pids:
+        return ()
+    devices = {need.device for need in claim.needs}
+    return tuple(
+        _holder(device, one.pid, one.memory_bytes)
+        for device in reading.devices
+        if device.key in devices
+        for one in device.processes or ()
+        if one.pid not in ours and (one.memory_bytes is None or one.memory_bytes >= IN_USE_BYTES)
+    )
+
+
+def _holder(device: GpuDevice, pid: int, size: int | None) -> GpuHolder:
+    return GpuHolder(device=device.index, pid=pid, memory_bytes=size)
+
+
+def _has_room(device: GpuDevice, need: int | None) -> bool:
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    if used is not None and used < IN_USE_BYTES:
+        return True
+    if need is None or used is None or total is None:
+        return False
+    return total - used >= NEED_SHARE * need
+
+
+def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """What has to be waited for before a planned restart; None when it may be launched."""
+    found = observation.gpu_hold
+    said = state.gpu_held
+    if found is None:  # no GPU of ours, or nobody to ask any more: unknown does not stop a run
+        return None
+    if not found.answered:
+        late = observation.now - found.asked_at >= ANSWER_S
+        return None if late else Wait(until=observation.now + LOOK_AGAIN_S)
+    if found.is_free:
+        if said is None:
+            return None
+        waited_s = max(0.0, observation.now - state.gpu_held_mono)
+        return Record(events=(e.GpuMemoryFree(waited_s=round(waited_s, 1)),))
+    since = observation.now if said is None else state.gpu_held_mono
+    named = bool(found.ours or found.others)
+    limit_s = policy.recovery.gpu_wait_s
+    until = since + (limit_s if named else min(limit_s, UNNAMED_S))
+    if said is None or (_who(found) != _who(said) and observation.now - said.mono >= SAY_AGAIN_S):
+        return Record(events=(_held(found, limit_s),))
+    if observation.now < until:
+        return Wait(until=min(until, observation.now + LOOK_AGAIN_S))
+    if not named:
+        return None
+    what = "a process of ours that is gone" if found.ours else "somebody else"
+    why = (
+        f"{what} holds the GPU memory that the next attempt needs, for {limit_s:.0f} s by now: "
+        f"{holders_words((*found.ours, *found.others))}"
+    )
+    return give_up(why, EXIT_RETRY_ELSEWHERE, guilty=(this_one(state, why),))
+
+
+def _held(found: GpuHold, limit_s: float) -> e.GpuMemoryHeld:
+    if found.ours:
+        why = f"a process of ours has not given its GPU memory back: {holders_words(found.ours)}"
+    elif found.others:
+        why = (
+            "somebody else has taken the GPU memory that the job had: "
+            f"{holders_words(found.others)}; this is no out-of-memory of the training"
+        )
+    else:
+        numbers = ", ".join(map(str, found.unnamed))
+        why = f"memory of GPU {numbers} is in use, and the driver does not tell by whom"
+        limit_s = min(limit_s, UNNAMED_S)
+    return e.GpuMemoryHeld(
+        ours=found.ours,
+        others=found.others,
+        unnamed=found.unnamed,
+        why=f"{why}. It is waited for, {limit_s:.0f} s at most",
+    )
+
+
+def _who(found: GpuHold | e.GpuMemoryHeld) -> object:
+    return (
+        frozenset((one.device, one.pid) for one in found.ours),
+        frozenset((one.device, one.pid) for one in found.others),
+        found.unnamed,
+    )
+
+
+def holders_words(holders: tuple[GpuHolder, ...]) -> str:
+    """`pid 4242 (python, user alice) with 61.2 GB on GPU 0`."""
+    words = []
+    for one in holders[:8]:
+        size = "" if one.memory_bytes is None else f" with {one.memory_bytes / 1e9:.1f} GB"
+        words.append(f"{one.name or f'pid {one.pid}'}{size} on GPU {one.device}")
+    more = len(holders) - len(words)
+    return ", ".join(words) + (f" and {more} more" if more > 0 else "")

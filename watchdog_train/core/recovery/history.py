@@ -1,0 +1,165 @@
+"""What the attempts so far mean for the next: what stays, what was spoiled, what is used up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    Diagnosis,
+    Plan,
+    RankEnd,
+    RemedyUse,
+    Survey,
+    Value,
+)
+from watchdog_train.core.notices import worse
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.plans import Choice, choose_checkpoint
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
+
+EARLY_LIMIT = 2
+"""Attempts of one plan that end before their first step."""
+STUCK_LIMIT = 3
+"""Attempts of one plan without a newer step or checkpoint."""
+
+
+class Case(Value, frozen=True, kw_only=True):
+    """What is known when the next attempt is to be planned."""
+
+    state: State
+    attempt: AttemptRecord
+    stall: StallRecord | None
+    """None for a crash without a bundle."""
+    stalled: bool
+    policy: Policy
+    choice: Choice
+    effect: tuple[RemedyUse, ...]
+    """Remedies that stay."""
+    spoiled: frozenset[str]
+    idle: tuple[AttemptRecord, ...]
+    """Attempts since the last one that brought a newer step or checkpoint."""
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What the evidence of its end says."""
+        return self.stall.diagnosis if self.stall is not None else None
+
+    @property
+    def family(self) -> str | None:
+        """The family that the diagnosis names, None for "I do not know"."""
+        return self.diagnosis.family if self.diagnosis is not None else None
+
+    @property
+    def rank_end(self) -> RankEnd | None:
+        """The rank whose end has made the others stand still."""
+        if not self.stalled or self.stall is None or self.stall.basis != "rank-gone":
+            return None
+        ends = [end for end in self.state.rank_ends if end.rank in self.stall.ranks]
+        return ends[-1] if ends else None
+
+
+def asked_for(
+    policy: Policy, catalogue: Mapping[str, RemedySpec], argv: Sequence[str]
+) -> tuple[RemedyUse, ...]:
+    """Remedies of --with that exist here, suit the command, and are not forbidden."""
+    return tuple(
+        RemedyUse(id=name, kind=catalogue[name].kind, why="asked for by --with")
+        for name in dict.fromkeys(policy.recovery.with_remedies)
+        if name in catalogue
+        and catalogue[name].suits(argv)
+        and name not in policy.recovery.without_remedies
+    )
+
+
+def gather(
+    state: State,
+    attempt: AttemptRecord,
+    survey: Survey | None,
+    policy: Policy,
+    catalogue: Mapping[str, RemedySpec],
+) -> Case:
+    """Everything the ladder decides from, after the attempt has ended."""
+    bundle = attempt.stall_id or attempt.crash_id
+    choice = choose_checkpoint(state, survey)
+    spoiled = _spoiled(state.attempts)
+    effect = {use.id: use for use in asked_for(policy, catalogue, state.argv)}
+    for use in attempt.plan.remedies:
+        spec = catalogue.get(use.id)
+        if spec is not None and not spec.evidence_only and use.id not in spoiled:
+            effect.setdefault(use.id, use)
+    return Case(
+        state=state,
+        attempt=attempt,
+        stall=next((stall for stall in state.stalls if stall.id == bundle), None),
+        stalled=attempt.stall_id is not None,
+        policy=policy,
+        choice=choice,
+        effect=tuple(effect.values()),
+        spoiled=spoiled,
+        idle=_idle_attempts(state.attempts[state.reopened_after :], choice.chosen),
+    )
+
+
+def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
+    """Remedies with which training crashed before its first step, while without it came further.
+
+    A hang counts as further than a crash: offline mode with an incomplete cache turns one into
+    the other. So does one with which steps were much slower and training came no further.
+    """
+    spoiled: set[str] = set()
+    began = False
+    for before, after in itertools.pairwise(attempts):
+        began = began or before.first_step is not None or before.stall_id is not None
+        if began and after.first_step is None and after.stall_id is None and after.ended:
+            spoiled |= ids(after.plan) - ids(before.plan)
+        if worse.slowed(before, after) and (after.last_step or 0) <= (before.last_step or 0):
+            spoiled |= ids(after.plan) - ids(before.plan)
+    return frozenset(spoiled)
+
+
+def ids(plan: Plan) -> frozenset[str]:
+    """The remedies of a plan: two plans with the same ones are the same plan."""
+    return frozenset(use.id for use in plan.remedies)
+
+
+def _idle_attempts(
+    attempts: tuple[AttemptRecord, ...], chosen: CheckpointFinding | None
+) -> tuple[AttemptRecord, ...]:
+    """The newest attempts none of which came further than the ones before them."""
+    best_step = best_saved = 0
+    newest = -1
+    for index, attempt in enumerate(attempts):
+        after = attempts[index + 1].plan.checkpoint if index + 1 < len(attempts) else chosen
+        saved = (after.step or 0) if after is not None else 0
+        reached = attempt.last_step or 0
+        if reached > best_step or saved > best_saved:
+            newest = index
+        best_step, best_saved = max(best_step, reached), max(best_saved, saved)
+    return attempts[newest + 1 :]
+
+
+def same_again(case: Case) -> bool:
+    """The attempt before this one hung in the same stacks, and nothing was gained in between."""
+    if len(case.idle) < 1 or len(case.state.attempts) < 2 or case.stall is None:
+        return False
+    before = case.state.attempts[-2].stall_id
+    earlier = next((stall for stall in case.state.stalls if stall.id == before), None)
+    return earlier is not None and (
+        case.stall.fingerprint is not None and case.stall.fingerprint == earlier.fingerprint
+    )
+
+
+def tries(case: Case) -> tuple[AttemptRecord, ...]:
+    """Attempts without progress that ran under the plan as it would be tried again."""
+    wanted = frozenset(use.id for use in case.effect)
+    return tuple(attempt for attempt in case.idle if ids(attempt.plan) == wanted)
+
+
+def within_limits(case: Case) -> bool:
+    """Whether the same plan may be tried once more."""
+    spent = tries(case)
+    early = sum(attempt.first_step is None for attempt in spent)
+    return early < EARLY_LIMIT and len(spent) < STUCK_LIMIT

@@ -1,0 +1,108 @@
+"""When to keep a copy of a checkpoint that the script overwrites in place. Pure.
+
+Such a file has no older one beside it: a kill in the middle of the next save takes all of the
+training with it. The copy is made by a child of the supervisor after the save hook has noted that
+a save has ended, never in the training's process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, KeepCopy, Observation, Record
+from watchdog_train.core.detection.track import judged
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Sample, SaveRecord
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery import kill
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
+
+MOST_PATHS = 2
+"""Files that are kept at a time: the newest state, and the best one beside it."""
+EVERY_S = 60.0
+COST_FACTOR = 20.0
+"""A copy may take a twentieth of the time: after one of 10 s the next comes 200 s later."""
+AFTER_FAILURE_S = 600.0
+_FORMATS = ("torch", "safetensors")
+_SEPARATORS = re.compile(r"[/\\]")
+
+
+def keep(
+    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
+) -> Action | None:
+    """Record what a copy has come to, or begin the next one."""
+    told = observation.kept
+    if told is not None:
+        if told.problem is not None:
+            event: e.AnyEvent = e.CheckpointNotKept(path=told.path, why=told.problem)
+        else:
+            event = e.CheckpointKept(
+                path=told.path,
+                copy=told.copy,
+                format=told.format,
+                step=told.step,
+                saved_at=told.saved_at,
+                size_bytes=told.size_bytes,
+                how=told.how,
+                seconds=told.seconds,
+            )
+        return Record(events=(event,), consumes=("keep",))
+    attempt = state.attempt
+    if attempt is None or not attempt.launched or attempt.ended or state.kill is not None:
+        return None
+    if policy.recovery.keep_bytes == 0 or policy.recovery.observe or "keep" in observation.running:
+        return None
+    if attempt.stall_id is not None or observation.verdict.kind != "alive":
+        return None
+    if _is_early(observation.now, state) or _is_saving(observation.sample):
+        return None
+    save = to_keep(observation.saves, state, policy.recovery.keep_bytes)
+    return None if save is None else KeepCopy(save=save)
+
+
+def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> SaveRecord | None:
+    """The newest save of a single file that is overwritten in place and of which none is kept.
+
+    Args:
+        saves: of the present attempt, oldest first.
+        state: with what is kept.
+        most_bytes: larger files are left alone.
+    """
+    kept = {one.path: one.saved_at for one in state.kept}
+    for save in reversed(saves):
+        if not _is_overwritten(save, saves) or _size(save) > most_bytes:
+            continue
+        if save.path in kept:
+            return save if kept[save.path] != save.saved_at else None
+        if len(kept) < MOST_PATHS:
+            return save
+    return None
+
+
+def _is_overwritten(save: SaveRecord, saves: tuple[SaveRecord, ...]) -> bool:
+    name = _SEPARATORS.split(save.path)[-1]
+    if save.format not in _FORMATS or tuple(save.files) != (name,):
+        return False
+    # A number in the name promises another file for the next save, until it has come twice.
+    again = sum(other.path == save.path for other in saves) > 1
+    return again or not any(letter.isdigit() for letter in name)
+
+
+def _size(save: SaveRecord) -> int:
+    return sum(size for size, _ in save.files.values())
+
+
+def _is_early(now: float, state: State) -> bool:
+    if state.keep_failed:
+        return now - state.kept_mono < AFTER_FAILURE_S
+    wait_s = max(EVERY_S, COST_FACTOR * max((one.seconds for one in state.kept), default=0.0))
+    return bool(state.kept) and now - state.kept_mono < wait_s
+
+
+def _is_saving(sample: Sample) -> bool:
+    """What is being written over now would be copied torn."""
+    return not kill.live(sample) or any(
+        slot.saves_begun > slot.saves_ended for _, slot in judged(sample)
+    )

@@ -1,0 +1,294 @@
+"""The kill sequences as states with deadlines: what to signal next, decided from what still lives.
+
+Order matters (all measured): launchers are frozen first because torchrun answers the death of
+its ranks with new ranks; ranks and workers die before resource trackers and shared-memory
+managers, which then clean up what was leaked; the keeper goes last, because it is the reaper.
+"""
+
+from __future__ import annotations
+
+from watchdog_train.core.actions import Action, CleanUp, Record, Signal, Wait
+from watchdog_train.core.events import KillSequence, KillStage, SurvivedKill
+from watchdog_train.core.fold.state import Kill, State
+from watchdog_train.core.model import MemberSample, ProcessId, Sample
+from watchdog_train.core.policy import Stopping
+
+# Numbers of POSIX; the system layer translates them where they do not exist.
+SIGINT, SIGKILL, SIGTERM, SIGSTOP = 2, 9, 15, 19
+
+STAGES: dict[KillSequence, tuple[KillStage, ...]] = {
+    "stop": ("ask", "root", "freeze", "terminate", "kill", "helpers", "launchers", "keeper"),
+    "hang": ("freeze", "terminate", "kill", "helpers", "launchers", "keeper"),
+    "now": ("freeze", "kill", "helpers", "launchers", "keeper"),
+    "sweep": ("terminate", "kill", "helpers", "launchers", "keeper"),
+}
+SIGNALS: dict[KillStage, int] = {
+    "freeze": SIGSTOP,
+    "terminate": SIGTERM,
+    "kill": SIGKILL,
+    "helpers": 0,
+    "launchers": SIGKILL,
+    "keeper": 0,
+}
+WORDS: dict[KillStage, str] = {
+    "freeze": "so that the launcher cannot start new ranks",
+    "terminate": "first word to what still runs",
+    "kill": "it did not end by itself in time",
+    "helpers": "resource trackers may clean up and end by themselves",
+    "launchers": "the last processes of the tree",
+    "keeper": "the keeper ends when nothing is left",
+}
+HELPERS = ("resource_tracker", "torch_shm_manager", "forkserver")
+"""Names of processes that clean up after the others and then end by themselves."""
+
+CHASED: tuple[KillStage, ...] = ("root", "terminate", "kill", "launchers")
+"""Stages that also signal who has not been signalled yet: newcomers, and those whom a supervisor
+that died between its intent and its deed has left out."""
+
+WRAPPER_S = 5.0
+"""A shell whose training has ended may do this long what comes after it: `conda run` prints all
+that it has captured, a script copies its results."""
+
+NO_STEP = "its ranks have found no step at which all could do it"
+
+LOOK_AGAIN_S = 0.05
+"""Between looks while a tree is going away."""
+
+
+def live(sample: Sample) -> tuple[MemberSample, ...]:
+    """Members that can still do something: not the keeper, not zombies."""
+    return tuple(
+        member
+        for member in sample.members
+        if member.member.role != "keeper" and member.state not in ("Z", "X")
+    )
+
+
+def begin(sequence: KillSequence, state: State, sample: Sample, why: str) -> Action:
+    """The first action of a sequence (for "stop": after asking was tried or is impossible)."""
+    return _enter(sequence, after=None, state=state, sample=sample, why=why)
+
+
+def pursue(
+    state: State,
+    sample: Sample,
+    now: float,
+    stopping: Stopping,
+    *,
+    ask_until: float | None = None,
+) -> Action | None:
+    """The next action of the sequence under way, None when there is none.
+
+    Args:
+        state: with the sequence.
+        sample: who lives.
+        now: monotonic seconds.
+        stopping: the time limits.
+        ask_until: until when a training that was asked to end may do so; None: ask_s.
+    """
+    kill = state.kill
+    if kill is None or kill.stage is None:
+        return None
+    alive = live(sample)
+    if not alive:
+        return _keeper(state, kill, sample, now, stopping)
+    hurried = state.stop is not None and state.stop.mode == "now"
+    if hurried and kill.sequence == "stop" and kill.stage in ("ask", "root"):
+        return _enter("now", after=None, state=state, sample=sample, why=f"{kill.why}, now")
+    if kill.stage == "keeper":
+        # Somebody was born after the last look.
+        return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
+    targets = _targets(kill.sequence, kill.stage, alive, state)
+    deadline = kill.stage_mono + _limit_s(kill.stage, stopping)
+    if kill.stage == "ask" and ask_until is not None:
+        deadline = ask_until
+    if kill.stage == "terminate" and kill.sequence == "stop" and state.stop is not None:
+        # A shell that died of the signal has left its training the rest of the time to save.
+        deadline = max(deadline, state.stop.mono + stopping.grace_s)
+    if targets and now < deadline:
+        newcomers = tuple(target for target in targets if target not in kill.targets)
+        if kill.stage == "root" and now < _wrapped_until(sample):
+            newcomers = tuple(one for one in newcomers if one != _root(state))
+        if newcomers and kill.signal and kill.stage in CHASED:
+            return Signal(
+                sequence=kill.sequence,
+                stage=kill.stage,
+                targets=newcomers,
+                signal=kill.signal,
+                why=kill.why,
+                group=kill.stage == "root" and kill.signal == SIGINT,
+            )
+        return Wait(until=min(deadline, now + LOOK_AGAIN_S))
+    if kill.stage == "launchers":
+        pids = tuple(member.member.pid for member in alive)
+        if state.survivors == pids:
+            return None
+        states = ", ".join(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
+        why = f"alive {now - kill.stage_mono:.0f} s after SIGKILL, so inside the kernel: {states}"
+        return Record(events=(SurvivedKill(pids=pids, why=why),))
+    why = kill.why
+    if kill.stage == "ask":
+        asked = state.stop_asked
+        late = f"it has not ended within {now - kill.stage_mono:.0f} s"
+        why = f"{why}; {NO_STEP if asked is not None and asked.refused else late}"
+    return _enter(kill.sequence, after=kill.stage, state=state, sample=sample, why=why)
+
+
+def _enter(
+    sequence: KillSequence,
+    *,
+    after: KillStage | None,
+    state: State,
+    sample: Sample,
+    why: str,
+) -> Action:
+    alive = live(sample)
+    stages = STAGES[sequence]
+    rest = stages[stages.index(after) + 1 :] if after is not None else stages
+    for stage in rest:
+        if stage == "ask":
+            continue
+        targets = _targets(sequence, stage, alive, state)
+        if not targets and stage != "keeper":
+            continue
+        signal = _root_signal(state) if stage == "root" else SIGNALS[stage]
+        return Signal(
+            sequence=sequence,
+            stage=stage,
+            targets=() if signal == 0 else targets,
+            signal=signal,
+            why=why,
+            group=stage == "root" and signal == SIGINT,
+        )
+    return Wait(until=sample.at + LOOK_AGAIN_S)
+
+
+def _root_signal(state: State) -> int:
+    """Ctrl-C reaches training as Ctrl-C; every other request to stop as SIGTERM."""
+    return SIGINT if state.stop is not None and state.stop.exit_code == 128 + SIGINT else SIGTERM
+
+
+def _root(state: State) -> ProcessId | None:
+    return state.attempt.root if state.attempt is not None else None
+
+
+def _wrapped_until(sample: Sample) -> float:
+    """Until when a wrapper is left alone: for a moment after the last rank."""
+    return max((end.at + WRAPPER_S for end in sample.ended), default=0.0)
+
+
+def _targets(
+    sequence: KillSequence, stage: KillStage, alive: tuple[MemberSample, ...], state: State
+) -> tuple[ProcessId, ...]:
+    root = _root(state)
+    launchers = [m for m in alive if m.member.role == "launcher"]
+    helpers = [m for m in alive if m.member.name in HELPERS]
+    others = [m for m in alive if m not in launchers and m not in helpers]
+    chosen: list[MemberSample] = []
+    match stage:
+        case "ask":
+            chosen = [m for m in alive if m.member.identity == root]
+        case "root":
+            chosen = _first_to_hear(alive, root, _root_signal(state))
+        case "freeze":
+            chosen = launchers
+        case "terminate":
+            ranks = [m for m in others if m.member.role == "rank"]
+            # Without heartbeats nobody is known as a rank: the root gets the word, and what a
+            # dead root has left.
+            rest = [m for m in others if m.member.identity == root]
+            rest = rest or (others if sequence == "stop" else [])
+            chosen = others if sequence == "sweep" else ranks or rest
+        case "kill":
+            chosen = others
+        case "helpers":
+            chosen = helpers
+        case "launchers" | "keeper":
+            chosen = list(alive)
+    return tuple(m.member.identity for m in chosen)
+
+
+def _first_to_hear(
+    alive: tuple[MemberSample, ...], root: ProcessId | None, signal: int
+) -> list[MemberSample]:
+    """Whom a user's stop is told: the training itself, or what handles it on its behalf.
+
+    A shell, `conda run` or `time` that is sent SIGTERM dies of it at once, and the training behind
+    it learns nothing. So such a wrapper is passed over, and ends when the training has ended; one
+    that handles SIGTERM (`uv run`, `timeout`, a script with a trap) decides itself what it means.
+    Ctrl-C goes to the root's group as from a terminal, and to trainings outside of that group.
+    """
+    roots = [m for m in alive if m.member.identity == root]
+    by_pid = {m.member.pid: m for m in alive}
+    chosen: dict[ProcessId, MemberSample] = {}
+    for member in alive:
+        if member.member.role not in ("launcher", "rank"):
+            continue
+        told, seen = member, {member.member.pid}
+        above = by_pid.get(member.member.ppid)
+        while above is not None and above.member.pid not in seen:
+            seen.add(above.member.pid)
+            handles = signal == SIGTERM and above.handles_sigterm
+            if above.member.role in ("launcher", "rank") or handles:
+                told = above
+            above = by_pid.get(above.member.ppid)
+        chosen[told.member.identity] = told
+    first = {m.member.identity: m for m in roots if signal == SIGINT}
+    return list((first | chosen).values()) or roots
+
+
+def _limit_s(stage: KillStage, stopping: Stopping) -> float:
+    match stage:
+        case "ask":
+            return stopping.ask_s
+        case "root":
+            return stopping.grace_s
+        case "freeze":
+            return 0.0
+        case "terminate":
+            return stopping.hang_grace_s
+        case "helpers":
+            return stopping.helpers_s
+        case "kill" | "launchers":
+            return stopping.kill_s
+        case "keeper":
+            return stopping.keeper_s
+
+
+def _keeper(
+    state: State, kill: Kill, sample: Sample, now: float, stopping: Stopping
+) -> Action | None:
+    """Nobody but the keeper is left: two looks must agree before it is over."""
+    attempt = state.attempt
+    if sample.empty_looks < 2:
+        return Wait(until=now + LOOK_AGAIN_S)
+    if not sample.keeper_alive:
+        return CleanUp()
+    if attempt is None or attempt.keeper is None:
+        return CleanUp()
+    if kill.stage != "keeper":
+        return Signal(
+            sequence=kill.sequence, stage="keeper", targets=(), signal=0, why=WORDS["keeper"]
+        )
+    if kill.signal == 0 and now >= kill.stage_mono + stopping.keeper_s:
+        return Signal(
+            sequence=kill.sequence,
+            stage="keeper",
+            targets=(attempt.keeper,),
+            signal=SIGKILL,
+            why="the keeper did not end by itself",
+        )
+    if kill.signal and now >= kill.stage_mono + stopping.kill_s:
+        return (
+            None
+            if state.survivors
+            else Record(
+                events=(
+                    SurvivedKill(
+                        pids=(attempt.keeper.pid,),
+                        why="the keeper survived SIGKILL: inside the kernel",
+                    ),
+                )
+            )
+        )
+    return Wait(until=now + LOOK_AGAIN_S)

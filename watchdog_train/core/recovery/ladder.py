@@ -1,0 +1,312 @@
+"""History and diagnosis -> the next attempt's plan, or the end. Pure; every why is for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from watchdog_train.core.detection.rank_gone import has_failed, how_it_ended
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import CheckpointFinding, Outcome, Plan, RemedyUse, Survey, Value
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery import plans
+from watchdog_train.core.recovery.history import (
+    Case,
+    asked_for,
+    gather,
+    ids,
+    same_again,
+    tries,
+    within_limits,
+)
+from watchdog_train.core.recovery.outcome import (
+    EXIT_GAVE_UP,
+    EXIT_RETRY_ELSEWHERE,
+    child_code,
+    exit_words,
+)
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.requests.sooner import save_sooner
+
+__all__ = ["RUNGS", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
+
+RUNGS: tuple[tuple[str, ...], ...] = (
+    ("num-workers-0", "omp-1"),
+    ("tokenizers-off", "num-proc-none"),
+    ("nccl-p2p-off",),
+)
+"""For an unknown cause, in order: people's own cure first, execution remedies only."""
+_USAGE_ERROR = 2
+"""Exit code of argparse."""
+_NATIVE_CRASHES = (4, 6, 7, 8, 11)
+"""ILL, ABRT, BUS, FPE, SEGV: from below the script, where its own errors end with a code."""
+
+
+class Restart(Value, frozen=True, kw_only=True):
+    """One more attempt."""
+
+    plan: Plan
+    rejected: tuple[tuple[str, str, str], ...]
+    """Path, format and reason of newer checkpoints that were passed over."""
+    chosen: CheckpointFinding | None
+    delay_s: float
+    why: str
+
+
+class Stop(Value, frozen=True, kw_only=True):
+    """No further attempt."""
+
+    why: str
+    exit_code: int
+    outcome: Outcome
+    offers: tuple[str, ...] = ()
+    """Remedies that the user may allow for one more attempt."""
+
+
+def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
+    """The first attempt: the command as it is, with the remedies the user asked for."""
+    uses = asked_for(policy, catalogue, state.argv)
+    known = {use.id for use in uses} | set(policy.recovery.without_remedies)
+    lacking = [name for name in policy.recovery.with_remedies if name not in known]
+    why = "first attempt, the command as it was given"
+    if uses:
+        why += ", with " + ", ".join(use.id for use in uses)
+    if lacking:
+        why += "; not available here: " + ", ".join(lacking)
+    return plans.build(state, 1, why, uses, catalogue, argv=state.argv)
+
+
+def next_step(
+    state: State, survey: Survey | None, policy: Policy, catalogue: Mapping[str, RemedySpec]
+) -> Restart | Stop:
+    """What follows an attempt that has ended with nothing of it alive."""
+    attempt = state.attempt
+    if attempt is None:
+        plan = first_plan(state, policy, catalogue)
+        return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0, why=plan.why)
+    case = gather(state, attempt, survey, policy, catalogue)
+    end = _not_due(case)
+    if end is not None and not state.just_reopened:
+        return end
+    offers: list[str] = []
+    added = _named(case, catalogue, offers)
+    if added is None:
+        added = _unnamed(case, catalogue)
+    if added is None and state.just_reopened:
+        added = ()  # asked for by a person, who knows what has changed since
+    if added is None:
+        return _give_up(case, offers)
+    return _restart(case, added, catalogue, survey, offers)
+
+
+def _not_due(case: Case) -> Stop | None:
+    """Why no restart is due at all, None when one is."""
+    attempt, recovery = case.attempt, case.policy.recovery
+    words = _what_happened(case)
+    if not case.stalled and attempt.code == 0:
+        return Stop(why=words, exit_code=0, outcome="succeeded")
+    if case.stalled and case.stall is not None and case.stall.basis == "finishing":
+        return Stop(why=f"{words}; the training was finished", exit_code=0, outcome="succeeded")
+    if case.stalled and recovery.on_stall != "restart":
+        why = f"{words}; no restart, because on-stall is {recovery.on_stall}"
+        return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+    own = Stop(why="", exit_code=child_code(attempt), outcome="failed")
+    if not case.stalled and recovery.on_crash == "stop":
+        return _saying(own, f"{words}; no restart, because on-crash is stop")
+    if case.family == "waiting-for-input":
+        why = f"{words}; a restart would only ask again: answer it in advance"
+        return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
+    if recovery.max_restarts == 0 and case.stalled:
+        why = f"{words}; no restart is allowed here (--max-restarts 0)"
+        return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+    if recovery.max_restarts == 0:
+        return _saying(own, f"{words}; no restart is allowed here (--max-restarts 0)")
+    if case.state.restarts_since_progress >= recovery.max_restarts:
+        why = (
+            f"{words}; {case.state.restarts_since_progress} restarts without a newer step or "
+            f"checkpoint are all that is allowed (--max-restarts {recovery.max_restarts})"
+        )
+        return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
+    return None
+
+
+def _saying(stop: Stop, why: str) -> Stop:
+    return Stop(why=why, exit_code=stop.exit_code, outcome=stop.outcome)
+
+
+def _named(
+    case: Case, catalogue: Mapping[str, RemedySpec], offers: list[str]
+) -> tuple[RemedyUse, ...] | None:
+    """The first remedy that the diagnosis names and that has not had its turn."""
+    if case.diagnosis is None:
+        return None
+    why = f"the diagnosis {case.family or 'of the evidence'} names it"
+    for name in case.diagnosis.remedies:
+        spec = catalogue.get(name)
+        if spec is None or not _may_try(case, spec):
+            continue
+        if spec.changes_nothing:  # a plain retry is the same plan, and that has limits
+            if within_limits(case) and not same_again(case):
+                return ()
+            continue
+        allowed = _allowed(case, spec, named=True)
+        if not allowed:
+            offers.append(name)
+            if not _may_try_in_part(case, spec):
+                continue
+            part = f"{why}, for ranks other than 0"
+            return (RemedyUse(id=name, kind=spec.kind, why=part, in_part=True),)
+        return (RemedyUse(id=name, kind=spec.kind, why=why),)
+    return None
+
+
+def _may_try(case: Case, spec: RemedySpec) -> bool:
+    if spec.id in case.policy.recovery.without_remedies or spec.id in case.spoiled:
+        return False
+    if spec.evidence_only and any(spec.id in ids(one.plan) for one in case.state.attempts):
+        return False
+    if not spec.suits(case.state.argv):
+        return False
+    # What is in effect in part may be tried as a whole once it is allowed.
+    return all(use.id != spec.id or use.in_part for use in case.effect)
+
+
+def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
+    """Whether the part that needs no permission may help: it is for the ranks other than 0."""
+    if spec.in_part is None or any(use.id == spec.id for use in case.effect):
+        return False
+    culprit = case.diagnosis.culprit if case.diagnosis is not None else None
+    several = any(status.rank for status in case.state.ranks)
+    return several and (culprit is None or culprit.rank != 0)
+
+
+def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
+    allow = case.policy.recovery.allow
+    if spec.id in allow or spec.kind in allow:
+        return True
+    if spec.needs_allow or spec.kind == "training":
+        return False
+    return spec.kind == "execution" or named
+
+
+def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
+    """Without a name for the cause: the next rung, or the same plan once more; None at the end."""
+    again = () if within_limits(case) else None
+    rung = _next_rung(case, catalogue)
+    end = case.rank_end
+    # A rank that failed is a crash that nobody reacted to: it gets what a crash gets.
+    hung = case.stalled and not (end is not None and has_failed(end))
+    if hung and (case.family is None or same_again(case)):
+        return rung or again
+    signal = end.signal if end is not None else case.attempt.signal
+    if again is None and (hung or signal in _NATIVE_CRASHES):
+        return rung
+    return again
+
+
+def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
+    for number, names in enumerate(RUNGS, start=1):
+        specs = [catalogue[name] for name in names if name in catalogue]
+        uses = tuple(
+            RemedyUse(id=spec.id, kind=spec.kind, why=f"rung {number} for an unknown cause")
+            for spec in specs
+            if _may_try(case, spec) and _allowed(case, spec, named=False)
+        )
+        if uses:
+            return uses
+    return None
+
+
+def _restart(
+    case: Case,
+    added: tuple[RemedyUse, ...],
+    catalogue: Mapping[str, RemedySpec],
+    survey: Survey | None,
+    offers: Sequence[str],
+) -> Restart:
+    recovery = case.policy.recovery
+    resume = plans.resume(case.state.argv, case.choice, _resume_arg(case, survey), survey)
+    added = (*added, *save_sooner(case, catalogue))
+    replaced = {use.id for use in added}
+    uses = (*(use for use in case.effect if use.id not in replaced), *added)
+    offered = _offered(offers)
+    why = f"{_what_happened(case)}; {_what_next(case, added, catalogue)}{offered}. {resume.words}"
+    plan = plans.build(
+        case.state,
+        case.attempt.attempt + 1,
+        why,
+        uses,
+        catalogue,
+        argv=resume.argv,
+        via=resume.via,
+        checkpoint=case.choice.chosen,
+        resume_arg=resume.template,
+    )
+    delay_s = 0.0
+    if ids(plan) == ids(case.attempt.plan):
+        doublings = min(max(len(tries(case)) - 1, 0), 30)
+        delay_s = min(recovery.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
+    return Restart(
+        plan=plan,
+        rejected=case.choice.rejected,
+        chosen=case.choice.chosen,
+        delay_s=delay_s,
+        why=why,
+    )
+
+
+def _resume_arg(case: Case, survey: Survey | None) -> str | None:
+    """As the user said; with auto the option that was found before, where none was shown since.
+
+    None after an attempt that refused its arguments.
+    """
+    given = case.policy.recovery.resume_arg
+    last = case.attempt
+    if given == plans.AUTO_RESUME and last.plan.resume_arg and last.code == _USAGE_ERROR:
+        return None if last.first_step is None else given
+    if given != plans.AUTO_RESUME or (survey is not None and survey.resume_options):
+        return given
+    before = [one.plan.resume_arg for one in case.state.attempts if one.plan.resume_arg]
+    return before[-1] if before else given
+
+
+def _what_happened(case: Case) -> str:
+    attempt = case.attempt
+    where = "before its first step" if attempt.last_step is None else f"at step {attempt.last_step}"
+    family = ""
+    if case.diagnosis is not None and case.family is not None:
+        family = f" ({case.family}, {case.diagnosis.confidence:.0%} sure)"
+    if not case.stalled:
+        return f"Attempt {attempt.attempt} ended {where}, {exit_words(attempt)}{family}"
+    if case.rank_end is not None:
+        end = how_it_ended(case.rank_end)
+        return f"Attempt {attempt.attempt} stood still {where}: {end}{family}"
+    unknown = "" if family else ", and the evidence does not tell why"
+    return f"Attempt {attempt.attempt} hung {where}{family}{unknown}"
+
+
+def _what_next(case: Case, added: Sequence[RemedyUse], catalogue: Mapping[str, RemedySpec]) -> str:
+    dropped = sorted(case.spoiled & ids(case.attempt.plan))
+    back = f"taking back {', '.join(dropped)}, with which it did not begin; " if dropped else ""
+    if not added:
+        kept = ", ".join(use.id for use in case.effect)
+        return back + (f"trying again with {kept}" if kept else "trying again unchanged")
+    return (
+        back + "trying " + " and ".join(f"{use.id} ({catalogue[use.id].summary})" for use in added)
+    )
+
+
+def _give_up(case: Case, offers: Sequence[str]) -> Stop:
+    spent = tries(case)
+    reason = (
+        f"this plan ended {len(spent)} times without a newer step or checkpoint"
+        if len(spent) > 1
+        else "no further remedy may be tried"
+    )
+    why = f"{_what_happened(case)}; {reason}, and nothing is left to try{_offered(offers)}"
+    return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up", offers=tuple(offers))
+
+
+def _offered(offers: Sequence[str]) -> str:
+    """What the diagnosis names and the user has not allowed, with the options that allow it."""
+    options = " ".join(f"--with {name} --allow {name}" for name in offers)
+    return f"; not allowed so far: {options}" if offers else ""

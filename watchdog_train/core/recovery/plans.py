@@ -1,0 +1,291 @@
+"""Builds the plan of an attempt: settings, checkpoint, and how that reaches the script. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    CheckpointRef,
+    Plan,
+    RemedyUse,
+    ResumeVia,
+    Survey,
+    Value,
+)
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.starting import launchers
+
+PLACEHOLDERS = ("{checkpoint}", "{ckpt}")
+AUTO_RESUME = "auto"
+"""As --resume-arg: the option that the script's own parser has shown in an attempt before."""
+_CLOCK_DOUBT_S = 5.0
+"""A file server's clock may be this much behind ours."""
+_REJECTED_CAP = 20
+_SEPARATORS = re.compile(r"[/\\]")
+_OWN_RESUME = frozenset(
+    (
+        "resume", "resume_from", "resume_from_checkpoint", "resume_path", "resume_ckpt",
+        "resume_training", "auto_resume", "autoresume", "auto_resume_from_checkpoints",
+    )
+)  # fmt: skip
+
+_SURE_NAMES = (
+    "resume_from_checkpoint", "resume_from", "resume_path", "resume_ckpt", "resume_checkpoint",
+    "resume", "restore_from", "restore", "load_checkpoint", "from_checkpoint",
+)  # fmt: skip
+"""Of an option that takes the path of a checkpoint, the surest first."""
+
+_OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
+"""Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
+
+
+class Choice(Value, frozen=True, kw_only=True):
+    """The checkpoint to go on from, and those that were passed over for it."""
+
+    chosen: CheckpointFinding | None
+    rejected: tuple[tuple[str, str, str], ...]
+    """Path, format and reason."""
+
+
+class Resume(Value, frozen=True, kw_only=True):
+    """How the next attempt gets its checkpoint."""
+
+    argv: tuple[str, ...]
+    via: ResumeVia
+    words: str
+    template: str | None = None
+    """The arguments in argv that name it."""
+
+
+def build(
+    state: State,
+    attempt: int,
+    why: str,
+    uses: Sequence[RemedyUse],
+    catalogue: Mapping[str, RemedySpec],
+    *,
+    argv: Sequence[str],
+    via: ResumeVia = "none",
+    checkpoint: CheckpointFinding | None = None,
+    resume_arg: str | None = None,
+) -> Plan:
+    """A plan in which the settings are spelled out, so that a person can repeat it."""
+    env = launcher_environment(state, attempt)
+    entries = []
+    for use in uses:
+        spec = catalogue.get(use.id)
+        if spec is None:
+            continue
+        if not use.in_part:  # a variable reaches every rank
+            env.update(spec.env)
+        entries.append(spec.in_part if use.in_part else spec.in_process)
+        if spec.argument is not None:
+            argv = spec.argument.apply(argv)
+    reference = None
+    if checkpoint is not None:
+        reference = CheckpointRef(
+            path=checkpoint.path,
+            format=checkpoint.format,
+            step=checkpoint.step,
+            how_checked=checkpoint.how_checked,
+            ordinal=checkpoint.ordinal,
+            home=checkpoint.home,
+            nth=checkpoint.nth,
+            signature=checkpoint.signature,
+            saved_at=checkpoint.saved_at,
+        )
+    return Plan(
+        attempt=attempt,
+        why=why,
+        argv=tuple(argv),
+        env=env,
+        in_process=tuple(entry for entry in entries if entry is not None),
+        checkpoint=reference,
+        resume_via=via,
+        remedies=tuple(uses),
+        resume_arg=resume_arg,
+    )
+
+
+def launcher_environment(state: State, attempt: int) -> dict[str, str]:
+    """What an attempt of this run sets for its own launcher."""
+    task = state.job.task if state.job is not None else None
+    return launchers.environment(
+        state.launcher,
+        run_id=state.run_id,
+        attempt=attempt,
+        attempt_dir=f"{state.run_dir}/attempts/{attempt:04d}",
+        node=task if task is not None and task.kind == "node" else None,
+    )
+
+
+def choose_checkpoint(state: State, survey: Survey | None) -> Choice:
+    """Newest to oldest the first that is whole; one that cannot be told only when none is whole."""
+    findings = survey.findings if survey is not None else ()
+    refused = {index: _refusal(finding, state) for index, finding in enumerate(findings)}
+    fit = [index for index, why in refused.items() if why is None]
+    whole = next((index for index in fit if findings[index].whole), None)
+    best = whole if whole is not None else next(iter(fit), None)
+    rejected = []
+    for index, finding in enumerate(findings[:best]):
+        why = refused[index] or f"cannot be told to be whole, an older one is: {finding.why}"
+        rejected.append((finding.path, finding.format, why))
+    return Choice(
+        chosen=None if best is None else findings[best], rejected=tuple(rejected[:_REJECTED_CAP])
+    )
+
+
+def _refusal(finding: CheckpointFinding, state: State) -> str | None:
+    if finding.whole is False:
+        return finding.why
+    unseen = state.job.unseen if state.job is not None else ()
+    for _, path, why in unseen:
+        if path == finding.path:
+            return why
+    other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
+    if other is not None:
+        return f"{f'the run {other.run_id}' if other.run_id else 'another run'} writes there, too"
+    if finding.how_checked != "recorded" and _is_older_than(state, finding):
+        return "it is from before this run began"  # which began without it, or loads it by itself
+    last = state.attempt
+    if last is None or last.plan.checkpoint is None or finding.whole:
+        return None
+    if last.plan.checkpoint.path == finding.path and last.first_step is None:
+        return f"attempt {last.attempt} began from it and did not reach a step: {finding.why}"
+    return None
+
+
+def _is_below(path: str, directory: str) -> bool:
+    parts, top = (_SEPARATORS.split(each.rstrip("/\\")) for each in (path, directory))
+    return parts[: len(top)] == top
+
+
+def _is_older_than(state: State, finding: CheckpointFinding) -> bool:
+    if finding.saved_at is None or state.started_at is None:
+        return False
+    return finding.saved_at < state.started_at - _CLOCK_DOUBT_S
+
+
+def resume(
+    argv: tuple[str, ...], choice: Choice, resume_arg: str | None, survey: Survey | None
+) -> Resume:
+    """The way a checkpoint takes into the script, with words that say so when there is none."""
+    chosen = choice.chosen
+    if chosen is None:
+        return Resume(argv=argv, via="none", words=_nothing_found(survey))
+    name = _SEPARATORS.split(chosen.path.rstrip("/\\"))[-1] or chosen.path
+    what = name if chosen.step is None else f"step {chosen.step} ({name})"
+    if not chosen.whole:
+        what += ", of which it cannot be told whether it is whole"
+    if resume_arg and resume_arg != AUTO_RESUME:
+        return _by_arguments(argv, resume_arg, chosen.path, f"It resumes from {what}.")
+    own = own_resume_option(argv, chosen.format)
+    if own is not None:
+        words = f"The newest checkpoint is {what}; {own} in the command decides what is loaded."
+        return Resume(argv=argv, via="script", words=words)
+    if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
+        return Resume(argv=argv, via="hook", words=f"It resumes from {what}.")
+    options = survey.resume_options if survey is not None else ()
+    if resume_arg == AUTO_RESUME and (option := sure_option(options)) is not None:
+        words = f"It resumes from {what}, by {option}, which the script's own parser knows."
+        return _by_arguments(argv, f"{option} {{checkpoint}}", chosen.path, words)
+    words = (
+        f"The newest checkpoint is {what}; only WTRAIN_RESUME_FROM names it: unless the script "
+        f"reads that or resumes by itself, training begins from its start "
+        f"({_suggestion(options, resume_arg)})."
+    )
+    return Resume(argv=argv, via="env", words=words)
+
+
+def _by_arguments(argv: tuple[str, ...], template: str, path: str, words: str) -> Resume:
+    new_argv = with_arguments(argv, template, path)
+    return Resume(argv=new_argv, via="argv", words=words, template=template)
+
+
+def sure_option(options: Sequence[str]) -> str | None:
+    """The option that surely takes the path of a checkpoint; None where that would be a guess."""
+    plain = {option.lstrip("-").replace("-", "_").replace(".", "_"): option for option in options}
+    return next((plain[name] for name in _SURE_NAMES if name in plain), None)
+
+
+def _suggestion(options: Sequence[str], resume_arg: str | None) -> str:
+    if not options:
+        unknown = "no such option of the script is known; " if resume_arg == AUTO_RESUME else ""
+        return f'{unknown}--resume-arg "--resume {{checkpoint}}" would pass it'
+    option = sure_option(options) or options[0]
+    known = f'the script knows {", ".join(options)}: --resume-arg "{option} {{checkpoint}}"'
+    if resume_arg == AUTO_RESUME:
+        return f"{known} would pass it, if that is what it means"
+    return f"{known} would pass it"
+
+
+def _nothing_found(survey: Survey | None) -> str:
+    if survey is None:
+        return "Checkpoints were not looked for, so training begins from its start."
+    problem = f" ({survey.problem})" if survey.problem else ""
+    if not survey.directories:
+        return f"No place with checkpoints is known{problem}, so training begins from its start."
+    return f"No checkpoint of this run can be used{problem}, so training begins from its start."
+
+
+def own_resume_option(argv: Sequence[str], format_name: str = "") -> str | None:
+    """The option by which the command itself asks to resume, None when there is none."""
+    known = _OWN_RESUME | _OWN_RESUME_OF.get(format_name, frozenset())
+    for word in argv[1:]:
+        name, _, value = word.partition("=")
+        if value.lower() in ("null", "none"):
+            continue
+        option = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+        if option in known and (word.startswith("-") or value):
+            return name
+        if option == "init_from" and value == "resume":
+            return word
+    return None
+
+
+def with_arguments(argv: tuple[str, ...], template: str, path: str) -> tuple[str, ...]:
+    """The command with the template's arguments; a value that an option has already is replaced."""
+    words = [_fill(word, path) for word in shlex.split(template)]
+    result = list(argv)
+    rest: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        values = []
+        if word.startswith("-") and "=" not in word:
+            while position + 1 < len(words) and not words[position + 1].startswith("-"):
+                position += 1
+                values.append(words[position])
+        if not _put(result, word, values):
+            rest += [word, *values]
+        position += 1
+    return (*result, *rest)
+
+
+def _fill(word: str, path: str) -> str:
+    for placeholder in PLACEHOLDERS:
+        word = word.replace(placeholder, path)
+    return word
+
+
+def _put(argv: list[str], word: str, values: list[str]) -> bool:
+    """Replace an option that is in argv already; False when it is not there."""
+    name, equals, _ = word.partition("=")
+    if not equals and not word.startswith("-"):
+        return False
+    for index in range(1, len(argv)):
+        if argv[index].startswith(f"{name}="):
+            argv[index] = word if equals else f"{name}={' '.join(values)}" if values else name
+            return True
+        if argv[index] == name and word.startswith("-"):
+            after = index + 1
+            wanted = len(values) if not equals else 1
+            while wanted and after < len(argv) and not argv[after].startswith("-"):
+                after, wanted = after + 1, wanted - 1
+            argv[index:after] = [word, *values]
+            return True
+    return False

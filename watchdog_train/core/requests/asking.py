@@ -1,0 +1,186 @@
+"""Requests that the training itself answers: to save, and to save and end. Pure.
+
+Asked is not saved: the proof is a whole checkpoint that was finished after the request. Who cannot
+be asked is told so, and gets a signal; a save under way is not interrupted by a gentle stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import (
+    Action,
+    AskStop,
+    Observation,
+    Record,
+    StartSurvey,
+    TaskName,
+    Wait,
+)
+from watchdog_train.core.detection.track import judged
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import SlotReading
+from watchdog_train.core.policy import Policy, Stopping
+from watchdog_train.core.recovery import kill
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.requests.asking_all import can_save, who_cannot
+
+PROOF_S = 60.0
+"""A save that no survey has found whole by then is not looked at again."""
+SAVE_LATE_S = 600.0
+"""A request to save that has no proof after this is said to have none."""
+AHEAD_STEPS = 3
+"""Ranks agree on a step some steps ahead: after so many the request can have been answered."""
+AHEAD_STEPS_OF_SEVERAL = 14
+"""Ranks of several tasks: the request has to reach the others, and a second try is 8 ahead."""
+
+
+def awaits_proof(state: State) -> bool:
+    """Whether a finished save would be the proof of something."""
+    asked = state.stop_asked
+    stop = asked is not None and asked.expects_save and asked.saved is None
+    return stop or state.save_requested > state.save_proven
+
+
+def prove(
+    observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
+) -> Action | None:
+    """After a request: a whole checkpoint that a hook saw finished since is the proof."""
+    if not awaits_proof(state):
+        return None
+    attempt = state.attempt
+    save = observation.last_save
+    running = attempt is not None and not attempt.ended
+    proofs = _proofs(observation, state)
+    if save is None or not proofs:
+        return _late(observation, state) if running else None
+    # After the end the survey belongs to the next plan and is only read; a stop has no next plan.
+    ours = running or state.stop is not None
+    if observation.survey is None:
+        old = observation.wall - save.t > PROOF_S
+        if old or not ours or "survey" in observation.running or "not-whole" in state.notices:
+            return None
+        return StartSurvey(level="quick")
+    consumes: tuple[TaskName, ...] = ("survey",) if ours else ()
+    found = {finding.path: finding for finding in observation.survey.findings}.get(save.path)
+    if found is not None and found.whole:
+        return Record(events=proofs, consumes=consumes)
+    if running or (ours and observation.survey.beside_writers):
+        return Record(events=(), consumes=consumes)
+    if not ours or "not-whole" in state.notices:
+        return None
+    unknown = observation.survey.problem or "it is not among the checkpoints that were found"
+    why = f"{save.path} is not known to be whole: {found.why if found is not None else unknown}"
+    noticed = e.Noticed(kind="not-whole", pids=(), why=why)
+    return Record(events=(noticed,), consumes=consumes)
+
+
+def looks_for_proof(observation: Observation, state: State) -> bool:
+    """Whether a run that is over has still to learn what its last save is worth."""
+    return "survey" in observation.running and bool(_proofs(observation, state))
+
+
+def stop(
+    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
+) -> Action | None:
+    """A user's stop: ask where the script can be asked, else the root gets the word."""
+    request, attempt, sample = state.stop, state.attempt, observation.sample
+    if request is None or state.kill is not None:
+        return None
+    if attempt is None or not attempt.launched or attempt.ended:
+        return None
+    stall = next((stall for stall in state.stalls if stall.id == attempt.stall_id), None)
+    pending = stall is not None and not stall.collected
+    collecting = any(stall.collecting for stall in state.stalls)
+    if request.mode == "soft" and (pending or collecting):
+        return None  # the dumps are on disk before the first signal
+    if request.mode == "now":
+        return kill.begin("now", state, sample, request.by)
+    slots = [slot for _, slot in judged(sample)]
+    listens = any(slot.can_stop for slot in slots)
+    deaf = who_cannot("stop", observation, state) if listens else None
+    if listens and deaf is None:
+        saves = can_save(sample)
+        what = "training to save and stop" if saves else "the loop to stop; saving is up to it"
+        return AskStop(
+            can_be_asked=True,
+            why=f"{request.by}: asked {what}",
+            step=_step(slots),
+            expects_save=saves,
+        )
+    if _is_saving(observation, slots) and observation.now < request.mono + policy.stopping.grace_s:
+        if "save" in state.notices:
+            return Wait(until=observation.now + kill.LOOK_AGAIN_S)
+        limit_s = policy.stopping.grace_s
+        why = f"a save is under way: it gets up to {limit_s:.0f} s before the training is ended"
+        return Record(events=(e.Noticed(kind="save", pids=(), why=why),))
+    reason = "it cannot be asked to save first" if _step(slots) is not None else "no step yet"
+    if deaf is not None:
+        reason = f"{deaf} cannot be asked to save first"
+    return kill.begin("stop", state, sample, f"{request.by}; {reason}")
+
+
+def ask_until(observation: Observation, state: State, stopping: Stopping) -> float:
+    """How long a training that was asked to stop may take; later while it is on its way to it.
+
+    A request is read at the end of a step: during a long step, an evaluation or a save nobody can
+    answer, and a signal would cost the work that the request was to save.
+    """
+    under_way, asked = state.kill, state.stop_asked
+    if under_way is None:
+        return observation.now
+    if asked is not None and asked.refused:
+        return observation.now
+    most = under_way.stage_mono + max(stopping.ask_most_s, stopping.ask_s)
+    slots = [slot for _, slot in judged(observation.sample)]
+    if asked is not None and observation.verdict.kind == "alive" and slots:
+        step = _step(slots)
+        several = state.job is not None and state.job.together
+        ahead = AHEAD_STEPS_OF_SEVERAL if several else AHEAD_STEPS
+        early = step is None or asked.step is None or step < asked.step + ahead
+        busy = any(slot.phase in ("eval", "checkpoint") for slot in slots)
+        if busy or (early and asked.answered_mono is None):
+            return most
+    since = under_way.stage_mono
+    if asked is not None and asked.answered_mono is not None:
+        since = max(since, asked.answered_mono)
+    return min(since + stopping.ask_s, most)
+
+
+def _proofs(observation: Observation, state: State) -> tuple[e.SaveProven, ...]:
+    """What the newest save would prove, if it is whole."""
+    save = observation.last_save
+    if save is None:
+        return ()
+    found = []
+    if state.save_requested > state.save_proven and save.t >= state.save_wall:
+        found.append(e.SaveProven(sequence=state.save_requested, path=save.path, step=save.step))
+    asked = state.stop_asked
+    if asked is not None and asked.expects_save and asked.saved is None and save.t >= asked.wall:
+        found.append(
+            e.SaveProven(sequence=asked.sequence, path=save.path, step=save.step, request="stop")
+        )
+    return tuple(found)
+
+
+def _late(observation: Observation, state: State) -> Action | None:
+    pending = state.save_requested > state.save_proven and state.can_be_asked_to_save
+    if not pending or "save-late" in state.notices or state.save_refused >= state.save_requested:
+        return None
+    waited_s = observation.wall - state.save_wall
+    if waited_s < SAVE_LATE_S:
+        return None
+    taken = state.save_answered >= state.save_requested
+    what = "the training has taken it" if taken else "no step has ended that could take it"
+    why = f"asked to save {waited_s / 60:.0f} min ago: {what}, and no finished save was seen since"
+    return Record(events=(e.Noticed(kind="save-late", pids=(), why=why),))
+
+
+def _is_saving(observation: Observation, slots: list[SlotReading]) -> bool:
+    alive = observation.verdict.kind == "alive"
+    return alive and any(slot.phase == "checkpoint" for slot in slots)
+
+
+def _step(slots: list[SlotReading]) -> int | None:
+    return max((slot.step for slot in slots if slot.step is not None), default=None)

@@ -1,0 +1,305 @@
+"""Which launcher a command line starts, and with which options. Pure: words in, values out.
+
+Launchers are those that end in torch.distributed.run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from watchdog_train.client import layout
+from watchdog_train.core.model import Value
+from watchdog_train.core.starting.launcher_options import OPTIONS, Family
+
+_SCRIPTS: dict[str, Family] = {"torchrun": "torchrun", "accelerate-launch": "accelerate"}
+_MODULES: dict[str, Family] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+_OPERATORS = frozenset("();<>|&")
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?\Z")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_SHELL_DEPTH = 2
+_MOST_WORDS = 10_000
+
+
+class Found(Value, frozen=True, kw_only=True):
+    """A launcher in a command, with its options as they were written."""
+
+    family: Family
+    options: dict[str, str]
+    """By full name with hyphens; a flag has an empty value."""
+    variables: dict[str, str]
+    """Set in the command itself: `env PET_NNODES=2 torchrun`."""
+    is_open: bool = False
+    """More options may come from a shell variable: `torchrun $ARGS train.py`."""
+
+
+def find(argv: Sequence[str]) -> Found | None:
+    """The launcher that a command starts, also behind `uv run`, `env` or `bash -c`.
+
+    Of several in one shell command the options of all count: what one of them has said is said.
+    """
+    found = _launchers(tuple(argv[:_MOST_WORDS]), _SHELL_DEPTH)
+    if not found:
+        return None
+    options: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    for launcher in reversed(found):
+        options |= launcher.options
+        variables |= launcher.variables
+    is_open = any(launcher.is_open for launcher in found)
+    return Found(family=found[0].family, options=options, variables=variables, is_open=is_open)
+
+
+def shell_file(argv: Sequence[str]) -> str | None:
+    """The script that a command hands to a shell (`bash run.sh`), as it is written; else None."""
+    words = tuple(argv[:_MOST_WORDS])
+    first = _first_program(words)
+    if first is None or _program(words[first]) not in _SHELLS:
+        return None
+    position = first + 1
+    while position < len(words) and words[position][:1] in ("-", "+"):
+        if not words[position].startswith("--") and words[position].endswith(("c", "s")):
+            return None
+        position += 2 if words[position] in ("-o", "+o", "-O", "+O") else 1
+    return words[position] if position < len(words) else None
+
+
+def find_in_script(text: str) -> Found | None:
+    """The launcher that a shell script starts, as far as its words tell without running it."""
+    return find(("sh", "-c", text))
+
+
+def with_one_rank(argv: Sequence[str]) -> tuple[str, ...] | None:
+    """The command with one rank on this machine; None where no launcher stands in it openly."""
+    found = find(argv)
+    torchrun = found is not None and found.family == "torchrun"
+    one = "--nproc-per-node=1" if torchrun else "--num_processes=1"
+    return with_options(argv, (one,))
+
+
+def with_options(argv: Sequence[str], options: Sequence[str]) -> tuple[str, ...] | None:
+    """The command with these options of its launcher; None where none stands in it openly."""
+    own = _own_words(argv)
+    if own is None:
+        return None
+    # Of an option that comes twice both launchers take the last.
+    return (*argv[: own.stop], *options, *argv[own.stop :])
+
+
+def without_option(argv: Sequence[str], name: str) -> tuple[str, ...]:
+    """The command without this option of its launcher, however it is written there."""
+    own = _own_words(argv)
+    place = _position(tuple(argv[:_MOST_WORDS]))
+    if own is None or place is None:
+        return tuple(argv)
+    known, kept, position = OPTIONS[place[0]], list(argv[: own.start]), own.start
+    while position < own.stop:
+        word = argv[position]
+        bare, equals, _ = word.partition("=")
+        full = known.full(bare[2:]) if word.startswith("--") else bare
+        takes = 1 if equals or full in known.flags or not word.startswith("--") else 2
+        if full != name:
+            kept += argv[position : position + takes]
+        position += takes
+    return (*kept, *argv[own.stop :])
+
+
+def _own_words(argv: Sequence[str]) -> range | None:
+    """Where the options of the launcher stand; None where it does not stand there openly."""
+    words = tuple(argv[:_MOST_WORDS])
+    place = None if _shell_script(words) is not None else _position(words)
+    if place is None:
+        return None
+    family, begin = place
+    _, rest = _read(words[begin:], family)
+    return range(begin, len(words) - len(rest))
+
+
+def starts_ranks(command: Sequence[str]) -> bool:
+    """Whether a process with this command line is itself a launcher, and no shell around one."""
+    if not command:
+        return False
+    name = _program(command[0])
+    run: _Run | None = _Run(name=name, begin=1)
+    if _PYTHON.match(name):
+        run = _run_by_python(command, 1)
+    if run is None:
+        return False
+    return run.name in (layout.LAUNCHER_MODULES if run.is_module else layout.LAUNCHER_SCRIPTS)
+
+
+def option_names(family: Family) -> frozenset[str]:
+    """The long options of a launcher, as far as they have to be known; with hyphens."""
+    return OPTIONS[family].names
+
+
+def _launchers(words: tuple[str, ...], depth: int) -> list[Found]:
+    script = _shell_script(words) if depth else None
+    if script is not None:
+        found: list[Found] = []
+        exported: dict[str, str] = {}
+        for command in _commands(script):
+            for one in _launchers(command, depth - 1):
+                variables = {**exported, **one.variables}
+                found.append(msgspec.structs.replace(one, variables=variables))
+            if command[0] == "export" or len(command) == 1:
+                exported |= _assignments(command)
+        return found
+    place = _position(words)
+    if place is None:
+        return []
+    family, begin = place
+    options, rest = _read(words[begin:], family)
+    # A shell variable in place of the script may hold options as well.
+    is_open = bool(rest) and rest[0][:1] in ("$", "`")
+    variables = _assignments(words[:begin])
+    return [Found(family=family, options=options, variables=variables, is_open=is_open)]
+
+
+def _assignments(words: Sequence[str]) -> dict[str, str]:
+    found = filter(None, map(_ASSIGNMENT.fullmatch, words))
+    return {match[1]: match[2] for match in found}
+
+
+def _shell_script(words: Sequence[str]) -> str | None:
+    """What `bash -c SCRIPT` runs; a shell among the arguments of a script or launcher is not it."""
+    first = _first_program(words)
+    if first is None or _program(words[first]) not in _SHELLS:
+        return None
+    position = first + 1
+    while position + 1 < len(words) and words[position][:1] in ("-", "+"):
+        word = words[position]
+        if not word.startswith("--") and word.endswith("c"):
+            return words[position + 1]
+        position += 2 if word in ("-o", "+o", "-O", "+O") else 1
+    return None
+
+
+def _first_program(words: Sequence[str]) -> int | None:
+    """Where wrappers and their options end: at a shell, a launcher, a Python or its script."""
+    programs = (*_SHELLS, *layout.LAUNCHER_SCRIPTS)
+    ends = (
+        position
+        for position, word in enumerate(words)
+        if _program(word) in programs or _PYTHON.match(_program(word)) or _is_script(word)
+    )
+    return next(ends, None)
+
+
+class _Run(Value, frozen=True):
+    """What is run, by the name of its file or module, and where its own words begin."""
+
+    name: str
+    begin: int
+    is_module: bool = False
+
+
+def _run_by_python(words: Sequence[str], begin: int) -> _Run | None:
+    """None for `-c`, an interactive Python, and a command that ends before it says."""
+    position = begin
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if not word.startswith("-"):
+            is_file = word.replace("\\", "/").endswith(layout.LAUNCHER_FILES)
+            name = "torch.distributed.run" if is_file else _program(word)
+            return _Run(name=name, begin=position, is_module=is_file)
+        if word.startswith("--"):
+            continue
+        if word in ("-X", "-W"):
+            position += 1
+        elif word[:2] in ("-X", "-W"):
+            continue
+        elif word.endswith("c"):
+            return None
+        elif word.endswith("m"):  # options may be joined: python -um torch.distributed.run
+            name = words[position] if position < len(words) else ""
+            return _Run(name=name, begin=position + 1, is_module=True)
+    return None
+
+
+def _position(words: Sequence[str]) -> tuple[Family, int] | None:
+    """The family of the launcher in a command, and where its own arguments begin."""
+    for position, word in enumerate(words):
+        run: _Run | None = _Run(name=_program(word), begin=position + 1)
+        if _PYTHON.match(_program(word)):
+            run = _run_by_python(words, position + 1)
+            return None if run is None else _family(run, words)
+        if word in ("-m", "--module") and position + 1 < len(words):  # of uv run
+            run = _Run(name=words[position + 1], begin=position + 2, is_module=True)
+        if run is not None and (found := _family(run, words)) is not None:
+            return found
+        if _is_script(word):
+            return None
+    return None
+
+
+def _is_script(word: str) -> bool:
+    """What follows are the arguments of a script."""
+    return word.endswith((".py", ".pyw"))
+
+
+def _family(run: _Run, words: Sequence[str]) -> tuple[Family, int] | None:
+    family = (_MODULES if run.is_module else _SCRIPTS).get(run.name)
+    if family is not None:
+        return family, run.begin
+    program = "accelerate.commands.accelerate_cli" if run.is_module else "accelerate"
+    if run.name == program and tuple(words[run.begin : run.begin + 1]) == ("launch",):
+        return "accelerate", run.begin + 1
+    return None
+
+
+def _commands(script: str) -> Iterator[tuple[str, ...]]:
+    """The simple commands of a shell script; none where its quotes do not close."""
+    lines = script.replace("\\\n", " ").split("\n")
+    text = " ; ".join(_COMMENT.sub("", line) for line in lines)
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    command: list[str] = []
+    try:
+        words = [word for _, word in zip(range(_MOST_WORDS), lexer, strict=False)]
+    except ValueError:
+        return
+    for word in (*words, ";"):
+        if _OPERATORS.issuperset(word):
+            if command:
+                yield tuple(command)
+            command = []
+        else:
+            command.append(word)
+
+
+def _read(words: Sequence[str], family: Family) -> tuple[dict[str, str], list[str]]:
+    """The launcher's own options, which are before the script, and what comes after them."""
+    known = OPTIONS[family]
+    found: dict[str, str] = {}
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            name = known.full(name[2:])
+        else:
+            name = known.shorts.get(word[1], word[1])
+            value = word[2:].removeprefix("=")
+            equals = value
+        if name in known.flags:
+            value = ""
+        elif not equals:
+            value = rest.pop(0) if rest else ""
+        found[name] = value
+    return found, rest
+
+
+def _program(word: str) -> str:
+    return word.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")

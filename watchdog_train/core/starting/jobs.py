@@ -1,0 +1,273 @@
+"""Which task of which job this process is, from the variables that its starter has set. Pure.
+
+It must not call something one of several tasks that only carries the variables of such: a batch
+script of Slurm has SLURM_NTASKS and SLURM_PROCID, and is alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.model import Value
+
+Source = Literal["wtrain", "torchrun", "openmpi", "hydra", "slurm", "torch", "kubernetes", "nodes"]
+Kind = Literal["task", "node"]
+
+SOURCE_WORDS: dict[Source, str] = {
+    "wtrain": "job",
+    "torchrun": "torchrun job",
+    "openmpi": "Open MPI job",
+    "hydra": "MPI job",
+    "slurm": "Slurm step",
+    "torch": "distributed job at",
+    "kubernetes": "Kubernetes job",
+    "nodes": "job",
+}
+"""How a job of each source is called before its name."""
+MOST_TASKS = 4096
+"""A number above this is a mistake, not a machine."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+TASK_VARIABLES = (
+    "WTRAIN_TASK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+    "RANK",
+    "LOCAL_RANK",
+    "WTRAIN_NODE",
+)
+"""Two processes that differ in one of these are two tasks, never the same training twice."""
+
+_REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
+
+
+class JobTask(Value, frozen=True, kw_only=True):
+    """One task of a job, which has a supervisor of its own, as the others have."""
+
+    job: str
+    """The same for all tasks of the job, and for no other job of this user at this time."""
+    source: Source
+    task: int
+    """Number in the whole job, from 0."""
+    tasks: int
+    """In the whole job."""
+    here: int
+    """Of these on this machine, this one included; 0: not known."""
+    kind: Kind = "task"
+    """node: the supervisor of a whole node's launcher (`--nodes`)."""
+    coordination: str | None = None
+    """Where all machines of the job meet (core.starting.place); None: those of one machine only."""
+
+    @property
+    def met(self) -> int:
+        """How many tasks meet and can be asked, this one included."""
+        return self.here if self.coordination is None else self.tasks
+
+    @property
+    def folder(self) -> str:
+        """A name that is safe as that of a folder."""
+        words = re.sub(r"[^A-Za-z0-9._-]+", "-", self.job)[:40].strip("-.")
+        digest = hashlib.sha256(self.job.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        kind = "" if self.kind == "task" else f"-{self.kind}s"
+        return f"{self.source}{kind}-{words}-{digest}"
+
+    @property
+    def words(self) -> str:
+        """For a person: `task 2 of 4 of Slurm step 1234.0`."""
+        named = self.job.partition(":")[2] or self.job
+        return f"{self.kind} {self.task} of {self.tasks} of {SOURCE_WORDS[self.source]} {named}"
+
+
+def find_task(
+    environment: Mapping[str, str],
+    *,
+    mpi_starter: str | None = None,
+    coordination: str | None = None,
+) -> JobTask | None:
+    """The task that this environment describes; None when there is no other that it could meet.
+
+    The innermost starter decides: an mpirun inside a Slurm step hands on the step's variables.
+
+    Args:
+        environment: of the supervisor.
+        mpi_starter: identity of the process above us that starts the tasks of an MPI job, for
+            those that do not name the job (MPICH, Intel MPI).
+        coordination: where tasks of all machines meet; None: those of this one.
+    """
+    for find in (_explicit, _torchrun, _open_mpi, _hydra, _slurm, _torch):
+        present, found = find(environment, mpi_starter)
+        if present:
+            if found is None:
+                return None
+            found = msgspec.structs.replace(found, coordination=coordination)
+            return found if found.met > 1 else None
+    return None
+
+
+def is_part_of_more(environment: Mapping[str, str]) -> bool:
+    """Whether something says that this process is one of several, here or on other machines.
+
+    Then ranks that we do not see may work where we cannot look. Without a sign of that a rank that
+    is missing in our tree has not been born yet, or never will be.
+    """
+    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "NNODES", "PET_NNODES"):
+        if (number(environment, name) or 0) > 1:
+            return True
+    if environment.get("SLURM_STEP_ID"):
+        sizes = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES")
+        if any((number(environment, name) or 0) > 1 for name in sizes):
+            return True
+    address = environment.get("MASTER_ADDR", "")
+    return bool(address) and address not in LOOPBACK
+
+
+Answer = tuple[bool, JobTask | None]
+_ABSENT: Answer = (False, None)
+
+
+def _explicit(environment: Mapping[str, str], _starter: str | None) -> Answer:
+    """For a starter that wtrain does not know: WTRAIN_JOB, WTRAIN_TASK, WTRAIN_TASKS."""
+    name = environment.get("WTRAIN_JOB")
+    if not name:
+        return _ABSENT
+    tasks = number(environment, "WTRAIN_TASKS")
+    return True, _task(f"job:{name}", "wtrain", number(environment, "WTRAIN_TASK"), tasks, tasks)
+
+
+def _torchrun(environment: Mapping[str, str], _starter: str | None) -> Answer:
+    """`torchrun ... wtrain run`: a supervisor for each rank."""
+    run_id = environment.get("TORCHELASTIC_RUN_ID")
+    if not run_id or "RANK" not in environment:
+        return _ABSENT
+    # The agent's own restart makes another job of it: its old ranks are gone.
+    restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    where = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
+    return True, _task(
+        f"torchrun:{run_id}-{restart}-{where}",
+        "torchrun",
+        number(environment, "RANK"),
+        number(environment, "WORLD_SIZE"),
+        number(environment, "LOCAL_WORLD_SIZE"),
+    )
+
+
+def _open_mpi(environment: Mapping[str, str], starter: str | None) -> Answer:
+    if "OMPI_COMM_WORLD_SIZE" not in environment:
+        return _ABSENT
+    name = environment.get("PMIX_NAMESPACE") or starter
+    if not name:
+        return True, None
+    return True, _task(
+        f"mpi:{name}",
+        "openmpi",
+        number(environment, "OMPI_COMM_WORLD_RANK"),
+        number(environment, "OMPI_COMM_WORLD_SIZE"),
+        number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    )
+
+
+def _hydra(environment: Mapping[str, str], starter: str | None) -> Answer:
+    """MPICH and what descends from it, Intel MPI: the job has no name but its starter."""
+    if "PMI_SIZE" not in environment or "MPI_LOCALNRANKS" not in environment:
+        return _ABSENT
+    if starter is None:
+        return True, None
+    return True, _task(
+        f"mpi:{starter}",
+        "hydra",
+        number(environment, "PMI_RANK"),
+        number(environment, "PMI_SIZE"),
+        number(environment, "MPI_LOCALNRANKS"),
+    )
+
+
+def _slurm(environment: Mapping[str, str], _starter: str | None) -> Answer:
+    """A task of srun. The batch script has no SLURM_STEP_ID, and is one process."""
+    job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
+    if not job or not step:
+        return _ABSENT
+    tasks = number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    nodes = number(environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
+    here = tasks if nodes == 1 else _on_this_node(environment)
+    name = slurm_step(job, step, environment)
+    return True, _task(name, "slurm", number(environment, "SLURM_PROCID"), tasks, here)
+
+
+def slurm_step(job: str, step: str, environment: Mapping[str, str]) -> str:
+    """The name of this step's job among jobs: a requeued job keeps its number in Slurm."""
+    restarts = environment.get("SLURM_RESTART_COUNT", "0")
+    return f"slurm:{job}.{step}" + (f"-{restarts}" if restarts not in ("", "0") else "")
+
+
+def is_begun_again(task: JobTask | None, environment: Mapping[str, str]) -> bool:
+    """Whether Slurm has requeued the job of this task since: it has ended all of it by then.
+
+    Args:
+        task: as a run has recorded it.
+        environment: of the process that asks, a step of the same job or not.
+    """
+    job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
+    if task is None or task.source != "slurm" or not job or not step:
+        return False
+    now = int(number(environment, "SLURM_RESTART_COUNT") or 0)
+    match = re.fullmatch(rf"slurm:{re.escape(job)}\.[^-]+(?:-(\d{{1,6}}))?", task.job)
+    return match is not None and int(match[1] or 0) < now
+
+
+def _on_this_node(environment: Mapping[str, str]) -> int | None:
+    """The entry of this node in a list like `2(x3),1`."""
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE")
+    node = number(environment, "SLURM_NODEID")
+    if not text or node is None:
+        return None
+    for part in text.split(","):
+        match = _REPEATED.fullmatch(part.strip())
+        if match is None:
+            return None
+        times = int(match[2] or 1)
+        if node < times:
+            return int(match[1])
+        node -= times
+    return None
+
+
+def _torch(environment: Mapping[str, str], _starter: str | None) -> Answer:
+    """Ranks started by hand: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as env:// reads them.
+
+    How many of them are here is known where LOCAL_WORLD_SIZE says it, or where the master's
+    address is this machine's own for nobody else.
+    """
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return _ABSENT
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    tasks = number(environment, "WORLD_SIZE")
+    here = number(environment, "LOCAL_WORLD_SIZE")
+    if here is None and address in LOOPBACK:
+        here = tasks
+    if not address or not port:
+        return True, None
+    return True, _task(f"torch:{address}:{port}", "torch", number(environment, "RANK"), tasks, here)
+
+
+def _task(
+    job: str, source: Source, task: int | None, tasks: int | None, here: int | None
+) -> JobTask | None:
+    if task is None or tasks is None:
+        return None
+    here = here or 0
+    if not (0 <= task < tasks <= MOST_TASKS and 0 <= here <= tasks):
+        return None
+    return JobTask(job=job, source=source, task=task, tasks=tasks, here=here)
+
+
+def number(environment: Mapping[str, str], *names: str) -> int | None:
+    """The first of these variables that is set, if it is a number."""
+    text = next((environment[name] for name in names if environment.get(name)), "").strip()
+    return int(text) if text.isdecimal() and len(text) <= 9 else None

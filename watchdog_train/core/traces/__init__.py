@@ -1,0 +1,1 @@
+"""Recorded samples of a run: written a line a poll, read back, and judged again."""

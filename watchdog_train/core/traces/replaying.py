@@ -1,0 +1,184 @@
+"""The detector over recorded samples, under their own clock: what it would have called, and when.
+
+It runs track, detect and suspect as the supervisor does. A trace has no stacks, so a look answers
+"unknown" unless the caller has a better answer. Nothing is ended: after a stall the samples go on
+as under --observe. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Observation, Record, StartEvidence, StartLook
+from watchdog_train.core.detection.detect import Verdict, verdict
+from watchdog_train.core.detection.track import Track, advance, new_track
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.model import Basis, EvidenceResult, Phase, Plan, Sample, Value
+from watchdog_train.core.notices import slowdown as slowdowns
+from watchdog_train.core.notices.news import job_step
+from watchdog_train.core.notices.slowdown import Slow, Slowness
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.suspect import watch
+
+MOST_FINDINGS = 1000
+MOST_ACTIONS = 8
+"""At one sample; a suspicion with its look and its stall takes four."""
+
+Look = Callable[[Verdict], EvidenceResult]
+
+
+class Finding(Value, frozen=True, kw_only=True):
+    """Something the detector would have said."""
+
+    t: float
+    kind: Literal["stall", "suspect", "stopped"]
+    phase: Phase
+    basis: Basis
+    why: str
+
+
+class Replay:
+    """Judges samples one by one; `findings` holds what was said so far."""
+
+    def __init__(self, policy: Policy, look: Look | None = None) -> None:
+        self.findings: list[Finding] = []
+        self.left_out = 0
+        """Findings over the limit of 1000."""
+        self.slow: list[tuple[float, Slow]] = []
+        """When steps were said to have become slow."""
+        self._slowness = Slowness()
+        self.first_stall_t: float | None = None
+        self._policy = policy
+        self._look = look or _unknown
+        self._state = State()
+        self._track: Track | None = None
+        self._started_at = 0.0
+        self._attempt = 0
+
+    def begin_attempt(self) -> None:
+        """What follows belongs to a new attempt."""
+        self._track = None
+
+    def judge(self, sample: Sample) -> Verdict:
+        """The verdict at a sample; what it leads to is in `findings`."""
+        if self._track is None:
+            self._begin(sample.at)
+        assert self._track is not None  # noqa: S101 - narrows for the type checker
+        detection = self._policy.detection
+        self._track = advance(self._track, sample, detection)
+        was_slow = self._slowness.open
+        self._slowness = slowdowns.advance(self._slowness, sample)
+        if self._slowness.open is not None and was_slow is None and len(self.slow) < MOST_FINDINGS:
+            self.slow.append((sample.at, self._slowness.open))
+        found = verdict(self._track, sample, detection)
+        attempt = self._state.attempt
+        if attempt is not None and attempt.first_step_s is None:
+            step = job_step(sample)
+            if step is not None:
+                after_s = sample.at - self._started_at
+                self._record(e.FirstStep(rank=0, pid=0, step=step, after_s=after_s), sample, found)
+        if (
+            found.kind != "alive"
+            or self._state.suspicion
+            or self._state.notices
+            or self._state.muted
+        ):
+            self._follow(sample, found)
+        return found
+
+    def _begin(self, at: float) -> None:
+        self._attempt += 1
+        self._started_at = at
+        self._track = new_track(at)
+        self._slowness = Slowness()
+        self._state = State(state="running", attempts=(_launched(self._attempt, at),))
+
+    def _follow(self, sample: Sample, found: Verdict) -> None:
+        """Ask for actions until there is nothing more to do about this sample."""
+        look: EvidenceResult | None = None
+        for _ in range(MOST_ACTIONS):
+            observation = Observation(
+                now=sample.at,
+                wall=sample.at,
+                sample=sample,
+                verdict=found,
+                look=look,
+                bundles=0,
+                # A bundle is not to be had: whoever wants one goes on without.
+                running=frozenset({"evidence"}),
+            )
+            match watch(observation, self._state, self._policy, {}):
+                case Record(events=events):
+                    for event in events:
+                        self._record(event, sample, found)
+                case StartLook():
+                    look = self._look(found)
+                case StartEvidence() | _:
+                    return
+
+    def _record(self, event: e.AnyEvent, sample: Sample, found: Verdict) -> None:
+        stamped = msgspec.structs.replace(event, t=sample.at, mono=sample.at, attempt=self._attempt)
+        self._state = evolve(self._state, stamped)
+        match event:
+            case e.Suspected():
+                self._say("suspect", sample, event.phase, event.basis, event.why)
+            case e.StallDeclared():
+                self._say("stall", sample, event.phase, event.basis, event.why)
+                if self.first_stall_t is None:
+                    self.first_stall_t = sample.at
+                spared = e.WouldHaveKilled(stall_id=event.stall_id, why=event.why)
+                self._record(spared, sample, found)
+                # A flapping trace must not make a list of a million stalls.
+                self._state = msgspec.structs.replace(self._state, stalls=self._state.stalls[-1:])
+            case e.Noticed(kind="stopped"):
+                self._say("stopped", sample, found.phase, found.basis, event.why)
+            case _:
+                pass
+
+    def _say(
+        self,
+        kind: Literal["stall", "suspect", "stopped"],
+        sample: Sample,
+        phase: Phase,
+        basis: Basis,
+        why: str,
+    ) -> None:
+        if len(self.findings) >= MOST_FINDINGS:
+            self.left_out += 1
+            return
+        found = Finding(t=sample.at, kind=kind, phase=phase, basis=basis, why=why)
+        self.findings.append(found)
+
+
+def _unknown(found: Verdict) -> EvidenceResult:
+    """The look at a trace: there are no stacks in it."""
+    del found
+    return EvidenceResult(
+        stall_id="",
+        dir="",
+        processes=(),
+        diagnosis=None,
+        patience="unknown",
+        fingerprint=None,
+        seconds=0.0,
+        problem="a trace holds no stacks",
+    )
+
+
+def _launched(number: int, at: float) -> AttemptRecord:
+    plan = Plan(
+        attempt=number,
+        why="replay",
+        argv=(),
+        env={},
+        in_process=(),
+        checkpoint=None,
+        resume_via="none",
+        remedies=(),
+    )
+    return AttemptRecord(attempt=number, plan=plan, token="", launching_mono=at, launched=True)
