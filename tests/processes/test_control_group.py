@@ -28,6 +28,7 @@ from tests.support import (
 if sys.platform != "linux":
     pytest.skip("of Linux", allow_module_level=True)
 
+from watchdog_train.system import delegation
 from watchdog_train.system.control_group import ControlGroup, delegated
 from watchdog_train.system.linux import LinuxSystem
 
@@ -106,6 +107,35 @@ def test_where_it_is_not_known_none_is_used(tmp_path: Path, group: str, mounts: 
     (tmp_path / "cgroup").write_text(group)
     (tmp_path / "mountinfo").write_text(mounts)
     assert delegated(str(tmp_path)) is None
+
+
+SFT = "/user.slice/user@7.service/app.slice/sft.scope"
+
+
+@pytest.mark.parametrize(
+    ("group", "answer", "expected"),
+    [
+        (SFT, f"echo ControlGroup={SFT}; echo Delegate=yes", True),
+        (SFT, f"echo ControlGroup={SFT}; echo Delegate=no", False),
+        (SFT, "echo ControlGroup=/elsewhere/sft.scope; echo Delegate=yes", False),
+        (SFT, "exit 1", False),
+        (SFT, "exec sleep 60", False),
+        (f"{SFT}/below", f"echo ControlGroup={SFT}; echo Delegate=yes", False),
+        ("/user.slice/--now.scope ", "echo ControlGroup=$6; echo Delegate=yes", False),
+    ],
+)
+def test_systemd_is_believed_about_our_own_group_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, answer: str, expected: bool
+) -> None:
+    """A tool that fails, hangs, or speaks of something else gives us nothing to divide."""
+    tool = tmp_path / "systemctl"
+    tool.write_text(f'#!/bin/sh\n[ "$1" = --user ] || exit 1\n{answer}\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(delegation, "ANSWER_S", 0.5)
+    delegation.systemd_says_so.cache_clear()
+    assert delegation.systemd_says_so(group) is expected
+    delegation.systemd_says_so.cache_clear()
 
 
 def test_a_group_elsewhere_is_not_opened(given: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import (
+    bin_path,
     children_of,
     of_type,
     program_command,
@@ -32,6 +33,14 @@ mount -t tmpfs tmpfs /run/systemd && mkdir /run/systemd/system || exit 3
 wait
 """
 """The manager wants to believe that systemd has started this machine, and must not be pid 1."""
+GROUPS = "/sys/fs/cgroup"
+WORLD_WITH_GROUPS = f"""\
+umount -R {GROUPS} && mount -t cgroup2 cgroup2 {GROUPS} || exit 3
+mkdir {GROUPS}/wtrain-test-$$ && cd {GROUPS}/wtrain-test-$$ && mkdir user@0.service || exit 3
+echo $$ >user@0.service/cgroup.procs || exit 3
+cd /
+{WORLD}"""
+"""One hierarchy, of version 2, and the manager in a group that is called as a user manager's is."""
 TOOLS = ("unshare", "nsenter", "systemctl")
 UNIT = "wtrain-sft.service"
 
@@ -53,7 +62,8 @@ pytestmark = [
 class Manager:
     """A systemd user manager, and commands beside it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, world: str = WORLD) -> None:
+        self.folder = folder
         self.runtime, self.home = folder / "runtime", folder / "home"
         for each in (self.runtime, self.home):
             each.mkdir(mode=0o700)
@@ -65,17 +75,21 @@ class Manager:
         self.log = (folder / "manager.log").open("wb")
         self.world = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
-             "sh", "-c", WORLD],
+             "sh", "-c", world],
             env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
         )  # fmt: skip
         wait_until((self.runtime / "systemd" / "private").exists, 30, "the manager listens")
         self.init = children_of(self.world.pid)[0]
 
+    def enter(self, *command: str) -> list[str]:
+        """A command where the manager's processes are."""
+        here = f"--wd={self.folder}"
+        return ["nsenter", "--target", str(self.init), "--mount", "--pid", here, *command]
+
     def inside(self, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run a command where the manager's processes are."""
-        enter = ["nsenter", "--target", str(self.init), "--mount", "--pid"]
+        """Run a command there."""
         return subprocess.run(
-            [*enter, *command], env=self.env, capture_output=True, text=True,
+            self.enter(*command), env=self.env, capture_output=True, text=True,
             timeout=timeout_s, check=False,
         )  # fmt: skip
 
@@ -144,3 +158,73 @@ def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager
     assert list((tmp_path / "checkpoints-0").glob("step-*.pt")), "it saved"
     left = manager.inside("pgrep", "-f", "asks_to_stop|watchdog_train/keeper").stdout
     assert not left.strip()
+
+
+@pytest.fixture
+def manager_of_groups(tmp_path: Path) -> Iterator[Manager]:
+    """One that has a hierarchy of control groups to divide."""
+    if (
+        shutil.which("systemd-run") is None
+        or "cgroup2" not in Path("/proc/filesystems").read_text()
+    ):
+        pytest.skip("systemd-run or cgroup v2 is missing")
+    found = Manager(tmp_path, WORLD_WITH_GROUPS)
+    try:
+        yield found
+    finally:
+        (own,) = found.inside("sh", "-c", f"echo {GROUPS}/wtrain-test-*").stdout.split()
+        outside = group_from_outside(Path(own).name)
+        found.close()
+        wait_until(lambda: removed(outside), 20, "the groups are empty")
+
+
+def group_from_outside(name: str) -> Path:
+    """Where a group of the hierarchy's root is, for us."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, about = line.partition(" - ")
+        if about.startswith("cgroup2 ") and mount.split()[3] == "/":
+            return Path(mount.split()[4]) / name
+    pytest.skip("no hierarchy of version 2 is mounted here")
+
+
+def removed(folder: Path) -> bool:
+    """A group goes only when nobody is in it."""
+    try:
+        for each, _, _ in os.walk(folder, topdown=False):
+            os.rmdir(each)
+    except OSError:
+        return False
+    return not folder.exists()
+
+
+@pytest.mark.parametrize(("delegate", "groups"), [("yes", 1), ("no", 0)])
+def test_a_run_in_a_scope_has_a_group_where_the_scope_is_delegated(
+    tmp_path: Path, manager_of_groups: Manager, delegate: str, groups: int
+) -> None:
+    """systemd 252 says it to who asks, and by no attribute; what is not given is not divided."""
+    manager = manager_of_groups
+    config = write_fast_config(tmp_path)
+    scope = ("systemd-run", "--user", "--scope", "--unit=sft", f"--property=Delegate={delegate}")
+    wtrain = (str(bin_path("wtrain")), "run", "--config", str(config), "--name", "sft", "--")
+    command = manager.enter(*scope, *wtrain, *program_command("asks_to_stop.py"))
+    with (tmp_path / "out.txt").open("wb") as out:
+        running = subprocess.Popen(
+            command, env=manager.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    wait_until(lambda: run_directories(tmp_path), 60, "the run begins")
+    (run,) = run_directories(tmp_path)
+    wait_until(lambda: of_type(read_log(run), "first_step"), 60, "it trains")
+    found = manager.inside("sh", "-c", f"cat $(find {GROUPS} -path '*/sft.scope/*/cgroup.procs')")
+    listed = manager.inside("find", GROUPS, "-path", "*/sft.scope/wtrain-*", "-type", "d").stdout
+    assert len(listed.split()) == groups, (tmp_path / "out.txt").read_text()
+    if groups:
+        (launched,) = of_type(read_log(run), "attempt_launched")
+        members = {int(pid) for pid in found.stdout.split()}
+        assert {launched["pid"], launched["keeper_pid"]} <= members
+    assert not [e for e in of_type(read_log(run), "noticed") if e["kind"] == "group"]
+
+    manager.inside("pkill", "-INT", "-f", "wtrain run")
+    running.wait(60)
+    assert of_type(read_log(run), "run_finished")[0]["outcome"] == "stopped"
+    assert not manager.inside("find", GROUPS, "-path", "*/sft.scope/*", "-type", "d").stdout
+    assert not manager.inside("pgrep", "-f", "asks_to_stop|watchdog_train/keeper").stdout.strip()

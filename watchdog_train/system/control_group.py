@@ -2,9 +2,9 @@
 
 Every process is born in the group of its parent and stays there, whoever its parent is later. The
 keeper makes the group and puts itself in (keeper/control_group.py); a supervisor opens it by its
-path. Only a group that says that it is delegated is divided: it belongs to whoever manages it
-otherwise, root or not. Sources: the kernel's cgroup-v2.rst; systemd's CGROUP_DELEGATION.md, which
-names the two attributes.
+path. Only a group that says that it is delegated, or of which systemd says so, is divided: it
+belongs to whoever manages it otherwise, root or not. Sources: the kernel's cgroup-v2.rst; systemd's
+CGROUP_DELEGATION.md, which names the two attributes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from watchdog_train.system import proc_files
+from watchdog_train.system import delegation, proc_files
 
 ATTRIBUTES = ("user.delegate", "trusted.delegate")
 """Set by systemd on what it delegates; the second one is older, and for root to read."""
@@ -34,11 +34,17 @@ def delegated(proc: str = "/proc/self") -> Path | None:
     if root is None or own is None:
         return None
     folder = root / own.lstrip("/")
+    if not _may_be_divided(folder):
+        return None
+    return folder if _has_attribute(folder) or delegation.systemd_says_so(own) else None
+
+
+def _has_attribute(folder: Path) -> bool:
     for name in ATTRIBUTES:
         with suppress(OSError):
-            if os.getxattr(folder, name) == b"1" and _may_be_divided(folder):
-                return folder
-    return None
+            if sys.platform == "linux" and os.getxattr(folder, name) == b"1":
+                return True
+    return False
 
 
 def _own(proc: str) -> str | None:
