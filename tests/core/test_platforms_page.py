@@ -24,10 +24,24 @@ def marked_tests() -> Iterator[tuple[str, str]]:
         text = path.read_text(encoding="utf-8")
         if not any(f"mark.{name}" in text for name in WORDS):
             continue
-        for node in ast.walk(ast.parse(text)):
+        tree = ast.parse(text)
+        of_all = _of_the_module(tree)
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                yield from ((node.name, word) for word in of_all)
                 for decorator in node.decorator_list:
                     yield from ((f"{node.name}{case}", word) for case, word in _marks(decorator))
+
+
+def _of_the_module(tree: ast.Module) -> list[str]:
+    """What all tests of a module need, by its `pytestmark`."""
+    return [
+        WORDS[node.attr]
+        for statement in tree.body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark"
+        for node in ast.walk(statement.value)
+        if isinstance(node, ast.Attribute) and node.attr in WORDS
+    ]
 
 
 def _marks(decorator: ast.expr) -> Iterator[tuple[str, str]]:

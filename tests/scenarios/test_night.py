@@ -15,7 +15,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.scenario,
     pytest.mark.torch,
-    pytest.mark.needs_subreaper,
     pytest.mark.skipif(
         importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
     ),
