@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Shape:
     """Before the program; its process is the root then, and the ranks are its children."""
     ranks: int = 1
     workers: int = 0
+    needs_subreaper: bool = False
+    """Its helpers leave the family with an empty environment: only a subreaper gets them."""
     same_as: str = ""
     """Another shape that makes the very same steps, and is cheaper to try undisturbed."""
 
@@ -56,7 +59,15 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("beats", 10, "chaos_light.py", ("beats",), run_options=NO_HOOK),
-        Shape("helpers", 5, "chaos_light.py", ("helpers",), run_options=NO_HOOK, same_as="beats"),
+        Shape(
+            "helpers",
+            5,
+            "chaos_light.py",
+            ("helpers",),
+            run_options=NO_HOOK,
+            needs_subreaper=True,
+            same_as="beats",
+        ),
         Shape("loop", 3, TORCH, ("loop",), run_options=RESUME),
         Shape("fork", 3, TORCH, ("fork",), run_options=RESUME, workers=2, same_as="loop"),
         Shape("spawn", 2, TORCH, ("spawn",), run_options=RESUME, workers=2, same_as="loop"),
@@ -73,6 +84,12 @@ SHAPES = {
     )
 }
 """By name. Most cases take the light ones: what is tried is wtrain, not torch."""
+
+
+def is_possible_here(shape: Shape) -> bool:
+    """Whether wtrain can hold its promises for such a training with this system."""
+    subreaper = sys.platform == "linux" and os.environ.get("WTRAIN_SYSTEM") != "portable"
+    return subreaper or not shape.needs_subreaper
 
 
 def baseline(shape: Shape, folder: Path, env: dict[str, str]) -> str:
