@@ -147,6 +147,8 @@ def _training(case: Case, code: int, checksum: str) -> Iterable[str]:
     lines = [line for line in case.journal() if line[2] == "0"]
     finished = [line for line in lines if line[3] == "finished"]
     if code == 0:
+        if finished and _was_complete_and_unseen(case, finished[:-1]):
+            finished = finished[:1]  # a Trainer that is begun anew at its last step makes one more
         if not finished or int(finished[-1][4]) != case.shape.steps:
             yield "exit code 0, but the training did not reach its last step"
         elif finished[-1][5] != checksum:
@@ -158,6 +160,16 @@ def _training(case: Case, code: int, checksum: str) -> Iterable[str]:
         yield f"the training was started {len(begins)} times because of a harmless fault"
     if len(of_type(case.events, "attempt_launching")) > RESTARTS_MOST + planned:
         yield "more attempts than allowed"
+
+
+def _was_complete_and_unseen(case: Case, finished: list[list[str]]) -> bool:
+    """An attempt came to the last step, and nobody could see how it ended: it counts as failed."""
+    unseen = {
+        str(event["attempt"])
+        for event in of_type(case.events, "attempt_exited")
+        if event["how_known"] == "gone"
+    }
+    return any(int(line[4]) == case.shape.steps and line[0] in unseen for line in finished)
 
 
 def _resumes(case: Case, lines: list[list[str]]) -> Iterable[str]:
