@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.control_groups import hierarchy, removed
 from tests.scenarios.checks import assert_tree_is_gone
 from tests.support import (
     bin_path,
@@ -35,14 +36,6 @@ from watchdog_train.system.linux import LinuxSystem
 pytestmark = [pytest.mark.processes]
 
 
-def hierarchy() -> Path:
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        mount, _, about = line.partition(" - ")
-        if about.startswith("cgroup2 ") and mount.split()[3] == "/":
-            return Path(mount.split()[4])
-    pytest.skip("no hierarchy of version 2 is mounted here")
-
-
 @pytest.fixture
 def given() -> Iterator[Path]:
     """A group that says that it is delegated; nobody is in it."""
@@ -54,15 +47,6 @@ def given() -> Iterator[Path]:
         pytest.skip(f"no group can be made here: {error}")
     yield folder
     wait_until(lambda: removed(folder), 20, "the group is empty")
-
-
-def removed(folder: Path) -> bool:
-    """A group goes only when nobody is in it and none is below it: nothing of ours was left."""
-    try:
-        folder.rmdir()
-    except OSError:
-        return False
-    return True
 
 
 def inside(folder: Path, *command: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.control_groups import hierarchy, removed
 from tests.support import (
     bin_path,
     children_of,
@@ -27,21 +28,20 @@ from tests.support import (
 )
 
 SYSTEMD = "/usr/lib/systemd/systemd"
+GROUPS = "/sys/fs/cgroup"
 WORLD = f"""\
+umount -R {GROUPS} && mount -t cgroup2 cgroup2 {GROUPS} || exit 3
+mkdir -p "$0/user@0.service" && echo $$ >"$0/user@0.service/cgroup.procs" || exit 3
 mount -t tmpfs tmpfs /run/systemd && mkdir /run/systemd/system || exit 3
 {SYSTEMD} --user --unit=basic.target &
 wait
 """
-"""The manager wants to believe that systemd has started this machine, and must not be pid 1."""
-GROUPS = "/sys/fs/cgroup"
-WORLD_WITH_GROUPS = f"""\
-umount -R {GROUPS} && mount -t cgroup2 cgroup2 {GROUPS} || exit 3
-mkdir {GROUPS}/wtrain-test-$$ && cd {GROUPS}/wtrain-test-$$ && mkdir user@0.service || exit 3
-echo $$ >user@0.service/cgroup.procs || exit 3
-cd /
-{WORLD}"""
-"""One hierarchy, of version 2, and the manager in a group that is called as a user manager's is."""
-TOOLS = ("unshare", "nsenter", "systemctl")
+"""The manager wants to believe that systemd has started this machine, and must not be pid 1.
+
+It finds one hierarchy of groups, of version 2, and is in a group that is called as a user manager's
+is: below that it makes and leaves its own. The argument is the group above it.
+"""
+TOOLS = ("unshare", "nsenter", "systemctl", "systemd-run")
 UNIT = "wtrain-sft.service"
 
 pytestmark = [
@@ -62,8 +62,9 @@ pytestmark = [
 class Manager:
     """A systemd user manager, and commands beside it."""
 
-    def __init__(self, folder: Path, world: str = WORLD) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.group = hierarchy() / f"wtrain-test-manager-{os.getpid()}"
         self.runtime, self.home = folder / "runtime", folder / "home"
         for each in (self.runtime, self.home):
             each.mkdir(mode=0o700)
@@ -75,9 +76,12 @@ class Manager:
         self.log = (folder / "manager.log").open("wb")
         self.world = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
-             "sh", "-c", world],
+             "sh", "-c", WORLD, f"{GROUPS}/{self.group.name}"],
             env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
         )  # fmt: skip
+
+    def begin(self) -> None:
+        """It listens, and commands can be run beside it."""
         wait_until((self.runtime / "systemd" / "private").exists, 30, "the manager listens")
         self.init = children_of(self.world.pid)[0]
 
@@ -113,12 +117,16 @@ class Manager:
         self.world.send_signal(signal.SIGKILL)
         self.world.wait(10)
         self.log.close()
+        wait_until(
+            lambda: removed(self.group, with_those_below=True), 20, "the manager's groups are empty"
+        )
 
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     found = Manager(tmp_path)
     try:
+        found.begin()
         yield found
     finally:
         found.close()
@@ -160,49 +168,11 @@ def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager
     assert not left.strip()
 
 
-@pytest.fixture
-def manager_of_groups(tmp_path: Path) -> Iterator[Manager]:
-    """One that has a hierarchy of control groups to divide."""
-    if (
-        shutil.which("systemd-run") is None
-        or "cgroup2" not in Path("/proc/filesystems").read_text()
-    ):
-        pytest.skip("systemd-run or cgroup v2 is missing")
-    found = Manager(tmp_path, WORLD_WITH_GROUPS)
-    try:
-        yield found
-    finally:
-        (own,) = found.inside("sh", "-c", f"echo {GROUPS}/wtrain-test-*").stdout.split()
-        outside = group_from_outside(Path(own).name)
-        found.close()
-        wait_until(lambda: removed(outside), 20, "the groups are empty")
-
-
-def group_from_outside(name: str) -> Path:
-    """Where a group of the hierarchy's root is, for us."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        mount, _, about = line.partition(" - ")
-        if about.startswith("cgroup2 ") and mount.split()[3] == "/":
-            return Path(mount.split()[4]) / name
-    pytest.skip("no hierarchy of version 2 is mounted here")
-
-
-def removed(folder: Path) -> bool:
-    """A group goes only when nobody is in it."""
-    try:
-        for each, _, _ in os.walk(folder, topdown=False):
-            os.rmdir(each)
-    except OSError:
-        return False
-    return not folder.exists()
-
-
 @pytest.mark.parametrize(("delegate", "groups"), [("yes", 1), ("no", 0)])
 def test_a_run_in_a_scope_has_a_group_where_the_scope_is_delegated(
-    tmp_path: Path, manager_of_groups: Manager, delegate: str, groups: int
+    tmp_path: Path, manager: Manager, delegate: str, groups: int
 ) -> None:
     """systemd 252 says it to who asks, and by no attribute; what is not given is not divided."""
-    manager = manager_of_groups
     config = write_fast_config(tmp_path)
     scope = ("systemd-run", "--user", "--scope", "--unit=sft", f"--property=Delegate={delegate}")
     wtrain = (str(bin_path("wtrain")), "run", "--config", str(config), "--name", "sft", "--")
