@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ if sys.platform != "linux":
     pytest.skip("of Linux", allow_module_level=True)
 
 from watchdog_train.system import delegation
-from watchdog_train.system.control_group import ControlGroup, delegated
+from watchdog_train.system.control_group import ControlGroup, delegated, remove
 from watchdog_train.system.linux import LinuxSystem
 
 pytestmark = [pytest.mark.processes]
@@ -129,6 +130,18 @@ def test_a_group_elsewhere_is_not_opened(given: Path) -> None:
     with pytest.raises(OSError, match="not a group below"):
         ControlGroup(str(given))
     assert LinuxSystem().group_name("run", 1) is None
+
+
+def test_a_group_that_is_busy_for_a_moment_goes_after_it(given: Path) -> None:
+    """The last threads of a process end after it is shown as a zombie."""
+    group = given / "attempt"
+    (group / "below").mkdir(parents=True)
+    with subprocess.Popen(inside(group / "below", "sleep", "600")) as last:
+        wait_until((group / "below" / "cgroup.procs").read_text, 10, "it is in")
+        assert not remove(group, within_s=0.05)
+        assert is_alive(last.pid)
+        threading.Timer(0.2, last.kill).start()
+        assert remove(group, within_s=20.0)
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ CGROUP_DELEGATION.md, which names the two attributes.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +23,9 @@ ATTRIBUTES = ("user.delegate", "trusted.delegate")
 KILL = "cgroup.kill"
 """Since Linux 5.14."""
 PROCS_CAP_BYTES = 1 << 20
+GOES_S = 0.5
+"""What waits for it is the end of a run, or the next attempt."""
+AGAIN_S = 0.01
 MOST_GROUPS = 256
 """Below the one of an attempt: a training may divide it further."""
 
@@ -105,6 +110,22 @@ class ControlGroup:
 
     def close(self) -> None:
         """Let go of it; empty it goes, with those below it."""
-        with suppress(OSError):
-            for folder, _, _ in os.walk(self._folder, topdown=False):
+        remove(self._folder)
+
+
+def remove(group: Path, within_s: float = GOES_S) -> bool:
+    """Remove a group and those below it; whether they are gone. One with somebody in it stays.
+
+    Whoever is shown as a zombie may have threads that have not ended yet: a moment longer the
+    group is busy, though nobody is left in it.
+    """
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            for folder, _, _ in os.walk(group, topdown=False):
                 os.rmdir(folder)
+        except OSError as error:
+            if error.errno == errno.EBUSY and time.monotonic() < until:
+                time.sleep(AGAIN_S)
+                continue
+        return not group.exists()
