@@ -147,8 +147,9 @@ def _training(case: Case, code: int, checksum: str) -> Iterable[str]:
     lines = [line for line in case.journal() if line[2] == "0"]
     finished = [line for line in lines if line[3] == "finished"]
     if code == 0:
-        if finished and _was_complete_and_unseen(case, finished[:-1]):
-            finished = finished[:1]  # a Trainer that is begun anew at its last step makes one more
+        one_more = bool(finished) and int(finished[-1][4]) == case.shape.steps + 1
+        if one_more and _was_complete_and_unseen(case, finished[:-1]):
+            finished = finished[:-1]  # a Trainer that is begun anew at its last step makes one more
         if not finished or int(finished[-1][4]) != case.shape.steps:
             yield "exit code 0, but the training did not reach its last step"
         elif finished[-1][5] != checksum:

@@ -15,7 +15,12 @@ from watchdog_train.core.detection.activity import (
     required_windows,
 )
 from watchdog_train.core.detection.budgets import COSTLY, Budget, budget_for, least_soft_s
-from watchdog_train.core.detection.special import over_users_limit, stopped, waits_for_input
+from watchdog_train.core.detection.special import (
+    announced_until,
+    over_users_limit,
+    stopped,
+    waits_for_input,
+)
 from watchdog_train.core.detection.track import RankTrack, Track, is_saving, judged, survived_s
 from watchdog_train.core.detection.usual import is_quiet_at_work
 from watchdog_train.core.detection.verdict import (
@@ -48,7 +53,7 @@ def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
     """What the peers of a job may know of this tree."""
     slots = [slot for _, slot in judged(sample)]
     steps = [slot.step for slot in slots if slot.step is not None]
-    expected = _expected(sample)
+    expected = announced_until(sample)
     silent = all(
         sample.at - rank.changed_at > _budget(track, rank, detection).soft_s
         and expected.get(rank.pid, 0.0) <= sample.at
@@ -85,8 +90,7 @@ def verdict(
     if special is not None:
         return _replace(special, progress_at=track.progress_at)
     candidates = _candidates(track)
-    expected = _expected(sample)
-    limited = over_users_limit(candidates, expected, track, sample, detection)
+    limited = over_users_limit(candidates, track, sample, detection)
     if limited is not None and not is_saving(candidates, track, sample, detection):
         return limited
     if not _may_be_over(candidates, sample, detection):
@@ -94,6 +98,7 @@ def verdict(
     quiet = is_quiet(track.activity, sample, detection)
     stuck = is_stuck(track.activity, sample, detection)
     budgets = {rank.pid: _budget(track, rank, detection) for rank in candidates}
+    expected = announced_until(sample)
     failed = rank_gone.waits_in_vain(
         track,
         sample,
@@ -175,11 +180,6 @@ def _may_be_over(candidates: tuple[RankTrack, ...], sample: Sample, detection: D
     return any(
         sample.at - rank.changed_at > least_soft_s(rank.phase, detection) for rank in candidates
     )
-
-
-def _expected(sample: Sample) -> dict[int, float]:
-    """Per process, until when its silence was announced."""
-    return {slot.pid: slot.expect_until_ns / 1e9 for _, slot in judged(sample)}
 
 
 def _suspect(

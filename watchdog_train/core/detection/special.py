@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from watchdog_train.core.detection.track import RankTrack, Track
+from watchdog_train.core.detection.track import RankTrack, Track, judged
 from watchdog_train.core.detection.verdict import OVER, Verdict
 from watchdog_train.core.model import Sample
 from watchdog_train.core.policy import Detection
@@ -50,32 +50,32 @@ def waits_for_input(track: Track, sample: Sample) -> Verdict | None:
     )
 
 
+def announced_until(sample: Sample) -> dict[int, float]:
+    """Per process, until when the script itself has announced its silence, monotonic seconds."""
+    return {slot.pid: slot.expect_until_ns / 1e9 for _, slot in judged(sample)}
+
+
 def over_users_limit(
-    candidates: Iterable[RankTrack],
-    expected: Mapping[int, float],
-    track: Track,
-    sample: Sample,
-    detection: Detection,
+    candidates: Iterable[RankTrack], track: Track, sample: Sample, detection: Detection
 ) -> Verdict | None:
     """Longer than `--stall-timeout` or `--startup-timeout`, where one is set: no question is asked.
 
     Args:
         candidates: who is judged.
-        expected: per process, until when the script itself has announced a silence; that is nearer
-            to the truth than the option.
         track: the memory.
         sample: this poll.
         detection: the limits.
     """
     if detection.stall_timeout_s is None and detection.startup_timeout_s is None:
         return None
+    expected = announced_until(sample)
     for rank in candidates:
         limit_s = detection.stall_timeout_s if rank.stepped else detection.startup_timeout_s
         since = rank.changed_at if rank.stepped else track.started_at
         if limit_s is None or sample.at - since <= limit_s:
             continue
         if expected.get(rank.pid, 0.0) > sample.at:
-            continue
+            continue  # the script has announced this silence: it is nearer than the option
         option = "--stall-timeout" if rank.stepped else "--startup-timeout"
         age_s = sample.at - since
         what = "no progress" if rank.stepped else "no first step"
