@@ -13,7 +13,6 @@ from tests.hostile_run import STALLS, a_plan, make_hostile_run
 from watchdog_train.core import events as e
 from watchdog_train.core.model import Phase, RankStatus, RunProgress
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.report_bug import report_bug
 from watchdog_train.report.report_markdown import report_markdown
 from watchdog_train.report.series import MOST_POINTS, SeriesReader
 from watchdog_train.report.time_line import time_line
@@ -122,27 +121,6 @@ def test_markdown_keeps_hostile_text_as_text(report: Report) -> None:
     }
     assert "\x1b" not in text
     assert "\u202e" not in text
-
-
-def test_a_bug_report_names_neither_machine_nor_folder(report: Report) -> None:
-    """Stacks, milestones, versions and what avoided it; not the home, the host or the run."""
-    state = report.history.state
-    text = report_bug(state, stacks=report.found.stacks, versions=(("torch", "2.13.0"),))
-    assert text is not None
-    assert "/home/mia" not in text
-    assert state.run_dir not in text
-    assert "- torch 2.13.0" in text
-    assert f"It was caught {STALLS} times" in text
-    assert f"Attempt {STALLS + 1}, with num-workers-0, ended with success." in text
-    assert "Stacks, grouped:" in text
-    assert len(text) < 200_000
-
-
-def test_a_bug_report_needs_something_caught() -> None:
-    """A run without a stall has nothing to post."""
-    from watchdog_train.core.fold.state import State
-
-    assert report_bug(State(), stacks={}, versions=()) is None
 
 
 def _attempt(number: int, t: float, first: int, steps: int) -> list[e.AnyEvent]:
