@@ -245,14 +245,14 @@ def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
 
 def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
     from watchdog_train.cli.log_files import last_lines, modified_at, streams_of
-    from watchdog_train.evidence.redact import redact_text
+    from watchdog_train.evidence.logs import clean_lines
 
     for attempt in reversed(state.attempts):
         streams = streams_of(run.attempt(attempt.attempt))
         for path in sorted((stream.path for stream in streams), key=modified_at, reverse=True):
             found = last_lines(path, lines)
             if found:
-                return tuple(redact_text(line[:400]) for line in found)
+                return tuple(line[:400] for line in clean_lines(found))
     return ()
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
+from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
 from watchdog_train.whole_files import read_json, replace_json
 
 RESULT_FILE = "result.json"
@@ -65,8 +66,16 @@ class JointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_request(request: EvidenceRequest, path: Path) -> None:
-    """For `python -m watchdog_train.evidence.collect PATH`."""
-    replace_json(path, request)
+    """For `python -m watchdog_train.evidence.collect PATH`; it becomes a part of the bundle.
+
+    Paths stay as they are: the collector follows them.
+    """
+    hidden = {
+        "command": redact_argv(request.command),
+        "verdict": redact_data(request.verdict),
+        "gpu_others": tuple(map(redact_text, request.gpu_others)),
+    }
+    replace_json(path, msgspec.structs.replace(request, **hidden))
 
 
 def read_request(path: Path) -> EvidenceRequest:

@@ -35,7 +35,7 @@ class SourceReader:
         if number > len(lines):
             return None
         text = lines[number - 1].decode("utf-8", "replace").strip()
-        return clean_line(text[:_LINE_CAP]) or None
+        return clean_line(text)[:_LINE_CAP] or None
 
 
 def _read_lines(path: str) -> list[bytes]:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId
+from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store import registry
 from watchdog_train.store.claims import claims_directory, is_free, read_claimant
 from watchdog_train.store.places import runtime_bases
@@ -75,7 +76,7 @@ def _processes(machine: Machine, system: ProcessSystem) -> Iterable[Leftover]:
             )
             continue
         for who in members:
-            name = " ".join(system.command_line(who.pid) or ())[:80] or "?"
+            name = " ".join(redact_argv(system.command_line(who.pid) or ()))[:80] or "?"
             ours = machine.recorded.get(who) == run_id
             why = f"outlived {run_id}, which has ended: {name}"
             if not ours:
