@@ -29,6 +29,7 @@ from watchdog_train.core.model import Diagnosis, EvidenceResult
 from watchdog_train.evidence.redact import write_json, write_text
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
+from watchdog_train.report.report_markdown import without_markup
 from watchdog_train.whole_files import replace_whole
 
 VERDICT_FILE = "verdict.json"
@@ -117,7 +118,7 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
     from watchdog_train.remedies.catalogue import remedy_words
 
     text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
-    write_text(staging / SUMMARY_FILE, text)
+    write_text(staging / SUMMARY_FILE, without_markup(text))
 
 
 def write_stacks(staging: Path, process: ProcessEvidence) -> None:
