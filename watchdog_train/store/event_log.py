@@ -91,6 +91,8 @@ class EventLog:
         self.path = path
         self.torn_tail: bytes | None = None
         """What the supervisor before left of a line it was killed in; None when nothing."""
+        self.is_removed = False
+        """Somebody has deleted the file: what is spilled belongs to nothing any more."""
         self._fd = fd
         self._clock = clock
         self._spill = Spill(spill_dir)
@@ -278,6 +280,7 @@ class EventLog:
 
     def _write_lines(self, batch: tuple[_Line, ...]) -> None:
         if self._has_links and not os.fstat(self._fd).st_nlink:
+            self.is_removed = True
             raise OSError(errno.ENOENT, "the log was removed")
         for line in batch:
             if line.seq <= self._written_seq:

@@ -42,6 +42,7 @@ from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.launch import KEEPER_CHILD
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
+from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
@@ -112,6 +113,7 @@ class RunSession:
         Raises:
             WtrainError: another supervisor holds it.
         """
+        refuse_few_descriptors()
         self.directory = directory
         self._new_slots = state is None or not state.run_id or reopen
         self.system = current()
@@ -335,7 +337,8 @@ class RunSession:
         release_runtime_directory(staging, with_content=not kept)
         spill_dir = self.directory.spill_dir
         if spill_dir is not None:
-            release_runtime_directory(spill_dir, with_content=False)
+            # No command finds events of a run whose directory somebody has deleted.
+            release_runtime_directory(spill_dir, with_content=self.context.log.is_removed)
 
     def _remove_slot_dir(self) -> None:
         slot_dir = self.context.slot_dir

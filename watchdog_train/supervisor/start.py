@@ -36,6 +36,7 @@ from watchdog_train.supervisor.lookalikes import (
     find_lookalikes,
     found_event,
 )
+from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
@@ -55,6 +56,7 @@ def start_run(
     Raises:
         WtrainError: refused, with exit code 78: no place for the run, or it runs already.
     """
+    refuse_few_descriptors()
     cwd = os.getcwd()
     system = current()
     display = Display()
