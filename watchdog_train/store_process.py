@@ -131,8 +131,9 @@ def _listening(host, port):
         return {}
     if host == "localhost":
         found = {("127.0.0.1", port): socket.AF_INET}
-    ((address, family),) = found.items() if len(found) == 1 else [(None, None)]
-    if address is None or (address[0].startswith("127.") and host not in (address[0], "localhost")):
+    address, family = next(iter(found.items()), (("", 0), socket.AF_INET))
+    strange = str(address[0]).startswith("127.") and host not in (address[0], "localhost")
+    if len(found) != 1 or strange:
         return {}
     server = socket.socket(family)
     try:
