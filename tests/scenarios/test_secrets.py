@@ -51,7 +51,7 @@ def test_no_secret_leaves_the_files_of_the_training(tmp_path: Path) -> None:
     assert "RuntimeError: cannot log in as [removed]" in tail
     told = {path: path.read_text("utf-8", "replace") for path in files(run.run_dir)}
     for name in ("status", "status --json", "show", "show --all --raw", "show --json", "report",
-                 "report --bug", "ps --all"):  # fmt: skip
+                 "ps --all"):  # fmt: skip
         said = run_wtrain(*name.split(), cwd=tmp_path, env=environment)
         told[Path(name)] = said.stdout + said.stderr
     told[Path("dump")] = dumped.stdout

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 )
 @json_option
 @runs_dir_option
-def report(
-    run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Path | None
-) -> None:
+def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Path | None) -> None:
     """Tell what happened to RUN: outcome, attempts, time, stalls, checkpoints, what to keep.
 
     The page is also in the run directory, as report.html, after every stall and at the end.

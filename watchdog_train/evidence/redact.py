@@ -6,13 +6,11 @@ write_json() and write_text(), so that nothing gets there around the table.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -134,13 +132,20 @@ def learn(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         if is_secret_name(name):
             for part in (value, *value.splitlines()):
-                in_url = quote(part, safe="", errors="surrogateescape")
-                written = (part.strip(), in_url, json.dumps(part)[1:-1])
-                found.update(text for text in written if len(text) >= _LONG_ENOUGH)
+                found.update(text for text in _written(part) if len(text) >= _LONG_ENOUGH)
     if found != _known.values:
         _known.values = frozenset(found)
         longest_first = sorted(found, key=len, reverse=True)
         _known.pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+
+def _written(value: str) -> tuple[str, ...]:
+    """As it is, in a URL, in JSON."""
+    import json  # not at the top: milliseconds that a command does not need
+    from urllib.parse import quote
+
+    in_url = quote(value, safe="", errors="surrogateescape")
+    return value.strip(), in_url, json.dumps(value)[1:-1]
 
 
 def is_secret_name(name: str) -> bool:
