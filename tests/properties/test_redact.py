@@ -75,6 +75,9 @@ FORMS = [
     "login(user='bob', key=b'{}', relogin=True)",
     'login(\n    "{}",\n)',
     'requests.get(url, auth=("bob", "{}"))',
+    "{{'tokens_of_hub': ['short', '{}'], 'lr': 1}}",
+    '{{"username": "bob", "key": "00000{}"}}',
+    "docker login -u bob -p {} host",
     "cannot log in with passphrase {}",
 ]
 
@@ -183,6 +186,7 @@ def test_no_line_of_a_private_key_survives(lines, prefix, data):
         "def __init__(self, token: str, secret: bytes) -> None:",
         "Author: Bob <a@b.c>, password required, Basic training begins",
         "RuntimeError: NCCL error at git@github.com:a/b.git https://host:8080/path?step=3&lr=0.1",
+        "tokens: ['Hello', 'world'], prompt_tokens=[101, 2023], key: 'layer1', basic PyTorch",
         "AssertionError: expected torch.Size([8, 128]) but got torch.Size([8, 127])",
     ],
 )
@@ -206,7 +210,7 @@ def test_an_environment_keeps_named_variables_only():
 @pytest.mark.parametrize(
     "part",
     ["token=", BEGIN + "\n", "https://a:", "login('", "hooks/", "eyJ", "a" * 50, "-u a:", "\\" * 9,
-     "password is ", "1" * 40, '"', "'''", "Cookie: ", "--key "],
+     "password is ", "1" * 40, '"', "'''", "Cookie: ", "--key ", "login -", "token=['", "'key': 'a", "password" + " " * 999],
 )  # fmt: skip
 def test_hostile_text_costs_no_more_than_its_length(part):
     """200 kB of what a pattern begins with; a log may hold anything."""

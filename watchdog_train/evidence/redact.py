@@ -30,7 +30,7 @@ _HARMLESS = re.compile(
     r"tokeniz|(?-i:\A(?:OLD)?PWD\Z)|xauthority|_(?:path|file|dir|sock|region|profile)\Z|"
     r"tokens?[-_]?(?:ids?|types?|per|count|len\w*|limit|budget|level|class\w*|drop\w*|s?/)|"
     r"(?:pad|eos|bos|unk|sep|cls|mask|special|added|image|stop)[-_]tokens?|"
-    r"(?:max|min|num|n|total|new|mean|avg)[-_]?\w*tokens?",
+    r"(?:max|min|num|n|total|new|mean|avg)[-_]?\w*tokens?|tokens\Z",
     re.IGNORECASE,
 )
 _CONSTANT = re.compile(
@@ -42,7 +42,8 @@ _QUOTED = (
     r"[bBrRfFuU]{0,2}(?P<q>\\{0,4}(?:\"\"\"|'''|[\"']))"
     r"(?:(?!(?P=q))(?:\\[^\n]|[^\n])){1,4096}"
 )
-_VALUE = rf"(?P<value>{_QUOTED}|(?![(\[{{]{{1,4}}[\"'])[^\s\"'\\][^\s\"']*)"
+_LIST = r"[(\[{](?=\s?[bru]?\\{0,4}[\"'])[^()\[\]{}\n]{1,2000}[^\s\"']*"
+_VALUE = rf"(?P<value>{_QUOTED}|{_LIST}|[^\s\"'\\][^\s\"']*)"
 _NAME = rf"[\w.-]{{0,128}}(?:{_WORDS}|[-_.]key\b)[\w.-]{{0,32}}"
 _ASSIGNMENT = re.compile(
     rf"(?P<name>(?<![\w.-]){_NAME})(?P<is>\\{{0,4}}[\"']?[ \t]{{0,4}}[=:]>?[ \t]{{0,4}}){_VALUE}",
@@ -74,8 +75,10 @@ _AFTER = {
     r"teams|tgram|twilio|workflows)s?://": r"[^\s\"'<>]+",
     # In command lines and headers.
     r"(?<![\w-])(?:-u|--user|--proxy-user)[ =]+[^\s:\"']{1,64}:": r"[^\s\"']+",
-    r"(?:bearer|basic(?=\s+\S{0,200}[0-9=]))\s+": r"[\w.~+/=-]{8,}",
-    # In sentences.
+    r"(?:bearer|basic(?=\s+(?-i:\S{0,200}(?:[0-9=]|[a-z][A-Z]))))\s+": r"[\w.~+/=-]{8,}",
+    r"\b(?:login|sshpass|mysql\w{0,10})\b[^\n]{0,120}?\s-p\s{0,4}": r"[^\s\"'-][^\s\"']*",
+    # In JSON that a service gives for its own login, and in sentences.
+    r"[\"']key\\{0,4}[\"']: ?\\{0,4}[\"']": r"(?=[^\"']{0,200}\d)[\w+/=-]{20,}",
     r"\b(?:passw(?:or)?d|passphrase|passcode|secret|token|api key)s?:?\s+(?:(?:is|was)\s+)?": (
         r"(?=\S{0,200}\d)(?=\S{0,200}[a-z])[\w+=!@#$%^&*~-]{8,}"
     ),
