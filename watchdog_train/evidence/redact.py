@@ -19,7 +19,7 @@ from watchdog_train.whole_files import replace_whole
 HIDDEN = "[removed]"
 
 _WORDS = (
-    r"token|secret|passw(?:or)?d|passphrase|passcode|pwd|credential|auth(?!ors?\b)|cookie|jwt|"
+    r"token|secret|passw(?:or)?d|passphrase|passcode|pwd|credential|auth(?!or(?!i[sz]))|cookie|jwt|"
     r"webhook|session[-_]?(?:id|key)|(?:api|private|access|account|encryption|signing)[-_]?key"
 )
 _SECRET_NAME = re.compile(
@@ -27,10 +27,11 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_WORD = re.compile(_WORDS, re.IGNORECASE)
 _HARMLESS = re.compile(
-    r"tokeniz|(?-i:\A(?:OLD)?PWD\Z)|xauthority|_(?:path|file|dir|sock|region|profile)\Z|"
-    r"tokens?[-_]?(?:ids?|types?|per|count|len\w*|limit|budget|level|class\w*|drop\w*|s?/)|"
-    r"(?:pad|eos|bos|unk|sep|cls|mask|special|added|image|stop)[-_]tokens?|"
-    r"(?:max|min|num|n|total|new|mean|avg)[-_]?\w*tokens?|tokens\Z",
+    r"tokeniz|(?-i:\A(?:OLD)?PWD\Z)|[-_](?:path|file|dir|sock|region|profile)\Z|"
+    r"tokens?[-_]?(?:ids?|types?|per|counts?|length|limit|budget|level|class\w*|drop\w*)(?![a-z])|"
+    r"(?<![a-z0-9])(?:pad|eos|bos|unk|sep|cls|mask|special|added|image|stop)[-_]tokens?\Z|"
+    r"(?<![a-z0-9])(?:max|min|num|n|total|new|mean|avg)[-_]\w*tokens?\Z|"
+    r"(?<![\w.])(?:(?:input|output|prompt|completion|train|eval)[-_])?tokens\Z",
     re.IGNORECASE,
 )
 _CONSTANT = re.compile(
@@ -108,7 +109,7 @@ _COMMIT = re.compile(
 )
 _KEY_BEGIN = re.compile(r"-----BEGIN[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
 _KEY_END = re.compile(r"-----END[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
-_KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{16}|\A\W*\Z")
+_KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{16}|\A\W*\Z|Proc-Type: ")
 _KEY_LINES = 400
 _FOLLOWED = ("dir", "where")
 """Fields of answers with the path of a bundle, which the supervisor opens."""
