@@ -33,6 +33,7 @@ from watchdog_train.core.model.recovery import (
     RemedyUse,
     SaveRecord,
     Survey,
+    newest_checkpoint,
 )
 from watchdog_train.core.model.words import (
     Basis,
@@ -89,4 +90,5 @@ __all__ = [
     "Survey",
     "ThreadWait",
     "Value",
+    "newest_checkpoint",
 ]

@@ -1,10 +1,23 @@
 """What a restart is made of: saves, checkpoints, remedies, the plan of an attempt."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from watchdog_train.core.model.words import RemedyKind, ResumeVia, Value
+
+PARTS = (
+    "optimizer",
+    "optim",
+    "scheduler",
+    "scaler",
+    "rng_state",
+    "random_states",
+    "training_args",
+)
+"""Beginnings of names of files that are a part of a checkpoint, not one."""
+_SINGLE_FILES = ("torch", "safetensors")
 
 
 class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,7 +62,7 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     path: str
     """Absolute: the directory of a checkpoint, or its single file."""
     format: str
-    """"hf", "lightning", "torch" or "safetensors"."""
+    """"hf", "lightning", "accelerate", "torch" or "safetensors"."""
     step: int | None = None
     ordinal: int | None = None
     output_dir: str | None = None
@@ -70,6 +83,25 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     def saved_at(self) -> float:
         """Unix seconds of its newest file, as the hook noted them."""
         return max((mtime_ns for _, mtime_ns in self.files.values()), default=0) / 1e9
+
+    @property
+    def is_part(self) -> bool:
+        """A single file from which nothing resumes."""
+        is_file = self.format in _SINGLE_FILES
+        return is_file and any(name.startswith(PARTS) for name in self.files)
+
+
+def newest_checkpoint(saves: Iterable[SaveRecord]) -> SaveRecord | None:
+    """The newest save that a training resumes from, in the order of a scan of checkpoints.
+
+    A framework's full state goes before single files: `save_model()` at the end of a script writes
+    a model, which is newer and no checkpoint.
+    """
+    return max(
+        (save for save in saves if not save.is_part),
+        key=lambda save: (save.format not in _SINGLE_FILES, save.t),
+        default=None,
+    )
 
 
 class KeptCopy(Value, frozen=True, kw_only=True):
