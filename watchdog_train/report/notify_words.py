@@ -24,6 +24,7 @@ NOTICES = (
     "not-whole",
     "no-progress",
     "room",
+    "scan",
 )
 """Kinds of `noticed` for which somebody may have to act before the morning."""
 LINE_CAP = 400

@@ -290,7 +290,9 @@ class Observer:
             return None
         folder = self._context.directory.attempt(attempt.attempt)
         newest = newest_checkpoint(read_saves(folder, SAVES_CAP))
-        return newest and SaveReport(path=newest.path, step=newest.step, t=newest.t)
+        if newest is None:
+            return None
+        return SaveReport(path=newest.path, step=newest.step, t=newest.t)
 
     def _resumed_step(self) -> int | None:
         steps = [

@@ -145,12 +145,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.GpuMemoryHeld() | e.GpuMemoryFree():
             return _gpu_memory(state, event)
         case e.Noticed():
-            others = tuple(each for each in state.noticed if each.kind != event.kind)
-            return _replace(
-                state,
-                notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
-                noticed=(*others, event),
-            )
+            return _noticed(state, event)
         case e.Slowdown() | e.SlowdownEnded() | e.Warned() | e.WarningOver():
             return ending.warnings(state, event)
         case e.RemedyTaken():
@@ -221,6 +216,23 @@ def _checkpoints(
             return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
         case e.CheckpointsShared():
             return _replace(state, shared=(*state.shared, event))
+
+
+def _noticed(state: State, event: e.Noticed) -> State:
+    others = tuple(each for each in state.noticed if each.kind != event.kind)
+    if event.kind == "scan":
+        state = _replace(
+            state,
+            state="backoff",
+            scan_failures=state.scan_failures + 1,
+            scan_since_mono=state.scan_since_mono if state.scan_failures else event.mono,
+            scan_failed_mono=event.mono,
+        )
+    return _replace(
+        state,
+        notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
+        noticed=(*others, event),
+    )
 
 
 def _gpu_memory(state: State, event: e.GpuMemoryHeld | e.GpuMemoryFree) -> State:

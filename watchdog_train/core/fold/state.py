@@ -283,6 +283,12 @@ class State(Value, frozen=True, kw_only=True):
     saved_step: int | None = None
     stop_asked: StopAsk | None = None
     can_be_asked_to_save: bool = False
+    scan_failures: int = 0
+    """Scans of checkpoints that failed since the last attempt."""
+    scan_since_mono: float = 0.0
+    """When the first of them did."""
+    scan_failed_mono: float = 0.0
+    """When the newest of them did."""
     postponed: Postponed | None = None
     backoff_until: float | None = None
     backoff_s: float = 0.0

@@ -32,6 +32,7 @@ from watchdog_train.core.model.recovery import (
     Plan,
     RemedyUse,
     SaveRecord,
+    ScanLevel,
     Survey,
     newest_checkpoint,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "RunProgress",
     "Sample",
     "SaveRecord",
+    "ScanLevel",
     "SlotReading",
     "Survey",
     "ThreadWait",

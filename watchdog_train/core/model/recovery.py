@@ -7,6 +7,9 @@ import msgspec
 
 from watchdog_train.core.model.words import RemedyKind, ResumeVia, Value
 
+ScanLevel = Literal["quick", "full", "noted"]
+"""How deep a scan of checkpoints looks. noted: only at what the hooks noted, and whether its files
+are unchanged since by size and time."""
 PARTS = (
     "optimizer",
     "optim",
@@ -159,6 +162,9 @@ class Survey(Value, frozen=True, kw_only=True):
     """Where was looked."""
     problem: str | None = None
     """Why the survey is incomplete, None when it is not."""
+    failed: bool = False
+    """There was no answer, or a place that could not be read and nothing valid elsewhere: that
+    nothing was found says nothing."""
     beside_writers: bool = False
     """The training may have written while it looked: what was torn then may be whole by now."""
     resume_options: tuple[str, ...] = ()
