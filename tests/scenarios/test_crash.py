@@ -141,6 +141,54 @@ def test_a_killed_scan_is_no_reason_to_begin_at_step_0(
     assert last_line(run.stdout).startswith("finished step=20 ")
 
 
+DOES_NOT_LOAD = """
+import argparse, os, zipfile
+import watchdog_train
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume")
+parser.add_argument("--out_dir", default="out")
+args = parser.parse_args()
+os.makedirs(args.out_dir, exist_ok=True)
+first = not os.listdir(args.out_dir)
+step = 0
+if args.resume:
+    with zipfile.ZipFile(args.resume) as archive:
+        step = int(archive.read("c/data.pkl"))
+while step < 40:
+    step += 1
+    watchdog_train.beat(step)
+    if step % 10 == 0:
+        with zipfile.ZipFile(f"{args.out_dir}/step-{step}.pt", "w") as archive:
+            archive.writestr("c/version", "3")
+            archive.writestr("c/data.pkl", "" if first and step == 30 else str(step))
+    if first and step == 35:
+        raise RuntimeError("planted failure")
+print("finished", step)
+"""
+
+
+def test_an_older_checkpoint_is_used_where_the_newest_does_not_load(tmp_path: Path) -> None:
+    """Its form is valid; after two attempts that failed with it the older one has its turn."""
+    script = tmp_path / "train.py"
+    script.write_text(DOES_NOT_LOAD)
+    config = write_fast_config(tmp_path)
+    command = program_command(str(script), "--out_dir", "out")
+    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
+    run.check(0)
+    assert_log_is_sound(run)
+    used = [Path(one["path"]).name for one in run.of_type("checkpoint_chosen")]
+    assert used == ["step-30.pt", "step-30.pt", "step-20.pt"]
+    passed = run.only("checkpoint_rejected")
+    assert (Path(passed["path"]).name, passed["torn"]) == ("step-30.pt", False)
+    assert "attempts 2 and 3 resumed from it and failed: exit code 1 before" in passed["why"]
+    assert f"out/step-30.pt: {passed['why']}" in run.stderr
+    assert "passing over step-30.pt" in run.stderr
+    assert last_line(run.stdout) == "finished 40"
+    report = run_wtrain("report", cwd=tmp_path).check(0)
+    assert passed["why"] in report.stdout + (run.run_dir / "report.html").read_text("utf-8")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_crash_always_gives_up(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def _checkpoints(
         case e.CheckpointChosen():
             return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
         case e.CheckpointRejected():
-            return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
+            return _replace(state, torn=(*state.torn, event.path)) if event.torn else state
         case e.CheckpointsShared():
             return _replace(state, shared=(*state.shared, event))
 

@@ -72,7 +72,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         backoff_s=0.0,
         gpu_held=None,
         scan_failures=0,
-        rejected=(),
+        torn=(),
         can_be_asked_to_save=False,
     )
 

@@ -257,8 +257,8 @@ class State(Value, frozen=True, kw_only=True):
     muted: bool = False
     """The present silence has been reported already and is not to be killed for."""
     stalls: tuple[StallRecord, ...] = ()
-    rejected: tuple[tuple[str, str], ...] = ()
-    """Checkpoints passed over at the last restart: path and reason."""
+    torn: tuple[str, ...] = ()
+    """Checkpoints passed over at the last restart that are not known to be valid."""
     shared: tuple[CheckpointsShared, ...] = ()
     """Directories that another run writes its checkpoints to, as well."""
     checkpoint_chosen: str | None = None

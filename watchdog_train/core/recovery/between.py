@@ -102,9 +102,7 @@ def _plan_again(
             guilty=of_the_culprit(state) if elsewhere else (),
             consumes=("survey",),
         )
-    events: list[e.AnyEvent] = [
-        e.CheckpointRejected(path=path, format=kind, why=why) for path, kind, why in step.rejected
-    ]
+    events: list[e.AnyEvent] = [*step.rejected]
     if step.chosen is not None:
         chosen = step.chosen
         events.append(
