@@ -308,6 +308,12 @@ def test_ten_thousand_entries_take_no_time(tmp_path):
     assert time.monotonic() - started < 60
     assert answer.problem is not None
     assert answer.findings[0].whole is False
+    # What a hook has noted may lie among those that were not looked at.
+    noted = SaveRecord(
+        path=str(tmp_path / "ckpt_5.pt"), format="torch", files={"ckpt_5.pt": (1, 1)}
+    )
+    again = SurveyRequest(directories=(str(tmp_path),), saves=(noted,), settle_s=0.0)
+    assert (answer.failed, survey(again).failed) == (False, True)
 
 
 def test_a_giant_json_is_not_read(tmp_path):

@@ -14,6 +14,8 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Survey
 from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.report.notify_words import news
+from watchdog_train.report.status_line import status_line
 
 POLICY = Policy(recovery=Recovery(room_wait_s=100.0))
 FAILED = Survey(findings=(), directories=(), problem="it was killed by signal 9", failed=True)
@@ -28,10 +30,13 @@ def act(state: State, at: float, **seen: Any) -> Any:
 def fails(state: State, at: float) -> State:
     """The scan fails, and what is said about it is recorded; nothing is planned."""
     action = act(state, at, survey=FAILED)
-    (said,) = action.events
+    said, *wait = action.events
     assert (said.kind, action.consumes) == ("scan", ("survey",))
     assert "killed by signal 9" in said.why
-    return evolve(state, msgspec.structs.replace(said, mono=at))
+    assert [type(event) for event in wait] in ([], [e.BackingOff])
+    for event in action.events:
+        state = evolve(state, msgspec.structs.replace(event, mono=at))
+    return state
 
 
 def scans(state: State, at: float) -> tuple[str, bool]:
@@ -51,6 +56,9 @@ def test_a_failed_scan_is_tried_again_then_the_notes_are_used_then_the_run_waits
     state = fails(state, 3.0)
     assert "waits" in state.noticed[-1].why
     assert state.state == "backoff"
+    look = b.observation(b.sample(8.0))
+    line = status_line(state, look, state.progress)
+    assert line == "wtrain: the next scan of checkpoints starts in 10 s"
     assert isinstance(act(state, 17.9), Wait)
     assert scans(state, 18.1) == ("full", True)
     state = fails(state, 19.0)
@@ -91,3 +99,12 @@ def test_after_a_reboot_it_is_tried_at_once() -> None:
     state = fails(fails(fails(b.running(*ENDED), 1e6), 1e6), 1e6)
     again = e.Adopted(pid=5, start=1, boot_id="b2", previous_pid=1, why="gone")
     assert scans(evolve(state, again), 10.0) == ("full", False)
+
+
+def test_a_person_is_told_of_the_wait_once() -> None:
+    """Not of what is tried at once, nor of each try while it waits."""
+    state, told = b.running(*ENDED), []
+    for at in (1.0, 2.0, 3.0, 20.0, 21.0, 60.0):
+        state = fails(state, at)
+        told.append(news(state.noticed[-1], state) is not None)
+    assert told == [False, False, True, False, False, False]

@@ -42,6 +42,8 @@ class Found(Value, frozen=True, kw_only=True):
     problem: str | None
     broken: bool = False
     """A place gave an error other than "not there" and "not allowed": it may hold checkpoints."""
+    cut: bool = False
+    """There was more than was looked at."""
 
 
 class PlaceOption(Value, frozen=True, kw_only=True):
@@ -117,7 +119,7 @@ def find_candidates(
     pending = deque((directory, 0, False) for directory in looked)
     candidates: dict[str, Candidate] = {}
     seen: set[tuple[int, int]] = set()
-    left, problem, broken = limit, None, False
+    left, problem, broken, cut = limit, None, False, False
     while pending:
         directory, depth, linked = pending.popleft()
         try:
@@ -136,11 +138,16 @@ def find_candidates(
         left -= len(listing.entries)
         if left <= 0 or (listing.cut and not linked):
             problem = f"only the first {limit} entries were looked at, up to {directory}"
+            cut = True
             break
         if not owned and not linked and depth < most_depth:
             pending.extend(_below(listing, depth))
     return Found(
-        candidates=tuple(candidates.values()), directories=looked, problem=problem, broken=broken
+        candidates=tuple(candidates.values()),
+        directories=looked,
+        problem=problem,
+        broken=broken,
+        cut=cut,
     )
 
 

@@ -79,6 +79,7 @@ def survey(
     wait: Callable[[float], None] = time.sleep,
 ) -> Survey:
     """Find, order and check the checkpoints of a run."""
+    saves = tuple(save for save in request.saves if not save.is_part)
     records = Records(request.saves, request.running)
     noted_only = request.level == "noted"
     found = find_candidates(_places(request), most_depth=0 if noted_only else DEPTH)
@@ -121,7 +122,7 @@ def survey(
         findings=tuple(findings),
         directories=found.directories,
         problem="; ".join(filter(None, (problem, *plugin_problems))) or None,
-        failed=not whole_found and (noted_only or found.broken),
+        failed=not whole_found and (noted_only or found.broken or (found.cut and bool(saves))),
         beside_writers=request.settle_s > 0,
         resume_options=request.resume_options,
     )

@@ -223,10 +223,8 @@ def _noticed(state: State, event: e.Noticed) -> State:
     if event.kind == "scan":
         state = _replace(
             state,
-            state="backoff",
             scan_failures=state.scan_failures + 1,
             scan_since_mono=state.scan_since_mono if state.scan_failures else event.mono,
-            scan_failed_mono=event.mono,
         )
     return _replace(
         state,

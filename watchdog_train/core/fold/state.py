@@ -287,8 +287,6 @@ class State(Value, frozen=True, kw_only=True):
     """Scans of checkpoints that failed since the last attempt."""
     scan_since_mono: float = 0.0
     """When the first of them did."""
-    scan_failed_mono: float = 0.0
-    """When the newest of them did."""
     postponed: Postponed | None = None
     backoff_until: float | None = None
     backoff_s: float = 0.0

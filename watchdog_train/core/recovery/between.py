@@ -87,7 +87,7 @@ def _plan_again(
         lacking = room.before_survey(observation, state, policy)
         if lacking is not None:
             return lacking
-        return scan.start(observation, state, policy)
+        return scan.start(observation, state)
     if observation.survey.failed:
         return scan.failed(observation, state, policy)
     job = as_one_job(observation, state)

@@ -20,15 +20,11 @@ WAIT_FIRST_S, WAIT_MOST_S = 15.0, 300.0
 """Before the next pair of tries, with more time and of what the hooks noted; doubles."""
 
 
-def start(observation: Observation, state: State, policy: Policy) -> Action:
+def start(observation: Observation, state: State) -> Action:
     """The next scan, or the wait for it."""
-    failures = state.scan_failures
-    if failures >= QUICK_TRIES and failures % 2:
-        wait_s = _wait_s(failures, state.scan_failed_mono - state.scan_since_mono, policy)
-        due = state.scan_failed_mono + wait_s
-        if observation.now < due:
-            return Wait(until=min(due, observation.now + 0.5))
-    attempt = state.attempt
+    if state.backoff_until is not None and observation.now < state.backoff_until:
+        return Wait(until=min(state.backoff_until, observation.now + 0.5))
+    attempt, failures = state.attempt, state.scan_failures
     crashed = attempt is not None and attempt.stall_id is None
     level: ScanLevel = "full" if crashed else "quick"
     if failures and failures % 2 == 0:
@@ -41,23 +37,22 @@ def failed(observation: Observation, state: State, policy: Policy) -> Action:
     failures = state.scan_failures + 1
     problem = observation.survey.problem if observation.survey is not None else None
     why = f"the scan of checkpoints failed ({problem})"
-    limit_s = policy.recovery.room_wait_s
     waited_s = observation.now - state.scan_since_mono if failures > 1 else 0.0
-    if failures > QUICK_TRIES and waited_s >= limit_s:
+    left_s = policy.recovery.room_wait_s - waited_s
+    if failures > QUICK_TRIES and left_s <= 0:
         why += f", {failures} times in {waited_s:.0f} s; beginning at step 0 could lose checkpoints"
         return give_up(why, EXIT_RETRY_ELSEWHERE, consumes=("survey",))
+    wait_s = 0.0
     if failures % 2 == 0:
         why += "; next: the newest save that the hooks noted, if it is unchanged"
     elif failures < QUICK_TRIES:
         why += "; it is tried again with more time"
     else:
-        why += (
-            "; the next attempt waits, and the scan is tried again in "
-            f"{_wait_s(failures, waited_s, policy):.0f} s, for {limit_s:.0f} s in all"
-        )
-    return Record(events=(e.Noticed(kind="scan", pids=(), why=why),), consumes=("survey",))
-
-
-def _wait_s(failures: int, waited_s: float, policy: Policy) -> float:
-    wait_s = WAIT_FIRST_S * 2.0 ** ((failures - QUICK_TRIES) // 2)
-    return max(0.0, min(wait_s, WAIT_MOST_S, policy.recovery.room_wait_s - waited_s))
+        why += f"; the next attempt waits for a scan that answers, {max(left_s, 0):.0f} s at most"
+        wait_s = WAIT_FIRST_S * 2.0 ** ((failures - QUICK_TRIES) // 2)
+        wait_s = max(0.0, min(wait_s, WAIT_MOST_S, left_s))
+    events: list[e.AnyEvent] = [e.Noticed(kind="scan", pids=(), why=why)]
+    if wait_s:
+        until = observation.now + wait_s
+        events.append(e.BackingOff(delay_s=wait_s, until_mono=until, why=why))
+    return Record(events=tuple(events), consumes=("survey",))
