@@ -486,7 +486,7 @@ def test_an_older_checkpoint_where_attempts_fail_with_the_newest(rows, used):
     if used is None:
         assert isinstance(answer, Stop)
         assert answer.exit_code == 76
-        assert "checkpoint-60, checkpoint-40 before" in answer.why
+        assert "resumed from checkpoint-60, checkpoint-40, checkpoint-20" in answer.why
         return
     assert isinstance(answer, Restart)
     assert answer.plan.checkpoint is not None
@@ -506,6 +506,27 @@ def test_a_checkpoint_that_was_written_again_has_its_own_turns():
     attempts = (*state.attempts[:-1], msgspec.structs.replace(last, plan=plan))
     state = msgspec.structs.replace(state, attempts=attempts)
     assert step(state, found(60, 40)).chosen.step == 60
+
+
+def test_what_was_saved_again_on_the_way_to_the_same_failure_is_no_news():
+    """From the older one the training saves the newer once more, and fails as before: the next."""
+    state = history("exit1@70", "exit1@66 <60", "exit1@66 <60", "exit1@66 <40")
+    attempts = list(state.attempts)
+    for index, saved_at in ((1, 1900.0), (2, 1900.0), (3, 1800.0)):
+        used = msgspec.structs.replace(attempts[index].plan.checkpoint, saved_at=saved_at)
+        plan = msgspec.structs.replace(attempts[index].plan, checkpoint=used)
+        attempts[index] = msgspec.structs.replace(attempts[index], plan=plan)
+    findings = tuple(
+        finding(f"/out/checkpoint-{number}", True, step=number, saved_at=saved_at)
+        for number, saved_at in ((60, 2000.0), (40, 1800.0), (20, 1700.0))
+    )
+    state = msgspec.structs.replace(state, attempts=tuple(attempts))
+    answer = step(state, Survey(findings=findings, directories=("/out",)), max_restarts=9)
+    assert answer.chosen.step == 20
+    assert [one.why.partition(":")[0] for one in answer.rejected] == [
+        "it is no older state of this training than what has failed",
+        "attempt 4 resumed from it and failed",
+    ]
 
 
 def test_no_older_checkpoint_where_the_script_decides_or_another_training_wrote_it():

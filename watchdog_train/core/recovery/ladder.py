@@ -211,11 +211,10 @@ def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse
 
 def _with_older(case: Case, survey: Survey | None) -> Case | None:
     """The same with the next older valid checkpoint, where the newest had its turns."""
-    chosen = case.choice.chosen
-    is_older = bool(case.choice.spent)
-    if chosen is None or not older.had_its_turns(case.idle, chosen, is_older=is_older):
+    failed = older.failed_last(case.idle)
+    if failed is None:
         return None
-    choice = plans.choose_checkpoint(case.state, survey, instead_of=chosen)
+    choice = plans.choose_checkpoint(case.state, survey, instead_of=failed)
     resume = plans.resume(case.state.argv, choice, _resume_arg(case, survey), survey)
     if choice.chosen is None or resume.via == "script":  # which decides itself what it loads
         return None
@@ -332,8 +331,9 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
         if len(spent) > 1
         else "no further remedy may be tried"
     )
-    if case.choice.spent:
-        reason += f", nor is one from an older checkpoint ({', '.join(case.choice.spent)} before)"
+    used = dict.fromkeys(one.plan.checkpoint.path for one in spent if one.plan.checkpoint)
+    if len(used) > 1:
+        reason += f", resumed from {', '.join(map(plans.name_of, used))}"
     why = f"{_what_happened(case)}; {reason}, and nothing is left to try{_offered(offers)}"
     return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up", offers=tuple(offers))
 

@@ -127,14 +127,14 @@ def launcher_environment(state: State, attempt: int) -> dict[str, str]:
 
 
 def choose_checkpoint(
-    state: State, survey: Survey | None, *, instead_of: CheckpointFinding | None = None
+    state: State, survey: Survey | None, *, instead_of: CheckpointRef | None = None
 ) -> Choice:
     """Newest to oldest the first that is whole; one that cannot be told only when none is whole.
 
     Args:
         state: what attempts have failed with is passed over, where another one is left.
         survey: what there is.
-        instead_of: the next older one of the same training is asked for, None where none is left.
+        instead_of: the next older one of the same training is asked for; none where none is left.
     """
     findings = survey.findings if survey is not None else ()
     refused = [_refusal(finding, state) for finding in findings]
@@ -142,22 +142,26 @@ def choose_checkpoint(
     whole = [index for index in fit if findings[index].whole]
     spent = {}
     for index in whole:
-        why = older.why_spent(state, findings[index], now=findings[index] is instead_of)
+        why = older.why_spent(state, findings[index], instead_of)
         if why is not None:
             spent[index] = why
     fresh = [index for index in whole if index not in spent]
-    if instead_of is None:
-        best = next(iter((*fresh, *whole, *fit)), None)
+    if instead_of is not None:
+        order = [index for index in fresh if older.may_replace(findings[index], instead_of)]
     else:
-        alike = (index for index in fresh if _is_alike(findings[index], instead_of))
-        best = next(alike, None)
+        order = [*fresh, *whole, *fit]
+    best = next(iter(order), None)
     rejected = [
         CheckpointRejected(
             path=finding.path,
             format=finding.format,
             why=refused[index]
             or spent.get(index)
-            or f"cannot be told to be whole, an older one is: {finding.why}",
+            or (
+                "it is no older state of this training than what has failed"
+                if finding.whole
+                else f"cannot be told to be whole, an older one is: {finding.why}"
+            ),
             torn=not finding.whole,
         )
         for index, finding in enumerate(findings[:best])
@@ -165,22 +169,12 @@ def choose_checkpoint(
     return Choice(
         chosen=None if best is None else findings[best],
         rejected=tuple(rejected[:_REJECTED_CAP]),
-        spent=tuple(_name(findings[index].path) for index in spent if index < (best or 0)),
+        spent=tuple(name_of(findings[index].path) for index in spent if index < (best or 0)),
     )
 
 
-def _is_alike(one: CheckpointFinding, other: CheckpointFinding) -> bool:
-    """Of the same training, so that nothing but time lies between them."""
-    return (one.format, one.home, one.nth, one.ordinal, one.signature) == (
-        other.format,
-        other.home,
-        other.nth,
-        other.ordinal,
-        other.signature,
-    )
-
-
-def _name(path: str) -> str:
+def name_of(path: str) -> str:
+    """The last part of a path."""
     return _SEPARATORS.split(path.rstrip("/\\"))[-1] or path
 
 
@@ -222,7 +216,7 @@ def resume(
     chosen = choice.chosen
     if chosen is None:
         return Resume(argv=argv, via="none", words=_nothing_found(survey))
-    name = _name(chosen.path)
+    name = name_of(chosen.path)
     what = name if chosen.step is None else f"step {chosen.step} ({name})"
     if not chosen.whole:
         what += ", of which it cannot be told whether it is whole"
