@@ -524,7 +524,7 @@ def test_what_was_saved_again_on_the_way_to_the_same_failure_is_no_news():
     answer = step(state, Survey(findings=findings, directories=("/out",)), max_restarts=9)
     assert answer.chosen.step == 20
     assert [one.why.partition(":")[0] for one in answer.rejected] == [
-        "it is no older state of this training than what has failed",
+        "it is not an older checkpoint of this training",
         "attempt 4 resumed from it and failed",
     ]
 

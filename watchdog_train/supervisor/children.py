@@ -152,18 +152,21 @@ class ChildTable:
         finished = []
         for child in tuple(self._children.values()):
             self._enforce_deadline(child)
-            if child.timed_out and sys.platform != "win32":
-                if not self._has_ended(child):
-                    if self._is_stuck(child):
-                        self.release(child)
-                        finished.append(self._finished(child, -SIGKILL))
-                    continue
+            code = None
+            if not child.timed_out or sys.platform != "linux":
+                code = child.process.poll()
+            elif self._has_ended(child):
                 # While the leader is not reaped the group's number is its own: what it left goes.
                 self.system.send_signal_to_group(child.identity, SIGKILL)
-            code = child.process.poll()
+                code = child.process.poll()
             if code is not None:
                 del self._children[child.pid]
-                finished.append(self._finished(child, code))
+            elif self._is_stuck(child):
+                self.release(child)
+                code = -SIGKILL
+            else:
+                continue
+            finished.append(self._finished(child, code))
         if rows:
             self._reap_adopted(rows)
         return finished
@@ -189,6 +192,7 @@ class ChildTable:
             return
         if not child.timed_out:
             child.timed_out = True
+            child.deadline = now  # we may have been stopped ourselves: it gets its time to end
             self.system.send_signal_to_group(child.identity, SIGTERM)
         elif now >= child.deadline + KILL_AFTER_S:
             self.system.send_signal_to_group(child.identity, SIGKILL)

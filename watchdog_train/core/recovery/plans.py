@@ -158,7 +158,7 @@ def choose_checkpoint(
             why=refused[index]
             or spent.get(index)
             or (
-                "it is no older state of this training than what has failed"
+                "it is not an older checkpoint of this training"
                 if finding.whole
                 else f"cannot be told to be whole, an older one is: {finding.why}"
             ),
