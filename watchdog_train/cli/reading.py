@@ -210,14 +210,16 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
 
 def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
     """The newest save that a hook recorded and that is still there."""
+    from watchdog_train.core.model import newest_checkpoint
     from watchdog_train.store.slots import read_saves
 
     for attempt in reversed(state.attempts):
-        for save in reversed(read_saves(run.attempt(attempt.attempt), 20)):
-            if os.path.exists(save.path):
-                return NewestCheckpoint(
-                    path=save.path, format=save.format, step=save.step, saved_at=save.t
-                )
+        saves = read_saves(run.attempt(attempt.attempt), 20)
+        save = newest_checkpoint(each for each in saves if os.path.exists(each.path))
+        if save is not None:
+            return NewestCheckpoint(
+                path=save.path, format=save.format, step=save.step, saved_at=save.t
+            )
     return None
 
 

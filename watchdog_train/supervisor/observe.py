@@ -18,7 +18,7 @@ from watchdog_train.core.actions import (
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.job.peers import Signs
-from watchdog_train.core.model import MemberSample, Sample
+from watchdog_train.core.model import MemberSample, Sample, newest_checkpoint
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.requests.asking import awaits_proof
 from watchdog_train.core.traces.trace import TraceWriter
@@ -288,10 +288,10 @@ class Observer:
     def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
         if attempt is None or not awaits_proof(state):
             return None
-        saves = read_saves(self._context.directory.attempt(attempt.attempt), SAVES_CAP)
-        if not saves:
+        folder = self._context.directory.attempt(attempt.attempt)
+        newest = newest_checkpoint(read_saves(folder, SAVES_CAP))
+        if newest is None:
             return None
-        newest = max(saves, key=lambda save: save.t)
         return SaveReport(path=newest.path, step=newest.step, t=newest.t)
 
     def _resumed_step(self) -> int | None:

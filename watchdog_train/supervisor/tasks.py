@@ -120,7 +120,7 @@ class Tasks:
     def scan_checkpoints(
         self, request: SurveyRequest, path: Path, *, keep: Path, deadline_s: float
     ) -> None:
-        """Start a survey of the checkpoints.
+        """Start a scan of the checkpoints.
 
         Request and answer lie beside `path`, in memory: on a full disk there would be no answer,
         and the next attempt would begin from its start. `keep` gets a copy where there is room.
@@ -131,7 +131,7 @@ class Tasks:
         answer = path.with_name("survey.json")
 
         def finish(ended: FinishedChild) -> None:
-            problem = _problem(ended) or "the survey left no answer"
+            problem = _problem(ended, "it") or "it left no answer that can be read"
             self.survey = _read(answer, Survey) or _no_survey(problem)
             with suppress(OSError):
                 replace_json(keep, self.survey)
@@ -146,7 +146,7 @@ class Tasks:
         except OSError as error:
             if error.errno in PASSING:
                 raise
-            self.survey = _no_survey(f"the survey could not be started: {error}")
+            self.survey = _no_survey(f"it could not be started: {error}")
 
     def diagnose_together(self, request: JointRequest, path: Path, *, deadline_s: float) -> None:
         """Start the diagnosis of several bundles as one."""
@@ -258,14 +258,15 @@ def _not_kept(save: SaveRecord, problem: str) -> KeepAnswer:
 
 
 def _no_survey(problem: str) -> Survey:
-    return Survey(findings=(), directories=(), problem=problem)
+    return Survey(findings=(), directories=(), problem=problem, failed=True)
 
 
-def _problem(ended: FinishedChild) -> str | None:
+def _problem(ended: FinishedChild, who: str = "") -> str | None:
+    who = who or ended.name
     if ended.timed_out:
-        return f"{ended.name} did not end within {ended.seconds:.0f} s and was killed"
+        return f"{who} did not end within {ended.seconds:.0f} s and was killed"
     if ended.signal is not None:
-        return f"{ended.name} was killed by signal {ended.signal}"
+        return f"{who} was killed by signal {ended.signal}"
     if ended.code:
-        return f"{ended.name} failed with exit code {ended.code}"
+        return f"{who} failed with exit code {ended.code}"
     return None
