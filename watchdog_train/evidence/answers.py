@@ -14,6 +14,7 @@ from watchdog_train.evidence import bundle
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.evidence.request import RESULT_FILE, EvidenceRequest
 from watchdog_train.evidence.targets import Target
+from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import replace_whole
 
 
@@ -21,7 +22,7 @@ def publish_look(request: EvidenceRequest, result: EvidenceResult) -> EvidenceRe
     """Only the answer, for a look: no bundle is written."""
     content = msgspec.json.encode(result)
     try:
-        Path(request.out_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(Path(request.out_dir))
         replace_whole(Path(request.out_dir) / RESULT_FILE, content)
     except OSError:
         replace_whole(Path(request.staging_dir) / RESULT_FILE, content)

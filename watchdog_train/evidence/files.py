@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
+from contextlib import suppress
+
+from watchdog_train.trusted_files import open_read
 
 
 def read_regular(path: str, cap_bytes: int, *, from_end: bool = False) -> tuple[bytes, int] | None:
@@ -11,25 +13,9 @@ def read_regular(path: str, cap_bytes: int, *, from_end: bool = False) -> tuple[
 
     A fifo would hold us at open, a device could do worse.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None
+    with suppress(OSError), open_read(path, follow=True) as file:
+        size = os.fstat(file.fileno()).st_size
         if from_end:
-            os.lseek(descriptor, max(0, status.st_size - cap_bytes), os.SEEK_SET)
-        parts = []
-        while cap_bytes > 0:
-            part = os.read(descriptor, cap_bytes)
-            if not part:
-                break
-            parts.append(part)
-            cap_bytes -= len(part)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return b"".join(parts), status.st_size
+            file.seek(max(0, size - cap_bytes))
+        return file.read(cap_bytes), size
+    return None

@@ -20,6 +20,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
 from watchdog_train.rules import load_rules
+from watchdog_train.trusted_files import open_read
 from watchdog_train.whole_files import replace_whole
 
 JOINT_FILE = "joint.json"
@@ -84,7 +85,8 @@ def _place(process: ProcessEvidence) -> str | None:
 
 def main() -> int:
     """Answers the request in the file that is named."""
-    request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=JointRequest)
+    with open_read(sys.argv[1]) as file:
+        request = msgspec.json.decode(file.read(), type=JointRequest)
     replace_whole(Path(request.out), msgspec.json.encode(answer(request)))
     return 0
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, cast
 
@@ -19,6 +19,7 @@ import msgspec
 from watchdog_train.client import layout
 from watchdog_train.core.model import SaveRecord, SlotReading
 from watchdog_train.core.notices.notes import NOTE_BYTES, Note, decode_note
+from watchdog_train.trusted_files import names, open_regular
 
 SAVES_BYTES = 32 << 20
 SAVES_FILES = 1024
@@ -70,12 +71,12 @@ def read_note(slot_dir: Path, pid: int) -> Note | None:
 def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
     """The newest `cap` save records of an attempt, oldest first."""
     records: list[SaveRecord] = []
-    names = [
+    files = [
         name
         for name in _names(attempt_dir)
         if name.startswith("saves.") and name.endswith(".jsonl")
     ]
-    for name in names[:SAVES_FILES]:
+    for name in files[:SAVES_FILES]:
         mine = [
             record
             for line in (_read_end(attempt_dir / name, SAVES_BYTES) or b"").splitlines()[-cap:]
@@ -221,7 +222,7 @@ def _save(line: bytes) -> SaveRecord | None:
 
 def _names(directory: Path) -> list[str]:
     try:
-        return sorted(os.listdir(directory))
+        return sorted(names(directory))
     except OSError:
         return []
 
@@ -245,33 +246,13 @@ def _read_end(path: Path, cap: int) -> bytes | None:
 
 def _read_from(path: str | Path, cap: int, *, at_end: bool) -> bytes | None:
     """At most `cap` bytes of a regular file; None for anything else and for one that is gone."""
-    descriptor = open_regular(path)
-    if descriptor is None:
-        return None
-    try:
-        size = os.fstat(descriptor).st_size
-        if at_end and size > cap:
-            os.lseek(descriptor, size - cap, os.SEEK_SET)
-        return os.read(descriptor, cap)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def open_regular(path: str | Path) -> int | None:
-    """A descriptor to read a regular file; None for anything else, and for a file that is gone.
-
-    O_NONBLOCK: a fifo put in the place of a file must not stop the supervisor.
-    """
-    flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
-        flags |= getattr(os, name, 0)
-    try:
-        descriptor = os.open(path, flags)
-    except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
+    with suppress(OSError):
+        descriptor = open_regular(path)
+        try:
+            size = os.fstat(descriptor).st_size
+            if at_end and size > cap:
+                os.lseek(descriptor, size - cap, os.SEEK_SET)
+            return os.read(descriptor, cap)
+        finally:
+            os.close(descriptor)
     return None

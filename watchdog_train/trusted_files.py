@@ -1,0 +1,279 @@
+"""Opens files so that no other user decides what wtrain reads, writes or waits for.
+
+A run directory in which wtrain acts is held open. What lies in it is opened relative to that
+descriptor, without links, and must belong to the caller or to root. Renaming its parents changes
+nothing. Any other file is opened by its path. Either way only regular files are opened, and no
+FIFO can block. The owner is asked of the open descriptor, never of the path.
+
+Windows opens no directories: there every file is opened by its path, and owners are not compared.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+ENVIRONMENT = "WTRAIN_HELD"
+"""Tells a child the held directories and their descriptors; taken out of its environment."""
+HOLDS = os.open in os.supports_dir_fd and hasattr(os, "geteuid")
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_SAFE = os.O_NONBLOCK | os.O_NOCTTY if HOLDS else 0
+_SAFE |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | _NOFOLLOW
+PRIVATE = 0o700
+
+
+class ForeignError(PermissionError):
+    """The file or directory belongs to another user, or others may write to it."""
+
+    def __init__(self, why: str, path: object) -> None:
+        super().__init__(errno.EPERM, why, str(path))
+
+
+class _Held(NamedTuple):
+    descriptor: int
+    owners: frozenset[int]
+    """Whose files are used: root's, the caller's, and the caller's name on a squashing server."""
+
+
+def distrusted(about: os.stat_result) -> str | None:
+    """Why wtrain must not obey a file, in words; None where it belongs to the caller or root."""
+    if not hasattr(os, "geteuid"):
+        return None
+    if about.st_uid not in (0, os.geteuid()):
+        return f"it belongs to {owner_name(about.st_uid)}"
+    return "others may write to it" if _others_write(about) else None
+
+
+def owner_name(uid: int) -> str:
+    """The user's name, else the number."""
+    import pwd
+
+    with suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return f"user {uid}"
+
+
+def _others_write(about: os.stat_result) -> bool:
+    # A group of the same number as the user is that user's private group.
+    group = about.st_mode & stat.S_IWGRP and about.st_gid != about.st_uid
+    return bool(about.st_mode & stat.S_IWOTH or group)
+
+
+def hold(folder: str | os.PathLike[str]) -> None:
+    """Open a run directory to act in it, and close it to others.
+
+    Raises:
+        ForeignError: it belongs to another user.
+        OSError: it cannot be opened, or is a link.
+    """
+    root = os.path.abspath(folder)
+    if HOLDS and not (root in _HELD and os.fstat(_HELD[root].descriptor).st_nlink):
+        _HELD[root] = _open_own(root)
+
+
+def is_own(folder: str | os.PathLike[str]) -> bool:
+    """Whether hold() would take a directory."""
+    if HOLDS:
+        try:
+            os.close(_open_own(os.path.abspath(folder)).descriptor)
+        except OSError:
+            return False
+    return True
+
+
+def _open_own(root: str) -> _Held:
+    descriptor = os.open(root, _FOLDER)
+    try:
+        about = os.fstat(descriptor)
+        owners = frozenset((0, os.geteuid()))
+        if about.st_uid not in owners and _owner_of_ours(descriptor) == about.st_uid:
+            owners |= {about.st_uid}
+        _refuse_foreign(about, owners, root)
+        if _others_write(about):
+            with suppress(OSError):  # a file system without modes
+                os.fchmod(descriptor, PRIVATE)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return _Held(descriptor, owners)
+
+
+def _refuse_foreign(about: os.stat_result, owners: frozenset[int], path: object) -> None:
+    if about.st_uid not in owners:
+        raise ForeignError(f"it belongs to {owner_name(about.st_uid)}", path)
+
+
+def _owner_of_ours(folder: int) -> int | None:
+    """Whose a file is that we make there: a server with root squash gives root another name."""
+    name = f".owner-{os.urandom(8).hex()}"
+    with suppress(OSError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
+        descriptor = os.open(name, flags, 0o600, dir_fd=folder)
+        try:
+            return os.fstat(descriptor).st_uid
+        finally:
+            os.close(descriptor)
+            os.unlink(name, dir_fd=folder)
+    return None
+
+
+def for_child() -> tuple[dict[str, str], tuple[int, ...]]:
+    """Variables and descriptors with which a child of ours works in the held directories."""
+    if not _HELD:
+        return {}, ()
+    import json  # not needed by who only reads
+
+    numbers = {root: held.descriptor for root, held in _HELD.items()}
+    return {ENVIRONMENT: json.dumps(numbers)}, tuple(numbers.values())
+
+
+def _inherited() -> dict[str, _Held]:
+    found: dict[str, _Held] = {}
+    text = os.environ.pop(ENVIRONMENT, None)
+    if not text:
+        return found
+    import json
+
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        for root, number in json.loads(text).items():
+            os.set_inheritable(number, False)
+            owners = frozenset((0, os.geteuid(), os.fstat(number).st_uid))
+            found[root] = _Held(number, owners)
+    return found
+
+
+_HELD = _inherited()
+
+
+@contextmanager
+def _place(path: str | os.PathLike[str]) -> Iterator[tuple[str, int | None, frozenset[int] | None]]:
+    """The name to open, the folder it is relative to, and whose it must be; None: not held."""
+    full = os.path.abspath(path)
+    for root, held in _HELD.items():
+        if full.startswith(root + os.sep):
+            *folders, name = full[len(root) + 1 :].split(os.sep)
+            folder = held.descriptor
+            with ExitStack() as opened:
+                for each in folders:
+                    folder = os.open(each, _FOLDER, dir_fd=folder)
+                    opened.callback(os.close, folder)
+                yield name, folder, held.owners
+            return
+    yield full, None, None
+
+
+def open_regular(
+    path: str | os.PathLike[str],
+    flags: int = os.O_RDONLY,
+    *,
+    mode: int = 0o600,
+    follow: bool = False,
+    trusted: bool = False,
+) -> int:
+    """A descriptor of a regular file.
+
+    Args:
+        path: the file.
+        flags: as os.open() takes them; not O_TRUNC, which would come before the checks.
+        mode: of a file that is made.
+        follow: whether the file may be a link; never in a held directory.
+        trusted: refuse what distrusted() names.
+
+    Raises:
+        ForeignError: it belongs to another user.
+        OSError: it cannot be opened, is a link, or is no regular file.
+    """
+    with _place(path) as (name, folder, owners):
+        flags |= _SAFE | (_NOFOLLOW if folder is not None or not follow else 0)
+        try:
+            descriptor = os.open(name, flags, mode, dir_fd=folder)
+        except OSError as error:
+            words = {errno.ELOOP: "it is a link", errno.ENXIO: "it is not a regular file"}
+            if error.errno in words:
+                raise OSError(error.errno, words[error.errno], str(path)) from error
+            raise
+    try:
+        about = os.fstat(descriptor)
+        _refuse_irregular(about, path)
+        if owners is not None:
+            _refuse_foreign(about, owners, path)
+        if trusted:
+            _refuse_distrusted(about, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_irregular(about: os.stat_result, path: object) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def _refuse_distrusted(about: os.stat_result, path: object) -> None:
+    if (why := distrusted(about)) is not None:
+        raise ForeignError(why, path)
+
+
+def open_read(
+    path: str | os.PathLike[str], *, follow: bool = False, trusted: bool = False
+) -> BinaryIO:
+    """open_regular() to read, as a file."""
+    return os.fdopen(open_regular(path, follow=follow, trusted=trusted), "rb")
+
+
+def names(folder: str | os.PathLike[str]) -> list[str]:
+    """What a folder holds.
+
+    Raises:
+        OSError: it cannot be listed, or is no folder.
+    """
+    with _place(folder) as (name, above, _):
+        if above is None:
+            return os.listdir(name)
+        descriptor = os.open(name, _FOLDER, dir_fd=above)
+        try:
+            return os.listdir(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for its owner alone, with those above it, unless it is there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        with _place(folder) as (name, above, _), suppress(FileExistsError):
+            os.mkdir(name, PRIVATE, dir_fd=above)
+    except FileNotFoundError:
+        make_folder(folder.parent)
+        make_folder(folder)
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Remove a file if it is there.
+
+    Raises:
+        OSError: it stays.
+    """
+    with suppress(FileNotFoundError), _place(path) as (name, folder, _):
+        os.unlink(name, dir_fd=folder)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file another name in its folder.
+
+    Raises:
+        OSError: it keeps its name.
+    """
+    with _place(target) as (name, folder, _):
+        before = source.name if folder is not None else source
+        os.replace(before, name, src_dir_fd=folder, dst_dir_fd=folder)
