@@ -77,6 +77,12 @@ def hold(folder: str | os.PathLike[str]) -> None:
         _HELD[root] = _open_own(root)
 
 
+def release(folder: str | os.PathLike[str]) -> None:
+    """Let go of a directory that hold() has opened."""
+    if (held := _HELD.pop(os.path.abspath(folder), None)) is not None:
+        os.close(held.descriptor)
+
+
 def is_own(folder: str | os.PathLike[str]) -> bool:
     """Whether hold() would take a directory."""
     if HOLDS:

@@ -18,7 +18,7 @@ from pathlib import Path
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.resolve import resolve, resolve_live
 from watchdog_train.store.run_paths import LATEST, RunDirectory, default_runs_dir, runs_in
-from watchdog_train.trusted_files import hold, make_folder, remove
+from watchdog_train.trusted_files import hold, make_folder, release, remove
 from watchdog_train.whole_files import replace_whole
 
 __all__ = [
@@ -94,6 +94,7 @@ def create(
         refuse_full(run.path)
     except OSError as error:
         if made is not None:
+            release(made)
             shutil.rmtree(made, ignore_errors=True)
         raise _cannot_create(runs_dir, error) from error
     _point_latest(runs_dir, run.run_id)
