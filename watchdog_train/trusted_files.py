@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,10 +21,10 @@ from typing import BinaryIO, NamedTuple
 
 ENVIRONMENT = "WTRAIN_HELD"
 """Tells a child the held directories and their descriptors; taken out of its environment."""
-HOLDS = os.open in os.supports_dir_fd and hasattr(os, "geteuid")
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_SAFE = os.O_NONBLOCK | os.O_NOCTTY if HOLDS else 0
-_SAFE |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+if sys.platform != "win32":
+    _SAFE |= os.O_NONBLOCK | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | _NOFOLLOW
 PRIVATE = 0o700
 
@@ -43,7 +44,7 @@ class _Held(NamedTuple):
 
 def distrusted(about: os.stat_result) -> str | None:
     """Why wtrain must not obey a file, in words; None where it belongs to the caller or root."""
-    if not hasattr(os, "geteuid"):
+    if sys.platform == "win32":
         return None
     if about.st_uid not in (0, os.geteuid()):
         return f"it belongs to {owner_name(about.st_uid)}"
@@ -52,10 +53,11 @@ def distrusted(about: os.stat_result) -> str | None:
 
 def owner_name(uid: int) -> str:
     """The user's name, else the number."""
-    import pwd
+    if sys.platform != "win32":
+        import pwd
 
-    with suppress(KeyError):
-        return pwd.getpwuid(uid).pw_name
+        with suppress(KeyError):
+            return pwd.getpwuid(uid).pw_name
     return f"user {uid}"
 
 
@@ -73,8 +75,9 @@ def hold(folder: str | os.PathLike[str]) -> None:
         OSError: it cannot be opened, or is a link.
     """
     root = os.path.abspath(folder)
-    if HOLDS and not (root in _HELD and os.fstat(_HELD[root].descriptor).st_nlink):
-        _HELD[root] = _open_own(root)
+    known = root in _HELD and os.fstat(_HELD[root].descriptor).st_nlink
+    if not known and (held := _open_own(root)) is not None:
+        _HELD[root] = held
 
 
 def release(folder: str | os.PathLike[str]) -> None:
@@ -85,15 +88,18 @@ def release(folder: str | os.PathLike[str]) -> None:
 
 def is_own(folder: str | os.PathLike[str]) -> bool:
     """Whether hold() would take a directory."""
-    if HOLDS:
-        try:
-            os.close(_open_own(os.path.abspath(folder)).descriptor)
-        except OSError:
-            return False
+    try:
+        held = _open_own(os.path.abspath(folder))
+    except OSError:
+        return False
+    if held is not None:
+        os.close(held.descriptor)
     return True
 
 
-def _open_own(root: str) -> _Held:
+def _open_own(root: str) -> _Held | None:
+    if sys.platform == "win32":
+        return None
     descriptor = os.open(root, _FOLDER)
     try:
         about = os.fstat(descriptor)
@@ -142,7 +148,7 @@ def for_child() -> tuple[dict[str, str], tuple[int, ...]]:
 def _inherited() -> dict[str, _Held]:
     found: dict[str, _Held] = {}
     text = os.environ.pop(ENVIRONMENT, None)
-    if not text:
+    if sys.platform == "win32" or not text:
         return found
     import json
 

@@ -26,7 +26,7 @@ def main(path: str) -> int:
     folder, name = os.path.split(os.path.abspath(path))
     # The run directory as our starter holds it: the path may lead elsewhere by now.
     for root, held in json.loads(os.environ.pop("WTRAIN_HELD", "{}")).items():
-        if folder.startswith(root + os.sep):
+        if sys.platform != "win32" and folder.startswith(root + os.sep):
             os.fchdir(held)
             folder = os.path.relpath(folder, root)
         os.close(held)
