@@ -68,16 +68,21 @@ def _others_write(about: os.stat_result) -> bool:
 
 
 def hold(folder: str | os.PathLike[str]) -> None:
-    """Open a run directory to act in it, and close it to others.
+    """Open a run directory to act in it, and close it to others; anew if it was removed.
 
     Raises:
         ForeignError: it belongs to another user.
         OSError: it cannot be opened, or is a link.
     """
     root = os.path.abspath(folder)
-    known = root in _HELD and os.fstat(_HELD[root].descriptor).st_nlink
-    if not known and (held := _open_own(root)) is not None:
-        _HELD[root] = held
+    if not _is_there(root) and (held := _open_own(root)) is not None:
+        _HELD[root] = held  # the old descriptor stays open: a thread may be using it
+
+
+def _is_there(root: str) -> bool:
+    with suppress(OSError):  # ESTALE
+        return root in _HELD and os.fstat(_HELD[root].descriptor).st_nlink > 0
+    return False
 
 
 def release(folder: str | os.PathLike[str]) -> None:
@@ -167,7 +172,7 @@ _HELD = _inherited()
 def _place(path: str | os.PathLike[str]) -> Iterator[tuple[str, int | None, frozenset[int] | None]]:
     """The name to open, the folder it is relative to, and whose it must be; None: not held."""
     full = os.path.abspath(path)
-    for root, held in _HELD.items():
+    for root, held in tuple(_HELD.items()):
         if full.startswith(root + os.sep):
             *folders, name = full[len(root) + 1 :].split(os.sep)
             folder = held.descriptor
@@ -263,11 +268,17 @@ def make_folder(folder: Path) -> None:
         OSError: it cannot be made.
     """
     try:
-        with _place(folder) as (name, above, _), suppress(FileExistsError):
-            os.mkdir(name, PRIVATE, dir_fd=above)
+        _make_one(folder)
     except FileNotFoundError:
         make_folder(folder.parent)
-        make_folder(folder)
+        _make_one(folder)
+    if os.path.abspath(folder) in _HELD:  # somebody had removed it
+        hold(folder)
+
+
+def _make_one(folder: Path) -> None:
+    with _place(folder) as (name, above, _), suppress(FileExistsError):
+        os.mkdir(name, PRIVATE, dir_fd=above)
 
 
 def remove(path: str | os.PathLike[str]) -> None:

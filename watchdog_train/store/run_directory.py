@@ -137,6 +137,7 @@ def refuse_full(path: Path) -> None:
         OSError: nothing can be written there.
     """
     probe = path / ".probe"
+    hold(path)
     try:
         replace_whole(probe, bytes(range(256)) * (_PROBE_BYTES // 256))
     finally:
