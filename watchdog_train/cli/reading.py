@@ -60,7 +60,7 @@ def read_run(run: RunDirectory) -> RunReading:
         problems.append(f"{foreign}: wtrain shows this run and does nothing that its files say")
     if found.problem is not None:
         problems.append(
-            f"the event log could not be read whole, so this may lack something: {found.problem}"
+            f"the event log is damaged, what follows may lack something: {found.problem}"
         )
     if found.torn_tail is not None and is_held(run.lock) is False:
         problems.append("the last event was cut off when the supervisor ended; it is left out")

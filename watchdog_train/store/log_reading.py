@@ -44,7 +44,7 @@ def read_events(path: Path, *, strict: bool = True, spill_dir: Path | None = Non
         spill_dir: where the writer spills when the disk of `path` fails.
 
     Raises:
-        WtrainError: there is no log, it is too large, or (strict) corrupt.
+        WtrainError: there is no log, it is too large, of another version, or (strict) corrupt.
     """
     try:
         with open_read(path) as file:
@@ -117,11 +117,8 @@ def _parse(path: Path, lines: Iterable[bytes], *, strict: bool) -> LogReading:
         try:
             event = _decode_after(line[:-1], last)
         except OtherVersionError as error:
-            if strict:
-                raise other_version(f"{path}:{number}", error) from error
-            # What follows may build on it: the state is told as it was before.
-            problems.append(f"line {number}: {error}; nothing after it is read")
-            break
+            # Also when not strict: a state without it could be wrong, and nothing would show that.
+            raise other_version(f"{path}:{number}", error) from error
         except ValueError as error:
             if strict:
                 raise corrupt(path, number, str(error)) from error
