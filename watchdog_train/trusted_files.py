@@ -245,20 +245,25 @@ def open_read(
     return os.fdopen(open_regular(path, follow=follow, trusted=trusted), "rb")
 
 
-def names(folder: str | os.PathLike[str]) -> list[str]:
-    """What a folder holds.
+@contextmanager
+def entries(folder: str | os.PathLike[str]) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """What a folder holds, to be used while it is open.
 
     Raises:
         OSError: it cannot be listed, or is no folder.
     """
-    with _place(folder) as (name, above, _):
-        if above is None:
-            return os.listdir(name)
-        descriptor = os.open(name, _FOLDER, dir_fd=above)
-        try:
-            return os.listdir(descriptor)
-        finally:
-            os.close(descriptor)
+    with _place(folder) as (name, above, _), ExitStack() as opened:
+        place: str | int = name
+        if above is not None:
+            place = os.open(name, _FOLDER, dir_fd=above)
+            opened.callback(os.close, place)
+        yield opened.enter_context(os.scandir(place))
+
+
+def names(folder: str | os.PathLike[str]) -> list[str]:
+    """entries() by name, in any order."""
+    with entries(folder) as found:
+        return [entry.name for entry in found]
 
 
 def make_folder(folder: Path) -> None:

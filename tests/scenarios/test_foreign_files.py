@@ -14,8 +14,10 @@ import pytest
 
 from tests.support import (
     CompletedRun,
+    end_process,
     read_log,
     run_wtrain,
+    start_program,
     start_wtrain,
     types,
 )
@@ -93,6 +95,7 @@ def test_a_place_of_another_user_who_puts_his_own_run_there(tmp_path: Path) -> N
     victim = private / "victim.txt"
     victim.write_text("mine")
     runs.mkdir()
+    (runs / ".gitignore").symlink_to(private / "planted")
     give(runs)
     (tmp_path / "train.py").write_text(SWAPPED)
     running = start_wtrain("run", "--", sys.executable, "train.py", cwd=tmp_path)
@@ -129,7 +132,14 @@ def test_a_place_of_another_user_who_puts_his_own_run_there(tmp_path: Path) -> N
     (evidence,) = [event for event in events if event["type"] == "evidence_collected"]
     assert evidence["problem"] is None
     assert (moved / "stalls/0001/SUMMARY.md").is_file()
+    assert "first" in (moved / "stalls/0001/log-tail.txt").read_text("utf-8")
     assert sum(len(files) for _, _, files in os.walk(real)) == 11  # as they were put there
+    program = start_program("sleeping_steps.py")
+    try:
+        run_wtrain("dump", "--pid", str(program.pid), cwd=tmp_path).check(0)
+    finally:
+        end_process(program)
+    assert os.listdir(private) == ["victim.txt"]
 
 
 @needs_second_user
@@ -217,7 +227,7 @@ def test_no_file_of_a_run_blocks_who_reads_it(kind: str, tmp_path: Path) -> None
         if path != log:
             put(kind, path)
     put(kind, directory.parent / "latest")
-    commands = ("status", "logs", "ps -a", "show", "report --text", "clean", "stop")
+    commands = ("status", "logs", "ps -a", "show", "report --text", "probe", "clean", "stop")
     for command in commands:
         run = run_wtrain(*command.split(), cwd=tmp_path, timeout_s=20)
         assert "Traceback" not in run.stderr, run.describe()
