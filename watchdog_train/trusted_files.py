@@ -77,6 +77,9 @@ def hold(folder: str | os.PathLike[str]) -> None:
     root = os.path.abspath(folder)
     if not _is_there(root) and (held := _open_own(root)) is not None:
         _HELD[root] = held  # the old descriptor stays open: a thread may be using it
+        if sys.platform != "win32" and _others_write(os.fstat(held.descriptor)):
+            with suppress(OSError):  # a file system without modes
+                os.fchmod(held.descriptor, PRIVATE)
 
 
 def _is_there(root: str) -> bool:
@@ -112,9 +115,6 @@ def _open_own(root: str) -> _Held | None:
         if about.st_uid not in owners and _owner_of_ours(descriptor) == about.st_uid:
             owners |= {about.st_uid}
         _refuse_foreign(about, owners, root)
-        if _others_write(about):
-            with suppress(OSError):  # a file system without modes
-                os.fchmod(descriptor, PRIVATE)
     except BaseException:
         os.close(descriptor)
         raise
