@@ -109,21 +109,12 @@ def _open_own(root: str) -> _Held | None:
     if sys.platform == "win32":
         return None
     descriptor = os.open(root, _FOLDER)
-    try:
-        about = os.fstat(descriptor)
-        owners = frozenset((0, os.geteuid()))
-        if about.st_uid not in owners and _owner_of_ours(descriptor) == about.st_uid:
-            owners |= {about.st_uid}
-        _refuse_foreign(about, owners, root)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return _Held(descriptor, owners)
-
-
-def _refuse_foreign(about: os.stat_result, owners: frozenset[int], path: object) -> None:
-    if about.st_uid not in owners:
-        raise ForeignError(f"it belongs to {owner_name(about.st_uid)}", path)
+    owner = os.fstat(descriptor).st_uid
+    owners = frozenset((0, os.geteuid(), owner))
+    if owner in (0, os.geteuid()) or owner == _owner_of_ours(descriptor):
+        return _Held(descriptor, owners)
+    os.close(descriptor)
+    raise ForeignError(f"it belongs to {owner_name(owner)}", root)
 
 
 def _owner_of_ours(folder: int) -> int | None:
@@ -168,21 +159,38 @@ def _inherited() -> dict[str, _Held]:
 _HELD = _inherited()
 
 
-@contextmanager
-def _place(path: str | os.PathLike[str]) -> Iterator[tuple[str, int | None, frozenset[int] | None]]:
-    """The name to open, the folder it is relative to, and whose it must be; None: not held."""
-    full = os.path.abspath(path)
-    for root, held in tuple(_HELD.items()):
-        if full.startswith(root + os.sep):
-            *folders, name = full[len(root) + 1 :].split(os.sep)
-            folder = held.descriptor
-            with ExitStack() as opened:
-                for each in folders:
-                    folder = os.open(each, _FOLDER, dir_fd=folder)
-                    opened.callback(os.close, folder)
-                yield name, folder, held.owners
-            return
-    yield full, None, None
+class _Place:
+    """Where a file is opened: a name, the folder it is relative to, and whose it must be.
+
+    Both are None outside of held directories. No generator: it is entered for every slot.
+    """
+
+    __slots__ = ("_opened", "folder", "name", "owners")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.path.abspath(path)
+        self.folder: int | None = None
+        self.owners: frozenset[int] | None = None
+        self._opened: list[int] = []
+
+    def __enter__(self) -> tuple[str, int | None, frozenset[int] | None]:
+        for root, held in tuple(_HELD.items()):
+            if self.name.startswith(root + os.sep):
+                *folders, self.name = self.name[len(root) + 1 :].split(os.sep)
+                self.folder, self.owners = held
+                try:
+                    for each in folders:
+                        self.folder = os.open(each, _FOLDER, dir_fd=self.folder)
+                        self._opened.append(self.folder)
+                except OSError:
+                    self.__exit__()
+                    raise
+                break
+        return self.name, self.folder, self.owners
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._opened:
+            os.close(descriptor)
 
 
 def open_regular(
@@ -206,7 +214,7 @@ def open_regular(
         ForeignError: it belongs to another user.
         OSError: it cannot be opened, is a link, or is no regular file.
     """
-    with _place(path) as (name, folder, owners):
+    with _Place(path) as (name, folder, owners):
         flags |= _SAFE | (_NOFOLLOW if folder is not None or not follow else 0)
         try:
             descriptor = os.open(name, flags, mode, dir_fd=folder)
@@ -215,27 +223,18 @@ def open_regular(
             if error.errno in words:
                 raise OSError(error.errno, words[error.errno], str(path)) from error
             raise
-    try:
-        about = os.fstat(descriptor)
-        _refuse_irregular(about, path)
-        if owners is not None:
-            _refuse_foreign(about, owners, path)
-        if trusted:
-            _refuse_distrusted(about, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _refuse_irregular(about: os.stat_result, path: object) -> None:
+    about = os.fstat(descriptor)
+    problem: OSError | None = None
     if not stat.S_ISREG(about.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-
-
-def _refuse_distrusted(about: os.stat_result, path: object) -> None:
-    if (why := distrusted(about)) is not None:
-        raise ForeignError(why, path)
+        problem = OSError(errno.EINVAL, "it is not a regular file", str(path))
+    elif owners is not None and about.st_uid not in owners:
+        problem = ForeignError(f"it belongs to {owner_name(about.st_uid)}", path)
+    elif trusted and (why := distrusted(about)) is not None:
+        problem = ForeignError(why, path)
+    if problem is not None:
+        os.close(descriptor)
+        raise problem
+    return descriptor
 
 
 def open_read(
@@ -245,6 +244,30 @@ def open_read(
     return os.fdopen(open_regular(path, follow=follow, trusted=trusted), "rb")
 
 
+def read_regular(
+    path: str | os.PathLike[str], cap_bytes: int, *, from_end: bool = False, follow: bool = False
+) -> tuple[bytes, int] | None:
+    """The first (or last) bytes and the size of a regular file; None for anything else."""
+    # By descriptor: hundreds of slots are read every second.
+    try:
+        descriptor = open_regular(path, follow=follow)
+    except OSError:
+        return None
+    parts = []
+    try:
+        size = os.fstat(descriptor).st_size
+        if from_end and size > cap_bytes:
+            os.lseek(descriptor, size - cap_bytes, os.SEEK_SET)
+        while cap_bytes > 0 and (part := os.read(descriptor, cap_bytes)):
+            parts.append(part)
+            cap_bytes -= len(part)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return b"".join(parts), size
+
+
 @contextmanager
 def entries(folder: str | os.PathLike[str]) -> Iterator[Iterator[os.DirEntry[str]]]:
     """What a folder holds, to be used while it is open.
@@ -252,7 +275,7 @@ def entries(folder: str | os.PathLike[str]) -> Iterator[Iterator[os.DirEntry[str
     Raises:
         OSError: it cannot be listed, or is no folder.
     """
-    with _place(folder) as (name, above, _), ExitStack() as opened:
+    with _Place(folder) as (name, above, _), ExitStack() as opened:
         place: str | int = name
         if above is not None:
             place = os.open(name, _FOLDER, dir_fd=above)
@@ -282,7 +305,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _make_one(folder: Path) -> None:
-    with _place(folder) as (name, above, _), suppress(FileExistsError):
+    with _Place(folder) as (name, above, _), suppress(FileExistsError):
         os.mkdir(name, PRIVATE, dir_fd=above)
 
 
@@ -292,7 +315,7 @@ def remove(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: it stays.
     """
-    with suppress(FileNotFoundError), _place(path) as (name, folder, _):
+    with suppress(FileNotFoundError), _Place(path) as (name, folder, _):
         os.unlink(name, dir_fd=folder)
 
 
@@ -302,6 +325,6 @@ def rename(source: Path, target: Path) -> None:
     Raises:
         OSError: it keeps its name.
     """
-    with _place(target) as (name, folder, _):
+    with _Place(target) as (name, folder, _):
         before = source.name if folder is not None else source
         os.replace(before, name, src_dir_fd=folder, dst_dir_fd=folder)

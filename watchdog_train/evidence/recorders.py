@@ -31,8 +31,7 @@ from watchdog_train.core.diagnosis.recorder import (
     read_recorder,
     still_in,
 )
-from watchdog_train.evidence.files import read_regular
-from watchdog_train.trusted_files import names
+from watchdog_train.trusted_files import names, read_regular
 
 ANSWER_S = 2.0
 _ANSWER_CAP_BYTES = 16 << 20

@@ -10,7 +10,6 @@ import math
 import os
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal, cast
 
@@ -19,7 +18,7 @@ import msgspec
 from watchdog_train.client import layout
 from watchdog_train.core.model import SaveRecord, SlotReading
 from watchdog_train.core.notices.notes import NOTE_BYTES, Note, decode_note
-from watchdog_train.trusted_files import names, open_regular
+from watchdog_train.trusted_files import names, read_regular
 
 SAVES_BYTES = 32 << 20
 SAVES_FILES = 1024
@@ -79,7 +78,9 @@ def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
     for name in files[:SAVES_FILES]:
         mine = [
             record
-            for line in (_read_end(attempt_dir / name, SAVES_BYTES) or b"").splitlines()[-cap:]
+            for line in (_read(attempt_dir / name, SAVES_BYTES, from_end=True) or b"").splitlines()[
+                -cap:
+            ]
             if (record := _save(line)) is not None
         ]
         records.extend(mine)
@@ -236,23 +237,6 @@ def _numbered(directory: Path, suffix: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def _read(path: str | Path, cap: int) -> bytes | None:
-    return _read_from(path, cap, at_end=False)
-
-
-def _read_end(path: Path, cap: int) -> bytes | None:
-    return _read_from(path, cap, at_end=True)
-
-
-def _read_from(path: str | Path, cap: int, *, at_end: bool) -> bytes | None:
-    """At most `cap` bytes of a regular file; None for anything else and for one that is gone."""
-    with suppress(OSError):
-        descriptor = open_regular(path)
-        try:
-            size = os.fstat(descriptor).st_size
-            if at_end and size > cap:
-                os.lseek(descriptor, size - cap, os.SEEK_SET)
-            return os.read(descriptor, cap)
-        finally:
-            os.close(descriptor)
-    return None
+def _read(path: str | Path, cap: int, *, from_end: bool = False) -> bytes | None:
+    found = read_regular(path, cap, from_end=from_end)
+    return None if found is None else found[0]
