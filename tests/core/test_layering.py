@@ -13,10 +13,11 @@ import pytest
 import watchdog_train
 
 PACKAGE = Path(watchdog_train.__file__).parent
-_LOWER = {"core", "errors", "whole_files"}
+_LOWER = {"core", "errors", "trusted_files", "whole_files"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "whole_files": set(),
+    "trusted_files": set(),
+    "whole_files": {"trusted_files"},
     "client": {"client"},
     "keeper": {"keeper"},
     "integrations": {"client"},

@@ -31,6 +31,7 @@ from watchdog_train.core.model import (
     Survey,
     Value,
 )
+from watchdog_train.trusted_files import open_read
 from watchdog_train.whole_files import replace_json
 
 _REQUEST_CAP_BYTES = 64 * 1024 * 1024
@@ -242,7 +243,7 @@ def _is_legacy(path: str) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Read the request, write survey.json beside it by an atomic replace."""
-    with open(arguments[0], "rb") as file:
+    with open_read(arguments[0]) as file:
         request = msgspec.json.decode(file.read(_REQUEST_CAP_BYTES), type=SurveyRequest)
     if request.out is None:
         sys.stderr.write("the request names no file to write to\n")

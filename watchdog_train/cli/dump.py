@@ -21,6 +21,7 @@ from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import summary
 from watchdog_train.store.event_log import read_events
 from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_directory import ignore_in_git
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir
 from watchdog_train.system import current
 
@@ -56,15 +57,14 @@ def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
     place = default_runs_dir(runs_dir)
     name = f"pid-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = claim_bundle(place / name / "stalls")
-    ignore = place / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", "utf-8")
+    ignore_in_git(place)
     return collect_now(
         members, folder, slot_dir=slot_dir_of(system, members), rules_dirs=_rules_of(None)
     )
 
 
 def _of_run(run: RunDirectory) -> EvidenceResult:
+    run.hold()
     state = replay(read_events(run.events, strict=False, spill_dir=run.spill_dir).events)
     alive = living_members(state, current())
     if not alive:

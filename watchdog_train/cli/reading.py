@@ -24,6 +24,7 @@ from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.trusted_files import distrusted, open_read
 
 if TYPE_CHECKING:
     from watchdog_train.core.events import AnyEvent
@@ -55,6 +56,8 @@ def read_run(run: RunDirectory) -> RunReading:
     found = read_events(run.events, strict=False, spill_dir=run.spill_dir)
     events = tuple(without_secrets(found.events, redact_argv))
     problems = []
+    if (foreign := distrusted(os.stat(run.path))) is not None:
+        problems.append(f"{foreign}: wtrain shows this run and does nothing that its files say")
     if found.problem is not None:
         problems.append(
             f"the event log is damaged, what follows may lack something: {found.problem}"
@@ -226,7 +229,7 @@ def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
 def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
     """Whether the run only reports, and how often it may restart; None when that is not known."""
     try:
-        with run.config.open("rb") as file:
+        with open_read(run.config) as file:
             text = file.read(CONFIG_BYTES).decode("utf-8", "replace")
     except OSError:
         return False, None

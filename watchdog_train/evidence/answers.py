@@ -14,12 +14,13 @@ from watchdog_train.evidence import bundle
 from watchdog_train.evidence.redact import redact_argv, write_json
 from watchdog_train.evidence.request import RESULT_FILE, EvidenceRequest
 from watchdog_train.evidence.targets import Target
+from watchdog_train.trusted_files import make_folder
 
 
 def publish_look(request: EvidenceRequest, result: EvidenceResult) -> EvidenceResult:
     """Only the answer, for a look: no bundle is written."""
     try:
-        Path(request.out_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(Path(request.out_dir))
         write_json(Path(request.out_dir) / RESULT_FILE, result)
     except OSError:
         write_json(Path(request.staging_dir) / RESULT_FILE, result)

@@ -30,7 +30,8 @@ from watchdog_train.evidence.redact import write_json, write_text
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
 from watchdog_train.report.report_markdown import without_markup
-from watchdog_train.whole_files import replace_whole
+from watchdog_train.trusted_files import make_folder
+from watchdog_train.whole_files import read_json, replace_whole
 
 VERDICT_FILE = "verdict.json"
 DIAGNOSIS_FILE = "diagnosis.json"
@@ -124,7 +125,7 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
 def write_stacks(staging: Path, process: ProcessEvidence) -> None:
     """The stacks of one process, for programs and for people."""
     folder = staging / STACKS_FOLDER
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     name = stack_name(process)
     if process.threads:
         write_json(folder / f"{name}.json", process.threads)
@@ -143,7 +144,7 @@ def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
     """What torch's Flight Recorder held in each rank, trimmed, by rank."""
     folder = staging / RECORDER_FOLDER
     for rank, data in dumps.items():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         write_json(folder / f"rank{rank}.json", trimmed(data))
 
 
@@ -178,11 +179,11 @@ def bring_home(staging: Path, out: Path) -> bool:
 
 
 def _copy(staging: Path, out: Path) -> None:
-    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(out)
     for path in sorted(staging.rglob("*"), key=lambda item: item.name == SUMMARY_FILE):
         if path.is_file() and not path.name.startswith(".") and path.name != PARTIAL_FILE:
             target = out / path.relative_to(staging)
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(target.parent)
             replace_whole(target, path.read_bytes())
 
 
@@ -221,11 +222,7 @@ def _with_threads(folder: Path, record: ProcessRecord) -> ProcessEvidence:
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_READ_CAP), type=kind)
-    except (OSError, msgspec.DecodeError, RecursionError):
-        return None
+    return read_json(path, kind, cap_bytes=_READ_CAP)
 
 
 def _log_text(logs: tuple[LogText, ...]) -> str:

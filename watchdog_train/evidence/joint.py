@@ -21,6 +21,7 @@ from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
 from watchdog_train.rules import load_rules
+from watchdog_train.trusted_files import open_read
 
 JOINT_FILE = "joint.json"
 SCHEMA_VERSION = 1
@@ -83,7 +84,8 @@ def _place(process: ProcessEvidence) -> str | None:
 
 def main() -> int:
     """Answers the request in the file that is named."""
-    request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=JointRequest)
+    with open_read(sys.argv[1]) as file:
+        request = msgspec.json.decode(file.read(), type=JointRequest)
     write_json(Path(request.out), answer(request))
     return 0
 

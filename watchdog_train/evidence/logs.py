@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.facts import LogText
-from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.redact import redact_text
+from watchdog_train.trusted_files import read_regular
 
 TAIL_BYTES = 256 * 1024
 LINE_CAP = 2000

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.proc import PROC, read_text
+from watchdog_train.trusted_files import read_regular
 
 _FILE_CAP_BYTES = 2 << 20
 _LINE_CAP = 200
@@ -39,7 +39,7 @@ class SourceReader:
 
 
 def _read_lines(path: str) -> list[bytes]:
-    found = read_regular(path, _FILE_CAP_BYTES)
+    found = read_regular(path, _FILE_CAP_BYTES, follow=True)
     return [] if found is None else found[0].split(b"\n")
 
 

@@ -19,6 +19,7 @@ from typing import IO
 
 from watchdog_train.core.model import ProcessId, ProcessRow, Value
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.trusted_files import for_child
 
 KILL_AFTER_S = 2.0
 """From SIGTERM to SIGKILL for a child of ours past its deadline; none has state worth more."""
@@ -95,14 +96,15 @@ class ChildTable:
         Raises:
             OSError: it cannot be started.
         """
+        variables, descriptors = for_child()
         process = subprocess.Popen(
             list(argv),
-            env=None if env is None else dict(env),
+            env={**(os.environ if env is None else env), **variables},
             cwd=cwd,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            pass_fds=tuple(pass_fds),
+            pass_fds=(*pass_fds, *descriptors),
             start_new_session=sys.platform != "win32",
             creationflags=OWN_GROUP_FLAGS,
         )

@@ -26,6 +26,7 @@ from watchdog_train.supervisor.left_meetings import left_meetings
 from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
 from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.trusted_files import is_own
 
 _PURPOSES = ("spill", "staging", "lock")
 _RUN_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
@@ -183,7 +184,7 @@ def _old_runs(
     ended = [
         run
         for run in runs_in(runs_dir)
-        if run.run_id not in kept and not machine.living.get(run.run_id)
+        if run.run_id not in kept and not machine.living.get(run.run_id) and is_own(run.path)
     ]
     if keep_last is not None:
         ended = ended[: max(0, len(ended) - max(0, keep_last - 1))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from pathlib import Path
@@ -34,6 +33,7 @@ from watchdog_train.supervisor.meeting import Meeting
 from watchdog_train.supervisor.room import RestartRoom
 from watchdog_train.supervisor.sampling import Sampler
 from watchdog_train.system.protocol import BlindError
+from watchdog_train.trusted_files import names
 
 QUICK_LOOK_S = 0.01
 """Between looks while something is being started or brought down, where looking is cheap."""
@@ -335,6 +335,6 @@ def _root_alive(members: tuple[MemberSample, ...], attempt: AttemptRecord) -> bo
 
 def _largest_number(stalls: Path) -> int:
     try:
-        return max((int(name) for name in os.listdir(stalls) if name.isdigit()), default=0)
+        return max((int(name) for name in names(stalls) if name.isdigit()), default=0)
     except OSError:
         return 0

@@ -39,6 +39,7 @@ from watchdog_train.supervisor.keeping import start_copy
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 from watchdog_train.system.protocol import PASSING
+from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import replace_whole
 
 SURVEY_S, SURVEY_AGAIN_S = 60.0, 180.0
@@ -144,7 +145,7 @@ class Performer:
             environment=context.environment,
         )
         try:
-            attempt_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(attempt_dir)
             replace_whole(
                 context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
             )

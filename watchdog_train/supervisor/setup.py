@@ -48,6 +48,7 @@ from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.whole_files import replace_whole
 
 WORDS_WITHIN_S = 2.0
 
@@ -70,8 +71,9 @@ def take_lock(directory: RunDirectory, system: ProcessSystem) -> RunLock:
     """Hold a run; what its log says is final only after that.
 
     Raises:
-        WtrainError: another supervisor holds it.
+        WtrainError: another supervisor holds it, or it belongs to another user.
     """
+    directory.hold()
     lock = RunLock(directory.lock, this_supervisor(system))
     lock.acquire()
     return lock
@@ -187,7 +189,7 @@ class RunSession:
         try:
             # A run that goes on after its end has left its text file, and maybe its own folder.
             chosen.mkdir(mode=0o700, parents=True, exist_ok=self.directory.slot_dir() == chosen)
-            self.directory.slot_dir_file.write_text(f"{chosen}\n", encoding="utf-8")
+            replace_whole(self.directory.slot_dir_file, f"{chosen}\n".encode())
         except OSError:
             return None
         return chosen

@@ -32,6 +32,7 @@ from watchdog_train.evidence.request import (
 )
 from watchdog_train.supervisor.children import ChildTable, FinishedChild
 from watchdog_train.system.protocol import PASSING
+from watchdog_train.trusted_files import make_folder, remove
 from watchdog_train.whole_files import read_json, replace_json
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Tasks:
 
         self.discard(name)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
             forget_answers(request)
             write_request(request, path)
             self._start(name, "watchdog_train.evidence.collect", path, request.deadline_s, finish)
@@ -138,8 +139,8 @@ class Tasks:
 
         self.discard("survey")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            answer.unlink(missing_ok=True)
+            make_folder(path.parent)
+            remove(answer)
             request = msgspec.structs.replace(request, out=str(answer))
             replace_json(path, request)
             self._start("survey", "watchdog_train.checkpoints.survey", path, deadline_s, finish)
@@ -158,7 +159,7 @@ class Tasks:
 
         self.discard("joint")
         try:
-            answer.unlink(missing_ok=True)
+            remove(answer)
             replace_json(path, request)
             self._start("joint", "watchdog_train.evidence.joint", path, deadline_s, finish)
         except OSError as error:
@@ -175,7 +176,7 @@ class Tasks:
 
         self.discard("keep")
         try:
-            answer.unlink(missing_ok=True)
+            remove(answer)
             replace_json(path, request)
             self._start("keep", "watchdog_train.checkpoints.keep", path, deadline_s, finish)
         except OSError as error:
@@ -190,7 +191,7 @@ class Tasks:
 
         self.discard("commands")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
             replace_json(path, order)
             limit_s = order.within_s - COMMAND_EXTRA_S
             self._start("commands", "watchdog_train.commands.run", path, limit_s, finish, env=env)
