@@ -95,6 +95,45 @@ def test_a_place_is_named_while_the_process_is_inside(training: Training) -> Non
     assert after.milestones[-2].end is not None
 
 
+OPTIONS = """
+import argparse, json, sys
+import torch
+from watchdog_train.client import notes
+parser = argparse.ArgumentParser()
+add = parser.add_argument
+add("--resume-from", type=str)
+add("--resume", nargs="?", const=True)
+add("--auto_resume", action="store_true")
+add("--no-resume", action="store_false", dest="resume_it")
+add("--resume-step", type=int)
+add("--restore", choices=["never", "auto"])
+add("--restart-lr", choices=["low", "high"])
+add("--init_from", default="scratch")
+parser.parse_args([])
+print(json.dumps([one["resumes"] for one in notes.parts["options"]()]))
+"""
+NANO = """
+import json
+import argparse
+import torch
+from watchdog_train.client import notes
+init_from, lr = "scratch", 1e-3
+config_keys = ["init_from", "lr"]
+print(json.dumps([one["resumes"] for one in notes.parts["options"]()]))
+"""
+
+
+def test_the_arguments_that_resume_are_listed(training: Training) -> None:
+    """A path, a flag, a value: as the parser has them, and nothing for what surely does not."""
+    library(training, "torch", "", "0.1")
+    found = training.json(OPTIONS)
+    assert found == [
+        *("--resume-from {checkpoint}", "--resume {checkpoint}", "--auto_resume"),
+        *(None, None, "--restore=auto", None, "--init_from=resume"),
+    ]
+    assert training.json(NANO) == ["--init_from=resume"]
+
+
 @pytest.mark.parametrize("version", ["1.0.0", "0.17.9", "0.x", None])
 def test_outside_its_range_a_hook_is_not_armed(training: Training, version: str | None) -> None:
     """A version that a hook is not made for is left alone, and the reason is written down."""

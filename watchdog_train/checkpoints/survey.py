@@ -55,8 +55,6 @@ class SurveyRequest(Value, frozen=True, kw_only=True):
     """What changed this recently is looked at twice, this far apart; 0 when nobody writes."""
     kept: tuple[KeptCopy, ...] = ()
     """Copies of files that are overwritten in place, for where those are torn."""
-    resume_options: tuple[str, ...] = ()
-    """Of the script, for the words of the plan; handed through."""
     budget_s: float = 60.0
     """For reading whole files."""
 
@@ -107,7 +105,6 @@ def survey(
         directories=found.directories,
         problem="; ".join(filter(None, (problem, *plugin_problems))) or None,
         beside_writers=request.settle_s > 0,
-        resume_options=request.resume_options,
     )
 
 

@@ -118,7 +118,7 @@ class Observation(Value, frozen=True, kw_only=True):
     hooks: tuple[HookReport, ...] = ()
     training: TrainingReport | None = None
     resume_options: tuple[str, ...] = ()
-    """Options of the script, as its own parser knows them, that may take a checkpoint."""
+    """Arguments by which the script may resume, as its own parser knows them."""
     last_save: SaveReport | None = None
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""

@@ -15,7 +15,18 @@ _LONGEST = 200
 _MOST_OBJECTS = 300_000
 # What an option is for, by a word in its name; the first that fits.
 _KINDS = (
-    ("resume", ("resume", "restart", "load_from", "load_checkpoint", "from_checkpoint", "restore")),
+    (
+        "resume",
+        (
+            "resume",
+            "restart",
+            "load_from",
+            "load_checkpoint",
+            "from_checkpoint",
+            "restore",
+            "init_from",
+        ),
+    ),
     ("checkpoint", ("checkpoint", "ckpt", "snapshot")),
     (
         "output",
@@ -25,6 +36,8 @@ _KINDS = (
 # Names that have such a word and are something else.
 _OTHERS = ("gradient_checkpoint", "activation_checkpoint", "save_total", "output_size", "n_outputs")
 _SECRETS = ("token", "key", "secret", "password", "credential", "auth")
+# Values by which a script resumes from the checkpoint that it finds itself.
+_FINDS_ITSELF = ("resume", "auto", "latest", "last")
 
 _options: dict = {}
 
@@ -82,19 +95,40 @@ def _note(action):
     _options[name] = {
         "name": name,
         "kind": kind,
-        # An option without a value (store_true) cannot name a checkpoint.
-        "takes_value": action.nargs != 0,
-        "takes_text": _takes_text(action),
+        "resumes": _resumes(name, action) if kind == "resume" else None,
         "default": _default(action.default),
     }
 
 
-def _takes_text(action):
-    """Whether a path may be its value: not where it is converted to a number, or one of a few."""
-    if action.choices is not None or action.nargs not in (None, "?"):
-        return False
-    name = getattr(action.type, "__name__", "")
-    return action.type not in (int, float, complex) and "bool" not in name
+def _resumes(name, action):
+    """The arguments that resume, {checkpoint} for the path; None where no value surely does."""
+    if action.nargs == 0:  # a flag: --resume, not --no-resume
+        on = action.const is True or type(action).__name__ == "BooleanOptionalAction"
+        return name if on else None
+    values = action.choices
+    if values is None and name.endswith(("init_from", "init-from")):
+        values = ("resume",) if action.default == "scratch" else ()
+    if values is not None:
+        return next((name + "=" + value for value in _FINDS_ITSELF if value in values), None)
+    if action.nargs not in (None, "?"):
+        return None
+    kind = getattr(action.type, "__name__", "")
+    # Not what is converted to a number.
+    is_text = action.type not in (int, float, complex) and "bool" not in kind
+    return name + " {checkpoint}" if is_text else None
+
+
+def _of_globals():
+    """Of nanoGPT and its descendants: `--name=value` sets a variable that the script has listed."""
+    names = vars(sys.modules["__main__"])
+    listed = names.get("config_keys")
+    if not isinstance(listed, list) or "init_from" not in listed:
+        return []
+    return [{"name": "--init_from", "kind": "resume", "resumes": "--init_from=resume"}]
+
+
+def _listed():
+    return list(_options.values()) or _of_globals()
 
 
 def kind_of(name):
@@ -117,5 +151,5 @@ def _default(value):
     return None
 
 
-notes.parts["options"] = lambda: list(_options.values())
+notes.parts["options"] = _listed
 slot.on_fork_child.append(_options.clear)

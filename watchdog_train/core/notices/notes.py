@@ -27,9 +27,8 @@ class ScriptOption(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str
-    takes_value: bool = True
-    takes_text: bool = True
-    """Its one value is not converted to a number, and not one of a few."""
+    resumes: str | None = None
+    """The arguments by which it resumes, {checkpoint} for the path."""
     default: str | int | bool | None = None
 
 
