@@ -556,6 +556,8 @@ def test_a_checkpoint_that_is_read_into_memory_counts_as_loaded(training: Traini
     path = training.root / "ckpt.pt"
     training.resume = {"via": "env", "format": "torch", "path": str(path), "step": 40}
     assert training.json(LOADS) == [41, 41, 0]
+    training.resume["step"] = None  # a name without a number, in a format that holds none
+    assert training.json(LOADS) == [1, 1, 0]
     assert path.stat().st_size == (training.root / "else.pt").stat().st_size
 
 

@@ -170,8 +170,8 @@ def injected():
     _used = True
     try:
         step = order().get("step")
-        if isinstance(step, int) and step >= 0:
-            slot.words[L.W_RESUMED_STEP] = step + 1
+        # That it was loaded is news also where nobody knows its step.
+        slot.words[L.W_RESUMED_STEP] = 1 + (max(0, step) if isinstance(step, int) else 0)
         notes.note("resumed from " + order()["path"])
     except Exception:
         pass

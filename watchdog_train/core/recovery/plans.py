@@ -181,7 +181,9 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey 
         # It may save what nobody but itself can read; an older run's is not what was meant.
         seen = survey is None or survey.findings or survey.problem
         if template is None or names_path(template) or seen:
-            words = f"{nothing}, so training begins from its start."
+            words = (
+                f"{nothing}: unless the script resumes by itself, training begins from its start."
+            )
             return Resume(argv=argv, via="none", words=words)
         words = f"{nothing}; {template} in the command decides what is loaded."
         return _by_arguments(argv, template, "", words)
