@@ -24,6 +24,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.notices.ahead import Ahead
+from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.slowdown import Slow
 
 TaskName = Literal["look", "evidence", "survey", "joint", "keep", "commands"]
@@ -119,6 +120,8 @@ class Observation(Value, frozen=True, kw_only=True):
     training: TrainingReport | None = None
     resume_options: tuple[str, ...] = ()
     """Arguments by which the script may resume, as its own parser knows them."""
+    tasks: tuple[tuple[int, TaskNote], ...] = ()
+    """Of a queue, with the pid of the process that ran it last."""
     last_save: SaveReport | None = None
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""

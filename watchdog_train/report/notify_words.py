@@ -30,6 +30,7 @@ NOTICES = (
     "not-whole",
     "no-progress",
     "room",
+    "task",
 )
 """Kinds of `noticed` for which somebody may have to act before the morning."""
 LINE_CAP = 400

@@ -13,7 +13,7 @@ from watchdog_train.core.actions import HookReport, SettingReport, TrainingRepor
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.fold.state import AttemptRecord
 from watchdog_train.core.model import MemberSample, RankPlaces, Sample
-from watchdog_train.core.notices.notes import Note
+from watchdog_train.core.notices.notes import Note, TaskNote
 from watchdog_train.store.slots import read_note
 
 WHY_CAP = 500
@@ -103,6 +103,11 @@ class SideFiles:
             return None
         newest = min(told, key=lambda each: each[:2])[2]
         return TrainingReport(home=newest.home, nth=newest.nth)
+
+    def tasks(self) -> tuple[tuple[int, TaskNote], ...]:
+        """What each process that works off a queue ran last, with its pid."""
+        known = self._known.items()
+        return tuple((pid, note.task) for pid, (_, note) in known if note.task is not None)
 
     def resume_options(self) -> tuple[str, ...]:
         """Arguments by which the script may resume, {checkpoint} for a path, as it listed them."""

@@ -42,6 +42,16 @@ class TrainingNote(msgspec.Struct, frozen=True, kw_only=True):
     signature: str | None = None
 
 
+class TaskNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The task that a worker of a queue runs."""
+
+    name: str
+    late: bool
+    """It is acknowledged when it is done, not before it begins."""
+    rejects: bool
+    """It goes back to the queue when its worker dies."""
+
+
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """The side file of one process."""
 
@@ -59,6 +69,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     milestones: tuple[Milestone, ...] = ()
     options: tuple[ScriptOption, ...] = ()
     training: TrainingNote | None = None
+    task: TaskNote | None = None
 
 
 _decoder = msgspec.json.Decoder(Note)
