@@ -56,6 +56,8 @@ def in_background(supervise: Supervise) -> Report:
         WtrainError: the platform cannot detach.
     """
     refuse_to_detach()
+    if sys.platform == "win32":
+        raise AssertionError("refuse_to_detach() has refused")
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
