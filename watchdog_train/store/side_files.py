@@ -112,10 +112,10 @@ class SideFiles:
     def resume_options(self) -> tuple[str, ...]:
         """Arguments by which the script may resume, {checkpoint} for a path, as it listed them."""
         found = [
-            option.resumes
+            option
             for _, note in self._known.values()
             for option in note.options
-            if option.resumes is not None and _OPTION.fullmatch(option.resumes)
+            if _OPTION.fullmatch(option)
         ]
         return tuple(dict.fromkeys(found))[:MOST_OPTIONS]
 

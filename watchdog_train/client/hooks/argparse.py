@@ -1,6 +1,6 @@
 """Argument parsers: that they are through is a place; which options may resume is noted, once.
 
-It must never run a script for its help, and notes no value that may be a secret.
+It must never run a script for its help, and notes none that may take a secret.
 """
 
 import os
@@ -13,33 +13,17 @@ _MOST = 24
 _LONGEST = 200
 # Looked through in a hundredth of a second; torch is not among them yet.
 _MOST_OBJECTS = 300_000
-# What an option is for, by a word in its name; the first that fits.
-_KINDS = (
-    (
-        "resume",
-        (
-            "resume",
-            "restart",
-            "load_from",
-            "load_checkpoint",
-            "from_checkpoint",
-            "restore",
-            "init_from",
-        ),
-    ),
-    ("checkpoint", ("checkpoint", "ckpt", "snapshot")),
-    (
-        "output",
-        ("output", "out_dir", "save_dir", "save_path", "work_dir", "project_dir", "root_dir"),
-    ),
+# One of them is in the name of an option that resumes.
+_WORDS = (
+    *("resume", "restart", "load_from", "load_checkpoint", "from_checkpoint"),
+    *("restore", "init_from"),
 )
-# Names that have such a word and are something else.
-_OTHERS = ("gradient_checkpoint", "activation_checkpoint", "save_total", "output_size", "n_outputs")
 _SECRETS = ("token", "key", "secret", "password", "credential", "auth")
 # Values by which a script resumes from the checkpoint that it finds itself.
 _FINDS_ITSELF = ("resume", "auto", "latest", "last")
 
-_options: dict = {}
+# The arguments that resume, {checkpoint} for the path of one.
+_options: list = []
 
 
 def arm(module):
@@ -86,22 +70,15 @@ def _parsed(parser):
 
 def _note(action):
     names = [name for name in action.option_strings if name.startswith("--")]
-    if not names or names[0] in _options:
-        return
-    name = names[0][:_LONGEST]
-    kind = kind_of(name)
-    if kind is None:
-        return
-    _options[name] = {
-        "name": name,
-        "kind": kind,
-        "resumes": _resumes(name, action) if kind == "resume" else None,
-        "default": _default(action.default),
-    }
+    plain = names[0].replace("-", "_").replace(".", "_").lower() if names else ""
+    if any(word in plain for word in _WORDS) and not any(word in plain for word in _SECRETS):
+        arguments = _resumes(names[0][:_LONGEST], action)
+        if arguments is not None and arguments not in _options:
+            _options.append(arguments)
 
 
 def _resumes(name, action):
-    """The arguments that resume, {checkpoint} for the path; None where no value surely does."""
+    """The arguments by which this option resumes, None where no value surely does."""
     if action.nargs == 0:  # a flag: --resume, not --no-resume
         on = action.const is True or type(action).__name__ == "BooleanOptionalAction"
         return name if on else None
@@ -118,37 +95,15 @@ def _resumes(name, action):
     return name + " {checkpoint}" if is_text else None
 
 
-def _of_globals():
-    """Of nanoGPT and its descendants: `--name=value` sets a variable that the script has listed."""
-    names = vars(sys.modules["__main__"])
-    listed = names.get("config_keys")
-    if not isinstance(listed, list) or "init_from" not in listed:
-        return []
-    return [{"name": "--init_from", "kind": "resume", "resumes": "--init_from=resume"}]
-
-
 def _listed():
-    return list(_options.values()) or _of_globals()
-
-
-def kind_of(name):
-    """What an option is for by its name: resume, checkpoint, output, or None for another."""
-    plain = name.lstrip("-").replace("-", "_").replace(".", "_").lower()
-    if any(word in plain for word in _OTHERS + _SECRETS):
-        return None
-    for kind, words in _KINDS:
-        if any(word in plain for word in words):
-            return kind
-    return None
-
-
-def _default(value):
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    # An address may carry a password.
-    if isinstance(value, str) and len(value) <= _LONGEST and "://" not in value:
-        return value
-    return None
+    try:
+        # nanoGPT and its descendants: `--name=value` sets a variable that the script has listed.
+        listed = vars(sys.modules["__main__"]).get("config_keys")
+        if not _options and isinstance(listed, list) and "init_from" in listed:
+            return ["--init_from=resume"]
+    except Exception:
+        pass
+    return list(_options)
 
 
 notes.parts["options"] = _listed

@@ -22,16 +22,6 @@ class SettingAnswer(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class ScriptOption(msgspec.Struct, frozen=True, kw_only=True):
-    """An option of the script that looks like resume, checkpoint or output."""
-
-    name: str
-    kind: str
-    resumes: str | None = None
-    """The arguments by which it resumes, {checkpoint} for the path."""
-    default: str | int | bool | None = None
-
-
 class TrainingNote(msgspec.Struct, frozen=True, kw_only=True):
     """The newest training of a process."""
 
@@ -67,7 +57,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     changes: int = 0
     """The slot's milestone word when this was written."""
     milestones: tuple[Milestone, ...] = ()
-    options: tuple[ScriptOption, ...] = ()
+    options: tuple[str, ...] = ()
+    """Arguments by which the script resumes, {checkpoint} for the path of one."""
     training: TrainingNote | None = None
     task: TaskNote | None = None
 
