@@ -71,6 +71,7 @@ NoticeKind = Literal[
     "scan",
     "slower",
     "skipped",
+    "task",
     "metrics",
     "awake",
     "termination",
