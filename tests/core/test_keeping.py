@@ -112,7 +112,7 @@ def noted(path: Path) -> SaveRecord:
 
 def copied(tmp_path: Path, record: SaveRecord) -> KeepAnswer:
     copy = tmp_path / "run" / "kept" / "x" / os.path.basename(record.path)
-    return keep(KeepRequest(save=record, copy=str(copy), out=""))
+    return keep(KeepRequest(save=record, copy=str(copy), out="", most_bytes=10**6))
 
 
 def surveyed(path: Path, record: SaveRecord, answer: KeepAnswer) -> list[tuple[str, bool | None]]:

@@ -1,6 +1,7 @@
 """One checkpoint file that every save overwrites in place; killed in the middle of the second save.
 
-What is left of it is torn, and there is no other: it goes on only from a copy that somebody kept.
+What is left of it is torn, and there is no other: it resumes only from a copy that was kept. By
+--resume the script is given the path; --own lets it open its own path, whatever it is told.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ def train_until_there_is_a_copy(training: Training) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--resume")
+    parser.add_argument("--own", action="store_true")
     args = parser.parse_args()
     training = OneFile(0.02)
-    training.resume(args.resume)
+    own = training.path(0)
+    training.resume(own if args.own and os.path.exists(own) else args.resume)
     training.train(10)
     if once("killed-in-a-save"):
         train_until_there_is_a_copy(training)

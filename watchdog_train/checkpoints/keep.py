@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.checkpoints.files import UnreadableError, open_regular
+from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
 from watchdog_train.core.model import KeepAnswer, SaveRecord, Value
 from watchdog_train.whole_files import replace_json
 
@@ -35,9 +36,13 @@ class KeepRequest(Value, frozen=True, kw_only=True):
     """What to copy, and where to."""
 
     save: SaveRecord
+    """Without files where nobody writes any more: then the file counts as it is."""
     copy: str
     out: str
     """Where the answer goes."""
+    most_bytes: int
+    kept_step: int | None = None
+    """Of an earlier attempt's copy, which a lower step must not replace."""
 
 
 class NotKeptError(Exception):
@@ -47,32 +52,70 @@ class NotKeptError(Exception):
 def keep(request: KeepRequest) -> KeepAnswer:
     """Make the copy, or say why there is none; an older copy stays until the new one is whole."""
     save = request.save
-    ((size_bytes, mtime_ns),) = save.files.values()
     answer = KeepAnswer(
         path=save.path,
         copy=request.copy,
         format=save.format,
         step=save.step,
         saved_at=save.saved_at,
-        size_bytes=size_bytes,
     )
     begun = time.monotonic()
     temporary = f"{request.copy}.tmp"
     try:
+        size_bytes, mtime_ns = next(iter(save.files.values()), None) or _present(save.path)
+        _refuse_large(request, size_bytes)
         os.makedirs(os.path.dirname(request.copy), mode=0o700, exist_ok=True)
-        how = _copy(save.path, temporary, (size_bytes, mtime_ns))
+        how = copy_file(save.path, temporary, (size_bytes, mtime_ns))
         os.utime(temporary, ns=(mtime_ns, mtime_ns))
+        counted = counters(temporary)
+        _refuse_lower(request, counted)
         os.replace(temporary, request.copy)
     except (NotKeptError, UnreadableError, OSError) as error:
         with suppress(OSError):
             os.unlink(temporary)
         why = getattr(error, "strerror", None) or str(error)
         return msgspec.structs.replace(answer, problem=why[:300])
-    seconds = round(time.monotonic() - begun, 3)
-    return msgspec.structs.replace(answer, how=how, seconds=seconds)
+    step = step_of(counted)
+    return msgspec.structs.replace(
+        answer,
+        step=save.step if step is None else step,
+        saved_at=mtime_ns / 1e9,
+        size_bytes=size_bytes,
+        how=how,
+        seconds=round(time.monotonic() - begun, 3),
+    )
 
 
-def _copy(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", "copy"]:
+def _present(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+def _refuse_large(request: KeepRequest, size_bytes: int) -> None:
+    if size_bytes > request.most_bytes:
+        raise NotKeptError("it is larger than recovery.keep_bytes")
+
+
+def _refuse_lower(request: KeepRequest, counted: dict[str, int]) -> None:
+    """What the files say decides; the steps as the hooks counted them where those say nothing."""
+    if request.kept_step is None or not os.path.exists(request.copy):
+        return
+    kept, step = counters(request.copy), request.save.step
+    if kept.keys() & counted.keys():
+        lower = is_behind(counted, kept)
+        step = step_of(counted)
+    else:
+        lower = step is not None and step < request.kept_step
+    if lower:
+        raise NotKeptError(f"it is at step {step}, the kept copy at step {request.kept_step}")
+
+
+def copy_file(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", "copy"]:
+    """Copy a file that must stay as it was noted, durably, by reflink where that can be.
+
+    Raises:
+        NotKeptError, UnreadableError, OSError: it changed meanwhile, or there is no room.
+    """
     if shutil.disk_usage(os.path.dirname(target)).free < noted[0] + _FREE_BYTES:
         raise NotKeptError("too little space is free for a copy")
     with open_regular(path) as source:
@@ -98,8 +141,7 @@ def _copy(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", 
 
 
 def _compare(path: str, noted: tuple[int, int]) -> None:
-    status = os.stat(path)
-    if (status.st_size, status.st_mtime_ns) != noted:
+    if _present(path) != noted:
         raise NotKeptError("it is no longer as the save hook noted it: the next save has begun")
 
 

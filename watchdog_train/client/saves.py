@@ -22,16 +22,23 @@ def recorded(format_name, original, position, name):
     """`original`, a function that saves to one path, with phase, counters and a record."""
 
     def wrapper(*args, **kwargs):
+        counters = {}
+        try:
+            target = kwargs[name] if name in kwargs else args[position]
+            if slot.supervised and isinstance(target, (str, os.PathLike)):
+                counters = resume.look_at_save(args[0] if args else kwargs.get("obj"), target)
+        except Exception:
+            target = None
         token = begin()
         try:
             result = original(*args, **kwargs)
         finally:
             end(token)
         try:
-            target = kwargs[name] if name in kwargs else args[position]
             if isinstance(target, (str, os.PathLike)) and _thread.get_ident() not in _outer:
                 path = os.path.abspath(os.fspath(target))
-                record(path, format_name, {os.path.basename(path): _stat(path)})
+                files = {os.path.basename(path): _stat(path)}
+                record(path, format_name, files, counters=counters)
         except Exception:
             pass
         return result
@@ -52,6 +59,11 @@ def record_file(path, format_name, step, home):
 
 def begin():
     """A save begins."""
+    try:
+        if slot.supervised:
+            resume.hold_save()
+    except Exception:
+        pass
     token = phases.enter(L.PHASE_CHECKPOINT)
     _count(L.W_SAVES_BEGUN)
     return token
@@ -103,7 +115,17 @@ def record_directory(path, format_name, step, ordinal, output_dir):
         pass
 
 
-def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None, home=None):
+def record(
+    path,
+    format_name,
+    files,
+    *,
+    step=None,
+    ordinal=None,
+    output_dir=None,
+    home=None,
+    counters=None,
+):
     """Append one line about a finished save, in a single write."""
     try:
         if not slot.supervised or not slot.attempt_dir:
@@ -124,6 +146,8 @@ def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None
             "signature": resume.signature_of(place) if place else None,
             "t": time.time(),
             "files": files,
+            "counters": counters or {},
+            "attempt": slot.attempt,
         }
         data = json.dumps(line).encode("ascii") + b"\n"
         if len(data) > _MOST_BYTES:

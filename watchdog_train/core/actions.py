@@ -17,6 +17,7 @@ from watchdog_train.core.model import (
     Plan,
     ProcessId,
     RankPlaces,
+    RestoreAnswer,
     Sample,
     SaveRecord,
     Survey,
@@ -26,7 +27,7 @@ from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.notices.ahead import Ahead
 from watchdog_train.core.notices.slowdown import Slow
 
-TaskName = Literal["look", "evidence", "survey", "joint", "keep", "commands"]
+TaskName = Literal["look", "evidence", "survey", "joint", "keep", "restore", "commands"]
 
 
 class Request(Value, frozen=True, kw_only=True):
@@ -106,6 +107,7 @@ class Observation(Value, frozen=True, kw_only=True):
     survey: Survey | None = None
     joint: JointAnswer | None = None
     kept: KeepAnswer | None = None
+    restored: RestoreAnswer | None = None
     commands: tuple[CommandResult, ...] | None = None
     """What became of the user's commands before a restart."""
     saves: tuple[SaveRecord, ...] = ()
@@ -245,6 +247,17 @@ class KeepCopy(Value, frozen=True, kw_only=True):
     """Copy a file that the script overwrites in place into the run directory."""
 
     save: SaveRecord
+    deadline_s: float = 900.0
+    """4 GiB at low priority to a disk that takes 5 MB/s."""
+
+
+class RestoreCopy(Value, frozen=True, kw_only=True):
+    """Put a kept copy back to the path of the file that was torn."""
+
+    path: str
+    saved_at: float
+    """Of the torn file."""
+    copy: str
 
 
 class CleanUp(Value, frozen=True, kw_only=True):
@@ -264,6 +277,7 @@ Action = (
     | AskSave
     | CleanUp
     | KeepCopy
+    | RestoreCopy
     | RunCommands
     | TakeOver
 )

@@ -97,6 +97,8 @@ def build(
             nth=checkpoint.nth,
             signature=checkpoint.signature,
             saved_at=checkpoint.saved_at,
+            counters=checkpoint.counters,
+            copy_of=checkpoint.copy_of,
         )
     return Plan(
         attempt=attempt,
@@ -186,6 +188,7 @@ def resume(
     own = own_resume_option(argv, chosen.format)
     if own is not None:
         words = f"The newest checkpoint is {what}; {own} in the command decides what is loaded."
+        words += _put_back(chosen)
         return Resume(argv=argv, via="script", words=words)
     if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
         return Resume(argv=argv, via="hook", words=f"It resumes from {what}.")
@@ -196,9 +199,16 @@ def resume(
     words = (
         f"The newest checkpoint is {what}; only WTRAIN_RESUME_FROM names it: unless the script "
         f"reads that or resumes by itself, training begins from its start "
-        f"({_suggestion(options, resume_arg)})."
+        f"({_suggestion(options, resume_arg)}).{_put_back(chosen)}"
     )
     return Resume(argv=argv, via="env", words=words)
+
+
+def _put_back(chosen: CheckpointFinding) -> str:
+    """For a script that only opens its own path: the line that puts the kept copy there."""
+    if chosen.copy_of is None:
+        return ""
+    return f" To resume from it at that path: cp {shlex.join([chosen.path, chosen.copy_of])}"
 
 
 def _by_arguments(argv: tuple[str, ...], template: str, path: str, words: str) -> Resume:
