@@ -130,12 +130,15 @@ def test_a_resume_is_verified_by_the_first_step(
     assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok]
 
 
-def contradicted(*ranks: MemberSample, **recovery: Any) -> list[str]:
+def contradicted(
+    *ranks: MemberSample, before: tuple[e.AnyEvent, ...] = (), **recovery: Any
+) -> list[str]:
     """What is done, one decision after the other, about an attempt that should resume at 20."""
     checkpoint = CheckpointRef(path="/o/c.pt", format="torch", step=20, how_checked="recorded")
     plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
     launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
     history: list[e.AnyEvent] = [b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched]
+    history += before
     done: list[str] = []
     for _ in range(4):
         poll = b.observation(b.sample(10.0, *ranks))
@@ -154,6 +157,8 @@ def test_a_training_that_began_again_is_killed_before_it_saves() -> None:
     """By its own count only, never where any rank has resumed, and not where it is observed."""
     behind = b.rank(words=5, train_ordinal=0, began_anew=5)
     assert contradicted(behind) == ["contradicted", "GivenUp", "now 9"]
+    asked = e.Signalling(sequence="stop", stage="root", targets=(), signal=15, why="")
+    assert contradicted(behind, before=(b.stop(), asked)) == ["contradicted", "now 9"]
     assert contradicted(behind, observe=True) == ["contradicted"]
     assert contradicted(behind, on_not_resumed="continue") == ["contradicted"]
     assert contradicted(b.rank(words=5, train_ordinal=0)) == ["not-confirmed"]

@@ -40,17 +40,18 @@ def stop_what_began_anew(
 ) -> Action | None:
     """Kill an attempt that would save over better checkpoints than its own, and end the run.
 
-    Without SIGTERM, on which many trainings save.
+    Without SIGTERM, on which many trainings save; also one that was asked to save and stop.
     """
     attempt = state.attempt
     if attempt is None or attempt.resume != "contradicted" or attempt.plan.checkpoint is None:
         return None
-    if attempt.ended or state.stop is not None or not stops_what_began_anew(policy):
+    if attempt.ended or not stops_what_began_anew(policy):
         return None
-    if state.given_up is None:
+    if state.given_up is None and state.stop is None:
         why = _began_anew_words(attempt.attempt, attempt.plan.checkpoint, observation, state)
         return give_up(why, EXIT_GAVE_UP)
-    if state.kill is None and kill.live(observation.sample):
+    gentle = state.kill is None or state.kill.sequence == "stop"
+    if gentle and kill.live(observation.sample):
         why = f"attempt {attempt.attempt} did not resume from its checkpoint"
         return kill.begin("now", state, observation.sample, why)
     return None
