@@ -122,11 +122,9 @@ def noted(path: Path) -> SaveRecord:
     return SaveRecord(path=str(path), format="torch", step=7, t=status.st_mtime, files=files)
 
 
-def copied(tmp_path: Path, record: SaveRecord, kept_step: int | None = None) -> KeepAnswer:
+def copied(tmp_path: Path, record: SaveRecord, earlier: KeptCopy | None = None) -> KeepAnswer:
     copy = tmp_path / "run" / "kept" / "x" / os.path.basename(record.path)
-    request = KeepRequest(
-        save=record, copy=str(copy), out="", most_bytes=10**6, kept_step=kept_step
-    )
+    request = KeepRequest(save=record, copy=str(copy), out="", most_bytes=10**6, earlier=earlier)
     return keep(request)
 
 
@@ -226,7 +224,8 @@ def test_a_kept_copy_gives_way_to_no_lower_step(
     assert copied(tmp_path, noted(path)).step == (50 if content else 7)
     path.write_bytes(checkpoint(**content) if content else torch_zip(b"new"))
     record = msgspec.structs.replace(noted(path), step=noted_step)
-    answer = copied(tmp_path, record, kept_step=50)
+    earlier = KeptCopy(path="", copy="", format="torch", step=50, saved_at=0.0, attempt=1)
+    answer = copied(tmp_path, record, earlier)
     assert (answer.problem is None) is replaced, answer.problem
     assert (Path(answer.copy).read_bytes() == path.read_bytes()) is replaced
 

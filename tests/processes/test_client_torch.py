@@ -534,9 +534,11 @@ import io, json, sys
 import torch
 from watchdog_train.client import layout, resume, slot
 
-def load(what):
+def before(what):
     if what == "it":
         torch.load("out/c.pt")
+    if what == "the fold before":
+        torch.save({"step": 30}, "out/c.pt")
     if what == "another":
         torch.save({"step": 4}, "out/best.pt")
         torch.load("out/best.pt")
@@ -550,8 +552,8 @@ torch.save({"step": 20}, "out/c.pt")
 told = []
 for what, content, target in json.loads(sys.argv[1]):
     slot.words[layout.W_BEGAN_ANEW] = 0
-    resume._used = resume._read_another = False
-    load(what)
+    resume._used = resume._settled = False
+    before(what)
     torch.save(content, target)
     told.append(slot.words[layout.W_BEGAN_ANEW])
     torch.save({"step": 20}, "out/c.pt")
@@ -568,6 +570,7 @@ def test_a_save_behind_the_checkpoint_is_told(training: Training) -> None:
         ("nothing", {"epoch": 1, "step": 21}, "out/c.pt", 0),  # it has a reader of its own
         ("nothing", {"epoch": 1, "step": 4}, "out/other.pt", 0),
         ("nothing", {"weights": 4}, "out/c.pt", 0),
+        ("the fold before", {"epoch": 1, "step": 4}, "out/c.pt", 0),
         ("it", {"epoch": 1, "step": 4}, "out/c.pt", 0),
         ("another", {"epoch": 1, "step": 4}, "out/c.pt", 0),
         ("a buffer", {"epoch": 1, "step": 4}, "out/c.pt", 0),

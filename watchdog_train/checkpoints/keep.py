@@ -20,7 +20,7 @@ import msgspec
 
 from watchdog_train.checkpoints.files import UnreadableError, open_regular
 from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
-from watchdog_train.core.model import KeepAnswer, SaveRecord, Value
+from watchdog_train.core.model import KeepAnswer, KeptCopy, SaveRecord, Value
 from watchdog_train.whole_files import replace_json
 
 _REQUEST_CAP_BYTES = 4 * 1024 * 1024
@@ -41,8 +41,8 @@ class KeepRequest(Value, frozen=True, kw_only=True):
     out: str
     """Where the answer goes."""
     most_bytes: int
-    kept_step: int | None = None
-    """Of an earlier attempt's copy, which a lower step must not replace."""
+    earlier: KeptCopy | None = None
+    """The copy of an earlier attempt, which a lower step must not replace."""
 
 
 class NotKeptError(Exception):
@@ -98,16 +98,16 @@ def _refuse_large(request: KeepRequest, size_bytes: int) -> None:
 
 def _refuse_lower(request: KeepRequest, counted: dict[str, int]) -> None:
     """What the files say decides; the steps as the hooks counted them where those say nothing."""
-    if request.kept_step is None or not os.path.exists(request.copy):
+    earlier, step = request.earlier, request.save.step
+    if earlier is None or not os.path.exists(request.copy):
         return
-    kept, step = counters(request.copy), request.save.step
+    kept = counters(request.copy)
     if kept.keys() & counted.keys():
         lower = is_behind(counted, kept)
-        step = step_of(counted)
     else:
-        lower = step is not None and step < request.kept_step
+        lower = step is not None and earlier.step is not None and step < earlier.step
     if lower:
-        raise NotKeptError(f"it is at step {step}, the kept copy at step {request.kept_step}")
+        raise NotKeptError(f"the kept copy of attempt {earlier.attempt} is at a higher step")
 
 
 def copy_file(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", "copy"]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from watchdog_train.checkpoints.files import DamagedError, UnreadableError, open_regular
 from watchdog_train.checkpoints.torch_zip import OpenZip
-from watchdog_train.client.layout import EPOCH_NAMES, STEP_NAMES
+from watchdog_train.client.layout import EPOCH_NAMES, MOST_COUNTED, STEP_NAMES
 from watchdog_train.core.model import Value
 
 _HEAD_BYTES = 64 * 1024
@@ -85,9 +85,10 @@ def counters(path: str) -> dict[str, int]:
     try:
         with closing(OpenZip(path)) as archive:
             found = _top_numbers(archive.read_member("/data.pkl", _PICKLE_BYTES))
-    except (DamagedError, UnreadableError, OSError, ValueError, LookupError, struct.error):
+    except (DamagedError, UnreadableError, OSError, ValueError, LookupError, RuntimeError):
         return {}
-    return {name: found[name] for name in (*STEP_NAMES, *EPOCH_NAMES) if name in found}
+    names = (*STEP_NAMES, *EPOCH_NAMES)
+    return {name: found[name] for name in names if 0 <= found.get(name, -1) < MOST_COUNTED}
 
 
 def step_of(counted: Mapping[str, int]) -> int | None:

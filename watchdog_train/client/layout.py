@@ -137,6 +137,7 @@ RUN_STATES = (
 # By these names scripts keep their progress in the dictionary that they save.
 STEP_NAMES = ("global_step", "step", "iteration", "iter_num", "iter", "steps", "train_step")
 EPOCH_NAMES = ("epoch", "current_epoch")
+MOST_COUNTED = 1 << 53
 
 SLOT_SUFFIX = ".slot"
 NOTE_SUFFIX = ".note.json"

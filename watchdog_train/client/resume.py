@@ -30,8 +30,9 @@ _ELSEWHERE = "the checkpoint is of a training in another directory"
 
 _order = None  # type: dict | None
 _used = False
-# The script has read something else that may be a checkpoint.
-_read_another = False
+# The script has read something else that may be a checkpoint, or has saved beyond the plan's: from
+# then on a lower count is by design, as of the next fold.
+_settled = False
 # The step that the first one of the training that has just begun must be above.
 _awaited = None  # type: int | None
 _held = False
@@ -122,19 +123,23 @@ def first_step(step):
 def look_at_save(content, path):
     """A script that counts for itself is about to save: is it behind the checkpoint?
 
-    Only over that very file, by the numbers that both of them hold, and only where nothing was
-    read that may have been a checkpoint.
+    Only over that very file, by the numbers that both of them hold, at its first save, and only
+    where nothing was read that may have been a checkpoint.
 
     Returns:
         the numbers by their names.
     """
+    global _settled
     if type(content) is not dict:
         return {}
-    names = L.STEP_NAMES + L.EPOCH_NAMES
-    counters = {name: content[name] for name in names if type(content.get(name)) is int}
+    counters = {}
+    for name in L.STEP_NAMES + L.EPOCH_NAMES:
+        value = content.get(name)
+        if type(value) is int and 0 <= value < L.MOST_COUNTED:
+            counters[name] = value
     wanted = order()
     before = wanted.get("counters")
-    if not before or _used or _read_another:
+    if not before or _used or _settled:
         return counters
     # A file that is renamed once it is complete is called ckpt.pt.tmp or so.
     if not os.path.realpath(path).startswith(os.path.realpath(wanted["path"])):
@@ -142,6 +147,7 @@ def look_at_save(content, path):
     pairs = [(counters[name], before[name]) for name in counters if name in before]
     if all(now <= then for now, then in pairs) and any(now < then for now, then in pairs):
         slot.words[L.W_BEGAN_ANEW] = pairs[0][0] + 1
+    _settled = bool(pairs)
     return counters
 
 
@@ -241,7 +247,7 @@ def loaded(source):
     For a script that is given the path by an argument this is the proof that it has used it, and
     what its own count of optimizer steps, which begins again at zero, has to be added to.
     """
-    global _read_another
+    global _settled
     try:
         wanted = order()
         if not wanted or _used or wanted.get("format") in ("hf", "lightning"):
@@ -249,13 +255,13 @@ def loaded(source):
         if not isinstance(source, (str, os.PathLike)):
             source = getattr(source, "name", None)  # an open file
         if not isinstance(source, (str, os.PathLike)):
-            _read_another = True
+            _settled = True
             return
         path = os.path.realpath(source)
         if _same(path, wanted["path"]) or _same(os.path.dirname(path), wanted["path"]):
             injected()
         elif _same(os.path.dirname(path), os.path.dirname(os.path.realpath(wanted["path"]))):
-            _read_another = True
+            _settled = True
     except Exception:
         pass
 

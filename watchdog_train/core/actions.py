@@ -247,8 +247,6 @@ class KeepCopy(Value, frozen=True, kw_only=True):
     """Copy a file that the script overwrites in place into the run directory."""
 
     save: SaveRecord
-    deadline_s: float = 900.0
-    """4 GiB at low priority to a disk that takes 5 MB/s."""
 
 
 class RestoreCopy(Value, frozen=True, kw_only=True):

@@ -11,6 +11,8 @@ from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.context import Context
 
+KEEP_S = 900.0
+"""For copying a checkpoint at low priority: 4 GiB to a disk that takes 5 MB/s."""
 RESTORE_S = 300.0
 """For putting a copy back, which a restart waits for: 4 GiB to a disk that takes 15 MB/s."""
 EVERY_S = 5.0
@@ -56,9 +58,9 @@ def start_copy(context: Context, action: KeepCopy, state: State) -> None:
         copy=str(context.directory.kept(action.save.path)),
         out=str(folder / "kept.json"),
         most_bytes=context.policy.recovery.keep_bytes,
-        kept_step=kept.step if kept is not None and kept.attempt < number else None,
+        earlier=kept if kept is not None and kept.attempt < number else None,
     )
-    context.tasks.keep_copy(request, folder / "keep-request.json", deadline_s=action.deadline_s)
+    context.tasks.keep_copy(request, folder / "keep-request.json", deadline_s=KEEP_S)
 
 
 def start_restore(context: Context, action: RestoreCopy, state: State) -> None:

@@ -26,7 +26,7 @@ COST_FACTOR = 20.0
 """A copy may take a twentieth of the time: after one of 10 s the next comes 200 s later."""
 AFTER_FAILURE_S = 600.0
 BEFORE_LAUNCH_S = 120.0
-"""A restart waits no longer for a copy: 4 GiB to a disk that takes 36 MB/s."""
+"""So long after an attempt its restart waits for a copy: 4 GiB to a disk that takes 36 MB/s."""
 _FORMATS = ("torch", "safetensors")
 _SEPARATORS = re.compile(r"[/\\]")
 
@@ -102,7 +102,8 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
     if attempt is None or plan is None or plan.checkpoint is None:
         return None
     if "keep" in observation.running:
-        return Wait(until=observation.now + 0.05)
+        late = observation.now > attempt.ended_mono + BEFORE_LAUNCH_S
+        return None if late else Wait(until=observation.now + 0.05)
     used = plan.checkpoint
     kept = next((one for one in state.kept if one.path == used.path), None)
     failed = state.keep_failed and state.kept_mono >= attempt.ended_mono
@@ -113,7 +114,7 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
     if kept.saved_at == used.saved_at if kept is not None else _has_number(used.path):
         return None
     save = SaveRecord(path=used.path, format=used.format, step=used.step)
-    return KeepCopy(save=save, deadline_s=BEFORE_LAUNCH_S)
+    return KeepCopy(save=save)
 
 
 def restore(observation: Observation, state: State, policy: Policy, plan: Plan) -> Action | None:
