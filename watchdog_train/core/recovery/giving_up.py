@@ -12,7 +12,7 @@ from watchdog_train.core.model import CheckpointRef, GuiltyNode, Outcome
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.outcome import EXIT_GAVE_UP
-from watchdog_train.core.recovery.plans import sure_option
+from watchdog_train.core.recovery.plans import sure_option, with_arguments
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 
@@ -60,10 +60,11 @@ def stop_what_began_anew(
 def _began_anew_words(
     attempt: int, used: CheckpointRef, observation: Observation, state: State
 ) -> str:
-    option = sure_option(observation.resume_options) or "--resume"
-    if observation.resume_options:
-        command = shlex.join([*state.argv, option, used.path])
-        way = f"to resume: wtrain run --resume-arg '{option} {{checkpoint}}' -- {command}"
+    options = observation.resume_options
+    if options:
+        template = f"{sure_option(options) or options[0]} {{checkpoint}}"
+        command = shlex.join(with_arguments(state.argv, template, used.path))
+        way = f"to resume: wtrain run --resume-arg '{template}' -- {command}"
     else:
         way = (
             f"to resume: let the script load {used.path}, which WTRAIN_RESUME_FROM names, then "
