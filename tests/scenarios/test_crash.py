@@ -181,6 +181,7 @@ def test_a_restart_that_did_not_resume_saves_over_nothing(tmp_path: Path) -> Non
     why = run.only("given_up")["why"]
     assert f"wtrain run --resume-arg '--resume {{checkpoint}}' -- {command[0]}" in why
     assert why.count(f"--resume {last}") == 1
+    assert kept["copy"] in why
     assert len(run.of_type("evidence_collected")) == 1, "of the crash, not of what was stopped"
 
 

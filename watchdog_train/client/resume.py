@@ -141,6 +141,8 @@ def look_at_save(content, path):
     before = wanted.get("counters")
     if not before or _used or _settled:
         return counters
+    if not isinstance(path, (str, os.PathLike)):
+        path = getattr(path, "name", "")  # an open file
     # A file that is renamed once it is complete is called ckpt.pt.tmp or so.
     if not os.path.realpath(path).startswith(os.path.realpath(wanted["path"])):
         return counters

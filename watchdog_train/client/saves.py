@@ -25,7 +25,7 @@ def recorded(format_name, original, position, name):
         counters = {}
         try:
             target = kwargs[name] if name in kwargs else args[position]
-            if slot.supervised and isinstance(target, (str, os.PathLike)):
+            if slot.supervised:
                 counters = resume.look_at_save(args[0] if args else kwargs.get("obj"), target)
         except Exception:
             target = None

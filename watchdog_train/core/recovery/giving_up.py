@@ -71,8 +71,11 @@ def _began_anew_words(
             f"wtrain restart {state.run_id}"
         )
     step = "its step" if used.step is None else f"step {used.step}"
+    copy = next(
+        (f"; a copy of it is kept: {x.copy}" for x in state.kept if x.path == used.path), ""
+    )
     return (
         f"attempt {attempt} did not resume from {step} ({used.path}) and began again at a lower "
-        f"step: stopped before it saves over better checkpoints; {way}; to let restarts begin "
-        "again: --on-not-resumed continue"
+        f"step: stopped before it saves over better checkpoints{copy}; {way}; to let restarts "
+        "begin again: --on-not-resumed continue"
     )
