@@ -48,7 +48,7 @@ Of `run` and `adopt`:
 | the child's | it failed and no restart was due; 128 + N when signal N ended it |
 | {bug} | a bug of wtrain; the training lives on under its keeper, `wtrain adopt` takes it up |
 | {retry} | stalled or trouble with the machine, no restart allowed here: worth retrying elsewhere |
-| {gave_up} | gave up: the restarts are spent, or attempts make no progress |
+| {gave_up} | gave up: the restarts are spent, attempts make no progress, or one did not resume |
 | {stopped} | stopped on request |
 | {refused} | bad settings or usage, command not found, or refused |
 | {interrupted} | Ctrl-C |

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,23 @@ import pytest
 from tests.checkpoint_samples import LEGACY, torch_zip
 from tests.core import builders as b
 from watchdog_train.checkpoints.keep import KeepRequest, keep
+from watchdog_train.checkpoints.pickle_head import counters
+from watchdog_train.checkpoints.restore import RestoreRequest, restore
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import KeepCopy, Record
+from watchdog_train.core.actions import KeepCopy, Launch, Record, RestoreCopy, StartSurvey, Wait
+from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import KeepAnswer, KeptCopy, SaveRecord
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    CheckpointRef,
+    KeepAnswer,
+    KeptCopy,
+    RestoreAnswer,
+    SaveRecord,
+    Survey,
+)
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import keeping
 
@@ -110,9 +122,10 @@ def noted(path: Path) -> SaveRecord:
     return SaveRecord(path=str(path), format="torch", step=7, t=status.st_mtime, files=files)
 
 
-def copied(tmp_path: Path, record: SaveRecord) -> KeepAnswer:
+def copied(tmp_path: Path, record: SaveRecord, earlier: KeptCopy | None = None) -> KeepAnswer:
     copy = tmp_path / "run" / "kept" / "x" / os.path.basename(record.path)
-    return keep(KeepRequest(save=record, copy=str(copy), out=""))
+    request = KeepRequest(save=record, copy=str(copy), out="", most_bytes=10**6, earlier=earlier)
+    return keep(request)
 
 
 def surveyed(path: Path, record: SaveRecord, answer: KeepAnswer) -> list[tuple[str, bool | None]]:
@@ -160,3 +173,152 @@ def test_what_has_changed_since_is_not_copied(tmp_path: Path) -> None:
     assert "the next save has begun" in again.problem
     assert Path(answer.copy).read_bytes() == torch_zip()
     assert sorted(os.listdir(Path(answer.copy).parent)) == ["ckpt.pt"]
+
+
+def checkpoint(**content: Any) -> bytes:
+    return torch_zip(pickle=pickle.dumps({"model": {"epoch": 9}, **content}, protocol=2))
+
+
+def test_the_step_of_a_file_comes_from_the_file(tmp_path: Path) -> None:
+    """The note is about what it held before somebody put another version there."""
+    path = tmp_path / "ckpt.pt"
+    path.write_bytes(checkpoint(step=70_000, epoch=3))
+    assert counters(str(path)) == {"step": 70_000, "epoch": 3}
+    record = noted(path)
+    path.write_bytes(checkpoint(global_step=50))
+    request = SurveyRequest(directories=(str(tmp_path),), saves=(record,), settle_s=0.0)
+    (found,) = survey(request).findings
+    assert (found.step, found.counters) == (50, {"global_step": 50})
+    path.write_bytes(checkpoint()[:-40])
+    assert counters(str(path)) == {}
+
+
+def test_a_count_that_falls_within_an_attempt_proves_nothing(tmp_path: Path) -> None:
+    """A script that counts anew for each fold, into the same file, may do so after a restart."""
+    path = tmp_path / "ckpt.pt"
+    path.write_bytes(checkpoint(step=20))
+    first = msgspec.structs.replace(noted(path), counters={"step": 90}, attempt=1, t=1.0)
+    for attempt, known in ((1, {}), (2, {"step": 20})):
+        second = msgspec.structs.replace(first, counters={"step": 20}, attempt=attempt, t=2.0)
+        request = SurveyRequest(directories=(str(tmp_path),), saves=(first, second), settle_s=0.0)
+        (found,) = survey(request).findings
+        assert found.counters == known
+
+
+@pytest.mark.parametrize(
+    ("content", "noted_step", "replaced"),
+    [
+        ({"step": 40}, 900, False),
+        ({"step": 60}, 3, True),  # by its own count, whatever the hooks have counted
+        ({"epoch": 2, "step": 10}, 3, True),  # counted per epoch
+        ({}, 3, False),
+        ({}, 60, True),
+    ],
+)
+def test_a_kept_copy_gives_way_to_no_lower_step(
+    content: dict[str, int], noted_step: int, replaced: bool, tmp_path: Path
+) -> None:
+    """Of a later attempt, which may not have resumed."""
+    path = tmp_path / "ckpt.pt"
+    path.write_bytes(checkpoint(epoch=1, step=50) if content else torch_zip())
+    assert copied(tmp_path, noted(path)).step == (50 if content else 7)
+    path.write_bytes(checkpoint(**content) if content else torch_zip(b"new"))
+    record = msgspec.structs.replace(noted(path), step=noted_step)
+    earlier = KeptCopy(path="", copy="", format="torch", step=50, saved_at=0.0, attempt=1)
+    answer = copied(tmp_path, record, earlier)
+    assert (answer.problem is None) is replaced, answer.problem
+    assert (Path(answer.copy).read_bytes() == path.read_bytes()) is replaced
+
+
+def planned(path: str, *events: e.AnyEvent, **changes: Any) -> State:
+    """Between two attempts: the next one resumes from this file."""
+    used = CheckpointRef(path=path, format="torch", step=9, how_checked="recorded", saved_at=5.0)
+    plan = msgspec.structs.replace(
+        b.plan(2), checkpoint=msgspec.structs.replace(used, **changes), resume_via="env"
+    )
+    return b.running(b.exited(1), e.TreeGone(), e.PlanMade(plan=plan), *events, at=50.0)
+
+
+def before_launch(state: State, **seen: Any) -> Any:
+    policy = Policy(recovery=Recovery(**seen.pop("recovery", {})))
+    observation = b.observation(b.sample(100.0, keeper_alive=False, empty_looks=2), **seen)
+    return decide(observation, state, policy, {})
+
+
+def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
+    """Once; a copy that there is, or that cannot be made, keeps nobody waiting."""
+    action = before_launch(planned("/out/ckpt.pt"))
+    assert isinstance(action, KeepCopy)
+    assert (action.save.path, action.save.files) == ("/out/ckpt.pt", {})
+    assert isinstance(before_launch(planned("/out/ckpt.pt"), running=frozenset({"keep"})), Wait)
+    failed = e.CheckpointNotKept(path="/out/ckpt.pt", why="full")
+    for state in (
+        planned("/out/ckpt.pt", failed),
+        planned("/out/step-9.pt"),
+        planned("/out/ckpt", format="hf"),
+        planned("/run/kept/ckpt.pt", copy_of="/out/ckpt.pt"),
+        msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(5.0, 1.0).kept),
+    ):
+        assert isinstance(before_launch(state), Launch)
+    assert isinstance(before_launch(planned("/o/c.pt"), recovery={"keep_bytes": 0}), Launch)
+    older = msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(4.0, 1.0).kept)
+    assert isinstance(before_launch(older), KeepCopy)
+
+
+def torn_and_kept(whole: bool | None = False) -> Survey:
+    torn = CheckpointFinding(
+        path="/out/c.pt", format="torch", step=None, whole=whole, why="cut", how_checked="quick",
+        saved_at=1e9 + 60.0,
+    )  # fmt: skip
+    copy = msgspec.structs.replace(torn, path="/r/c.pt", step=5, whole=True, copy_of="/out/c.pt")
+    return Survey(findings=(torn, copy), directories=("/out",))
+
+
+def test_a_kept_copy_is_put_back_where_only_its_own_path_reaches_the_script() -> None:
+    """And the checkpoints are scanned again; where it is not allowed, the line for it is said."""
+    state = b.running(b.exited(1), e.TreeGone(), at=50.0)
+    action = before_launch(state, survey=torn_and_kept())
+    assert action == RestoreCopy(path="/out/c.pt", saved_at=1e9 + 60.0, copy="/r/c.pt")
+    busy = before_launch(state, survey=torn_and_kept(), running=frozenset({"restore"}))
+    assert isinstance(busy, Wait)
+    done = RestoreAnswer(path="/out/c.pt", copy="/r/c.pt", aside="/out/c.pt.torn-1")
+    record = before_launch(state, survey=torn_and_kept(), restored=done)
+    assert record.consumes == ("restore", "survey")
+    after = b.running(b.exited(1), e.TreeGone(), *record.events, at=50.0)
+    assert isinstance(before_launch(after), StartSurvey)
+    again = before_launch(after, survey=torn_and_kept())
+    assert [event.plan.resume_via for event in again.events if isinstance(event, e.PlanMade)]
+    for told in (
+        before_launch(state, survey=torn_and_kept(), recovery={"restore_kept": False}),
+        before_launch(state, survey=torn_and_kept(whole=None)),
+    ):
+        (plan,) = [event.plan for event in told.events if isinstance(event, e.PlanMade)]
+        assert "cp /r/c.pt /out/c.pt" in plan.why
+    passed = before_launch(
+        state, survey=torn_and_kept(), recovery={"resume_arg": "--resume {checkpoint}"}
+    )
+    assert isinstance(passed, Record), "the script is given the copy itself"
+
+
+def test_a_torn_file_is_moved_aside_for_its_copy(tmp_path: Path) -> None:
+    """Nothing is deleted, and a file that was written since is left alone."""
+    path, copy = tmp_path / "c.pt", tmp_path / "kept.pt"
+    copy.write_bytes(torch_zip())
+    path.write_bytes(b"torn")
+    path.chmod(0o640)
+    (tmp_path / "c.pt.torn-1").write_bytes(b"older")
+    asked = RestoreRequest(
+        path=str(path), saved_at=path.stat().st_mtime_ns / 1e9, copy=str(copy), out=""
+    )
+    late = restore(msgspec.structs.replace(asked, saved_at=1.0))
+    assert "written since" in (late.problem or "")
+    assert path.read_bytes() == b"torn"
+    gone = restore(msgspec.structs.replace(asked, copy=str(tmp_path / "none")))
+    assert gone.problem
+    assert path.read_bytes() == b"torn"
+    answer = restore(asked)
+    assert answer.problem is None
+    assert path.read_bytes() == copy.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert Path(answer.aside or "").read_bytes() == b"torn"
+    assert sorted(os.listdir(tmp_path)) == ["c.pt", "c.pt.torn-1", "c.pt.torn-2", "kept.pt"]

@@ -548,7 +548,7 @@ def test_no_older_checkpoint_where_the_script_decides_or_another_training_wrote_
 def test_what_was_not_loaded_is_not_to_blame():
     """The training began anew beside the checkpoint: an older one would not be loaded, either."""
     state = history("exit1@70", "exit1@66 <60", "exit1@66 <60")
-    last = msgspec.structs.replace(state.attempts[-1], resume_ok=False)
+    last = msgspec.structs.replace(state.attempts[-1], resume="contradicted")
     state = msgspec.structs.replace(state, attempts=(*state.attempts[:-1], last))
     assert step(state, found(60, 40)).chosen.step == 60
 

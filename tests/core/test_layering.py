@@ -24,7 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "core": {"core", "client.layout"},
     "system": {*_LOWER, "system"},
     "store": {*_LOWER, "store", "client.layout"},
-    "checkpoints": {*_LOWER, "checkpoints"},
+    "checkpoints": {*_LOWER, "checkpoints", "client.layout"},
     "remedies": {*_LOWER, "remedies"},
     "rules": {*_LOWER, "rules"},
     "report": {*_LOWER, "report"},

@@ -9,14 +9,14 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Record, SettingReport
+from watchdog_train.core.actions import Record, SettingReport, Signal
 from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.rank_gone import recorded
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.notices.notes import TaskNote
-from watchdog_train.core.policy import Policy
+from watchdog_train.core.policy import Policy, Recovery
 
 POLICY = Policy()
 
@@ -129,6 +129,44 @@ def test_a_resume_is_verified_by_the_first_step(
     state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
     told = tell(state, b.rank(**step), resumed_step=loaded)
     assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok]
+
+
+def contradicted(
+    *ranks: MemberSample, before: tuple[e.AnyEvent, ...] = (), **recovery: Any
+) -> list[str]:
+    """What is done, one decision after the other, about an attempt that should resume at 20."""
+    checkpoint = CheckpointRef(path="/o/c.pt", format="torch", step=20, how_checked="recorded")
+    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
+    history: list[e.AnyEvent] = [b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched]
+    history += before
+    done: list[str] = []
+    for _ in range(4):
+        poll = b.observation(b.sample(10.0, *ranks))
+        action = decide(poll, b.fold(history), Policy(recovery=Recovery(**recovery)), {})
+        if isinstance(action, Signal):
+            done.append(f"{action.sequence} {action.signal}")
+            break
+        if isinstance(action, Record):
+            history += action.events
+            done += names(list(action.events))
+    told = [event.verdict for event in history if isinstance(event, e.ResumeVerified)]
+    return [*told, *(each for each in done if each in ("GivenUp", "now 9"))]
+
+
+def test_a_training_that_began_again_is_killed_before_it_saves() -> None:
+    """By its own count only, never where any rank has resumed, and not where it is observed."""
+    behind = b.rank(words=5, train_ordinal=0, began_anew=5)
+    assert contradicted(behind) == ["contradicted", "GivenUp", "now 9"]
+    asked = e.Signalling(sequence="stop", stage="root", targets=(), signal=15, why="")
+    assert contradicted(behind, before=(b.stop(), asked)) == ["contradicted", "now 9"]
+    assert contradicted(behind, observe=True) == ["contradicted"]
+    assert contradicted(behind, on_not_resumed="continue") == ["contradicted"]
+    assert contradicted(b.rank(words=5, train_ordinal=0)) == ["not-confirmed"]
+    other = b.rank(b.ROOT + 1, 1, words=5, first_step=21)
+    assert "GivenUp" not in contradicted(behind, other)
+    other = b.rank(b.ROOT + 1, 1, words=5, train_ordinal=0, resumed_step=20)
+    assert "GivenUp" not in contradicted(behind, other)
 
 
 def test_a_rank_that_began_anew_is_no_resume() -> None:

@@ -589,3 +589,65 @@ def test_a_save_into_an_open_file_is_recorded_when_that_is_closed(training: Trai
     size, mtime_ns = found["plain.pt"].files["plain.pt"]
     status = (training.root / "plain.pt").stat()
     assert (size, mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+BEHIND = """
+import io, json, sys
+import torch
+from watchdog_train.client import layout, resume, slot
+
+def before(what):
+    if what == "it":
+        torch.load("out/c.pt")
+    if what == "the fold before":
+        torch.save({"step": 30}, "out/c.pt")
+    if what == "another":
+        torch.save({"step": 4}, "out/best.pt")
+        torch.load("out/best.pt")
+    if what == "a buffer":
+        buffer = io.BytesIO()
+        torch.save({}, buffer)
+        buffer.seek(0)
+        torch.load(buffer)
+
+torch.save({"step": 20}, "out/c.pt")
+told = []
+for what, content, target in json.loads(sys.argv[1]):
+    slot.words[layout.W_BEGAN_ANEW] = 0
+    resume._used = resume._settled = False
+    before(what)
+    if what == "opened":
+        with open(target, "wb") as file:
+            torch.save(content, file)
+    else:
+        torch.save(content, target)
+    told.append(slot.words[layout.W_BEGAN_ANEW])
+    torch.save({"step": 20}, "out/c.pt")
+print(json.dumps(told))
+"""
+
+
+def test_a_save_behind_the_checkpoint_is_told(training: Training) -> None:
+    """By the numbers of both files alone, and only of a process that has read nothing like it."""
+    cases: list[tuple[str, dict[str, Any], str, int]] = [
+        ("nothing", {"epoch": 1, "step": 4}, "out/c.pt", 5),
+        ("nothing", {"epoch": 0, "model": {"step": 99}}, "out/c.pt.tmp", 1),
+        ("opened", {"epoch": 1, "step": 4}, "out/c.pt", 5),
+        ("nothing", {"epoch": 2, "step": 4}, "out/c.pt", 0),  # counted per epoch
+        ("nothing", {"epoch": 1, "step": 21}, "out/c.pt", 0),  # it has a reader of its own
+        ("nothing", {"epoch": 1, "step": 4}, "out/other.pt", 0),
+        ("nothing", {"weights": 4}, "out/c.pt", 0),
+        ("the fold before", {"epoch": 1, "step": 4}, "out/c.pt", 0),
+        ("it", {"epoch": 1, "step": 4}, "out/c.pt", 0),
+        ("another", {"epoch": 1, "step": 4}, "out/c.pt", 0),
+        ("a buffer", {"epoch": 1, "step": 4}, "out/c.pt", 0),
+    ]
+    (training.root / "out").mkdir()
+    training.resume = {
+        "via": "env", "format": "torch", "path": str(training.root / "out" / "c.pt"), "step": 20,
+        "counters": {"step": 20, "epoch": 1}, "hold": False,
+    }  # fmt: skip
+    told = training.json(BEHIND, json.dumps([case[:3] for case in cases]))
+    assert told == [case[3] for case in cases]
+    saved = [record for record in training.saves() if record.counters == {"epoch": 1, "step": 4}]
+    assert {record.attempt for record in saved} == {1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,44 @@ def test_a_checkpoint_that_was_written_over_is_not_resumed(training: Training, k
     training.attempt, training.resume = 2, order | {"saved_at": chosen - 1.0}
     why = "not resumed: another training has written over the checkpoint since"
     assert training.json(WRITTEN_OVER, kind) == [None, [why]]
+
+
+BEGINS_AGAIN = """
+import json, sys
+import watchdog_train
+from watchdog_train.client import layout, resume, slot
+given, home, signature, nth, first = json.loads(sys.argv[1])
+for _ in range(nth):
+    resume.checkpoint_for("hf", home, 1, given, signature)
+resume.first_step(first)
+print(slot.words[layout.W_BEGAN_ANEW])
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "home", "signature", "nth", "first", "told"),
+    [
+        (None, "out", "a", 1, 1, 2),
+        (True, "out", "a", 1, 19, 20),  # an older one of its own
+        (None, "out", "a", 1, 21, 0),
+        ("out/checkpoint-4", "out", "a", 1, 5, 0),  # as the user said
+        (None, "elsewhere", "a", 1, 1, 0),  # another fold
+        (None, "out", "b", 1, 1, 0),  # another stage
+        (None, "out", "a", 2, 1, 0),
+    ],
+)
+def test_a_trainer_that_begins_again_is_told_at_its_first_step(
+    given: Any, home: str, signature: str, nth: int, first: int, told: int, training: Training
+) -> None:
+    """Only of the training that the checkpoint is of: another one begins where it begins."""
+    path = training.root / "out" / "checkpoint-20"
+    path.mkdir(parents=True)
+    training.resume = {
+        "via": "script", "format": "hf", "path": str(path), "step": 20, "nth": 1,
+        "output_dir": str(training.root / "out"), "signature": "a",
+    }  # fmt: skip
+    words = json.dumps([given, home, signature, nth, first])
+    assert training.json(BEGINS_AGAIN, words) == told
 
 
 @pytest.mark.slow

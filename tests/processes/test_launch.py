@@ -451,6 +451,8 @@ def test_environment_of_a_resumed_attempt(via: str) -> None:
         "ordinal": 2,
         "nth": None,
         "recorded": False,
+        "counters": {},
+        "hold": False,
         "signature": None,
         "saved_at": None,
     }

@@ -56,7 +56,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 @pytest.fixture
 def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
     """As much of a supervisor as an observer looks at."""
-    results = dict.fromkeys(("look", "evidence", "survey", "joint", "kept", "commands"))
+    results = dict.fromkeys(("look", "evidence", "survey", "joint", "kept", "restored", "commands"))
     tasks = SimpleNamespace(running=frozenset(), **results)
     return SimpleNamespace(
         system=clock,

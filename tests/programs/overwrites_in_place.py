@@ -1,6 +1,8 @@
 """One checkpoint file that every save overwrites in place; killed in the middle of the second save.
 
-What is left of it is torn, and there is no other: it goes on only from a copy that somebody kept.
+What is left of it is torn, and there is no other: it resumes only from a copy that was kept. By
+--resume the script is given the path; --own lets it open its own path, whatever it is told. With
+--begins-again it is not torn, but fails once, and never loads anything.
 """
 
 from __future__ import annotations
@@ -34,11 +36,16 @@ def train_until_there_is_a_copy(training: Training) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--resume")
+    parser.add_argument("--own", action="store_true")
+    parser.add_argument("--begins-again", action="store_true")
     args = parser.parse_args()
     training = OneFile(0.02)
-    training.resume(args.resume)
+    own = training.path(0)
+    training.resume(own if args.own and os.path.exists(own) else args.resume)
     training.train(10)
-    if once("killed-in-a-save"):
+    if args.begins_again and once("failed"):
+        raise SystemExit(3)
+    if not args.begins_again and once("killed-in-a-save"):
         train_until_there_is_a_copy(training)
         with open(training.path(10), "r+b") as file:
             file.truncate(1000)

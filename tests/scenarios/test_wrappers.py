@@ -191,8 +191,8 @@ def test_a_wrapper_that_swallows_the_argument(name: str, tmp_path: Path) -> None
     assert run.of_type("checkpoint_chosen"), run.describe()
     (verified,) = run.of_type("resume_verified")
     assert not verified["ok"], run.describe()
-    assert "did not load it" in verified["why"]
-    assert "the checkpoint was not loaded" in run.only("run_finished")["warning"]
+    assert "no load of it was seen" in verified["why"]
+    assert "resume not confirmed" in run.only("run_finished")["warning"]
 
 
 def start(cwd: Path, name: str, *program: str) -> RunningWtrain:

@@ -20,7 +20,8 @@ import msgspec
 
 from watchdog_train.checkpoints.files import UnreadableError
 from watchdog_train.checkpoints.files import open_regular as open_checkpoint
-from watchdog_train.core.model import KeepAnswer, SaveRecord, Value
+from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
+from watchdog_train.core.model import KeepAnswer, KeptCopy, SaveRecord, Value
 from watchdog_train.trusted_files import make_folder, open_read, open_regular, remove, rename
 from watchdog_train.whole_files import replace_json
 
@@ -37,9 +38,13 @@ class KeepRequest(Value, frozen=True, kw_only=True):
     """What to copy, and where to."""
 
     save: SaveRecord
+    """Without files where nobody writes any more: then the file counts as it is."""
     copy: str
     out: str
     """Where the answer goes."""
+    most_bytes: int
+    earlier: KeptCopy | None = None
+    """The copy of an earlier attempt, which a lower step must not replace."""
 
 
 class NotKeptError(Exception):
@@ -49,31 +54,69 @@ class NotKeptError(Exception):
 def keep(request: KeepRequest) -> KeepAnswer:
     """Make the copy, or say why there is none; an older copy stays until the new one is whole."""
     save = request.save
-    ((size_bytes, mtime_ns),) = save.files.values()
     answer = KeepAnswer(
         path=save.path,
         copy=request.copy,
         format=save.format,
         step=save.step,
         saved_at=save.saved_at,
-        size_bytes=size_bytes,
     )
     begun = time.monotonic()
     temporary = f"{request.copy}.tmp"
     try:
+        size_bytes, mtime_ns = next(iter(save.files.values()), None) or _present(save.path)
+        _refuse_large(request, size_bytes)
         make_folder(Path(request.copy).parent)
-        how = _copy(save.path, temporary, (size_bytes, mtime_ns))
+        how = copy_file(save.path, temporary, (size_bytes, mtime_ns))
+        counted = counters(temporary)
+        _refuse_lower(request, counted)
         rename(Path(temporary), Path(request.copy))
     except (NotKeptError, UnreadableError, OSError) as error:
         with suppress(OSError):
             remove(temporary)
         why = getattr(error, "strerror", None) or str(error)
         return msgspec.structs.replace(answer, problem=why[:300])
-    seconds = round(time.monotonic() - begun, 3)
-    return msgspec.structs.replace(answer, how=how, seconds=seconds)
+    step = step_of(counted)
+    return msgspec.structs.replace(
+        answer,
+        step=save.step if step is None else step,
+        saved_at=mtime_ns / 1e9,
+        size_bytes=size_bytes,
+        how=how,
+        seconds=round(time.monotonic() - begun, 3),
+    )
 
 
-def _copy(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", "copy"]:
+def _present(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+def _refuse_large(request: KeepRequest, size_bytes: int) -> None:
+    if size_bytes > request.most_bytes:
+        raise NotKeptError("it is larger than recovery.keep_bytes")
+
+
+def _refuse_lower(request: KeepRequest, counted: dict[str, int]) -> None:
+    """What the files say decides; the steps as the hooks counted them where those say nothing."""
+    earlier, step = request.earlier, request.save.step
+    if earlier is None or not os.path.exists(request.copy):
+        return
+    kept = counters(request.copy)
+    if kept.keys() & counted.keys():
+        lower = is_behind(counted, kept)
+    else:
+        lower = step is not None and earlier.step is not None and step < earlier.step
+    if lower:
+        raise NotKeptError(f"the kept copy of attempt {earlier.attempt} is at a higher step")
+
+
+def copy_file(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", "copy"]:
+    """Copy a file that must stay as it was noted, durably, by reflink where that can be.
+
+    Raises:
+        NotKeptError, UnreadableError, OSError: it changed meanwhile, or there is no room.
+    """
     if shutil.disk_usage(os.path.dirname(target)).free < noted[0] + _FREE_BYTES:
         raise NotKeptError("too little space is free for a copy")
     with open_checkpoint(path) as source:
@@ -101,8 +144,7 @@ def _copy(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", 
 
 
 def _compare(path: str, noted: tuple[int, int]) -> None:
-    status = os.stat(path)
-    if (status.st_size, status.st_mtime_ns) != noted:
+    if _present(path) != noted:
         raise NotKeptError("it is no longer as the save hook noted it: the next save has begun")
 
 

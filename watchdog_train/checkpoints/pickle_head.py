@@ -1,16 +1,21 @@
-"""The first words of the dictionary in a file of torch.save, as opcodes: nothing is unpickled."""
+"""What the dictionary in a file of torch.save says of itself, as opcodes: nothing is unpickled."""
 
 from __future__ import annotations
 
 import pickletools
 import struct
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
-from watchdog_train.checkpoints.files import UnreadableError, open_regular
+from watchdog_train.checkpoints.files import DamagedError, UnreadableError, open_regular
+from watchdog_train.checkpoints.torch_zip import OpenZip
+from watchdog_train.client.layout import EPOCH_NAMES, MOST_COUNTED, STEP_NAMES
 from watchdog_train.core.model import Value
 
 _HEAD_BYTES = 64 * 1024
 _HEAD_OPCODES = 200
+_PICKLE_BYTES = 4 * 1024 * 1024
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
 
@@ -70,3 +75,66 @@ def _words(data: bytes) -> tuple[Any, ...]:
     except (ValueError, LookupError, struct.error, OverflowError):
         pass  # the head ends in the middle of it, or it is damaged: what was read counts
     return tuple(words)
+
+
+def counters(path: str) -> dict[str, int]:
+    """How far the training had come by its own count: step and epoch, by their names in the file.
+
+    Empty where the file is not whole, or its dictionary has no such number at its top.
+    """
+    try:
+        with closing(OpenZip(path)) as archive:
+            found = _top_numbers(archive.read_member("/data.pkl", _PICKLE_BYTES))
+    except (DamagedError, UnreadableError, OSError, ValueError, LookupError, RuntimeError):
+        return {}
+    names = (*STEP_NAMES, *EPOCH_NAMES)
+    return {name: found[name] for name in names if 0 <= found.get(name, -1) < MOST_COUNTED}
+
+
+def step_of(counted: Mapping[str, int]) -> int | None:
+    """The step among counters()."""
+    return next((counted[name] for name in STEP_NAMES if name in counted), None)
+
+
+def is_behind(counted: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    """Whether a training had come less far: no number of both is higher, and one is lower.
+
+    A step that is counted per epoch says nothing beside a higher epoch.
+    """
+    pairs = [(counted[name], other[name]) for name in counted if name in other]
+    return all(one <= two for one, two in pairs) and any(one < two for one, two in pairs)
+
+
+def _top_numbers(data: bytes) -> dict[Any, int]:
+    """Keys of the outermost dictionary whose value is a whole number; the stack is followed."""
+    found: dict[Any, int] = {}
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[Any, Any] = {}
+    for opcode, argument, _ in pickletools.genops(data):
+        before, after = opcode.stack_before, opcode.stack_after
+        if opcode.name == "MARK":
+            marks.append(len(stack))
+            continue
+        if opcode.name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
+        elif "PUT" in opcode.name:
+            memo[argument] = stack[-1]
+        elif "GET" in opcode.name:
+            stack.append(memo[argument])
+        else:
+            down = marks.pop() if pickletools.markobject in before else len(stack) - len(before)
+            taken = stack[down:]
+            del stack[down:]
+            if opcode.name in ("SETITEM", "SETITEMS"):
+                if opcode.name == "SETITEM":
+                    stack.append(taken.pop(0))
+                if len(stack) == 1:
+                    pairs = zip(taken[::2], taken[1::2], strict=False)
+                    found.update((key, value) for key, value in pairs if type(value) is int)
+            elif opcode.name in ("APPENDS", "ADDITEMS", "BUILD", "APPEND"):
+                if opcode.name in ("BUILD", "APPEND"):
+                    stack.append(taken[0])
+            else:
+                stack.extend([argument] * len(after))
+    return found

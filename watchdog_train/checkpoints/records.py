@@ -13,6 +13,7 @@ import msgspec
 from watchdog_train.checkpoints.files import Sizes
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
+from watchdog_train.checkpoints.pickle_head import is_behind
 from watchdog_train.core.model import SaveRecord, Value
 
 
@@ -37,13 +38,23 @@ class Records:
 
     def __init__(self, saves: Iterable[SaveRecord], running: Running | None = None) -> None:
         self._newest: dict[str, SaveRecord] = {}
+        self._anew: set[str] = set()
         self._running = running
         for record in sorted(saves, key=lambda item: item.t):
-            self._newest[_real(record.path)] = record
+            path = _real(record.path)
+            last = self._newest.get(path)
+            if last is not None and last.attempt == record.attempt:
+                self._anew.update((path,) if is_behind(record.counters, last.counters) else ())
+            self._newest[path] = record
 
     def of(self, path: str) -> SaveRecord | None:
         """The record of a checkpoint, also when that has changed since."""
         return self._newest.get(_real(path))
+
+    def counts_anew(self, path: str) -> bool:
+        """Whether the count in this file has fallen within an attempt: for each fold, say."""
+        # A file that is renamed once it is complete is called ckpt.pt.tmp or so.
+        return any(each.startswith(_real(path)) for each in self._anew)
 
     def covers(self, candidate: Candidate) -> bool:
         """Whether every file is exactly as it was when the save had ended."""
@@ -113,7 +124,9 @@ class Records:
         candidate = msgspec.structs.replace(candidate, stage=whose.nth or 0, of_running=is_running)
         if record is None:
             return candidate
-        known = {} if record.step is None else {"step": record.step, "order": record.step}
+        known = {"step": record.step, "order": record.step}
+        if record.step is None or not self.covers(candidate):
+            known = {}  # the note is about what the file held before
         return msgspec.structs.replace(candidate, recorded=True, **known)
 
 

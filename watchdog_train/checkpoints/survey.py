@@ -19,6 +19,7 @@ import msgspec
 from watchdog_train.checkpoints.files import UnreadableError, sizes_of
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict
+from watchdog_train.checkpoints.pickle_head import counters, step_of
 from watchdog_train.checkpoints.records import Records, Running, Whose
 from watchdog_train.checkpoints.registry import by_name, newest_first, plugin_problems
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
@@ -109,12 +110,15 @@ def survey(
             if noted_only
             else _judge(candidate, limits, records, moving.get(candidate.path))
         )
-        whole_found = whole_found or verdict.whole is True
-        finding = _finding(candidate, verdict, records.whose(candidate))
-        findings.append(finding)
         copy = next((one for one in request.kept if one.path == candidate.path), None)
+        finding = _finding(candidate, verdict, records.whose(candidate))
+        # Level `noted` reads no file.
+        if verdict.whole and not whole_found and not noted_only:
+            finding = _with_counters(finding, records)
+        whole_found = whole_found or verdict.whole is True
+        findings.append(finding)
         if copy is not None and not verdict.whole:
-            found_copy = _finding_of_copy(copy, finding, limits)
+            found_copy = _finding_of_copy(copy, finding, limits, records)
             whole_found = whole_found or found_copy.whole is True
             findings.append(found_copy)
     return Survey(
@@ -207,8 +211,23 @@ def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> Checkpoint
     )
 
 
-def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) -> CheckpointFinding:
-    """The copy of the last whole version, right behind the file that has been torn since."""
+def _with_counters(finding: CheckpointFinding, records: Records) -> CheckpointFinding:
+    """With what the file itself says of its step, which goes before what anybody has noted."""
+    if finding.format != TORCH_NAME:
+        return finding
+    counted = counters(finding.path)
+    step = step_of(counted)
+    return msgspec.structs.replace(
+        finding,
+        step=finding.step if step is None else step,
+        counters={} if records.counts_anew(finding.copy_of or finding.path) else counted,
+    )
+
+
+def _finding_of_copy(
+    copy: KeptCopy, torn: CheckpointFinding, limits: Limits, records: Records
+) -> CheckpointFinding:
+    """The copy of the last valid version, right behind the file that has been torn since."""
     sizes = sizes_of(copy.copy)
     candidate = Candidate(
         path=copy.copy, format=copy.format, step=copy.step, order=copy.step, files=sizes
@@ -219,16 +238,19 @@ def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) ->
     elif verdict.whole is None:
         # It was copied as the save hook had noted it.
         verdict = msgspec.structs.replace(verdict, whole=True)
-    why = f"the copy that was kept of {copy.path} when its save had ended; {verdict.why}"
-    return msgspec.structs.replace(
+    found = msgspec.structs.replace(
         torn,
         path=copy.copy,
+        format=copy.format,
         step=copy.step,
         whole=verdict.whole,
-        why=why,
+        why=f"the copy that was kept of {copy.path} when its save had ended; {verdict.why}",
         how_checked="recorded",
         saved_at=copy.saved_at,
+        counters={},
+        copy_of=copy.path,
     )
+    return _with_counters(found, records) if verdict.whole else found
 
 
 def _is_legacy(path: str) -> bool:

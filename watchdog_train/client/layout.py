@@ -56,6 +56,7 @@ W_SAMPLES_PER_S = 33  # IEEE double bits
 W_TRAIN_ORDINAL = 34  # which call of train() or fit() is running in this process, 1-based
 W_RESUMED_STEP = 35  # step a checkpoint was resumed at, + 1, once the hook has injected it
 W_FIRST_STEP = 36  # W_FRAMEWORK_STEP of the first step of the newest training; 0 before it
+W_BEGAN_ANEW = 37  # a step, + 1, below that of the checkpoint that it was to resume from
 W_BAR_OFFSET = 40  # a progress bar's count less optimizer steps, + 1; 0: no bar is the training's
 W_BAR_TOTAL = 41  # how far that bar goes
 W_LOCAL_WORLD = 44  # ranks that the launcher has started on this machine, where it says so
@@ -132,6 +133,11 @@ RUN_STATES = (
     "backoff",
     "finished",
 )
+
+# By these names scripts keep their progress in the dictionary that they save.
+STEP_NAMES = ("global_step", "step", "iteration", "iter_num", "iter", "steps", "train_step")
+EPOCH_NAMES = ("epoch", "current_epoch")
+MOST_COUNTED = 1 << 53
 
 SLOT_SUFFIX = ".slot"
 NOTE_SUFFIX = ".note.json"

@@ -4,6 +4,7 @@ It must inject at most once in a process, and never over a value of the user's.
 """
 
 import os
+import time
 
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, slot
@@ -12,6 +13,8 @@ _MOST_PLACES = 1000
 # A time as a float of seconds is exact to less than a microsecond; no save takes as little as this.
 _SAME_MOMENT_S = 0.001
 _END_BYTES = 65536
+# For the supervisor to stop a training before its first save: it looks once a second.
+_HOLD_S = 20.0
 # By which the ranks of a job tell each other apart. Lightning starts its own with a local rank
 # alone, and torchrun starts all ranks again: all of them have to resume alike.
 _WHICH_RANK = (
@@ -24,8 +27,16 @@ _WHICH_RANK = (
     "TORCHELASTIC_RESTART_COUNT",
 )
 
+_ELSEWHERE = "the checkpoint is of a training in another directory"
+
 _order = None  # type: dict | None
 _used = False
+# The script has read something else that may be a checkpoint, or has saved beyond the plan's: from
+# then on a lower count is by design, as of the next fold.
+_settled = False
+# The step that the first one of the training that has just begun must be above.
+_awaited = None  # type: int | None
+_held = False
 # How many trainings have begun in this process, by where they write to.
 _begun: dict = {}
 # The newest of them, for the side file.
@@ -61,38 +72,94 @@ def checkpoint_for(format_name, output_dir, ordinal, given, signature=None):
         given: what the user said about resuming.
         signature: what is trained, as a short text; two that differ are two trainings.
     """
+    global _awaited
+    _awaited = None
     try:
         nth = _begins(output_dir, ordinal, signature)
         wanted = order()
-        if _used or wanted.get("via") != "hook" or wanted.get("format") != format_name:
+        if _used or wanted.get("format") != format_name or not _is_meant(wanted, nth, ordinal):
             return None
-        if not _is_meant(wanted, nth, ordinal):
-            return None
-        if not _same(wanted.get("output_dir") or os.path.dirname(wanted["path"]), output_dir):
-            # Of several trainings all but one are in other places; only the expected one is news.
-            if wanted.get("ordinal") in (None, ordinal):
-                notes.note("not resumed: the checkpoint is of a training in another directory")
-            return None
-        if given is not None and given is not False:
-            notes.note("not resumed: the script says itself where to resume from")
-            return None
-        if not os.path.exists(wanted["path"]):
-            notes.note("not resumed: the checkpoint is gone")
-            return None
-        if _is_written_over(wanted):
-            notes.note("not resumed: another training has written over the checkpoint since")
-            return None
-        before = wanted.get("signature")
-        if before and signature and before != signature:
-            notes.note("not resumed: another model, data or schedule than the checkpoint came from")
-            return None
-        if not _claimed():
-            notes.note("not resumed: another process of this attempt has resumed from it already")
-            return None
-        return wanted["path"]
+        by_hook = wanted.get("via") == "hook"
+        why = _why_not(wanted, output_dir, given, signature, by_hook)
+        if why is None and by_hook and not _claimed():
+            why = "another process of this attempt has resumed from it already"
+        if why is None:
+            _awaited = wanted.get("step")
+            return wanted["path"] if by_hook else None
+        # Of several trainings all but one are in other places; only the expected one is news.
+        if by_hook and (why != _ELSEWHERE or wanted.get("ordinal") in (None, ordinal)):
+            notes.note("not resumed: " + str(why))
+        return None
     except Exception as error:
         notes.note("not resumed: " + type(error).__name__)
         return None
+
+
+def _why_not(wanted, output_dir, given, signature, by_hook):
+    """Why this training does not go on from the checkpoint, None where it should."""
+    if not _same(wanted.get("output_dir") or os.path.dirname(wanted["path"]), output_dir):
+        return _ELSEWHERE
+    if given is not None and given is not False:
+        is_it = given is True or _same(given, wanted["path"])
+        if by_hook or not is_it:
+            return "the script says itself where to resume from"
+    if not os.path.exists(wanted["path"]):
+        return "the checkpoint is gone"
+    if _is_written_over(wanted):
+        return "another training has written over the checkpoint since"
+    before = wanted.get("signature")
+    if before and signature and before != signature:
+        return "another model, data or schedule than the checkpoint came from"
+    return None
+
+
+def first_step(step):
+    """A training of a framework, which counts on from its checkpoint, has done its first step."""
+    global _awaited
+    if isinstance(_awaited, int) and step < _awaited:
+        slot.words[L.W_BEGAN_ANEW] = step + 1
+    _awaited = None
+
+
+def look_at_save(content, path):
+    """A script that counts for itself is about to save: is it behind the checkpoint?
+
+    Only over that very file, by the numbers that both of them hold, at its first save, and only
+    where nothing was read that may have been a checkpoint.
+
+    Returns:
+        the numbers by their names.
+    """
+    global _settled
+    if type(content) is not dict:
+        return {}
+    counters = {}
+    for name in L.STEP_NAMES + L.EPOCH_NAMES:
+        value = content.get(name)
+        if type(value) is int and 0 <= value < L.MOST_COUNTED:
+            counters[name] = value
+    wanted = order()
+    before = wanted.get("counters")
+    if not before or _used or _settled:
+        return counters
+    if not isinstance(path, (str, os.PathLike)):
+        path = getattr(path, "name", "")  # an open file
+    # A file that is renamed once it is complete is called ckpt.pt.tmp or so.
+    if not os.path.realpath(path).startswith(os.path.realpath(wanted["path"])):
+        return counters
+    pairs = [(counters[name], before[name]) for name in counters if name in before]
+    if all(now <= then for now, then in pairs) and any(now < then for now, then in pairs):
+        slot.words[L.W_BEGAN_ANEW] = pairs[0][0] + 1
+    _settled = bool(pairs)
+    return counters
+
+
+def hold_save():
+    """Before a save of a training that began again: the supervisor is about to stop it. Once."""
+    global _held
+    if not _held and slot.words[L.W_BEGAN_ANEW] and order().get("hold"):
+        _held = True
+        time.sleep(_HOLD_S)
 
 
 def nth_of(home):
@@ -183,6 +250,7 @@ def loaded(source):
     For a script that is given the path by an argument this is the proof that it has used it, and
     what its own count of optimizer steps, which begins again at zero, has to be added to.
     """
+    global _settled
     try:
         wanted = order()
         if not wanted or _used or wanted.get("format") in ("hf", "lightning"):
@@ -190,13 +258,19 @@ def loaded(source):
         if hasattr(source, "getbuffer"):
             if _holds(source, wanted["path"]):
                 injected()
+            else:
+                _settled = True
             return
         if not isinstance(source, (str, os.PathLike)):
             source = getattr(source, "name", None)  # an open file
-        if isinstance(source, (str, os.PathLike)):
-            path = os.fspath(source)
-            if _same(path, wanted["path"]) or _same(os.path.dirname(path), wanted["path"]):
-                injected()
+        if not isinstance(source, (str, os.PathLike)):
+            _settled = True
+            return
+        path = os.path.realpath(source)
+        if _same(path, wanted["path"]) or _same(os.path.dirname(path), wanted["path"]):
+            injected()
+        elif _same(os.path.dirname(path), os.path.dirname(os.path.realpath(wanted["path"]))):
+            _settled = True
     except Exception:
         pass
 

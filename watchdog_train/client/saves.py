@@ -26,20 +26,27 @@ def recorded(format_name, original, position, name):
     """`original`, a function that saves to one path, with phase, counters and a record."""
 
     def wrapper(*args, **kwargs):
+        counters = {}
+        try:
+            target = kwargs[name] if name in kwargs else args[position]
+            if slot.supervised:
+                counters = resume.look_at_save(args[0] if args else kwargs.get("obj"), target)
+        except Exception:
+            target = None
         token = begin()
         try:
             result = original(*args, **kwargs)
         finally:
             end(token)
         try:
-            target = kwargs[name] if name in kwargs else args[position]
             if _thread.get_ident() in _outer:
                 pass
             elif isinstance(target, (str, os.PathLike)):
                 path = os.path.abspath(os.fspath(target))
-                record(path, format_name, {os.path.basename(path): _stat(path)})
+                files = {os.path.basename(path): _stat(path)}
+                record(path, format_name, files, counters=counters)
             else:
-                _record_when_closed(target, format_name)
+                _record_when_closed(target, format_name, counters)
         except Exception:
             pass
         return result
@@ -47,7 +54,7 @@ def recorded(format_name, original, position, name):
     return phases.like(wrapper, original)
 
 
-def _record_when_closed(file, format_name):
+def _record_when_closed(file, format_name, counters):
     """An open file is complete when its writer has closed it; memory has no name to record."""
     import json  # noqa: F401 - not first by the pulse thread
     import weakref
@@ -55,14 +62,14 @@ def _record_when_closed(file, format_name):
     path = os.path.abspath(os.fspath(file.name))
     number = os.fstat(file.fileno()).st_ino
     # A file that is opened anew is empty for a while: that is not the save.
-    _open_files[path] = (weakref.ref(file), format_name, _step(), number, file.tell())
+    _open_files[path] = (weakref.ref(file), format_name, _step(), number, file.tell(), counters)
     if len(_open_files) > _MOST_OPEN:
         _open_files.pop(next(iter(_open_files)), None)
 
 
 def _settle():
     """Record the open files that have been closed since."""
-    for path, (file, format_name, step, number, size) in list(_open_files.items()):
+    for path, (file, format_name, step, number, size, counters) in list(_open_files.items()):
         opened = file()
         if opened is not None and not opened.closed:
             continue
@@ -70,7 +77,8 @@ def _settle():
         try:
             found = _named_now(path, number)
             if found is not None and os.stat(found).st_size >= size:
-                record(found, format_name, {os.path.basename(found): _stat(found)}, step=step)
+                files = {os.path.basename(found): _stat(found)}
+                record(found, format_name, files, step=step, counters=counters)
         except Exception:
             pass
 
@@ -97,6 +105,11 @@ def record_file(path, format_name, step, home):
 
 def begin():
     """A save begins."""
+    try:
+        if slot.supervised:
+            resume.hold_save()
+    except Exception:
+        pass
     token = phases.enter(L.PHASE_CHECKPOINT)
     _count(L.W_SAVES_BEGUN)
     return token
@@ -148,7 +161,17 @@ def record_directory(path, format_name, step, ordinal, output_dir):
         pass
 
 
-def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None, home=None):
+def record(
+    path,
+    format_name,
+    files,
+    *,
+    step=None,
+    ordinal=None,
+    output_dir=None,
+    home=None,
+    counters=None,
+):
     """Append one line about a finished save, in a single write."""
     try:
         if not slot.supervised or not slot.attempt_dir:
@@ -169,6 +192,8 @@ def record(path, format_name, files, *, step=None, ordinal=None, output_dir=None
             "signature": resume.signature_of(place) if place else None,
             "t": time.time(),
             "files": files,
+            "counters": counters or {},
+            "attempt": slot.attempt,
         }
         data = json.dumps(line).encode("ascii") + b"\n"
         if len(data) > _MOST_BYTES:

@@ -32,6 +32,7 @@ FLAG_OF_KEY = {
     "recovery.max_restarts": "--max-restarts",
     "recovery.checkpoints": "--checkpoints",
     "recovery.resume_arg": "--resume-arg",
+    "recovery.on_not_resumed": "--on-not-resumed",
     "recovery.with_remedies": "--with",
     "recovery.without_remedies": "--without",
     "recovery.allow": "--allow",

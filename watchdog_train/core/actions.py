@@ -17,6 +17,7 @@ from watchdog_train.core.model import (
     Plan,
     ProcessId,
     RankPlaces,
+    RestoreAnswer,
     Sample,
     SaveRecord,
     ScanLevel,
@@ -28,7 +29,7 @@ from watchdog_train.core.notices.ahead import Ahead
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.slowdown import Slow
 
-TaskName = Literal["look", "evidence", "survey", "joint", "keep", "commands"]
+TaskName = Literal["look", "evidence", "survey", "joint", "keep", "restore", "commands"]
 
 
 class Request(Value, frozen=True, kw_only=True):
@@ -108,6 +109,7 @@ class Observation(Value, frozen=True, kw_only=True):
     survey: Survey | None = None
     joint: JointAnswer | None = None
     kept: KeepAnswer | None = None
+    restored: RestoreAnswer | None = None
     commands: tuple[CommandResult, ...] | None = None
     """What became of the user's commands before a restart."""
     saves: tuple[SaveRecord, ...] = ()
@@ -253,6 +255,15 @@ class KeepCopy(Value, frozen=True, kw_only=True):
     save: SaveRecord
 
 
+class RestoreCopy(Value, frozen=True, kw_only=True):
+    """Put a kept copy back to the path of the file that was torn."""
+
+    path: str
+    saved_at: float
+    """Of the torn file."""
+    copy: str
+
+
 class CleanUp(Value, frozen=True, kw_only=True):
     """The tree is gone: remove what it left in shared memory, and say so."""
 
@@ -270,6 +281,7 @@ Action = (
     | AskSave
     | CleanUp
     | KeepCopy
+    | RestoreCopy
     | RunCommands
     | TakeOver
 )

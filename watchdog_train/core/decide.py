@@ -37,6 +37,7 @@ from watchdog_train.core.notices.news import lost_tasks, news, progress_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import keeping, kill
 from watchdog_train.core.recovery.between import between_attempts
+from watchdog_train.core.recovery.giving_up import stop_what_began_anew
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 from watchdog_train.core.requests import asking, asking_all, sooner
 from watchdog_train.core.suspect import next_stall_id, watch
@@ -182,7 +183,8 @@ def _wind_up(
     if attempt is None or not attempt.ended or attempt.tree_gone or state.survivors:
         return None
     failed = attempt.code != 0 and attempt.root is not None
-    if failed and attempt.crash_id is None and attempt.stall_id is None and state.stop is None:
+    ours = state.stop is not None or state.given_up is not None
+    if failed and attempt.crash_id is None and attempt.stall_id is None and not ours:
         return start_evidence(observation, state, next_stall_id(observation, state), "crash")
     stall = present_stall(state)
     if stall is not None and not stall.collected and not _hurried(state):
@@ -267,6 +269,7 @@ RULES: tuple[Rule, ...] = (
     asking.prove,
     sooner.ask,
     drop_stale,
+    stop_what_began_anew,
     _pursue_kill,
     asking.stop,
     _of_the_job(together.follow_trouble),

@@ -203,11 +203,10 @@ def _checkpoints(history: History) -> Section | None:
         used = record.plan.checkpoint
         if used is None:
             continue
-        verified = {
-            True: f"resumed: {clean(told.resume_why or '', 300)}",
-            False: f"NOT resumed: {clean(told.resume_why or '', 300)}",
-            None: "whether it was loaded is not known",
-        }[record.resume_ok]
+        verified = "whether it was loaded is not known"
+        if record.resume is not None:
+            result = record.resume.replace("-", " ")
+            verified = f"resume {result}: {clean(told.resume_why or '', 300)}"
         path = f"{words.short_path(used.path, cwd)} ({step_words(used.step)})"
         rows.append(
             (str(record.attempt), "used", path, f"{clean(used.how_checked, 300)}; {verified}")

@@ -164,6 +164,12 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             return (
                 f"no copy of {what} was kept, which is overwritten in place: {clean(event.why)}",
             )
+        case e.CheckpointRestored():
+            what, copy = (words.short_path(each, state.cwd) for each in (event.path, event.copy))
+            if event.problem is not None:
+                return (f"{what} is torn; its kept copy was not put back: {clean(event.problem)}",)
+            aside = words.last_part(event.aside or "")
+            return (f"{what} was torn: put its kept copy {copy} there; the torn file is {aside}",)
         case e.CheckpointRejected():
             where = words.short_path(event.path, state.cwd)
             return (f"checkpoint passed over: {where}: {clean(event.why)}",)
@@ -196,11 +202,12 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             word = "in effect" if event.took else "NOT in effect"
             return (f"setting {clean(event.remedy, 60)} is {word}: {clean(event.why)}",)
         case e.ResumeVerified():
-            if event.ok:
+            if event.verdict == "verified":
                 return (f"resume verified at {step_words(event.first_step)}: {clean(event.why)}",)
             expected, first = step_words(event.expected_step), step_words(event.first_step)
             where = f"first {first}, the checkpoint is at {expected}"
-            return (f"resume NOT verified ({where}): {clean(event.why)}",)
+            result = event.verdict.replace("-", " ")
+            return (f"resume {result} ({where}): {clean(event.why)}",)
         case e.AttemptExited():
             attempt = state.attempt
             if attempt is None or attempt.code == 0:

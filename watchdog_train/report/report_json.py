@@ -35,7 +35,7 @@ def report_object(
                 "how_known": record.how_known,
                 "stall_id": record.stall_id,
                 "crash_id": record.crash_id,
-                "resume_ok": record.resume_ok,
+                "resume": record.resume,
                 "killed": [
                     {"role": role, "signal": signal, "processes": number}
                     for role, signal, number in told.killed

@@ -189,8 +189,11 @@ def _attempt_line(state: State, live: Live) -> str:
         handed = attempt.plan.resume_via in ("hook", "argv")
         meant = "was to resume from" if attempt.ended else "to resume from"
         meant = meant if handed else "its script decides; newest checkpoint:"
-        told = {True: "resumed from", False: "did not resume from", None: meant}
-        parts.append(f"{told[attempt.resume_ok]} {words.last_part(used.path)} ({step})")
+        told = {"verified": "resumed from", "contradicted": "did not resume from"}
+        how = told.get(attempt.resume or "", meant)
+        parts.append(f"{how} {words.last_part(used.path)} ({step})")
+        if attempt.resume == "not-confirmed":
+            parts.append("resume not confirmed")
     elif attempt.attempt > 1:
         parts.append("from the beginning")
     if state.restarts:

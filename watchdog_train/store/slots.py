@@ -173,6 +173,7 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         train_ordinal=words[layout.W_TRAIN_ORDINAL],
         resumed_step=_less_one(words[layout.W_RESUMED_STEP]),
         first_step=_less_one(words[layout.W_FIRST_STEP]),
+        began_anew=_less_one(words[layout.W_BEGAN_ANEW]),
     )
 
 

@@ -125,6 +125,7 @@ def training_environment(
     attempt: int,
     slot_dir: Path | None,
     plan: Plan,
+    hold_saves: bool = False,
 ) -> dict[str, str]:
     """The user's environment, the plan's changes to it, and what the client reads."""
     not_its_own = {*PER_ATTEMPT_NAMES, *service_manager.VARIABLES}
@@ -157,6 +158,8 @@ def training_environment(
                 "signature": plan.checkpoint.signature,
                 "saved_at": plan.checkpoint.saved_at,
                 "recorded": plan.checkpoint.how_checked == "recorded",
+                "counters": plan.checkpoint.counters,
+                "hold": hold_saves,
             }
         )
     _record_collectives(env)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from watchdog_train.core.actions import KeepCopy
+from watchdog_train.core.actions import KeepCopy, RestoreCopy
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import SaveRecord
 from watchdog_train.store.run_directory import RunDirectory
@@ -13,6 +13,8 @@ from watchdog_train.supervisor.context import Context
 
 KEEP_S = 900.0
 """For copying a checkpoint at low priority: 4 GiB to a disk that takes 5 MB/s."""
+RESTORE_S = 300.0
+"""For putting a copy back, which a restart waits for: 4 GiB to a disk that takes 15 MB/s."""
 EVERY_S = 5.0
 """Between looks at what the save hooks have noted."""
 NEWEST = 50
@@ -50,12 +52,30 @@ def start_copy(context: Context, action: KeepCopy, state: State) -> None:
 
     number = state.attempt.attempt if state.attempt is not None else 0
     folder = context.directory.attempt(number)
+    kept = next((one for one in state.kept if one.path == action.save.path), None)
     request = KeepRequest(
         save=action.save,
         copy=str(context.directory.kept(action.save.path)),
         out=str(folder / "kept.json"),
+        most_bytes=context.policy.recovery.keep_bytes,
+        earlier=kept if kept is not None and kept.attempt < number else None,
     )
     context.tasks.keep_copy(request, folder / "keep-request.json", deadline_s=KEEP_S)
+
+
+def start_restore(context: Context, action: RestoreCopy, state: State) -> None:
+    """Start the child that puts a copy back; its answer is an observation."""
+    from watchdog_train.checkpoints.restore import RestoreRequest
+
+    number = state.attempt.attempt if state.attempt is not None else 0
+    folder = context.directory.attempt(number)
+    request = RestoreRequest(
+        path=action.path,
+        saved_at=action.saved_at,
+        copy=action.copy,
+        out=str(folder / "restored.json"),
+    )
+    context.tasks.restore_copy(request, folder / "restore-request.json", deadline_s=RESTORE_S)
 
 
 def remove_copies(directory: RunDirectory) -> None:

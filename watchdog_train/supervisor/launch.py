@@ -71,6 +71,8 @@ class LaunchContext(Value, frozen=True, kw_only=True):
     """For so many ranks there are streams of their own, for a launcher that can use them."""
     environment: dict[str, str]
     """The user's, as it was when the run was started."""
+    hold_saves: bool = False
+    """Of a training that began again instead of resuming: it will be stopped."""
 
 
 class LaunchedKeeper:
@@ -126,6 +128,7 @@ def start_keeper(
         attempt=plan.attempt,
         slot_dir=run.slot_dir,
         plan=plan,
+        hold_saves=run.hold_saves,
     )
     ends = Ends(terminal, run.rank_streams)
     inherited_fds = _inherited_fds()

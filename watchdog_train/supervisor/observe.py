@@ -144,6 +144,7 @@ class Observer:
             survey=tasks.survey,
             joint=tasks.joint,
             kept=tasks.kept,
+            restored=tasks.restored,
             commands=tasks.commands,
             saves=self._saves.look(attempt, now),
             other_port=self._other_port(state),

@@ -20,6 +20,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan, ProcessId, Survey
+from watchdog_train.core.recovery.giving_up import stops_what_began_anew
 from watchdog_train.core.starting.launchers import rank_streams
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.bring_home import bring_home
@@ -35,7 +36,7 @@ from watchdog_train.supervisor.directories import (
 )
 from watchdog_train.supervisor.evidence_requests import EvidenceRequests, joint_request
 from watchdog_train.supervisor.job import replace_supervisor
-from watchdog_train.supervisor.keeping import start_copy
+from watchdog_train.supervisor.keeping import start_copy, start_restore
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 from watchdog_train.system.protocol import PASSING
@@ -87,6 +88,8 @@ class Performer:
                 yield from run_before_restart(self._context, action, state)
             case a.KeepCopy():
                 start_copy(self._context, action, state)
+            case a.RestoreCopy():
+                start_restore(self._context, action, state)
             case a.Signal():
                 yield from self._signal(action, observation)
             case a.AskStop() | a.AskSave():
@@ -143,6 +146,7 @@ class Performer:
             ignore_hup=context.ignore_hup,
             rank_streams=rank_streams(state.launcher) if context.policy.output.rank_logs else 0,
             environment=context.environment,
+            hold_saves=stops_what_began_anew(context.policy),
         )
         try:
             make_folder(attempt_dir)

@@ -21,7 +21,14 @@ from watchdog_train.commands.order import Order as CommandOrder
 from watchdog_train.commands.order import failed, read_answer
 from watchdog_train.core.actions import TaskName
 from watchdog_train.core.events import CommandResult
-from watchdog_train.core.model import EvidenceResult, JointAnswer, KeepAnswer, SaveRecord, Survey
+from watchdog_train.core.model import (
+    EvidenceResult,
+    JointAnswer,
+    KeepAnswer,
+    RestoreAnswer,
+    SaveRecord,
+    Survey,
+)
 from watchdog_train.evidence.request import (
     EvidenceRequest,
     JointRequest,
@@ -37,6 +44,7 @@ from watchdog_train.whole_files import read_json, replace_json
 
 if TYPE_CHECKING:
     from watchdog_train.checkpoints.keep import KeepRequest
+    from watchdog_train.checkpoints.restore import RestoreRequest
     from watchdog_train.checkpoints.survey import SurveyRequest
 
 ANSWER_CAP_BYTES = 16 * 1024 * 1024
@@ -64,6 +72,7 @@ class Tasks:
         self.survey: Survey | None = None
         self.joint: JointAnswer | None = None
         self.kept: KeepAnswer | None = None
+        self.restored: RestoreAnswer | None = None
         self.commands: tuple[CommandResult, ...] | None = None
 
     @property
@@ -182,6 +191,25 @@ class Tasks:
         except OSError as error:
             self.kept = _not_kept(save, f"it could not be started: {error}")
 
+    def restore_copy(self, request: RestoreRequest, path: Path, *, deadline_s: float) -> None:
+        """Start putting a kept copy back."""
+        answer = Path(request.out)
+
+        def failed(problem: str) -> RestoreAnswer:
+            return RestoreAnswer(path=request.path, copy=request.copy, problem=problem)
+
+        def finish(ended: FinishedChild) -> None:
+            problem = _problem(ended) or "it left no answer"
+            self.restored = _read(answer, RestoreAnswer) or failed(problem)
+
+        self.discard("restore")
+        try:
+            answer.unlink(missing_ok=True)
+            replace_json(path, request)
+            self._start("restore", "watchdog_train.checkpoints.restore", path, deadline_s, finish)
+        except OSError as error:
+            self.restored = failed(f"it could not be started: {error}")
+
     def run_commands(self, order: CommandOrder, path: Path, env: Mapping[str, str]) -> None:
         """Start the user's commands that a restart waits for."""
 
@@ -211,6 +239,8 @@ class Tasks:
                 self.joint = None
             case "keep":
                 self.kept = None
+            case "restore":
+                self.restored = None
             case "commands":
                 self.commands = None
 

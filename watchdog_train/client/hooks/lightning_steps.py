@@ -113,6 +113,7 @@ def batch_ends(trainer):
     words[_LAST] = now
     if words[_PHASE] == L.PHASE_FIRST_STEP and step != fit.step:
         # Not the batches before it, whose gradients were accumulated at the checkpoint's step.
+        resume.first_step(step)
         words[L.W_FIRST_STEP] = step + 1
         first.step_done()
     if now - fit.looked_at > _LOOK_EVERY_NS:

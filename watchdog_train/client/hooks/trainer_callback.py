@@ -6,7 +6,7 @@ It must not raise into the Trainer, and is pickled as the plain base class that 
 import struct
 import time
 
-from watchdog_train.client import control, first, milestones, notes, phases, slot
+from watchdog_train.client import control, first, milestones, notes, phases, resume, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _last_log = [0.0, 0]
@@ -67,7 +67,8 @@ def _step_ends(state, wishes):
     words = slot.words
     step = int(state.global_step)
     if not words[L.W_FIRST_STEP]:
-        # Before the other: who reads a step must find where the training began.
+        # Before the others: who reads a step must find where the training began.
+        resume.first_step(step)
         words[L.W_FIRST_STEP] = step + 1
     words[L.W_FRAMEWORK_STEP] = step + 1
     words[L.W_LAST_BEAT_NS] = slot.now_ns()

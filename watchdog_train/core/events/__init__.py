@@ -55,6 +55,7 @@ from watchdog_train.core.events.recovery import (
     CheckpointKept,
     CheckpointNotKept,
     CheckpointRejected,
+    CheckpointRestored,
     CheckpointsShared,
     GivenUp,
     GpuMemoryFree,
@@ -116,6 +117,7 @@ __all__ = [
     "CheckpointKept",
     "CheckpointNotKept",
     "CheckpointRejected",
+    "CheckpointRestored",
     "CheckpointUnseen",
     "CheckpointsShared",
     "CommandResult",
@@ -232,6 +234,7 @@ AnyEvent = (
     | CheckpointsShared
     | CheckpointKept
     | CheckpointNotKept
+    | CheckpointRestored
     | PlanMade
     | WouldHaveKilled
     | GivenUp

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import GuiltyNode, Outcome, Plan
+from watchdog_train.core.model import GuiltyNode, Outcome, Plan, ResumeVerdict
 from watchdog_train.core.model.gpu import GpuHolder
 
 
@@ -50,6 +50,17 @@ class CheckpointKept(Event, frozen=True, kw_only=True):
 class CheckpointNotKept(Event, frozen=True, kw_only=True):
     path: str
     why: str
+
+
+class CheckpointRestored(Event, frozen=True, kw_only=True):
+    """A kept copy was put back to the path of a file that was torn."""
+
+    path: str
+    copy: str
+    aside: str | None
+    """Where the torn file is now."""
+    problem: str | None
+    """Why nothing was changed."""
 
 
 class PlanMade(Event, frozen=True, kw_only=True):
@@ -104,4 +115,12 @@ class ResumeVerified(Event, frozen=True, kw_only=True):
     expected_step: int | None
     first_step: int | None
     ok: bool
+    contradicted: bool = False
+    """Not only unseen: by the training's own count it began at a lower step."""
     why: str
+
+    @property
+    def verdict(self) -> ResumeVerdict:
+        if self.ok:
+            return "verified"
+        return "contradicted" if self.contradicted else "not-confirmed"

@@ -130,7 +130,13 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _exited(state, event)
         case e.CheckpointChosen() | e.CheckpointRejected() | e.CheckpointsShared():
             return _checkpoints(state, event)
-        case e.CheckpointKept() | e.CheckpointNotKept() | e.CommandsStarting() | e.CommandsRan():
+        case (
+            e.CheckpointKept()
+            | e.CheckpointNotKept()
+            | e.CheckpointRestored()
+            | e.CommandsStarting()
+            | e.CommandsRan()
+        ):
             return ending.before_the_next(state, event)
         case e.GivenUp():
             return _replace(
@@ -154,7 +160,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.RemedyTaken():
             return _remedy_taken(state, event)
         case e.ResumeVerified():
-            return records.attempt(state, resume_ok=event.ok)
+            return records.attempt(state, resume=event.verdict)
         case e.Adopted():
             return adopted(state, event)
         case e.Reopened():

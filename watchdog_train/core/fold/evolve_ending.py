@@ -113,17 +113,24 @@ def keeping(state: State, event: e.CheckpointKept | e.CheckpointNotKept) -> Stat
         step=event.step,
         saved_at=event.saved_at,
         seconds=event.seconds,
+        attempt=event.attempt,
     )
     return _replace(state, kept=(*others, kept), kept_mono=event.mono, keep_failed=False)
 
 
 def before_the_next(
     state: State,
-    event: e.CheckpointKept | e.CheckpointNotKept | e.CommandsStarting | e.CommandsRan,
+    event: e.CheckpointKept
+    | e.CheckpointNotKept
+    | e.CheckpointRestored
+    | e.CommandsStarting
+    | e.CommandsRan,
 ) -> State:
     """What the next attempt will find done."""
     if isinstance(event, e.CheckpointKept | e.CheckpointNotKept):
         return keeping(state, event)
+    if isinstance(event, e.CheckpointRestored):
+        return _replace(state, restore_tried=event.attempt)
     return commands(state, event)
 
 

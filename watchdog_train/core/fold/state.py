@@ -31,6 +31,7 @@ from watchdog_train.core.model import (
     RankEnd,
     RankPlaces,
     RankStatus,
+    ResumeVerdict,
     RunProgress,
     Value,
 )
@@ -125,7 +126,7 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     """Of a training whose hooks listen: known at its first step."""
     fastest_steps_s: float | None = None
     """The best pace that was recorded, steps a second."""
-    resume_ok: bool | None = None
+    resume: ResumeVerdict | None = None
     barrier: bool = False
     """All tasks of the job have their evidence, or its time is up: the killing may begin."""
     cause: PeerAnnounced | None = None
@@ -269,6 +270,8 @@ class State(Value, frozen=True, kw_only=True):
     kept_mono: float = 0.0
     keep_failed: bool = False
     """The newest try to keep one."""
+    restore_tried: int = 0
+    """The attempt after which a kept copy was put back last, or could not be."""
     kill: Kill | None = None
     stop: StopRequest | None = None
     save_requested: int = 0

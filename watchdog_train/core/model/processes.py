@@ -87,6 +87,8 @@ class SlotReading(Value, frozen=True, kw_only=True):
     resumed_step: int | None
     first_step: int | None = None
     """The framework's step after the first one of the newest training, None before it."""
+    began_anew: int | None = None
+    """A step by which it has told that it did not resume from the checkpoint that it should."""
 
 
 class Member(Value, frozen=True, kw_only=True):

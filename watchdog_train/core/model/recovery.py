@@ -57,6 +57,10 @@ class CheckpointRef(Value, frozen=True, kw_only=True):
     """As in SaveRecord."""
     saved_at: float | None = None
     """As in CheckpointFinding."""
+    counters: dict[str, int] = msgspec.field(default_factory=dict)
+    """As in CheckpointFinding."""
+    copy_of: str | None = None
+    """As in CheckpointFinding."""
 
 
 class SaveRecord(Value, frozen=True, kw_only=True):
@@ -81,6 +85,9 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     """Unix seconds, when the save had ended."""
     files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Name (relative to the directory) to size in bytes and mtime in nanoseconds."""
+    counters: dict[str, int] = msgspec.field(default_factory=dict)
+    """Step and epoch in the dictionary that was saved, by their names in it."""
+    attempt: int = 0
 
     @property
     def saved_at(self) -> float:
@@ -119,6 +126,8 @@ class KeptCopy(Value, frozen=True, kw_only=True):
     """Unix seconds of the file that was copied."""
     seconds: float = 0.0
     """How long the copying took."""
+    attempt: int = 0
+    """Whose save it is."""
 
 
 class KeepAnswer(Value, frozen=True, kw_only=True):
@@ -134,6 +143,17 @@ class KeepAnswer(Value, frozen=True, kw_only=True):
     seconds: float = 0.0
     problem: str | None = None
     """Why there is none."""
+
+
+class RestoreAnswer(Value, frozen=True, kw_only=True):
+    """What a child that was to put a kept copy back has done."""
+
+    path: str
+    copy: str
+    aside: str | None = None
+    """Where the torn file is now."""
+    problem: str | None = None
+    """Why nothing was changed."""
 
 
 class CheckpointFinding(Value, frozen=True, kw_only=True):
@@ -152,6 +172,10 @@ class CheckpointFinding(Value, frozen=True, kw_only=True):
     signature: str | None = None
     saved_at: float | None = None
     """Unix seconds, by the newest of its files; tells what an earlier run has left."""
+    counters: dict[str, int] = msgspec.field(default_factory=dict)
+    """Step and epoch as the file itself says them, by their names in it; of a single file only."""
+    copy_of: str | None = None
+    """Of a kept copy: the file it was made of."""
 
 
 class Survey(Value, frozen=True, kw_only=True):

@@ -29,6 +29,12 @@ RemedyKind = Literal["execution", "training", "device"]
 ResumeVia = Literal["hook", "argv", "env", "script", "none"]
 
 
+ResumeVerdict = Literal["verified", "not-confirmed", "contradicted"]
+"""Whether training resumed from the checkpoint of the plan; contradicted: by its own count it
+began at a lower step; not-confirmed: nobody saw it load the checkpoint, and nothing speaks
+against it."""
+
+
 DiagnosisKind = Literal["hang", "crash", "slow", "stopped", "unknown"]
 
 

@@ -186,13 +186,24 @@ def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
 def _resume(observation: Observation, state: State, step: int | None) -> list[e.AnyEvent]:
     """Compare the first step after a restart with the checkpoint it should go on from."""
     attempt = state.attempt
-    if attempt is None or attempt.resume_ok is not None or attempt.plan.checkpoint is None:
+    if attempt is None or attempt.plan.checkpoint is None or attempt.resume == "contradicted":
+        return []
+    expected = attempt.plan.checkpoint.step
+    anew = _all_began_anew(observation.sample, expected)
+    if anew is not None:
+        reason = observation.not_resumed or "no load of it was seen"
+        why = f"the training's own count is at step {anew}; {reason}"
+        return [
+            e.ResumeVerified(
+                expected_step=expected, first_step=anew, ok=False, contradicted=True, why=why
+            )
+        ]
+    if attempt.resume is not None:
         return []
     loaded = observation.resumed_step is not None
     to_come = _is_to_come(observation.sample, attempt.plan.checkpoint.ordinal)
     if step is None or (to_come and not loaded):
         return []
-    expected = attempt.plan.checkpoint.step
     first = _first_step(observation.sample)
     if loaded:
         ok = expected is None or step >= expected
@@ -209,9 +220,21 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     else:
         ok = False
         reason = observation.not_resumed or "no load of it was seen"
-        why = f"a whole checkpoint existed, but the training did not load it: {reason}"
+        why = f"a valid checkpoint existed: {reason}"
     seen = step if first is None else first
     return [e.ResumeVerified(expected_step=expected, first_step=seen, ok=ok, why=why)]
+
+
+def _all_began_anew(sample: Sample, expected: int | None) -> int | None:
+    """The step by which the training says that it did not resume; None where any rank did."""
+    told = [slot for _, slot in judged(sample)]
+    resumed = any(
+        (slot.first_step is not None and expected is not None and slot.first_step >= expected)
+        or (slot.resumed_step is not None and not slot.train_ordinal)
+        for slot in told
+    )
+    steps = [slot.began_anew for slot in told if slot.began_anew is not None]
+    return None if resumed else min(steps, default=None)
 
 
 def _first_step(sample: Sample) -> int | None:

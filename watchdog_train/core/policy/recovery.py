@@ -92,6 +92,20 @@ class Recovery(Section, frozen=True, kw_only=True):
             "script overwrites it in place; 0: none is kept",
         ),
     ] = 4 * 1024**3
+    restore_kept: Annotated[
+        bool,
+        Meta(
+            description="put the kept copy back to the path of a checkpoint file that was found "
+            "torn, where only that path reaches the script; the torn file is moved aside"
+        ),
+    ] = True
+    on_not_resumed: Annotated[
+        Literal["stop", "continue"],
+        Meta(
+            description="what to do about a restart that by its own count began at a lower step "
+            "than the checkpoint it was to resume from; stop: before its first save"
+        ),
+    ] = "stop"
     with_remedies: Annotated[
         tuple[str, ...], Meta(description="remedies applied from the first attempt")
     ] = ()

@@ -15,7 +15,7 @@ from watchdog_train.core.job.guilty import of_the_culprit
 from watchdog_train.core.job.meeting import across_of, meet
 from watchdog_train.core.model import Plan
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import gpu_memory, kill, ladder, room, scan
+from watchdog_train.core.recovery import gpu_memory, keeping, kill, ladder, room, scan
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, finish
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -57,6 +57,7 @@ def between_attempts(
         return (
             gpu_memory.before_launch(observation, state, policy)
             or room.before_launch(observation, state, policy)
+            or keeping.before_launch(observation, state, policy)
             or before_restart(observation, state, policy)
             or Launch(plan=state.next_plan)
         )
@@ -102,6 +103,9 @@ def _plan_again(
             guilty=of_the_culprit(state) if elsewhere else (),
             consumes=("survey",),
         )
+    restoring = keeping.restore(observation, state, policy, step.plan)
+    if restoring is not None:
+        return restoring
     events: list[e.AnyEvent] = [*step.rejected]
     if step.chosen is not None:
         chosen = step.chosen

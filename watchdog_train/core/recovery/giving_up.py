@@ -1,10 +1,19 @@
-"""The action that says that no further attempt is due. Pure."""
+"""The actions that say that no further attempt is due. Pure."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Record, TaskName
-from watchdog_train.core.model import GuiltyNode, Outcome
+from watchdog_train.core.actions import Action, Observation, Record, TaskName
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import CheckpointRef, GuiltyNode, Outcome
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery import kill
+from watchdog_train.core.recovery.outcome import EXIT_GAVE_UP
+from watchdog_train.core.recovery.plans import sure_option, with_arguments
+from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 
 def give_up(
@@ -19,3 +28,54 @@ def give_up(
     """No further attempt, for the whole job; the arguments are those of the event."""
     event = e.GivenUp(why=why, exit_code=exit_code, outcome=outcome, offers=offers, guilty=guilty)
     return Record(events=(event,), consumes=consumes)
+
+
+def stops_what_began_anew(policy: Policy) -> bool:
+    """Whether an attempt that began again instead of resuming is stopped."""
+    return policy.recovery.on_not_resumed == "stop" and not policy.recovery.observe
+
+
+def stop_what_began_anew(
+    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
+) -> Action | None:
+    """Kill an attempt that would save over better checkpoints than its own, and end the run.
+
+    Without SIGTERM, on which many trainings save; also one that was asked to save and stop.
+    """
+    attempt = state.attempt
+    if attempt is None or attempt.resume != "contradicted" or attempt.plan.checkpoint is None:
+        return None
+    if attempt.ended or not stops_what_began_anew(policy):
+        return None
+    if state.given_up is None and state.stop is None:
+        why = _began_anew_words(attempt.attempt, attempt.plan.checkpoint, observation, state)
+        return give_up(why, EXIT_GAVE_UP)
+    gentle = state.kill is None or state.kill.sequence == "stop"
+    if gentle and kill.live(observation.sample):
+        why = f"attempt {attempt.attempt} did not resume from its checkpoint"
+        return kill.begin("now", state, observation.sample, why)
+    return None
+
+
+def _began_anew_words(
+    attempt: int, used: CheckpointRef, observation: Observation, state: State
+) -> str:
+    options = observation.resume_options
+    if options:
+        template = f"{sure_option(options) or options[0]} {{checkpoint}}"
+        command = shlex.join(with_arguments(state.argv, template, used.path))
+        way = f"to resume: wtrain run --resume-arg '{template}' -- {command}"
+    else:
+        way = (
+            f"to resume: let the script load {used.path}, which WTRAIN_RESUME_FROM names, then "
+            f"wtrain restart {state.run_id}"
+        )
+    step = "its step" if used.step is None else f"step {used.step}"
+    copy = next(
+        (f"; a copy of it is kept: {x.copy}" for x in state.kept if x.path == used.path), ""
+    )
+    return (
+        f"attempt {attempt} did not resume from {step} ({used.path}) and began again at a lower "
+        f"step: stopped before it saves over better checkpoints{copy}; {way}; to let restarts "
+        "begin again: --on-not-resumed continue"
+    )

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Action, KeepCopy, Observation, Record
+from watchdog_train.core.actions import Action, KeepCopy, Observation, Record, RestoreCopy, Wait
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Sample, SaveRecord
+from watchdog_train.core.model import Plan, Sample, SaveRecord
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -25,6 +25,8 @@ EVERY_S = 60.0
 COST_FACTOR = 20.0
 """A copy may take a twentieth of the time: after one of 10 s the next comes 200 s later."""
 AFTER_FAILURE_S = 600.0
+BEFORE_LAUNCH_S = 120.0
+"""So long after an attempt its restart waits for a copy: 4 GiB to a disk that takes 36 MB/s."""
 _FORMATS = ("torch", "safetensors")
 _SEPARATORS = re.compile(r"[/\\]")
 
@@ -87,7 +89,54 @@ def _is_overwritten(save: SaveRecord, saves: tuple[SaveRecord, ...]) -> bool:
         return False
     # A number in the name promises another file for the next save, until it has come twice.
     again = sum(other.path == save.path for other in saves) > 1
-    return again or not any(letter.isdigit() for letter in name)
+    return again or not _has_number(save.path)
+
+
+def _has_number(path: str) -> bool:
+    return any(letter.isdigit() for letter in _SEPARATORS.split(path)[-1])
+
+
+def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """Keep the checkpoint that the next attempt resumes from, where that may write over it."""
+    attempt, plan = state.attempt, state.next_plan
+    if attempt is None or plan is None or plan.checkpoint is None:
+        return None
+    if "keep" in observation.running:
+        late = observation.now > attempt.ended_mono + BEFORE_LAUNCH_S
+        return None if late else Wait(until=observation.now + 0.05)
+    used = plan.checkpoint
+    kept = next((one for one in state.kept if one.path == used.path), None)
+    failed = state.keep_failed and state.kept_mono >= attempt.ended_mono
+    if used.format not in _FORMATS or used.copy_of is not None or failed:
+        return None
+    if policy.recovery.keep_bytes == 0 or policy.recovery.observe:
+        return None
+    if kept.saved_at == used.saved_at if kept is not None else _has_number(used.path):
+        return None
+    save = SaveRecord(path=used.path, format=used.format, step=used.step)
+    return KeepCopy(save=save)
+
+
+def restore(observation: Observation, state: State, policy: Policy, plan: Plan) -> Action | None:
+    """Put the kept copy back where the script opens its own path and that is torn; once."""
+    used, told, survey = plan.checkpoint, observation.restored, observation.survey
+    if told is not None:
+        event = e.CheckpointRestored(
+            path=told.path, copy=told.copy, aside=told.aside, problem=told.problem
+        )
+        # What is at the path now is for another scan to say.
+        done = told.problem is None
+        return Record(events=(event,), consumes=("restore", "survey") if done else ("restore",))
+    if used is None or used.copy_of is None or plan.resume_via not in ("env", "script"):
+        return None
+    if "restore" in observation.running:
+        return Wait(until=observation.now + 0.05)
+    if not policy.recovery.restore_kept or state.restore_tried == plan.attempt - 1:
+        return None
+    for found in survey.findings if survey is not None else ():
+        if found.path == used.copy_of and found.whole is False and found.saved_at is not None:
+            return RestoreCopy(path=found.path, saved_at=found.saved_at, copy=used.path)
+    return None
 
 
 def _size(save: SaveRecord) -> int:

@@ -24,7 +24,7 @@ def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
     """
     last = attempts[-1] if attempts else None
     # What was not loaded is not to blame, and an older one would not be loaded, either.
-    if last is None or last.plan.checkpoint is None or last.resume_ok is False:
+    if last is None or last.plan.checkpoint is None or last.resume == "contradicted":
         return None
     used = [one.plan.checkpoint for one in attempts if _end(one) == _end(last)]
     files = Counter((one.path, one.saved_at) for one in used if one is not None)
@@ -83,12 +83,11 @@ def _before(one: CheckpointRef | CheckpointFinding, saved_at: float | None) -> b
 
 def _end(attempt: AttemptRecord) -> tuple[object, ...] | None:
     """How it failed, to be compared; None where it did not, or nobody knows how."""
-    began = attempt.first_step is not None
     if attempt.stall_id is not None:
-        return ("hang", began)
+        return ("hang",)  # whether a step was seen depends on when somebody looked
     if not attempt.code and attempt.signal is None:
         return None
-    return (attempt.code, attempt.signal, began)
+    return (attempt.code, attempt.signal)
 
 
 def _words(attempt: AttemptRecord) -> str:

@@ -108,6 +108,8 @@ def _doubts(state: State, attempt: AttemptRecord) -> str | None:
         for end in state.rank_ends[:4]
         if has_failed(end)
     ]
-    if attempt.resume_ok is False:
-        doubts.append("the checkpoint was not loaded: training began again from its start")
+    if attempt.resume == "contradicted":
+        doubts.append("the checkpoint was not loaded: training began again at a lower step")
+    elif attempt.resume == "not-confirmed":
+        doubts.append("resume not confirmed")
     return "; ".join(doubts) or None

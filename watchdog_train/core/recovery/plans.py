@@ -102,6 +102,8 @@ def build(
             nth=checkpoint.nth,
             signature=checkpoint.signature,
             saved_at=checkpoint.saved_at,
+            counters=checkpoint.counters,
+            copy_of=checkpoint.copy_of,
         )
     return Plan(
         attempt=attempt,
@@ -234,7 +236,7 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey 
     if template is None:
         own = own_resume_option(argv, chosen.format)
         if own is not None:
-            words = f"{newest}; {own} in the command decides what is loaded."
+            words = f"{newest}; {own} in the command decides what is loaded.{_put_back(chosen)}"
             return Resume(argv=argv, via="script", words=words)
         if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
             return Resume(argv=argv, via="hook", words=f"{from_it}.")
@@ -244,19 +246,27 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey 
     if template is None:
         words = (
             f"{newest}; only WTRAIN_RESUME_FROM names it: unless the script reads that or resumes "
-            f"by itself, training begins from its start ({_suggestion(options, resume_arg)})."
+            f"by itself, training begins from its start "
+            f"({_suggestion(options, resume_arg)}).{_put_back(chosen)}"
         )
         return Resume(argv=argv, via="env", words=words)
     by = f", by {template.partition(' ')[0]}{known}" if known else ""
     words = f"{from_it}{by}."
     if not names_path(template):
-        words = f"{newest}; {template}{known} decides what is loaded."
+        words = f"{newest}; {template}{known} decides what is loaded.{_put_back(chosen)}"
     return _by_arguments(argv, template, chosen.path, words)
 
 
 def names_path(template: str) -> bool:
     """Whether these arguments hand over a checkpoint; else the script is to find its own."""
     return any(placeholder in template for placeholder in PLACEHOLDERS)
+
+
+def _put_back(chosen: CheckpointFinding) -> str:
+    """For a script that only opens its own path: the line that puts the kept copy there."""
+    if chosen.copy_of is None:
+        return ""
+    return f" To resume from it at that path: cp {shlex.join([chosen.path, chosen.copy_of])}"
 
 
 def _by_arguments(argv: tuple[str, ...], template: str, path: str, words: str) -> Resume:
