@@ -23,7 +23,7 @@ from tests.processes.keeping import (
     wait_gone,
     write_orders,
 )
-from tests.support import interpreter, is_alive, wait_until
+from tests.support import REPOSITORY, interpreter, is_alive, wait_until
 from watchdog_train.keeper.records import Record
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 
@@ -129,6 +129,47 @@ def test_exit_is_written_while_grandchildren_hold_the_pipe(tmp_path: Path) -> No
         assert process.poll() is None, "the keeper stays while somebody is left"
         os.kill(left, signal.SIGKILL)
         assert process.wait(15) == 0
+
+
+DIES_AT_A_LINE = """
+import os, signal, sys
+sys.path.append(sys.argv[1])
+from watchdog_train.keeper.attempt import main
+me, left = os.getpid(), int(sys.argv[3])
+def trace(frame, event, arg):
+    global left
+    if event == "line" and "keeper" in frame.f_code.co_filename and os.getpid() == me:
+        left -= 1
+        if left == 0:
+            os.kill(me, signal.SIGKILL)
+    return trace
+sys.settrace(trace)
+main(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(5, marks=pytest.mark.slow)])
+def test_training_runs_on_record_or_not_at_all(tmp_path: Path, step: int) -> None:
+    """Whatever line of the keeper is its last: what it has started is named by keeper.json."""
+    outcomes = []
+    for line in range(1, 10_000, step):
+        folder = tmp_path / str(line)
+        folder.mkdir()
+        everybody, held = os.pipe()
+        orders = write_orders(folder, ["sh", "-c", "echo $$ >ran"], inherited_fds=[held])
+        argv = [PYTHON, "-I", "-S", "-c", DIES_AT_A_LINE, str(REPOSITORY), str(orders), str(line)]
+        died = subprocess.run(argv, pass_fds=(held,), check=False, timeout=30).returncode != 0
+        os.close(held)
+        assert os.read(everybody, 1) == b"", "nobody is left who could become the training"
+        os.close(everybody)
+        ran = folder / "ran"
+        if ran.exists():
+            assert record(folder, "keeper.json", runs=None)["pid"] == int(ran.read_text())
+        outcomes.append(ran.exists())
+        if not died:
+            break
+    assert outcomes == sorted(outcomes)
+    assert set(outcomes) == {False, True}
 
 
 PARENT = """

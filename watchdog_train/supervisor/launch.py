@@ -17,6 +17,7 @@ from typing import Any
 
 import watchdog_train.keeper
 from watchdog_train.core.model import ExitStatus, Plan, ProcessId, Value
+from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, training_environment
 from watchdog_train.supervisor.records import (
@@ -31,7 +32,9 @@ from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system.protocol import ProcessSystem
 
 __all__ = [
+    "EXIT_AT_GATE",
     "INJECT_DIRECTORY",
+    "KEEPER",
     "KeeperRecord",
     "LaunchContext",
     "LaunchedKeeper",

@@ -143,6 +143,8 @@ class Performer:
         )
         try:
             attempt_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Of a keeper that was killed while it started.
+            (attempt_dir / "keeper.json").unlink(missing_ok=True)
             replace_whole(
                 context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
             )

@@ -89,6 +89,7 @@ class Postponed(Value, frozen=True, kw_only=True):
     since: float
     """Monotonic seconds of the first try."""
     why: str
+    tries: int = 1
 
 
 class AttemptRecord(Value, frozen=True, kw_only=True):
