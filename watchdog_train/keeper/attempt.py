@@ -54,8 +54,8 @@ def keep(orders: dict[str, Any]) -> int:
     wake_fd = orders["wake_fd"]
     reads, child_fds = open_streams(orders)
     ranks = RankStreams(orders.get("ranks"))
-    wake_fds = () if wake_fd is None else (wake_fd,)
-    for fd in {*reads.values(), *child_fds.values(), *ranks.fds, *wake_fds}:
+    others = (*orders.get("gates", {}).values(), *(() if wake_fd is None else (wake_fd,)))
+    for fd in {*reads.values(), *child_fds.values(), *ranks.fds, *others}:
         os.set_inheritable(fd, False)
     ranks.announce(child_fds)
     wake = Wake(wake_fd)
@@ -86,7 +86,10 @@ def keep(orders: dict[str, Any]) -> int:
     wake.ring()
     ended.make_durable()
 
-    if not training.wait_for_others():
+    everybody_gone = training.wait_for_others()
+    for stream in streams:
+        stream.file.gate.is_over = True
+    if not everybody_gone:
         for stream in streams:
             stream.wait_read()
     finish_by = time.monotonic() + orders["linger_s"]
@@ -108,8 +111,9 @@ def _start(
     forked = Record("keeper.json", "keeper.json.tmp2")
     running = Record("keeper.json", "keeper.json.tmp")
     me = os.getpid()
-    known = {"keeper_pid": me, "keeper_start": _start_of(me, orders), "pid": None, "start": None}
-    known.update(_enter_job(orders.get("job")), error=None, runs=False, started_at=time.time())
+    known: dict[str, Any] = {"keeper_pid": me, "keeper_start": _start_of(me, orders)}
+    known.update(_enter_job(orders.get("job")), started_at=time.time())
+    known.update(pid=None, start=None, error=None, runs=False)
 
     def announce(pid: int) -> None:
         """Nothing runs that is not on record: whoever finds us dead looks for it by that."""

@@ -71,6 +71,8 @@ class LaunchContext(Value, frozen=True, kw_only=True):
     """nohup was meant."""
     rank_streams: int = 0
     """For so many ranks there are streams of their own, for a launcher that can use them."""
+    is_shown: bool = False
+    """Somebody is to get the output, all of it where that is no terminal."""
     environment: dict[str, str]
     """The user's, as it was when the run was started."""
 
@@ -129,7 +131,7 @@ def start_keeper(
         slot_dir=run.slot_dir,
         plan=plan,
     )
-    ends = Ends(terminal, run.rank_streams)
+    ends = Ends(terminal, run.rank_streams, is_shown=run.is_shown)
     inherited_fds = _inherited_fds()
     orders = {
         "argv": list(plan.argv),
@@ -194,7 +196,7 @@ def drain_without_keeper(
         children,
         env=dict(os.environ),
         stdin=subprocess.DEVNULL,
-        pass_fds=tuple(ends.reads()),
+        pass_fds=ends.for_pump(),
     )
 
 

@@ -11,7 +11,9 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 QUEUE_BYTES = 256 * 1024
@@ -27,6 +29,12 @@ class Outlet:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.is_terminal = _is_terminal(fd)
+        self.took_at = time.monotonic()
+        """When it last took something, or had nothing to take."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called by the thread when there is room again for what was refused."""
+        self._refused = False
         self.is_dead = False
         self.at_line_start = True
         self._queue: deque[bytes] = deque()
@@ -37,9 +45,9 @@ class Outlet:
     def room_bytes(self) -> int:
         """How much of the training's output it takes now."""
         with self._changed:
-            if self.is_dead or len(self._queue) >= QUEUE_PIECES:
-                return 0
-            return max(QUEUE_BYTES - self._queued_bytes, 0)
+            full = len(self._queue) >= QUEUE_PIECES or self._queued_bytes >= QUEUE_BYTES
+            self._refused = full
+            return 0 if self.is_dead or full else QUEUE_BYTES - self._queued_bytes
 
     def is_empty(self) -> bool:
         """Whether nothing waits any more."""
@@ -66,6 +74,8 @@ class Outlet:
                 return
             if stays:
                 self.at_line_start = data.endswith(b"\n")
+            if not self._queue:
+                self.took_at = time.monotonic()
             self._queue.append(data)
             self._queued_bytes += len(data)
             if self._thread is None:
@@ -105,7 +115,19 @@ class Outlet:
                 self._queue[0] = data[written:]
                 if not self._queue[0]:
                     self._queue.popleft()
+                if written:
+                    self.took_at = time.monotonic()
+                has_room = self._refused and self._queued_bytes <= QUEUE_BYTES // 2
+                self._refused = self._refused and not has_room
                 self._changed.notify_all()
+            if has_room:
+                self.on_room()
+
+
+def _is_terminal(fd: int) -> bool:
+    with suppress(OSError):
+        return os.isatty(fd)
+    return False
 
 
 def in_foreground(fd: int) -> bool:

@@ -139,6 +139,7 @@ class Performer:
             log_cap_bytes=context.policy.output.log_cap_bytes,
             ignore_hup=context.ignore_hup,
             rank_streams=rank_streams(state.launcher) if context.policy.output.rank_logs else 0,
+            is_shown=context.foreground,
             environment=context.environment,
         )
         try:
@@ -160,7 +161,7 @@ class Performer:
             return
         context.launched(launched)
         if context.foreground:
-            context.display.follow(launched.streams)
+            context.display.follow(launched.streams, gates=launched.ends.take_gates())
 
     def _look(self, action: a.StartLook, state: State, observation: a.Observation) -> None:
         requests = self._requests(state, observation)

@@ -70,6 +70,7 @@ NoticeKind = Literal[
     "room",
     "slower",
     "skipped",
+    "reader",
     "metrics",
     "awake",
     "termination",

@@ -44,7 +44,7 @@ RunState = Literal[
 
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group", "blind",
-    "suspended", "slower", "skipped",
+    "suspended", "slower", "skipped", "reader",
     "metrics", "awake", "termination", "guilty",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
