@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import wait_until
+from watchdog_train.supervisor import display as display_module
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.outlet import QUEUE_BYTES
 
@@ -110,6 +111,71 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, pipes: list[int]) -> None:
     assert display.drain(soon())
     wait_until(lambda: out.text.endswith(b"6" * 1_000_000), 10, "the newest has arrived")
     display.close()
+
+
+def test_readers_of_earlier_attempts_get_all_of_them(tmp_path: Path, pipes: list[int]) -> None:
+    """A restart takes nothing from a pipe that is behind; its own output comes after that."""
+    display = Display(pipes[1], pipes[3])
+    sizes = {1: 8 * QUEUE_BYTES, 2: 100, 3: 0, 4: 3 * QUEUE_BYTES}
+    for number, size in sizes.items():
+        log = tmp_path / str(number) / "output.log"
+        display.follow({"output": log})
+        if size:
+            log.parent.mkdir()
+            log.write_bytes(b"%d" % number * size)
+        display.pump()
+    out = Reader(pipes[0])
+    assert display.drain(soon())
+    whole = b"".join(b"%d" % number * size for number, size in sizes.items())
+    wait_until(lambda: len(out.text) == len(whole), 10, "everything has arrived")
+    assert out.text == whole
+    display.close()
+
+
+def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(
+    tmp_path: Path, pipes: list[int]
+) -> None:
+    """One byte before the first file and one for each that is begun; then the end."""
+    log = tmp_path / "output.log"
+    heard, gate = os.pipe()
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log}, gates={"output": gate})
+    assert os.read(heard, 10) == b"."
+    piece = QUEUE_BYTES * 2
+    log.write_bytes(b"1" * piece)
+    display.pump()
+    assert os.read(heard, 10) == b"."
+    for number in (b"2", b"3"):
+        assert not display.holds_back
+        log.replace(tmp_path / "output.log.1")
+        log.write_bytes(number * piece)
+        display.pump()
+    assert display.holds_back, "two files are ahead of a reader who takes nothing"
+    first = os.read(pipes[0], piece)
+    while len(first) < piece + 1:
+        first += os.read(pipes[0], piece)
+        display.pump()
+    wait_until(lambda: display.pump() or not display.holds_back, 10, "the second file is begun")
+    assert os.read(heard, 10) == b"."
+    os.close(pipes[0])
+    wait_until(lambda: not display.pump() and not os.read(heard, 10), 10, "the gate is closed")
+
+
+def test_last_wait_is_as_long_as_somebody_reads(
+    tmp_path: Path, pipes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that takes nothing is given up, and that is said where the rest is."""
+    monkeypatch.setattr(display_module, "STILL_S", 0.8)
+    log = tmp_path / "output.log"
+    log.write_bytes(b"x" * 4 * QUEUE_BYTES)
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log})
+    began = time.monotonic()
+    display.deliver(tmp_path)
+    assert 0.8 <= time.monotonic() - began < 10
+    said = os.read(pipes[2], 1000).decode()
+    what = "wtrain: the reader of stdout has taken nothing for 1 s"
+    assert said == f"{what}: the rest is only in {tmp_path}\n"
 
 
 def _target(descriptor: str) -> str:

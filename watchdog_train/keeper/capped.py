@@ -31,11 +31,12 @@ class Gate:
 
     def wait(self) -> bool:
         """Whether the file may rotate, as soon as that can be said."""
-        self.is_waiting = True
-        while self._fd is not None and not select.select([self._fd], [], [], GATE_LOOK_S)[0]:
-            if self.is_over:
-                return False
-        self.is_waiting = False
+        while self._fd is not None:
+            self.is_waiting = not self.is_over
+            opened = select.select([self._fd], [], [], GATE_LOOK_S if self.is_waiting else 0)[0]
+            if opened or not self.is_waiting:
+                self.is_waiting = False
+                return bool(opened)
         return True
 
     def rotated(self) -> None:
