@@ -184,7 +184,7 @@ class Sampler:
 
     def _held_back(self) -> bool:
         ends = self._context.ends
-        return self._context.display.holds_back and ends is not None and ends.are_waiting()
+        return ends is not None and self._context.display.holds_back and ends.are_waiting()
 
     def _cpu_wait_s(self, look: TreeLook, now: float, *, quiet: bool) -> float | None:
         """Only where all else is quiet: it takes 10 microseconds a thread."""
