@@ -164,7 +164,7 @@ def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(
 def test_last_wait_is_as_long_as_somebody_reads(
     tmp_path: Path, pipes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that takes nothing is given up, and that is said where the rest is."""
+    """A reader that takes nothing is given up, and that is said."""
     monkeypatch.setattr(display_module, "STILL_S", 0.8)
     log = tmp_path / "output.log"
     log.write_bytes(b"x" * 4 * QUEUE_BYTES)
@@ -175,7 +175,7 @@ def test_last_wait_is_as_long_as_somebody_reads(
     assert 0.8 <= time.monotonic() - began < 10
     said = os.read(pipes[2], 1000).decode()
     what = "wtrain: the reader of stdout has taken nothing for 1 s"
-    assert said == f"{what}: the rest is only in {tmp_path}\n"
+    assert said == f"{what} and gets no more; logs: {tmp_path}\n"
 
 
 def _target(descriptor: str) -> str:

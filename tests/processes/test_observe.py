@@ -73,7 +73,10 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
         trace=SimpleNamespace(wanted=False),
         tasks=tasks,
         children=SimpleNamespace(
-            poll=lambda rows=None: [], adopted_status=lambda who: None, running=lambda: ()
+            poll=lambda rows=None: [],
+            adopted_status=lambda who: None,
+            running=lambda: (),
+            pids=frozenset,
         ),
     )
 

@@ -6,6 +6,7 @@ write into a line of the training. Only a terminal may be shown less than everyt
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -190,27 +191,31 @@ class Display:
         """After the end: show all that is left, as long as its readers take some of it.
 
         Args:
-            log: where the rest is kept, for whoever does not wait for that, by Ctrl-C, or cannot.
+            log: where to look instead, for whoever does not wait.
         """
         say_at: float | None = time.monotonic() + SAID_S
         try:
             while not self.drain(time.monotonic() + LEAVE_S):
                 now = time.monotonic()
-                if say_at is not None and now >= say_at:
+                if say_at is not None and now >= say_at and self._stderr.is_empty():
                     say_at = None
-                    if self._stderr.is_empty():
-                        self.say(f"wtrain: waiting for the reader of stdout; all is in {log}, too")
-                for outlet in {self._stdout, self._stderr}:
-                    limit_s = TERMINAL_STILL_S if outlet.is_terminal else STILL_S
-                    if not outlet.is_empty() and now - outlet.took_at >= limit_s:
-                        outlet.stop()
-                        name = "stdout" if outlet is self._stdout else "stderr"
-                        self.say(
-                            f"wtrain: the reader of {name} has taken nothing for {limit_s:.0f} s: "
-                            f"the rest is only in {log}"
-                        )
+                    self.say(
+                        f"wtrain: waiting for the reader of stdout (until Ctrl-C); logs: {log}"
+                    )
+                self._give_up(now, log)
         except KeyboardInterrupt:
-            self.close()
+            self._give_up(math.inf, log)
+
+    def _give_up(self, now: float, log: Path) -> None:
+        """Those readers that have taken nothing for too long by now."""
+        for name, outlet in (("stdout", self._stdout), ("stderr", self._stderr)):
+            limit_s = TERMINAL_STILL_S if outlet.is_terminal else STILL_S
+            if outlet.is_empty() or now - outlet.took_at < limit_s:
+                continue
+            outlet.stop()
+            if now < math.inf:
+                what = f"the reader of {name} has taken nothing for {limit_s:.0f} s"
+                self.say(f"wtrain: {what} and gets no more; logs: {log}")
 
     def close(self) -> None:
         """Let go of the files; what waits for a terminal is left to its thread."""
