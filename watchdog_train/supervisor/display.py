@@ -200,7 +200,7 @@ class Display:
                 if say_at is not None and now >= say_at and self._stderr.is_empty():
                     say_at = None
                     self.say(
-                        f"wtrain: waiting for the reader of stdout (until Ctrl-C); logs: {log}"
+                        f"wtrain: waiting for the reader of stdout; Ctrl-C: no longer; {log}"
                     )
                 self._give_up(now, log)
         except KeyboardInterrupt:
