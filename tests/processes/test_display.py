@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -155,10 +156,16 @@ def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(
     while len(first) < piece + 1:
         first += os.read(pipes[0], piece)
         display.pump()
-    wait_until(lambda: display.pump() or not display.holds_back, 10, "the second file is begun")
-    assert os.read(heard, 10) == b"."
+
+    def told(what: bytes) -> bool:
+        display.pump()
+        return bool(select.select([heard], [], [], 0)[0]) and os.read(heard, 1) == what
+
+    wait_until(lambda: told(b"."), 10, "the second file is begun")
+    assert not display.holds_back
     os.close(pipes[0])
-    wait_until(lambda: not display.pump() and not os.read(heard, 10), 10, "the gate is closed")
+    wait_until(lambda: told(b""), 10, "the gate is closed")
+    os.close(heard)
 
 
 def test_last_wait_is_as_long_as_somebody_reads(
@@ -269,6 +276,20 @@ def test_gone_reader_ends_the_display_only(tmp_path: Path, pipes: list[int]) -> 
     display.say("wtrain: goes on")
     assert display.drain(soon())
     assert os.read(pipes[2], 100) == b"wtrain: goes on\n"
+    display.close()
+
+
+def test_full_disk_under_the_output_is_said(tmp_path: Path, pipes: list[int]) -> None:
+    """`wtrain run ... >file`: what the file does not take is not lost without a word."""
+    log = tmp_path / "output.log"
+    log.write_bytes(b"text")
+    with open("/dev/full", "wb", buffering=0) as full:
+        display = Display(full.fileno(), pipes[3])
+        display.follow({"output": log})
+        assert display.drain(soon())
+        wait_until(lambda: display.pump() or display.drain(soon()), 5, "it is over")
+    said = os.read(pipes[2], 1000)
+    assert said == b"wtrain: output cannot be written any more: No space left on device\n"
     display.close()
 
 

@@ -108,6 +108,9 @@ class Display:
             tail, outlet = source.tail, source.outlet
             if outlet.is_dead:
                 self._drop(source)
+                if outlet.problem is not None:
+                    self.say(f"wtrain: output cannot be written any more: {outlet.problem}")
+                    outlet.problem = None
                 continue
             tail.look()
             skipped = tail.skipped_bytes()
@@ -199,9 +202,7 @@ class Display:
                 now = time.monotonic()
                 if say_at is not None and now >= say_at and self._stderr.is_empty():
                     say_at = None
-                    self.say(
-                        f"wtrain: waiting for the reader of stdout; Ctrl-C: no longer; {log}"
-                    )
+                    self.say(f"wtrain: waiting for the reader of stdout; Ctrl-C: no longer; {log}")
                 self._give_up(now, log)
         except KeyboardInterrupt:
             self._give_up(math.inf, log)

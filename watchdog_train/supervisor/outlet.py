@@ -6,6 +6,7 @@ and with the training's stdin.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -36,6 +37,8 @@ class Outlet:
         """Called by the thread when there is room again for what was refused."""
         self._refused = False
         self.is_dead = False
+        self.problem: str | None = None
+        """Why nothing more can be written, as on a full disk; None where nobody reads."""
         self.at_line_start = True
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -105,7 +108,9 @@ class Outlet:
             except BlockingIOError:  # somebody else has made it so; it is not ours to change
                 select.select([], [self.fd], [], 1.0)
                 written = 0
-            except OSError:  # EPIPE, EIO: the reader is gone, and so is the terminal. For good.
+            except OSError as error:  # the reader is gone, or so is the terminal. For good.
+                if error.errno not in (errno.EPIPE, errno.EIO):
+                    self.problem = error.strerror
                 self.stop()
                 return
             with self._changed:
