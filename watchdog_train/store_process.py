@@ -9,9 +9,11 @@ Only the standard library and torch; syntax of Python 3.8.
 
 import base64
 import datetime as dt
+import errno
 import json
 import os
 import queue
+import socket
 import struct
 import sys
 import threading
@@ -99,6 +101,7 @@ class Held:
             is_master=self._leads,
             timeout=limit,
             wait_for_workers=False,
+            **(_listening(self._host, self._port) if self._leads else {}),
         )
         if self._leads:
             # So that nobody has to wait for a key that is not there yet.
@@ -111,6 +114,38 @@ class Held:
         except Exception:
             raise OSError("what answers there is not the store of this job") from None
         return store
+
+
+def _listening(host, port):
+    """Where the store of the first task listens: at the address that was given, and no other.
+
+    torch would listen at all addresses. It does where that one means nothing to this machine: a
+    name with several of them, with none here (it is translated on the way), or, as Debian writes
+    it into /etc/hosts, with that of the loopback for its own name.
+    """
+    if sys.platform == "win32":  # torch takes a file descriptor
+        return {}
+    try:
+        found = {each[4]: each[0] for each in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)}
+    except OSError:
+        return {}
+    if host == "localhost":
+        found = {("127.0.0.1", port): socket.AF_INET}
+    address, family = next(iter(found.items()), (("", 0), socket.AF_INET))
+    strange = str(address[0]).startswith("127.") and host not in (address[0], "localhost")
+    if len(found) != 1 or strange:
+        return {}
+    server = socket.socket(family)
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(address)
+        server.listen(2048)
+    except OSError as error:
+        server.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return {}
+        raise
+    return {"master_listen_fd": server.detach()}
 
 
 def _listen(asked):

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from watchdog_train.trusted_files import open_read, open_regular, remove, rename
+
 Kind = TypeVar("Kind")
 
 
@@ -23,16 +25,15 @@ def replace_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         OSError: it cannot be written; what was there before is there still.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
-        with os.fdopen(os.open(fresh, flags, mode), "wb") as file:
+        remove(fresh)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(open_regular(fresh, flags, mode=mode), "wb") as file:
             file.write(content)
-        fresh.replace(path)
+        rename(fresh, path)
     except OSError:
         with suppress(OSError):
-            fresh.unlink(missing_ok=True)
+            remove(fresh)
         raise
 
 
@@ -50,7 +51,7 @@ def read_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind | None:
         cap_bytes: of a longer file only the beginning is read, which then says nothing.
     """
     try:
-        with path.open("rb") as file:
+        with open_read(path) as file:
             return msgspec.json.decode(file.read(cap_bytes), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
@@ -63,7 +64,7 @@ def take_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind:
         OSError: it is not there, or stays.
         msgspec.DecodeError: it holds something else.
     """
-    with path.open("rb") as file:
+    with open_read(path) as file:
         data = file.read(cap_bytes)
-    path.unlink()
+    remove(path)
     return msgspec.json.decode(data, type=kind)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -128,6 +130,52 @@ def test_shards_that_were_noted_one_by_one_are_recorded(tmp_path):
     write_files(tmp_path, {name: safetensors(("a",)), "model.safetensors.index.json": index})
     saves = tuple(record(item, "safetensors") for item in tmp_path.iterdir())
     assert only(tmp_path, saves=saves).how_checked == "recorded"
+
+
+def test_after_failed_scans_only_unchanged_saves_count(tmp_path):
+    """By size and time alone, in the directories of the newest saves, the newest first."""
+    first, second = write_hf(tmp_path / "hf", 20), write_hf(tmp_path / "hf", 40)
+    write_files(tmp_path / "own", {"step-5.pt": torch_zip(), "optimizer.pt": torch_zip()})
+    own = tmp_path / "own"
+    saves = (
+        record(first, "hf", t=1.0),
+        record(second, "hf", t=2.0),
+        record(own / "step-5.pt", "torch", t=3.0),
+        record(own / "optimizer.pt", "torch", t=4.0),
+    )
+    write_hf(tmp_path / "hf", 60)  # complete, and no hook has seen it
+    request = SurveyRequest(saves=saves, level="noted", settle_s=0.0)
+    steps = [(item.step, item.whole, item.how_checked) for item in survey(request).findings]
+    assert steps == [(step, True, "recorded") for step in (40, 20, 5)]
+    (second / "optimizer.pt").write_bytes(torch_zip()[:-9])
+    assert [item.step for item in survey(request).findings] == [20, 5]
+    named = msgspec.structs.replace(request, only_directories=True, directories=(str(own),))
+    assert [item.step for item in survey(named).findings] == [5]
+    (own / "step-5.pt").unlink()
+    none = survey(named)
+    assert (none.findings, none.failed) == ((), True)
+    assert "unchanged" in (none.problem or "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a directory that answers with an error")
+def test_a_place_that_gives_an_error_is_not_one_without_checkpoints(tmp_path):
+    """As NFS or FUSE does when its server is gone. What is not there, or not allowed, is known."""
+    gone = subprocess.Popen(["sleep", "60"])
+    held = os.open(f"/proc/{gone.pid}/task", os.O_RDONLY | os.O_DIRECTORY)
+    gone.kill()
+    gone.wait()
+    broken = f"/proc/self/fd/{held}"  # scandir: ESRCH
+    try:
+        request = SurveyRequest(directories=(broken, str(tmp_path / "none")), settle_s=0.0)
+        found = survey(request)
+        assert found.failed
+        assert broken in (found.problem or "")
+        write_hf(tmp_path / "out", 20)
+        both = msgspec.structs.replace(request, directories=(broken, str(tmp_path / "out")))
+        assert not survey(both).failed
+    finally:
+        os.close(held)
+    assert not survey(SurveyRequest(directories=(str(tmp_path / "none"),))).failed
 
 
 def test_older_files_that_were_not_recorded_come_after_recorded_ones(tmp_path):
@@ -260,6 +308,12 @@ def test_ten_thousand_entries_take_no_time(tmp_path):
     assert time.monotonic() - started < 60
     assert answer.problem is not None
     assert answer.findings[0].whole is False
+    # What a hook has noted may lie among those that were not looked at.
+    noted = SaveRecord(
+        path=str(tmp_path / "ckpt_5.pt"), format="torch", files={"ckpt_5.pt": (1, 1)}
+    )
+    again = SurveyRequest(directories=(str(tmp_path),), saves=(noted,), settle_s=0.0)
+    assert (answer.failed, survey(again).failed) == (False, True)
 
 
 def test_a_giant_json_is_not_read(tmp_path):

@@ -74,6 +74,12 @@ def test_a_half_written_save_is_rejected_with_its_reason(tmp_path, changes, why)
     assert why in finding.why
 
 
+def test_the_content_decides_not_the_last_newline(tmp_path):
+    """JSON that parses is complete; an object that is cut anywhere does not parse."""
+    write_hf(tmp_path, 20, trainer_state__json=b'{"global_step": 20}')
+    assert only(tmp_path).whole is True
+
+
 def test_model_only_saves_are_whole_where_the_arguments_say_so(tmp_path):
     """Without optimizer, scheduler and random state training_args.bin decides."""
     lacking = {"optimizer__pt": None, "scheduler__pt": None, "rng_state__pth": None}

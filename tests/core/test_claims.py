@@ -124,4 +124,4 @@ def test_nothing_of_a_shared_directory_is_resumed_from() -> None:
     choice = choose_checkpoint(state, Survey(findings=findings, directories=("/w/out",)))
     assert choice.chosen is not None
     assert choice.chosen.step == 5
-    assert "the run one writes there" in choice.rejected[0][2]
+    assert "the run one writes there" in choice.rejected[0].why

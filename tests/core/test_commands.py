@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.commands.run import without_secrets
 from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Launch, Observation, Record, RunCommands, Wait
@@ -16,6 +15,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.errors import WtrainError
+from watchdog_train.evidence.redact import redact_data
 from watchdog_train.notify.ping import Rhythm
 from watchdog_train.notify.ping_order import PingOrder
 
@@ -128,7 +128,7 @@ def test_what_a_command_reads_has_no_secrets() -> None:
         "why": f"https://me:{secret}@host/x?token={secret}",
         "step": 5,
     }
-    clean = without_secrets(data)
+    clean = redact_data(data)
     assert secret not in str(clean)
     assert clean["plan"]["env"]["OMP_NUM_THREADS"] == "1"
     assert clean["step"] == 5

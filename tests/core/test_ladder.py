@@ -418,7 +418,7 @@ def test_which_checkpoint_is_chosen(rows, chosen, rejected):
     answer = step(history("hang@5"), survey)
     assert isinstance(answer, Restart)
     assert (answer.chosen.path if answer.chosen else None) == chosen
-    assert [path for path, _, why in answer.rejected if why] == rejected
+    assert [one.path for one in answer.rejected if one.why] == rejected
     assert (answer.plan.checkpoint is None) is (chosen is None)
 
 
@@ -428,7 +428,7 @@ def test_what_an_earlier_run_has_left_is_not_resumed():
     before = step(state, found(500, saved_at=900.0))
     assert isinstance(before, Restart)
     assert before.plan.checkpoint is None
-    assert "before this run" in before.rejected[0][2]
+    assert "before this run" in before.rejected[0].why
     recorded = step(state, found(500, saved_at=900.0, how_checked="recorded"))
     assert isinstance(recorded, Restart)
     assert recorded.plan.checkpoint is not None
@@ -445,6 +445,117 @@ def test_an_unknown_checkpoint_that_did_not_load_is_not_used_again():
     assert isinstance(answer, Restart)
     assert answer.chosen is not None
     assert answer.chosen.path == "/out/checkpoint-10"
+
+
+OLDER = {
+    # What the attempts came to: which of the checkpoints of steps 60, 40 and 20 is used next.
+    "one failure says nothing": (("exit1@70", "exit1@- <60"), 60),
+    "twice before the first step": (("exit1@70", "exit1@- <60", "exit1@- <60"), 40),
+    "twice the same later, as with NaN": (("exit1@70", "exit1@66 <60", "exit1@66 <60"), 40),
+    "twice in native code": (("exit1@70", "sig11@- <60", "sig11@- <60"), 40),
+    "two different failures": (("exit1@70", "exit1@66 <60", "sig11@- <60"), 60),
+    "killed from outside": (("exit1@70", "sig9@66 <60", "sig9@66 <60"), 60),
+    "each older one once": (("exit1@70", "exit1@- <60", "exit1@- <60", "exit1@- <40"), 20),
+    "none is left": (
+        ("exit1@70", "exit1@- <60", "exit1@- <60", "exit1@- <40", "exit1@- <20"),
+        None,
+    ),
+    "what did not load is not used again": (
+        ("exit1@70", "exit1@- <60", "exit1@- <60", "hang@65 <40"),
+        40,
+    ),
+    "progress in between": (("exit1@70", "exit1@71 <60", "exit1@72 <60"), 60),
+    "a hang gets fallback settings first": (("exit1@70", "hang@66 <60", "hang@66 <60"), 60),
+    "and then an older one": (
+        (
+            "hang@66 <60 num-workers-0 omp-1",
+            "hang@66 <60 num-workers-0 omp-1 tokenizers-off num-proc-none",
+            "hang@66 <60 num-workers-0 omp-1 tokenizers-off num-proc-none nccl-p2p-off",
+            "hang@66 <60 num-workers-0 omp-1 tokenizers-off num-proc-none nccl-p2p-off",
+            "hang@66 <60 num-workers-0 omp-1 tokenizers-off num-proc-none nccl-p2p-off",
+        ),
+        40,
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "used"), OLDER.values(), ids=OLDER)
+def test_an_older_checkpoint_where_attempts_fail_with_the_newest(rows, used):
+    """After the same failure twice, each older valid one once; then it gives up."""
+    answer = step(history(*rows), found(60, 40, 20), max_restarts=9)
+    if used is None:
+        assert isinstance(answer, Stop)
+        assert answer.exit_code == 76
+        assert "resumed from checkpoint-60, checkpoint-40, checkpoint-20" in answer.why
+        return
+    assert isinstance(answer, Restart)
+    assert answer.plan.checkpoint is not None
+    assert answer.plan.checkpoint.step == used
+    passed = [one.path for one in answer.rejected]
+    assert passed == [f"/out/checkpoint-{one}" for one in (60, 40, 20) if one > used]
+    assert not any(one.torn for one in answer.rejected)
+    assert ("passing over checkpoint-60" in answer.why) is (used < 60)
+
+
+def test_a_checkpoint_that_was_written_again_has_its_own_turns():
+    """The attempts have failed with what the file was before."""
+    state = history("exit1@70", "exit1@66 <60", "exit1@66 <60")
+    last = state.attempts[-1]
+    used = msgspec.structs.replace(last.plan.checkpoint, saved_at=1000.0)
+    plan = msgspec.structs.replace(last.plan, checkpoint=used)
+    attempts = (*state.attempts[:-1], msgspec.structs.replace(last, plan=plan))
+    state = msgspec.structs.replace(state, attempts=attempts)
+    assert step(state, found(60, 40)).chosen.step == 60
+
+
+def test_what_was_saved_again_on_the_way_to_the_same_failure_is_no_news():
+    """From the older one the training saves the newer once more, and fails as before: the next."""
+    state = history("exit1@70", "exit1@66 <60", "exit1@66 <60", "exit1@66 <40")
+    attempts = list(state.attempts)
+    for index, saved_at in ((1, 1900.0), (2, 1900.0), (3, 1800.0)):
+        used = msgspec.structs.replace(attempts[index].plan.checkpoint, saved_at=saved_at)
+        plan = msgspec.structs.replace(attempts[index].plan, checkpoint=used)
+        attempts[index] = msgspec.structs.replace(attempts[index], plan=plan)
+    findings = tuple(
+        finding(f"/out/checkpoint-{number}", True, step=number, saved_at=saved_at)
+        for number, saved_at in ((60, 2000.0), (40, 1800.0), (20, 1700.0))
+    )
+    state = msgspec.structs.replace(state, attempts=tuple(attempts))
+    answer = step(state, Survey(findings=findings, directories=("/out",)), max_restarts=9)
+    assert answer.chosen.step == 20
+    assert [one.why.partition(":")[0] for one in answer.rejected] == [
+        "it is not an older checkpoint of this training",
+        "attempt 4 resumed from it and failed",
+    ]
+
+
+def test_no_older_checkpoint_where_the_script_decides_or_another_training_wrote_it():
+    """The first would load its newest all the same; the second is not a state of this training."""
+    rows = ("exit1@70", "exit1@66 <60", "exit1@66 <60")
+    state = msgspec.structs.replace(history(*rows), argv=(*ARGV, "--resume", "auto"))
+    assert step(state, found(60, 40, format="torch")).chosen.step == 60
+    other = Survey(
+        findings=(
+            finding("/out/checkpoint-60", True, step=60),
+            finding("/out/fold-1/checkpoint-40", True, step=40, home="/out/fold-1"),
+        ),
+        directories=("/out",),
+    )
+    assert step(history(*rows), other).chosen.step == 60
+
+
+def test_what_was_not_loaded_is_not_to_blame():
+    """The training began anew beside the checkpoint: an older one would not be loaded, either."""
+    state = history("exit1@70", "exit1@66 <60", "exit1@66 <60")
+    last = msgspec.structs.replace(state.attempts[-1], resume_ok=False)
+    state = msgspec.structs.replace(state, attempts=(*state.attempts[:-1], last))
+    assert step(state, found(60, 40)).chosen.step == 60
+
+
+def test_a_restart_by_a_person_begins_with_the_newest_again():
+    state = history("exit1@70", "exit1@- <60", "exit1@- <60", "exit1@- <40")
+    state = msgspec.structs.replace(state, reopened_after=4)
+    assert step(state, found(60, 40, 20)).chosen.step == 60
 
 
 VIAS = [

@@ -13,10 +13,11 @@ import pytest
 import watchdog_train
 
 PACKAGE = Path(watchdog_train.__file__).parent
-_LOWER = {"core", "errors", "whole_files"}
+_LOWER = {"core", "errors", "trusted_files", "whole_files"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "whole_files": set(),
+    "trusted_files": set(),
+    "whole_files": {"trusted_files"},
     "client": {"client"},
     "keeper": {"keeper"},
     "integrations": {"client"},
@@ -30,9 +31,9 @@ ROOMS: dict[str, set[str]] = {
     # Reads what a run has left, and has it rendered.
     "reporting": {*_LOWER, "reporting", "report", "store", "evidence", "remedies", ""},
     "config": {*_LOWER, "config"},
-    "notify": {*_LOWER, "notify"},
     "metrics": {*_LOWER, "metrics"},
-    # A process of its own: what it shows to others has no secrets.
+    # Processes of their own: what they show to others has no secrets.
+    "notify": {*_LOWER, "notify", "evidence.redact"},
     "commands": {*_LOWER, "commands", "system", "evidence.redact"},
     "peers": {*_LOWER, "peers"},
     # A process of the training's interpreter, started by path: torch is there.

@@ -97,7 +97,7 @@ def test_a_save_that_would_be_torn_again_is_waited_for() -> None:
 def test_what_is_torn_is_known_by_what_was_passed_over() -> None:
     """Beside the whole one that was chosen: it tells how much a save needs."""
     assert torn_save(waiting()) is None
-    torn = e.CheckpointRejected(path="/o/checkpoint-200", format="hf", why="half")
+    torn = e.CheckpointRejected(path="/o/checkpoint-200", format="hf", why="half", torn=True)
     chosen = CheckpointRef(path="/o/checkpoint-190", format="hf", step=190, how_checked="recorded")
     planned = msgspec.structs.replace(b.plan(2), checkpoint=chosen)
     gone = (b.exited(1), e.TreeGone(), torn, e.PlanMade(plan=planned))

@@ -292,7 +292,7 @@ def test_a_request_to_a_vanished_run_is_an_error(runs: Path) -> None:
     run = RunDirectory(runs / "gone" / "train-20261121-120000-0000")
     with pytest.raises(WtrainError) as caught:
         requests.post(run, "stop", "me")
-    assert caught.value.reference == "request-unwritable"
+    assert caught.value.reference == "run-unopenable"
 
 
 def test_the_list_of_live_runs(runs: Path) -> None:

@@ -95,6 +95,30 @@ def test_deadline_ends_a_child_and_its_own_children(tmp_path: Path) -> None:
     wait_until(lambda: not is_alive(inner), 5, "its own child is gone")
 
 
+def test_nobody_waits_for_a_child_that_cannot_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that does not answer: it is reported a moment after SIGKILL, and left."""
+    now = [100.0]
+    system = current()
+    monkeypatch.setattr(system, "send_signal_to_group", lambda who, number: None)
+    table = ChildTable(system, clock=lambda: now[0])
+    child = table.spawn(["sleep", "60"], name="stuck", deadline_s=5)
+    try:
+        now[0] = 150.0  # late: we were stopped ourselves
+        assert table.poll() == []
+        now[0] = 152.9
+        assert table.poll() == []
+        now[0] = 153.1
+        (ended,) = table.poll()
+        assert (ended.name, ended.timed_out, ended.code) == ("stuck", True, None)
+        assert table.running() == ()
+        assert child.pid in table.pids()
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitpid(child.pid, 0)
+
+
 def test_group_goes_even_when_the_leader_obeys(tmp_path: Path) -> None:
     """A leader that ends at SIGTERM does not leave a deaf child behind."""
     table = ChildTable(current())

@@ -9,6 +9,7 @@ import pytest
 
 from tests.client_runs import Training, plain_environment, run_script
 from watchdog_train.client import layout
+from watchdog_train.core.model import newest_checkpoint
 from watchdog_train.store.slots import read_slots
 
 pytestmark = [pytest.mark.processes, pytest.mark.torch]
@@ -292,7 +293,8 @@ class Wait(TrainerCallback):
             sys.stdin.readline()
 t = trainer("out", steps=1000, callbacks=[Wait()], save_strategy="no", logging_strategy="no")
 t.train()
-print(t.state.global_step, sorted(os.listdir("out")))
+t.save_model()
+print(t.state.global_step, sorted(name for name in os.listdir("out") if "-" in name))
 sys.stdout.flush()
 sys.stdin.readline()
 """
@@ -327,7 +329,11 @@ def test_requests_are_acted_on_at_the_end_of_a_step(training: Training) -> None:
             assert (reading.step, reading.phase) == (7, "finishing")
         finally:
             process.communicate("\n", timeout=30)
-    assert [save.step for save in training.saves()] == [4, 7]
+    assert [save.step for save in training.saves() if save.format == "hf"] == [4, 7]
+    assert Path(training.saves()[-1].path).name == "training_args.bin"
+    newest = newest_checkpoint(training.saves())
+    assert newest is not None
+    assert Path(newest.path).name == "checkpoint-7"
 
 
 EXPLICIT = (

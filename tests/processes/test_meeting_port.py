@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.supervisor import meeting
 from watchdog_train.supervisor.meeting import MeetingPort
 
 pytestmark = pytest.mark.processes
@@ -29,18 +30,24 @@ def test_a_port_that_is_free_or_closing_is_kept() -> None:
     assert MeetingPort(environment(port), TASK).replacement() is None
 
 
+def test_a_port_that_is_only_looked_at_cannot_be_reached() -> None:
+    """Whoever tries in that moment is refused."""
+    with meeting._bind(0) as looked_at, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", looked_at.getsockname()[1]), 5)
+
+
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_a_port_that_is_taken_is_replaced(family: socket.AddressFamily) -> None:
     """The other one stays the same while it is free, and is given up when the first one is."""
     host = "127.0.0.1" if family == socket.AF_INET else "::1"
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
-        meeting = MeetingPort(environment(port), TASK)
-        other = meeting.replacement()
+        looked = MeetingPort(environment(port), TASK)
+        other = looked.replacement()
         assert other not in (None, port)
-        assert meeting.replacement() == other
+        assert looked.replacement() == other
         assert MeetingPort(environment(port), None).replacement() not in (None, port)
-    assert meeting.replacement() is None
+    assert looked.replacement() is None
 
 
 @pytest.mark.parametrize(

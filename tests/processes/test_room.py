@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,3 +121,33 @@ def test_a_survey_that_cannot_be_started_is_no_survey(tmp_path: Path) -> None:
     wait_until(answered, 30, "the survey answers")
     assert tasks.survey is not None
     assert tasks.survey.problem is None
+    assert not tasks.survey.failed
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "garbage", "gone"])
+def test_a_scan_without_an_answer_has_failed(how: str, tmp_path: Path) -> None:
+    """As by the OOM killer, on a slow NFS, with nonsense for an answer: never "there is none"."""
+    now = [100.0]
+    children = ChildTable(current(), clock=lambda: now[0])
+    tasks = Tasks(children)
+    path = tmp_path / "request.json"
+    request = SurveyRequest(directories=(str(tmp_path),))
+    tasks.scan_checkpoints(request, path, keep=tmp_path / "keep.json", deadline_s=30.0)
+    (child,) = children.running()
+    os.kill(child.pid, signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+    if how == "garbage":
+        (tmp_path / "survey.json").write_text('{"findings": [')
+    if how == "gone":
+        (tmp_path / "survey.json").mkdir()
+
+    def answered() -> bool:
+        now[0] += 1.0
+        for ended in children.poll():
+            tasks.finished(ended)
+        return tasks.survey is not None
+
+    wait_until(answered, 30, "the scan is over")
+    assert tasks.survey is not None
+    assert tasks.survey.failed
+    said = "did not end within" if how == "stopped" else "killed by signal 9"
+    assert said in (tasks.survey.problem or "")

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.core.builders import node_task
-from tests.support import PROGRAMS, children_of, is_alive, wait_until
+from tests.support import PROGRAMS, children_of, free_port, is_alive, wait_until
+from watchdog_train import store_process
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.place import StorePlace
 from watchdog_train.errors import WtrainError
@@ -150,6 +153,43 @@ def test_no_python_with_torch_is_said_once_for_all(
 def _cannot(records: StoreRecords) -> str:
     records.read_of([0])
     return str(records.cannot)
+
+
+@pytest.mark.torch
+def test_it_listens_at_its_address_alone() -> None:
+    """With torch itself, which would listen at every address of the machine."""
+    first = StoreRecords(
+        StorePlace(host="localhost", port=free_port()), [sys.executable], "job", 0, 2
+    )
+    second = StoreRecords(first.place, [sys.executable], "job", 1, 2)
+    try:
+        first.publish(0, b"one")
+        assert dict(second.read_of([0])) == {0: b"one"}
+        (pid,) = first.helper_pids
+        found = psutil.Process(pid).net_connections("inet")
+        assert {one.laddr.ip for one in found if one.status == "LISTEN"} == {"127.0.0.1"}
+    finally:
+        second.close()
+        first.close()
+
+
+@pytest.mark.parametrize(
+    "resolves_to", [["127.0.1.1"], ["127.0.0.1", "192.0.2.1"], ["192.0.2.1"], []]
+)
+def test_a_name_that_others_understand_otherwise_is_left_to_torch(
+    resolves_to: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several addresses, none of this machine, none at all, or the loopback for its own name."""
+    port = free_port()
+    rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in resolves_to]
+
+    def resolve(*_: object) -> list[object]:
+        if not rows:
+            raise socket.gaierror
+        return list(rows)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert store_process._listening("node0", port) == {}
 
 
 def task(coordination: str, number: int = 1) -> JobTask:

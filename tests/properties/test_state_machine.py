@@ -113,6 +113,11 @@ class Machine(RuleBasedStateMachine):
         self.world.whole = whole
 
     @precondition(going)
+    @rule(times=st.sampled_from((1, 2, 5, 99)))
+    def scans_of_checkpoints_fail(self, times: int) -> None:
+        self.world.scans_fail = times
+
+    @precondition(going)
     @rule(seconds=st.sampled_from((6.0, 60.0, 3600.0)))
     def the_supervisor_is_late(self, seconds: float) -> None:
         self.world.advance(self.world.now + seconds)

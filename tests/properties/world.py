@@ -123,6 +123,10 @@ class World(Machine):
         self.look_s, self.evidence_s = 0.3, 1.0
         self.patience: Patience = "unknown"
         self.whole = True
+        self.scans_fail = 0
+        """So many of the next scans of checkpoints leave no answer."""
+        self.valid = False
+        """A valid checkpoint was there at the newest scan, whether that failed or not."""
         self.save: a.SaveReport | None = None
         self.dies_after: int | None = None
         self.asked_after: dict[int, a.Request] = {}
@@ -200,6 +204,9 @@ class World(Machine):
     def check(self, event: e.AnyEvent) -> None:
         """What the log says is true."""
         check_event(event, self.attempts, self.state, self.policy, self.log)
+        job = self.state.job
+        if isinstance(event, e.PlanMade) and self.valid and not (job and job.unseen):
+            assert event.plan.checkpoint is not None, "begins at step 0 beside a valid checkpoint"
 
     # One turn of the loop ---------------------------------------------------------------------
 
@@ -366,6 +373,10 @@ class World(Machine):
 
     def _survey(self) -> Survey:
         beside_writers = bool(self.attempts) and self.attempts[-1].alive
+        self.valid = self.saved_step is not None and self.whole
+        if self.scans_fail:
+            self.scans_fail -= 1
+            return Survey(findings=(), directories=(), problem="killed", failed=True)
         if self.saved_step is None:
             return Survey(findings=(), directories=("/out",), beside_writers=beside_writers)
         finding = CheckpointFinding(

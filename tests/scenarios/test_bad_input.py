@@ -13,6 +13,7 @@ import pytest
 from tests.scenarios.checks import last_line
 from tests.support import (
     CompletedRun,
+    bin_path,
     program_command,
     remove_under_writers,
     run_wtrain,
@@ -65,6 +66,16 @@ def test_no_command(tmp_path: Path) -> None:
 def test_run_forgotten(tmp_path: Path) -> None:
     """`wtrain python train.py` is answered with the command that was meant."""
     refused(run_wtrain("python", "train.py", cwd=tmp_path), "wtrain run -- python train.py")
+
+
+@pytest.mark.parametrize("options", [(), ("-d",)])
+def test_too_few_descriptors(options: tuple[str, ...], tmp_path: Path) -> None:
+    """The limit is named with the number that is needed, before anything is made or started."""
+    shell = ("sh", "-c", 'ulimit -n 8; exec "$0" "$@"', str(bin_path("wtrain")))
+    run = run_wtrain("run", *options, "--", "touch", "started", cwd=tmp_path, wtrain=shell)
+    refused(run, "too-few-descriptors", "wtrain needs 48", "ulimit -n 1024")
+    assert not (tmp_path / "started").exists()
+    assert not (tmp_path / "wtrain-runs").exists()
 
 
 def test_unknown_flag(tmp_path: Path) -> None:
@@ -216,6 +227,7 @@ def test_run_directory_that_disappears(tmp_path: Path) -> None:
     assert "success: exit code 0" in run.stderr, run.describe()
     assert "the log was removed" in run.stderr, run.describe()
     assert "the report could not be written" in run.stderr, run.describe()
+    assert not list(Path(running.env["XDG_RUNTIME_DIR"]).iterdir()), "nor is anything left of it"
 
 
 def test_crash_after_the_run_directory_disappeared(tmp_path: Path) -> None:

@@ -149,6 +149,19 @@ def test_old_runs_go_only_when_asked_for(tmp_path: Path) -> None:
     assert [path for path in left if path.is_dir()] == [latest]
 
 
+def test_events_of_a_deleted_run_are_found(tmp_path: Path) -> None:
+    """A supervisor was killed after somebody had deleted its run: its spill is in memory still."""
+    env = {"XDG_RUNTIME_DIR": str(tmp_path / "memory")}
+    user = os.getuid()
+    spill = tmp_path / f"memory/wtrain-{user}-spill/sft-20261121-231005-beef"
+    spill.mkdir(mode=0o700, parents=True)
+    (spill / "events.spill.jsonl").write_bytes(b"{}\n")
+    make_old(spill)
+    found = run_wtrain("clean", "--json", cwd=tmp_path, env=env).json()["leftovers"]
+    [row] = [row for row in found if row["what"] == str(spill)]
+    assert row["removable"]
+
+
 def test_a_bad_time_is_refused(tmp_path: Path) -> None:
     """What is not a time gets an answer with exit code 78."""
     refused = run_wtrain("clean", "--older-than", "soon", cwd=tmp_path).check(78)

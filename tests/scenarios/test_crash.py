@@ -92,6 +92,103 @@ def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -
     assert [one.attempt for one in history(events).attempts] == [1, 2]
 
 
+SCAN_KILLED = """
+import os, signal, sys
+from watchdog_train.cli import main
+from watchdog_train.supervisor.children import ChildTable
+
+real, times = ChildTable.spawn, [int(os.environ["SCANS_KILLED"])]
+
+def spawn(self, argv, **options):
+    child = real(self, argv, **options)
+    if "watchdog_train.checkpoints.survey" in argv and times[0]:
+        times[0] -= 1
+        os.kill(child.pid, signal.SIGKILL)  # as the OOM killer does
+    return child
+
+ChildTable.spawn = spawn
+sys.exit(main.run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("times", "code"), [(2, 0), (99, 75)])
+def test_a_killed_scan_is_no_reason_to_begin_at_step_0(
+    times: int, code: int, tmp_path: Path
+) -> None:
+    """Killed twice: the newest save that the hooks noted is used. Always: 75, and no attempt."""
+    script = tmp_path / "scan_killed.py"
+    script.write_text(SCAN_KILLED)
+    config = write_fast_config(tmp_path)
+    config.write_text(config.read_text().replace("recovery:", "recovery:\n  room_wait_s: 0"))
+    command = program_command("crash_at_step.py", "exception")
+    words = ("run", "--config", str(config), *AUTO, "--", *command)
+    wtrain = (sys.executable, str(script))
+    env = {"SCANS_KILLED": str(times)}
+    run = run_wtrain(*words, cwd=tmp_path, wtrain=wtrain, env=env).check(code)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    said = [one["why"] for one in run.of_type("noticed") if one["kind"] == "scan"]
+    assert all("killed by signal 9" in why for why in said)
+    assert said[0] in run.stderr
+    if code:
+        assert len(run.of_type("attempt_launching")) == 1, run.describe()
+        assert "wtrain restart" in run.stderr
+        return
+    assert len(said) == 2
+    chosen = run.only("checkpoint_chosen")
+    assert (Path(chosen["path"]).name, chosen["how_checked"]) == ("step-000010.pt", "recorded")
+    assert run.only("resume_verified")["ok"], run.describe()
+    assert last_line(run.stdout).startswith("finished step=20 ")
+
+
+DOES_NOT_LOAD = """
+import argparse, os, zipfile
+import watchdog_train
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume")
+parser.add_argument("--out_dir", default="out")
+args = parser.parse_args()
+os.makedirs(args.out_dir, exist_ok=True)
+first = not os.listdir(args.out_dir)
+step = 0
+if args.resume:
+    with zipfile.ZipFile(args.resume) as archive:
+        step = int(archive.read("c/data.pkl"))
+while step < 40:
+    step += 1
+    watchdog_train.beat(step)
+    if step % 10 == 0:
+        with zipfile.ZipFile(f"{args.out_dir}/step-{step}.pt", "w") as archive:
+            archive.writestr("c/version", "3")
+            archive.writestr("c/data.pkl", "" if first and step == 30 else str(step))
+    if first and step == 35:
+        raise RuntimeError("planted failure")
+print("finished", step)
+"""
+
+
+def test_an_older_checkpoint_is_used_where_the_newest_does_not_load(tmp_path: Path) -> None:
+    """Its form is valid; after two attempts that failed with it the older one has its turn."""
+    script = tmp_path / "train.py"
+    script.write_text(DOES_NOT_LOAD)
+    config = write_fast_config(tmp_path)
+    command = program_command(str(script), "--out_dir", "out")
+    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
+    run.check(0)
+    assert_log_is_sound(run)
+    used = [Path(one["path"]).name for one in run.of_type("checkpoint_chosen")]
+    assert used == ["step-30.pt", "step-30.pt", "step-20.pt"]
+    passed = run.only("checkpoint_rejected")
+    assert (Path(passed["path"]).name, passed["torn"]) == ("step-30.pt", False)
+    assert "attempts 2 and 3 resumed from it and failed: exit code 1 before" in passed["why"]
+    assert f"out/step-30.pt: {passed['why']}" in run.stderr
+    assert "passing over step-30.pt" in run.stderr
+    assert last_line(run.stdout) == "finished 40"
+    report = run_wtrain("report", cwd=tmp_path).check(0)
+    assert passed["why"] in report.stdout + (run.run_dir / "report.html").read_text("utf-8")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_crash_always_gives_up(tmp_path: Path) -> None:

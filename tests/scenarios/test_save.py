@@ -25,7 +25,10 @@ def start_trainer(cwd: Path, steps: int) -> RunningWtrain:
     config = write_fast_config(cwd)
     script = cwd / "train.py"
     text = (EXAMPLES / "hf_trainer.py").read_text()
-    script.write_text(text.replace("save_steps=10,", "save_steps=100000,"))
+    text = text.replace("save_steps=10,", "save_steps=100000,")
+    # What many scripts end with: a model, which is newer than the checkpoint and none itself.
+    ends = "result = trainer.train()"
+    script.write_text(text.replace(ends, f"{ends}\n    trainer.save_model()"))
     (cwd / "text.txt").write_text((EXAMPLES / "text.txt").read_text())
     command = program_command(str(script), "--max_steps", str(steps))
     running = start_wtrain("run", "--config", str(config), "--", *command, cwd=cwd)

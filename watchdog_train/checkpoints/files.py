@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, BinaryIO, Literal
 
 from watchdog_train.core.model import Value
+from watchdog_train.trusted_files import open_read
 
 JSON_CAP_BYTES = 64 * 1024 * 1024
 """trainer_state.json keeps the whole log history: megabytes are normal."""
@@ -103,23 +104,13 @@ def _words(error: Exception) -> str:
 def open_regular(path: str) -> BinaryIO:
     """Open a regular file for reading.
 
-    Opening a FIFO waits for a writer for ever, and a device may act on it: hence the look before,
-    and O_NONBLOCK in case the name was exchanged in between.
-
     Raises:
         UnreadableError: missing, not a regular file, or no permission.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UnreadableError("it is not a regular file")
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+        return open_read(path, follow=True)
     except (OSError, ValueError) as error:
         raise UnreadableError(_words(error)) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UnreadableError("it is not a regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def read_capped(path: str, cap_bytes: int) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -14,6 +16,8 @@ from watchdog_train.core.model import SaveRecord, Value
 DEPTH = 3
 """Levels below a directory that are looked at."""
 _LINKED_CAP = 1_000
+_ANSWERS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors by which a file system says that nothing can be had there; others are its own trouble."""
 _SKIP = frozenset(
     ("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns")
 )
@@ -36,6 +40,10 @@ class Found(Value, frozen=True, kw_only=True):
     directories: tuple[str, ...]
     """Those that exist and were looked at."""
     problem: str | None
+    broken: bool = False
+    """A place gave an error other than "not there" and "not allowed": it may hold checkpoints."""
+    cut: bool = False
+    """There was more than was looked at."""
 
 
 class PlaceOption(Value, frozen=True, kw_only=True):
@@ -99,17 +107,19 @@ def places(
     return tuple(dict.fromkeys(path for path in found if os.path.isabs(path)))
 
 
-def find_candidates(directories: Iterable[str], limit: int = DIRECTORY_CAP) -> Found:
-    """Walk the directories, level by level, at most DEPTH deep and `limit` entries in all.
+def find_candidates(
+    directories: Iterable[str], limit: int = DIRECTORY_CAP, *, most_depth: int = DEPTH
+) -> Found:
+    """Walk the directories, level by level, so deep and `limit` entries in all.
 
     A linked directory is entered only where it is itself a checkpoint: a link to a data set would
     use up the limit, and links can form loops.
     """
-    looked = tuple(directory for directory in directories if os.path.isdir(directory))
+    looked = tuple(directory for directory in directories if _may_be_directory(directory))
     pending = deque((directory, 0, False) for directory in looked)
     candidates: dict[str, Candidate] = {}
     seen: set[tuple[int, int]] = set()
-    left, problem = limit, None
+    left, problem, broken, cut = limit, None, False, False
     while pending:
         directory, depth, linked = pending.popleft()
         try:
@@ -120,6 +130,7 @@ def find_candidates(directories: Iterable[str], limit: int = DIRECTORY_CAP) -> F
             listing = list_directory(directory, min(left, _LINKED_CAP) if linked else left)
         except (UnreadableError, OSError) as error:
             problem = problem or f"{directory} cannot be read: {error}"
+            broken = broken or _is_trouble(error)
             continue
         found, owned = _candidates_of(listing, linked)
         for candidate in found:
@@ -127,10 +138,29 @@ def find_candidates(directories: Iterable[str], limit: int = DIRECTORY_CAP) -> F
         left -= len(listing.entries)
         if left <= 0 or (listing.cut and not linked):
             problem = f"only the first {limit} entries were looked at, up to {directory}"
+            cut = True
             break
-        if not owned and not linked and depth < DEPTH:
+        if not owned and not linked and depth < most_depth:
             pending.extend(_below(listing, depth))
-    return Found(candidates=tuple(candidates.values()), directories=looked, problem=problem)
+    return Found(
+        candidates=tuple(candidates.values()),
+        directories=looked,
+        problem=problem,
+        broken=broken,
+        cut=cut,
+    )
+
+
+def _may_be_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (OSError, ValueError) as error:
+        return _is_trouble(error)
+
+
+def _is_trouble(error: Exception) -> bool:
+    cause = error.__cause__ if isinstance(error, UnreadableError) else error
+    return isinstance(cause, OSError) and cause.errno not in _ANSWERS
 
 
 def _candidates_of(listing: Listing, linked: bool) -> tuple[list[Candidate], bool]:

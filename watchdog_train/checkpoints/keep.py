@@ -18,8 +18,10 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.checkpoints.files import UnreadableError, open_regular
+from watchdog_train.checkpoints.files import UnreadableError
+from watchdog_train.checkpoints.files import open_regular as open_checkpoint
 from watchdog_train.core.model import KeepAnswer, SaveRecord, Value
+from watchdog_train.trusted_files import make_folder, open_read, open_regular, remove, rename
 from watchdog_train.whole_files import replace_json
 
 _REQUEST_CAP_BYTES = 4 * 1024 * 1024
@@ -59,13 +61,12 @@ def keep(request: KeepRequest) -> KeepAnswer:
     begun = time.monotonic()
     temporary = f"{request.copy}.tmp"
     try:
-        os.makedirs(os.path.dirname(request.copy), mode=0o700, exist_ok=True)
+        make_folder(Path(request.copy).parent)
         how = _copy(save.path, temporary, (size_bytes, mtime_ns))
-        os.utime(temporary, ns=(mtime_ns, mtime_ns))
-        os.replace(temporary, request.copy)
+        rename(Path(temporary), Path(request.copy))
     except (NotKeptError, UnreadableError, OSError) as error:
         with suppress(OSError):
-            os.unlink(temporary)
+            remove(temporary)
         why = getattr(error, "strerror", None) or str(error)
         return msgspec.structs.replace(answer, problem=why[:300])
     seconds = round(time.monotonic() - begun, 3)
@@ -75,9 +76,9 @@ def keep(request: KeepRequest) -> KeepAnswer:
 def _copy(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", "copy"]:
     if shutil.disk_usage(os.path.dirname(target)).free < noted[0] + _FREE_BYTES:
         raise NotKeptError("too little space is free for a copy")
-    with open_regular(path) as source:
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(target, flags | getattr(os, "O_BINARY", 0), 0o600)
+    with open_checkpoint(path) as source:
+        remove(target)
+        descriptor = open_regular(target, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         with os.fdopen(descriptor, "wb") as file:
             _compare(path, noted)
             if _reflinked(source.fileno(), file.fileno()):
@@ -90,9 +91,11 @@ def _copy(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", 
                     left -= len(chunk)
             file.flush()
             os.fsync(file.fileno())
+            written = os.fstat(file.fileno()).st_size
+            os.utime(file.fileno() if os.utime in os.supports_fd else target, ns=(noted[1],) * 2)
     # The next save may have begun meanwhile.
     _compare(path, noted)
-    if os.stat(target).st_size != noted[0]:
+    if written != noted[0]:
         raise NotKeptError("it changed while it was copied")
     return how
 
@@ -119,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     """Read the request, write the answer by an atomic replace."""
     if hasattr(os, "nice"):
         os.nice(_NICE)
-    with open(arguments[0], "rb") as file:
+    with open_read(arguments[0]) as file:
         request = msgspec.json.decode(file.read(_REQUEST_CAP_BYTES), type=KeepRequest)
     replace_json(Path(request.out), keep(request))
     return 0

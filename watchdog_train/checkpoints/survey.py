@@ -10,25 +10,37 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from watchdog_train.checkpoints.files import UnreadableError, sizes_of
-from watchdog_train.checkpoints.find import find_candidates, places
-from watchdog_train.checkpoints.formats import Candidate, Level, Limits, Verdict
+from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
+from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict
 from watchdog_train.checkpoints.records import Records, Running, Whose
 from watchdog_train.checkpoints.registry import by_name, newest_first, plugin_problems
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
-from watchdog_train.core.model import CheckpointFinding, KeptCopy, SaveRecord, Survey, Value
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    KeptCopy,
+    SaveRecord,
+    ScanLevel,
+    Survey,
+    Value,
+)
+from watchdog_train.trusted_files import open_read
 from watchdog_train.whole_files import replace_json
 
 _REQUEST_CAP_BYTES = 64 * 1024 * 1024
 _CHECKED_CAP = 200
 """Checkpoints that are looked at, newest first."""
 _SAME_MOMENT_S = 2.0
+_NOTED_PLACES = 8
+"""Of the newest saves: how many directories are listed where only these may be used."""
+NOTED = "unchanged since it was saved"
 
 
 class SurveyRequest(Value, frozen=True, kw_only=True):
@@ -45,7 +57,7 @@ class SurveyRequest(Value, frozen=True, kw_only=True):
     """Its checkpoints go first: it was stopped in the middle."""
     argv: tuple[str, ...] = ()
     cwd: str = "/"
-    level: Level = "quick"
+    level: ScanLevel = "quick"
     check: Literal["until-whole", "all"] = "until-whole"
     """Whether older ones than the newest whole one get the full level, too."""
     full_since: float | None = None
@@ -68,14 +80,15 @@ def survey(
     wait: Callable[[float], None] = time.sleep,
 ) -> Survey:
     """Find, order and check the checkpoints of a run."""
-    if request.only_directories:
-        where: Sequence[str] = places(request.directories, (), (), request.cwd)
-    else:
-        where = places(request.directories, request.saves, request.argv, request.cwd)
+    saves = tuple(save for save in request.saves if not save.is_part)
     records = Records(request.saves, request.running)
-    found = find_candidates(where)
-    ordered = newest_first(records.known(found.candidates))
+    noted_only = request.level == "noted"
+    found = find_candidates(_places(request), most_depth=0 if noted_only else DEPTH)
+    candidates = [item for item in found.candidates if not noted_only or records.covers(item)]
+    ordered = newest_first(records.known(candidates))
     problem = found.problem
+    if noted_only and not ordered:
+        problem = problem or "no save that the hooks noted is there unchanged"
     if len(ordered) > _CHECKED_CAP:
         problem = f"{len(ordered)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
         ordered = ordered[:_CHECKED_CAP]
@@ -93,7 +106,11 @@ def survey(
             time_left=lambda: deadline - time.monotonic(),
             world_size=request.world_size,
         )
-        verdict = _judge(candidate, limits, records, moving.get(candidate.path))
+        verdict = (
+            Verdict(whole=True, why=NOTED, how_checked="recorded")
+            if noted_only
+            else _judge(candidate, limits, records, moving.get(candidate.path))
+        )
         whole_found = whole_found or verdict.whole is True
         finding = _finding(candidate, verdict, records.whose(candidate))
         findings.append(finding)
@@ -106,9 +123,26 @@ def survey(
         findings=tuple(findings),
         directories=found.directories,
         problem="; ".join(filter(None, (problem, *plugin_problems))) or None,
+        failed=not whole_found and (noted_only or found.broken or (found.cut and bool(saves))),
         beside_writers=request.settle_s > 0,
         resume_options=request.resume_options,
     )
+
+
+def _places(request: SurveyRequest) -> tuple[str, ...]:
+    """Where to look; of the noted saves alone in their own directories, the newest first."""
+    named = request.only_directories
+    only = places(request.directories, (), (), request.cwd)
+    if request.level != "noted":
+        saves, argv = ((), ()) if named else (request.saves, request.argv)
+        return places(request.directories, saves, argv, request.cwd)
+    newest = sorted(request.saves, key=lambda save: -save.t)
+    found = dict.fromkeys(
+        os.path.dirname(save.path) if os.path.basename(save.path) in save.files else save.path
+        for save in newest
+    )
+    fit = (place for place in found if not named or any(map(Path(place).is_relative_to, only)))
+    return tuple(islice(fit, _NOTED_PLACES))
 
 
 def _still_changing(
@@ -143,13 +177,12 @@ def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str |
             whole=False, why="by its name a save that has not finished", how_checked="quick"
         )
     recorded = records.covers(candidate)
-    noted = "exactly as the save hook noted it when the save had ended"
     # Also of a recorded one: after a power loss a file of the right size may hold zeros.
     verdict = by_name()[candidate.format].check(candidate, limits)
     if recorded and verdict.whole is None:
-        return Verdict(whole=True, why=noted, how_checked="recorded")
+        return Verdict(whole=True, why=NOTED, how_checked="recorded")
     if recorded and verdict.whole:
-        why = noted if verdict.how_checked == "quick" else f"{noted}; {verdict.why}"
+        why = NOTED if verdict.how_checked == "quick" else f"{NOTED}; {verdict.why}"
         return Verdict(whole=True, why=why, how_checked="recorded")
     if records.of(candidate.path) is not None and not recorded:
         return msgspec.structs.replace(
@@ -210,7 +243,7 @@ def _is_legacy(path: str) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Read the request, write survey.json beside it by an atomic replace."""
-    with open(arguments[0], "rb") as file:
+    with open_read(arguments[0]) as file:
         request = msgspec.json.decode(file.read(_REQUEST_CAP_BYTES), type=SurveyRequest)
     if request.out is None:
         sys.stderr.write("the request names no file to write to\n")

@@ -22,18 +22,9 @@ from watchdog_train.checkpoints.formats import (
     by_number_then_time,
     number_in_name,
 )
+from watchdog_train.core.model.recovery import PARTS
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pth.tar")
-_PARTS = (
-    "optimizer",
-    "optim",
-    "scheduler",
-    "scaler",
-    "rng_state",
-    "random_states",
-    "training_args",
-)
-"""Beginnings of names of files that are a part of a checkpoint, not one."""
 _ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 """The pickled magic number that torch.save wrote first before version 1.6."""
@@ -265,7 +256,7 @@ class TorchFormat:
 
     def _is_candidate(self, directory: str, entry: Entry) -> bool:
         name = entry.name.removesuffix(".tmp")
-        if not name.endswith(SUFFIXES) or name.startswith((".", *_PARTS)):
+        if not name.endswith(SUFFIXES) or name.startswith((".", *PARTS)):
             return False
         if not name.endswith(".bin"):
             return True

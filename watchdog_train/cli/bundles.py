@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import click
 
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, read_bundle
 from watchdog_train.evidence.listing import bundle_folders
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import default_runs_dir, runs_in
+from watchdog_train.trusted_files import distrusted
 
 
 def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) -> Path:
@@ -79,4 +83,6 @@ def read_or_refuse(folder: Path) -> Bundle:
         raise WtrainError(
             "this bundle cannot be read", context=str(folder), reference="bundle-unreadable"
         )
+    if (foreign := distrusted(os.stat(folder))) is not None:
+        click.echo(f"wtrain: {folder}: {foreign}; it is only read", err=True)
     return bundle

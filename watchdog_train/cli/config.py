@@ -16,6 +16,7 @@ from watchdog_train.config import ConfigError, dump_policy, explain, load
 from watchdog_train.config.schema import flatten, sections, settings
 from watchdog_train.config.text import explanation
 from watchdog_train.rules import RulesError, load_rules
+from watchdog_train.trusted_files import open_read
 
 _SCHEMA_VERSION = 1
 _RULES = re.compile(rb"^(?:- )?family:|^frames:", re.MULTILINE)
@@ -97,7 +98,7 @@ def _holds_rules(file: Path) -> bool:
     """A folder, or a file that begins a family or sets of frames where settings have sections."""
     if file.is_dir():
         return True
-    with suppress(OSError), file.open("rb") as content:
+    with suppress(OSError), open_read(file, follow=True) as content:
         return _RULES.search(content.read(_HEAD_BYTES)) is not None
     return False
 

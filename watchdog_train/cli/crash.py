@@ -30,6 +30,7 @@ def report_crash(error: BaseException, arguments: Sequence[str]) -> str:
 def _write(error: BaseException, arguments: Sequence[str]) -> Path | None:
     try:
         from watchdog_train import __version__
+        from watchdog_train.evidence.redact import redact_text
         from watchdog_train.store.places import state_directory
 
         folder = state_directory() / "crashes"
@@ -40,7 +41,7 @@ def _write(error: BaseException, arguments: Sequence[str]) -> Path | None:
         text = (
             f"wtrain {__version__} {command}\n"
             f"Python {platform.python_version()} on {sys.platform}\n\n"
-            + "".join(traceback.format_exception(error))[-_MAX_CHARACTERS:]
+            + redact_text("".join(traceback.format_exception(error))[-_MAX_CHARACTERS:])
         )
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:

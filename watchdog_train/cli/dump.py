@@ -8,17 +8,20 @@ from pathlib import Path
 
 import click
 
+from watchdog_train.cli.bundles import read_or_refuse
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.config import load_policy
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence.bundle import SUMMARY_FILE
 from watchdog_train.evidence.discover import living_members, slot_dir_of, tree_of
 from watchdog_train.evidence.manual import claim_bundle, collect_now
+from watchdog_train.remedies.catalogue import remedy_words
+from watchdog_train.report.evidence_text import summary
 from watchdog_train.store.event_log import read_events
 from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_directory import ignore_in_git
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir
 from watchdog_train.system import current
 
@@ -39,7 +42,9 @@ def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json
         print_json({"schema_version": SCHEMA_VERSION, **_answer(result)})
         return
     click.echo(f"wtrain: evidence is in {result.dir}", err=True)
-    click.echo((Path(result.dir) / SUMMARY_FILE).read_text("utf-8", "replace"))
+    bundle = read_or_refuse(Path(result.dir))
+    told = (bundle.verdict, bundle.diagnosis, bundle.evidence)
+    click.echo(summary(*told, remedy_words=remedy_words()))
 
 
 def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
@@ -52,15 +57,14 @@ def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
     place = default_runs_dir(runs_dir)
     name = f"pid-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = claim_bundle(place / name / "stalls")
-    ignore = place / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", "utf-8")
+    ignore_in_git(place)
     return collect_now(
         members, folder, slot_dir=slot_dir_of(system, members), rules_dirs=_rules_of(None)
     )
 
 
 def _of_run(run: RunDirectory) -> EvidenceResult:
+    run.hold()
     state = replay(read_events(run.events, strict=False, spill_dir=run.spill_dir).events)
     alive = living_members(state, current())
     if not alive:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from watchdog_train.report import words
 from watchdog_train.store.run_paths import TIMES_SUFFIX, RunDirectory
+from watchdog_train.trusted_files import open_read, open_regular
 
 BLOCK_BYTES = 1 << 16
 MAX_TAIL_BYTES = 64 << 20
@@ -97,7 +98,7 @@ def since_moment(path: Path, at: float) -> Iterator[bytes]:
     for part in _parts(path):
         if modified_at(part) < at:
             continue
-        with contextlib.suppress(OSError), part.open("rb") as file:
+        with contextlib.suppress(OSError), open_read(part) as file:
             file.seek(_offset_at(part, at))
             while block := file.read(BLOCK_BYTES):
                 yield block
@@ -110,7 +111,7 @@ def _offset_at(part: Path, at: float) -> int:
         return offset
     with (
         contextlib.suppress(OSError),
-        part.with_name(f"{part.name}{TIMES_SUFFIX}").open("rb") as file,
+        open_read(part.with_name(f"{part.name}{TIMES_SUFFIX}")) as file,
     ):
         for line in file.read(TIMES_BYTES).splitlines():
             when, _, size = line.partition(b" ")
@@ -135,7 +136,7 @@ def _tail_of_file(path: Path, lines: int) -> bytes:
     if lines <= 0:
         return b""
     try:
-        with path.open("rb") as file:
+        with open_read(path) as file:
             at = size = file.seek(0, os.SEEK_END)
             data = b""
             # The newline that ends the file does not begin another line.
@@ -222,10 +223,8 @@ class Follower:
         return not os.path.samestat(now, os.fstat(self._fd))
 
     def _open(self) -> bool:
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         try:
-            self._fd = os.open(self.stream.path, flags)
+            self._fd = open_regular(self.stream.path)
         except OSError:
             return False
         return True

@@ -31,6 +31,7 @@ from watchdog_train.store.lock import is_held
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.records import gives_ranks_streams
+from watchdog_train.trusted_files import open_read
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
@@ -300,7 +301,7 @@ class _Typed(msgspec.Struct):
 def _last_type(events: Path) -> str | None:
     """The type of the newest event, without reading the log; words to others come after an end."""
     try:
-        with events.open("rb") as file:
+        with open_read(events) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - LAST_EVENT_BYTES))
             lines = file.read(LAST_EVENT_BYTES).split(b"\n")
@@ -318,11 +319,10 @@ class _Keeper(msgspec.Struct):
 def _keeper_lives(attempt_dir: Path) -> bool:
     from watchdog_train.core.model import ProcessId
     from watchdog_train.system import current
+    from watchdog_train.whole_files import read_json
 
-    try:
-        with (attempt_dir / "keeper.json").open("rb") as file:
-            keeper = msgspec.json.decode(file.read(1 << 16), type=_Keeper)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    keeper = read_json(attempt_dir / "keeper.json", _Keeper, cap_bytes=1 << 16)
+    if keeper is None:
         return False
     who = ProcessId(keeper.keeper_pid, keeper.keeper_start)
     return current().is_alive(who) is not False

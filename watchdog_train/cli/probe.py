@@ -14,6 +14,7 @@ import click
 
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.errors import WtrainError
+from watchdog_train.trusted_files import open_read
 
 if TYPE_CHECKING:
     from watchdog_train.core.notices.vitals import Answer, Probe, Vitals
@@ -166,7 +167,7 @@ def _vitals(entry: LiveRun | None, run: RunDirectory) -> Vitals | None:
 def _has_ended(run: RunDirectory) -> bool:
     """Whether the end of the log says so; what is told after it is some lines at most."""
     try:
-        with run.events.open("rb") as file:
+        with open_read(run.events) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL_BYTES))
             return b'"type":"run_finished"' in file.read(TAIL_BYTES)

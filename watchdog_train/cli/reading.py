@@ -24,6 +24,7 @@ from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.trusted_files import distrusted, open_read
 
 if TYPE_CHECKING:
     from watchdog_train.core.events import AnyEvent
@@ -55,6 +56,8 @@ def read_run(run: RunDirectory) -> RunReading:
     found = read_events(run.events, strict=False, spill_dir=run.spill_dir)
     events = tuple(without_secrets(found.events, redact_argv))
     problems = []
+    if (foreign := distrusted(os.stat(run.path))) is not None:
+        problems.append(f"{foreign}: wtrain shows this run and does nothing that its files say")
     if found.problem is not None:
         problems.append(
             f"the event log is damaged, what follows may lack something: {found.problem}"
@@ -210,21 +213,23 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
 
 def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
     """The newest save that a hook recorded and that is still there."""
+    from watchdog_train.core.model import newest_checkpoint
     from watchdog_train.store.slots import read_saves
 
     for attempt in reversed(state.attempts):
-        for save in reversed(read_saves(run.attempt(attempt.attempt), 20)):
-            if os.path.exists(save.path):
-                return NewestCheckpoint(
-                    path=save.path, format=save.format, step=save.step, saved_at=save.t
-                )
+        saves = read_saves(run.attempt(attempt.attempt), 20)
+        save = newest_checkpoint(each for each in saves if os.path.exists(each.path))
+        if save is not None:
+            return NewestCheckpoint(
+                path=save.path, format=save.format, step=save.step, saved_at=save.t
+            )
     return None
 
 
 def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
     """Whether the run only reports, and how often it may restart; None when that is not known."""
     try:
-        with run.config.open("rb") as file:
+        with open_read(run.config) as file:
             text = file.read(CONFIG_BYTES).decode("utf-8", "replace")
     except OSError:
         return False, None
@@ -245,14 +250,14 @@ def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
 
 def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
     from watchdog_train.cli.log_files import last_lines, modified_at, streams_of
-    from watchdog_train.evidence.redact import redact_text
+    from watchdog_train.evidence.logs import clean_lines
 
     for attempt in reversed(state.attempts):
         streams = streams_of(run.attempt(attempt.attempt))
         for path in sorted((stream.path for stream in streams), key=modified_at, reverse=True):
             found = last_lines(path, lines)
             if found:
-                return tuple(redact_text(line[:400]) for line in found)
+                return tuple(line[:400] for line in clean_lines(found))
     return ()
 
 

@@ -1,4 +1,4 @@
-"""`wtrain report`: what happened to a run, as text, page, Markdown or JSON, or as a bug report."""
+"""`wtrain report`: what happened to a run, as text, page, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -24,16 +24,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write it there: .html is a page in one file, .md Markdown, .json data, else text.",
 )
-@click.option(
-    "--bug",
-    is_flag=True,
-    help="A bug report for the library at fault, as Markdown, without secrets and folders.",
-)
 @json_option
 @runs_dir_option
-def report(
-    run_ref: str | None, output: Path | None, bug: bool, as_json: bool, runs_dir: Path | None
-) -> None:
+def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Path | None) -> None:
     """Tell what happened to RUN: outcome, attempts, time, stalls, checkpoints, what to keep.
 
     The page is also in the run directory, as report.html, after every stall and at the end.
@@ -42,16 +35,11 @@ def report(
     from watchdog_train.reporting.gather import gather
     from watchdog_train.store.resolve import resolve
 
-    if bug and as_json:
-        raise click.UsageError("--bug is Markdown: it cannot be combined with --json")
     reading = read_run(resolve(run_ref, runs_dir))
     for problem in reading.problems:
         click.echo(f"wtrain: {problem}", err=True)
     # The state of the reading knows where the directory is now.
     found = gather(reading.run, reading.events, secrets=False, run_dir=reading.state.run_dir)
-    if bug:
-        _give(output, _bug_text(reading, found))
-        return
     suffix = output.suffix.lower() if output is not None else ""
     if as_json or suffix == ".json":
         _data(output, found)
@@ -119,28 +107,6 @@ def _page_in_one_file(found: Report) -> str:
             err=True,
         )
     return page_text(found, script=text)
-
-
-def _bug_text(reading: RunReading, found: Report) -> str:
-    from watchdog_train.core.events import RunStarted
-    from watchdog_train.errors import WtrainError
-    from watchdog_train.report.report_bug import report_bug
-    from watchdog_train.reporting.versions import versions
-
-    started = next((event for event in reading.events if isinstance(event, RunStarted)), None)
-    text = report_bug(
-        found.history.state,
-        stacks=found.found.stacks,
-        versions=versions(reading.state, started.wtrain_version if started else "not known"),
-    )
-    if text is None:
-        raise WtrainError(
-            "nothing was caught in this run: there is no bug to report",
-            context=str(reading.run.path),
-            hint="wtrain dump takes evidence now",
-            reference="stall-unknown",
-        )
-    return text
 
 
 def _give(output: Path | None, text: str) -> None:

@@ -57,6 +57,7 @@ def restart(
     # Before a run that lives is stopped for a word that was misspelt.
     refuse_unknown(Policy(recovery=Recovery(with_remedies=with_remedies, allow=allow)))
     run = resolve(run_ref, runs_dir)
+    run.hold()
     if run_ref is None:
         click.echo(f"wtrain: restarting {run.run_id}", err=True)
     state = read_run(run).state

@@ -147,15 +147,16 @@ def _raise_save_request(reading: RunReading) -> None:
 
 
 def _wait_for_record(reading: RunReading, asked_at: float) -> None:
+    from watchdog_train.core.model import newest_checkpoint
     from watchdog_train.store.slots import read_saves
 
     run, attempt = reading.run, reading.state.attempt
     deadline = time.monotonic() + SAVE_S
     while attempt is not None and time.monotonic() < deadline:
         saves = read_saves(run.attempt(attempt.attempt), 20)
-        fresh = [record for record in saves if record.t >= asked_at]
-        if fresh:
-            path = _shown(fresh[-1].path)
+        fresh = newest_checkpoint(record for record in saves if record.t >= asked_at)
+        if fresh is not None:
+            path = _shown(fresh.path)
             click.echo(f"wtrain: saved, as the training says, not checked: {path}", err=True)
             return
         time.sleep(POLL_S)

@@ -15,8 +15,10 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.report.narrative import narrate
 from watchdog_train.store.lock import is_held
-from watchdog_train.store.log_lines import MAX_LINE_BYTES, decode_line
+from watchdog_train.store.log_lines import MAX_LINE_BYTES, OtherVersionError, decode_line
+from watchdog_train.store.log_reading import other_version
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.trusted_files import open_read
 
 POLL_S = 0.1
 LOCK_EVERY_S = 1.0
@@ -37,7 +39,7 @@ class EventWatch:
     def new(self) -> list[tuple[AnyEvent, State]]:
         """Events since the last call, each with the state after it; a damaged line is skipped."""
         try:
-            with self._run.events.open("rb") as file:
+            with open_read(self._run.events) as file:
                 file.seek(self._offset)
                 data = file.read()
         except OSError:
@@ -49,6 +51,8 @@ class EventWatch:
         for line in lines:
             try:
                 event = decode_line(line)
+            except OtherVersionError as error:
+                raise other_version(str(self._run.events), error) from error
             except ValueError:
                 continue
             self.state = evolve(self.state, event)

@@ -138,6 +138,7 @@ def _append(data):
     name = os.path.join(slot.attempt_dir, "saves." + str(os.getpid()) + ".jsonl")
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO of that name must not hold the training
     descriptor = os.open(name, flags, 0o600)
     try:
         if os.fstat(descriptor).st_size > _MOST_LOG_BYTES:

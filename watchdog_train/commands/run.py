@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 import psutil
 
 from watchdog_train.commands.order import ORDER_CAP_BYTES, Order
 from watchdog_train.core.events import CommandResult
-from watchdog_train.evidence.redact import HIDDEN, is_secret_name, redact_argv, redact_text
+from watchdog_train.evidence.redact import redact_data, redact_text
 from watchdog_train.system import current
 from watchdog_train.whole_files import replace_json, take_json
 
@@ -37,22 +37,9 @@ KILL_S = 3.0
 LOOK_S = 0.05
 
 
-def without_secrets(value: Any, name: str = "") -> Any:
-    """The same data, without what looks like a secret: by name, by flag, by shape."""
-    if isinstance(value, dict):
-        return {key: without_secrets(each, str(key)) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        if name in ("argv", "command") and all(isinstance(each, str) for each in value):
-            return list(redact_argv(value))
-        return [without_secrets(each) for each in value]
-    if isinstance(value, str):
-        return HIDDEN if name and is_secret_name(name) else redact_text(value)
-    return value
-
-
 def run_all(order: Order, clock: Callable[[], float] = time.monotonic) -> tuple[CommandResult, ...]:
     """One after another; one that fails does not keep the next from its turn."""
-    payload = msgspec.json.encode(without_secrets(order.event)) + b"\n"
+    payload = msgspec.json.encode(redact_data(order.event)) + b"\n"
     return tuple(_run(number, text, payload, order, clock) for number, text in order.commands)
 
 

@@ -72,14 +72,15 @@ def load(
             sources.append(f"preset {preset}")
         else:
             problems.append(_unknown_preset(preset))
+    named = file is not None
     if file is None and (found := (directory or Path()) / FOUND_FILE).exists():
         file = found
     if file is not None:
-        reading = read_config_file(file)
+        reading = read_config_file(file, named=named)
         values |= reading.values
         origin |= reading.places
         problems += reading.problems
-        sources.append(str(file))
+        sources.append(f"{file} ({reading.foreign})" if reading.foreign else str(file))
     for key, value in (overrides or {}).items():
         if value is None:
             continue

@@ -6,12 +6,14 @@ Must not accept what it does not understand, and must not run anything that a fi
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchdog_train.config import schema
 from watchdog_train.errors import WtrainError
+from watchdog_train.trusted_files import ForeignError, distrusted, open_read
 
 if TYPE_CHECKING:
     import yaml
@@ -77,13 +79,20 @@ class FileReading:
     places: dict[str, str] = field(default_factory=dict)
     """`file:line` of every value."""
     problems: list[Problem] = field(default_factory=list)
+    foreign: str | None = None
+    """Why nobody but the caller who named it would use it."""
 
 
-def read_config_file(path: Path) -> FileReading:
-    """The settings of a YAML file; nothing in it is evaluated."""
+def read_config_file(path: Path, *, named: bool = True) -> FileReading:
+    """The settings of a YAML file; nothing in it is evaluated.
+
+    Args:
+        path: the file.
+        named: whether the caller named it; one that was only found must be trusted.
+    """
     reading = FileReading()
     try:
-        text = _text_of(path)
+        text, reading.foreign = _text_of(path, named=named)
         root = _compose(text)
     except _UnreadableError as error:
         place = f"{path}:{error.line}" if error.line else str(path)
@@ -104,12 +113,17 @@ class _UnreadableError(Exception):
         self.reference = reference
 
 
-def _text_of(path: Path) -> str:
+def _text_of(path: Path, *, named: bool) -> tuple[str, str | None]:
     try:
-        if not path.is_file() and path.exists():
-            raise _UnreadableError("this is not a regular file", reference="config-unreadable")
-        with path.open("rb") as file:
+        with open_read(path, follow=True, trusted=not named) as file:
+            foreign = distrusted(os.fstat(file.fileno()))
             content = file.read(MAX_CONFIG_BYTES + 1)
+    except ForeignError as error:
+        raise _UnreadableError(
+            f"{error.strerror}: it may name commands, so nothing of it is used",
+            hint=None if named else f"to use it all the same, name it: --config {path}",
+            reference="config-foreign",
+        ) from error
     except FileNotFoundError:
         raise _UnreadableError("there is no such file", reference="config-unreadable") from None
     except OSError as error:
@@ -123,7 +137,7 @@ def _text_of(path: Path) -> str:
             reference="config-too-large",
         )
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig"), foreign
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise _UnreadableError(

@@ -19,6 +19,7 @@ from watchdog_train.core.model import (
     RankPlaces,
     Sample,
     SaveRecord,
+    ScanLevel,
     Survey,
     Value,
 )
@@ -194,7 +195,9 @@ class StartJoint(Value, frozen=True, kw_only=True):
 
 
 class StartSurvey(Value, frozen=True, kw_only=True):
-    level: Literal["quick", "full"]
+    level: ScanLevel
+    again: bool = False
+    """The scan before failed: this one gets more time."""
 
 
 class Signal(Value, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import psutil
 
 from watchdog_train.doctor import Check
 from watchdog_train.doctor.ask import AskError, ask
+from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store.registry import LiveRun, live_runs
 
 MOST_NAMED = 4
@@ -94,7 +95,7 @@ def find_trainings() -> tuple[Training, ...]:
             command = process.cmdline()
             if any(word.endswith(_STORE_PROGRAM) for word in command[1:3]):
                 continue  # beside a supervisor of several nodes; of any installation of wtrain
-            words = " ".join(command)
+            words = " ".join(redact_argv(command))
             shown = "".join(c if c.isprintable() else "?" for c in words[:COMMAND_CAP])
             is_orphan = process.ppid() == 1
             found.append(Training(pid=process.pid, command=shown, is_orphan=is_orphan))

@@ -26,15 +26,18 @@ BUSY_LOAD = 2.0
 DEFAULT_PORT = 29500
 """Of torchrun and of torch.distributed."""
 WORDS = 300
+_ALONE = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 _RANK = """\
 import datetime, os, sys
 import torch
 import torch.distributed as dist
 print("loaded", file=sys.stderr, flush=True)
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+rank, world, meeting = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+store = dist.FileStore(meeting, world)
+limit = datetime.timedelta(seconds=20)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
 value = torch.ones(8)
 dist.all_reduce(value)
-world = dist.get_world_size()
 dist.destroy_process_group()
 sys.exit(0 if bool((value == world).all()) else 9)
 """
@@ -54,13 +57,12 @@ def all_reduce(python: str, ranks: int, limit_s: float = LIMIT_S, load_s: float 
     started: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="wtrain-") as folder:
         try:
-            port = _free_port()
             for rank in range(ranks):
                 with (Path(folder) / f"{rank}").open("wb") as words:
                     started.append(
                         subprocess.Popen(
-                            [python, "-c", _RANK],
-                            env=_environment(rank, ranks, port),
+                            [python, "-c", _RANK, str(rank), str(ranks), f"{folder}/meeting"],
+                            env={**os.environ, **_ALONE},
                             stdin=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL,
                             stderr=words,
@@ -149,24 +151,3 @@ def _loaded(folder: Path, ranks: int) -> bool:
 def _begin(path: Path) -> bytes:
     with path.open("rb") as words:
         return words.read(4096)
-
-
-def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    return {
-        **os.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        if sys.platform != "win32":
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -11,20 +11,19 @@ from watchdog_train.core.diagnosis.facts import BundleVerdict, ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.evidence import bundle
-from watchdog_train.evidence.redact import redact_argv
+from watchdog_train.evidence.redact import redact_argv, write_json
 from watchdog_train.evidence.request import RESULT_FILE, EvidenceRequest
 from watchdog_train.evidence.targets import Target
-from watchdog_train.whole_files import replace_whole
+from watchdog_train.trusted_files import make_folder
 
 
 def publish_look(request: EvidenceRequest, result: EvidenceResult) -> EvidenceResult:
     """Only the answer, for a look: no bundle is written."""
-    content = msgspec.json.encode(result)
     try:
-        Path(request.out_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_whole(Path(request.out_dir) / RESULT_FILE, content)
+        make_folder(Path(request.out_dir))
+        write_json(Path(request.out_dir) / RESULT_FILE, result)
     except OSError:
-        replace_whole(Path(request.staging_dir) / RESULT_FILE, content)
+        write_json(Path(request.staging_dir) / RESULT_FILE, result)
     return result
 
 

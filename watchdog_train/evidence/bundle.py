@@ -23,12 +23,15 @@ from watchdog_train.core.diagnosis.facts import (
     LogText,
     ProcessEvidence,
 )
-from watchdog_train.core.diagnosis.recorder import as_json
+from watchdog_train.core.diagnosis.recorder import trimmed
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import Diagnosis, EvidenceResult
+from watchdog_train.evidence.redact import write_json, write_text
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
-from watchdog_train.whole_files import replace_whole
+from watchdog_train.report.report_markdown import without_markup
+from watchdog_train.trusted_files import make_folder
+from watchdog_train.whole_files import read_json, replace_whole
 
 VERDICT_FILE = "verdict.json"
 DIAGNOSIS_FILE = "diagnosis.json"
@@ -99,8 +102,8 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
     """All files of the bundle, the summary last."""
     for process in bundle.evidence.processes:
         write_stacks(staging, process)
-    replace_whole(staging / HOST_FILE, _json(bundle.host))
-    replace_whole(staging / LOG_FILE, _log_text(bundle.evidence.logs).encode("utf-8", "replace"))
+    write_json(staging / HOST_FILE, bundle.host)
+    write_text(staging / LOG_FILE, _log_text(bundle.evidence.logs))
     write_verdict(staging, bundle.verdict, bundle.records)
     evidence = bundle.evidence
     ranks = RanksRecord(
@@ -109,47 +112,47 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
         exchanging=evidence.exchanging,
     )
     if ranks != RanksRecord():
-        replace_whole(staging / RANKS_FILE, _json(ranks))
+        write_json(staging / RANKS_FILE, ranks)
     if bundle.diagnosis is not None:
-        replace_whole(staging / DIAGNOSIS_FILE, _json(bundle.diagnosis))
+        write_json(staging / DIAGNOSIS_FILE, bundle.diagnosis)
     # Not at the top: a collector reads its stacks before anything that can wait.
     from watchdog_train.remedies.catalogue import remedy_words
 
     text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
-    replace_whole(staging / SUMMARY_FILE, text.encode("utf-8", "replace"))
+    write_text(staging / SUMMARY_FILE, without_markup(text))
 
 
 def write_stacks(staging: Path, process: ProcessEvidence) -> None:
     """The stacks of one process, for programs and for people."""
     folder = staging / STACKS_FOLDER
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     name = stack_name(process)
     if process.threads:
-        replace_whole(folder / f"{name}.json", _json(process.threads))
-    replace_whole(folder / f"{name}.txt", stacks_text(process).encode("utf-8", "replace"))
+        write_json(folder / f"{name}.json", process.threads)
+    write_text(folder / f"{name}.txt", stacks_text(process))
 
 
 def write_verdict(
     staging: Path, verdict: BundleVerdict, records: tuple[ProcessRecord, ...]
 ) -> None:
     """What was decided, and everything about the processes but their stacks."""
-    replace_whole(staging / PROCESSES_FILE, _json(records))
-    replace_whole(staging / VERDICT_FILE, _json(verdict))
+    write_json(staging / PROCESSES_FILE, records)
+    write_json(staging / VERDICT_FILE, verdict)
 
 
 def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
     """What torch's Flight Recorder held in each rank, trimmed, by rank."""
     folder = staging / RECORDER_FOLDER
     for rank, data in dumps.items():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_whole(folder / f"rank{rank}.json", as_json(data))
+        make_folder(folder)
+        write_json(folder / f"rank{rank}.json", trimmed(data))
 
 
 def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
     """Copies the staged files to where they belong; what is left where it cannot be, says so."""
     try:
         _copy(staging, out)
-        replace_whole(out / RESULT_FILE, _json(result))
+        write_json(out / RESULT_FILE, result)
     except OSError as error:
         problem = (
             f"the run directory cannot be written ({error.strerror}); the evidence is in {staging}"
@@ -157,7 +160,7 @@ def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
         kept = msgspec.structs.replace(
             result, dir=str(staging), problem="; ".join(filter(None, (result.problem, problem)))
         )
-        replace_whole(staging / RESULT_FILE, _json(kept))
+        write_json(staging / RESULT_FILE, kept)
         return kept
     with contextlib.suppress(OSError):
         shutil.rmtree(staging)
@@ -176,11 +179,11 @@ def bring_home(staging: Path, out: Path) -> bool:
 
 
 def _copy(staging: Path, out: Path) -> None:
-    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(out)
     for path in sorted(staging.rglob("*"), key=lambda item: item.name == SUMMARY_FILE):
         if path.is_file() and not path.name.startswith(".") and path.name != PARTIAL_FILE:
             target = out / path.relative_to(staging)
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(target.parent)
             replace_whole(target, path.read_bytes())
 
 
@@ -219,15 +222,7 @@ def _with_threads(folder: Path, record: ProcessRecord) -> ProcessEvidence:
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_READ_CAP), type=kind)
-    except (OSError, msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+    return read_json(path, kind, cap_bytes=_READ_CAP)
 
 
 def _log_text(logs: tuple[LogText, ...]) -> str:

@@ -49,6 +49,7 @@ from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
 from watchdog_train.system.pressure import swap_bytes
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.trusted_files import make_folder
 
 _APART_S = 0.6
 """Between the two looks: long enough to tell 2 % of a core in clock ticks of 10 ms."""
@@ -101,7 +102,7 @@ class _Collection:
         self.started = time.monotonic()
         self.until = self.started + max(1.0, request.deadline_s - _CLOSING_S)
         self.staging = Path(request.staging_dir)
-        self.staging.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.staging)
         ends = {(end.pid, end.start): end for end in request.ended}
         members = [m for m in request.members if (m.pid, m.start) not in ends]
         members += [

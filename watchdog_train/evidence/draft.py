@@ -14,9 +14,9 @@ from pathlib import Path
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.evidence import answers, bundle
+from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import PARTIAL_FILE, EvidenceRequest
 from watchdog_train.evidence.targets import Target
-from watchdog_train.whole_files import replace_json
 
 _EVERY_S = 0.5
 """Between two versions, while tools come back one after the other, so that it costs little."""
@@ -76,7 +76,7 @@ class Draft:
         )
         if request.mode == "full" and result.captured:
             self._write_evidence(result)
-        replace_json(self._staging / PARTIAL_FILE, result)
+        write_json(self._staging / PARTIAL_FILE, result)
 
     def _write_evidence(self, result: EvidenceResult) -> None:
         facts = [target.evidence() for target in self._targets]

@@ -17,10 +17,11 @@ from watchdog_train.core.diagnosis.idle import busiest_thread
 from watchdog_train.core.diagnosis.stacks import deciding_frame
 from watchdog_train.core.model import JointAnswer
 from watchdog_train.errors import WtrainError
+from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
 from watchdog_train.rules import load_rules
-from watchdog_train.whole_files import replace_whole
+from watchdog_train.trusted_files import open_read
 
 JOINT_FILE = "joint.json"
 SCHEMA_VERSION = 1
@@ -72,8 +73,7 @@ def _keep(request: JointRequest, there: list[str], found: JointAnswer, whole: Ev
         ],
     }
     with suppress(OSError):  # the diagnosis is in the event log as well
-        text = msgspec.json.format(msgspec.json.encode(content))
-        replace_whole(Path(request.bundles[0]) / JOINT_FILE, text)
+        write_json(Path(request.bundles[0]) / JOINT_FILE, content)
 
 
 def _place(process: ProcessEvidence) -> str | None:
@@ -84,8 +84,9 @@ def _place(process: ProcessEvidence) -> str | None:
 
 def main() -> int:
     """Answers the request in the file that is named."""
-    request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=JointRequest)
-    replace_whole(Path(request.out), msgspec.json.encode(answer(request)))
+    with open_read(sys.argv[1]) as file:
+        request = msgspec.json.decode(file.read(), type=JointRequest)
+    write_json(Path(request.out), answer(request))
     return 0
 
 

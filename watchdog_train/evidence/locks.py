@@ -7,8 +7,8 @@ import socket
 
 from watchdog_train.core.diagnosis.facts import LockFact
 from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
-from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.proc import PROC
+from watchdog_train.trusted_files import read_regular
 
 _FILES_CAP = 500
 _WAITING = "_poll_until_acquired|acquire (filelock/*)"
@@ -38,7 +38,7 @@ def find(pid: int) -> tuple[LockFact, ...]:
 
 def _owner(path: str) -> int | None:
     """The pid in a lock file of `pid, host` lines, when it was taken on this machine."""
-    found = read_regular(path, 512)
+    found = read_regular(path, 512, follow=True)
     if found is None:
         return None
     lines = found[0].decode("utf-8", "replace").split("\n")

@@ -7,11 +7,15 @@ import re
 from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.facts import LogText
-from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.redact import redact_text
+from watchdog_train.trusted_files import read_regular
 
 TAIL_BYTES = 256 * 1024
 LINE_CAP = 2000
+_READ_CAP = 4 * LINE_CAP
+"""A secret that is cut is no more known as one: cut after it is removed."""
+_KEY_LINES = 60
+"""Before those that are wanted: there a private key may begin."""
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,16}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|.)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -28,13 +32,22 @@ def tail(path: str, lines: int) -> LogText | None:
     if size > TAIL_BYTES:
         content = content.partition(b"\n")[2] or content
     text = content.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    wanted = [line for line in text.split("\n") if line.strip()][-lines:] if lines else []
-    return LogText(source=os.path.basename(path), lines=tuple(map(clean_line, wanted)))
+    written = [line for line in text.split("\n") if line.strip()][-lines - _KEY_LINES :]
+    wanted = clean_lines(written)[-lines:] if lines else ()
+    return LogText(source=os.path.basename(path), lines=wanted)
+
+
+def clean_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Untrusted output: no terminal sequences, no secrets, no line longer than the cap."""
+    if not lines:
+        return ()
+    plain = (_CONTROL.sub("", _ANSI.sub("", line[:_READ_CAP])) for line in lines)
+    return tuple(line[:LINE_CAP] for line in redact_text("\n".join(plain)).split("\n"))
 
 
 def clean_line(line: str) -> str:
-    """One line of untrusted output: no terminal sequences, no secrets, not longer than the cap."""
-    return redact_text(_CONTROL.sub("", _ANSI.sub("", line[:LINE_CAP])))
+    """One line of it."""
+    return clean_lines([line.replace("\n", " ")])[0]
 
 
 def tails(paths: Sequence[str], lines: int) -> tuple[LogText, ...]:

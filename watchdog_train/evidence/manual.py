@@ -13,6 +13,7 @@ from watchdog_train.core.model import EvidenceResult, Member
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.request import EvidenceRequest
+from watchdog_train.trusted_files import hold, make_folder, names
 
 _IDS_CAP = 9999
 
@@ -24,8 +25,10 @@ def claim_bundle(stalls: Path) -> Path:
         WtrainError: the place cannot be written.
     """
     try:
-        stalls.mkdir(mode=0o700, parents=True, exist_ok=True)
-        taken = [int(name) for name in os.listdir(stalls) if name.isdigit()]
+        stalls.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        hold(stalls.parent)
+        make_folder(stalls)
+        taken = [int(name) for name in names(stalls) if name.isdigit()]
         for number in range(max(taken, default=0) + 1, _IDS_CAP + 1):
             folder = stalls / f"{number:04d}"
             try:

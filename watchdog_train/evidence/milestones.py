@@ -7,7 +7,7 @@ import os
 from watchdog_train.client import layout
 from watchdog_train.core.model import Milestone, ProcessId
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
-from watchdog_train.evidence.files import read_regular
+from watchdog_train.trusted_files import read_regular
 
 
 def read_milestones(slot_dir: str | None, who: ProcessId) -> tuple[Milestone, ...]:

@@ -31,7 +31,7 @@ from watchdog_train.core.diagnosis.recorder import (
     read_recorder,
     still_in,
 )
-from watchdog_train.evidence.files import read_regular
+from watchdog_train.trusted_files import names, read_regular
 
 ANSWER_S = 2.0
 _ANSWER_CAP_BYTES = 16 << 20
@@ -153,10 +153,10 @@ def left_in_files(attempt_dir: str | None) -> list[Recorded]:
     """Dumps that NCCL's watchdog left when a collective timed out."""
     found = []
     try:
-        names = sorted(os.listdir(attempt_dir or ""))[:4096] if attempt_dir else []
+        left = sorted(names(attempt_dir))[:4096] if attempt_dir else []
     except OSError:
         return []
-    for name in names:
+    for name in left:
         match = _FILE.match(name)
         path = os.path.join(attempt_dir or "", name)
         if match is None or not _is_new(path):

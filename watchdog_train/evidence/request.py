@@ -8,6 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
+from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
+from watchdog_train.trusted_files import open_read, remove
 from watchdog_train.whole_files import read_json, replace_json
 
 RESULT_FILE = "result.json"
@@ -65,13 +67,22 @@ class JointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_request(request: EvidenceRequest, path: Path) -> None:
-    """For `python -m watchdog_train.evidence.collect PATH`."""
-    replace_json(path, request)
+    """For `python -m watchdog_train.evidence.collect PATH`; it becomes a part of the bundle.
+
+    Paths stay as they are: the collector follows them.
+    """
+    hidden = {
+        "command": redact_argv(request.command),
+        "verdict": redact_data(request.verdict),
+        "gpu_others": tuple(map(redact_text, request.gpu_others)),
+    }
+    replace_json(path, msgspec.structs.replace(request, **hidden))
 
 
 def read_request(path: Path) -> EvidenceRequest:
     """The request of a file."""
-    return msgspec.json.decode(path.read_bytes(), type=EvidenceRequest)
+    with open_read(path) as file:
+        return msgspec.json.decode(file.read(), type=EvidenceRequest)
 
 
 def read_result(request: EvidenceRequest) -> EvidenceResult | None:
@@ -92,7 +103,7 @@ def forget_answers(request: EvidenceRequest) -> None:
         OSError: it cannot be removed.
     """
     for name in (RESULT_FILE, PARTIAL_FILE):
-        Path(request.staging_dir, name).unlink(missing_ok=True)
+        remove(Path(request.staging_dir, name))
 
 
 def _read_result(folder: str, name: str = RESULT_FILE) -> EvidenceResult | None:

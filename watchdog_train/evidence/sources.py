@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.proc import PROC, read_text
+from watchdog_train.trusted_files import read_regular
 
 _FILE_CAP_BYTES = 2 << 20
 _LINE_CAP = 200
@@ -35,11 +35,11 @@ class SourceReader:
         if number > len(lines):
             return None
         text = lines[number - 1].decode("utf-8", "replace").strip()
-        return clean_line(text[:_LINE_CAP]) or None
+        return clean_line(text)[:_LINE_CAP] or None
 
 
 def _read_lines(path: str) -> list[bytes]:
-    found = read_regular(path, _FILE_CAP_BYTES)
+    found = read_regular(path, _FILE_CAP_BYTES, follow=True)
     return [] if found is None else found[0].split(b"\n")
 
 

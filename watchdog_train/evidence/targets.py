@@ -139,9 +139,10 @@ class Target:
         if self.first is None or self.first.state in ("Z", "X"):
             return
         self.python = proc.is_python(self.pid)
+        variables = proc.environment(self.pid)
+        redact.learn(variables)
         command = redact.redact_argv(proc.command_line(self.pid))
         self.command = tuple(printable(text, _ARGUMENT_CAP) for text in command[:_ARGUMENTS_CAP])
-        variables = proc.environment(self.pid)
         kept = [name for name in variables if _KEEP_VARIABLES.match(name)]
         self.environment = redact.redact_environment(variables, kept)
         self.environment_names = tuple(sorted(set(variables) - set(kept)))[:500]

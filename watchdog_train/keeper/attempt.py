@@ -25,6 +25,12 @@ SETTLE_STEP_S = 0.004
 def main(path: str) -> int:
     """Carry out the orders in the file; paths in them are relative to its folder."""
     folder, name = os.path.split(os.path.abspath(path))
+    # The run directory as our starter holds it: the path may lead elsewhere by now.
+    for root, held in json.loads(os.environ.pop("WTRAIN_HELD", "{}")).items():
+        if sys.platform != "win32" and folder.startswith(root + os.sep):
+            os.fchdir(held)
+            folder = os.path.relpath(folder, root)
+        os.close(held)
     os.chdir(folder)
     with open(name, encoding="utf-8") as file:
         orders = json.load(file)

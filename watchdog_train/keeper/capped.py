@@ -10,6 +10,9 @@ import select
 import time
 from contextlib import suppress
 
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+for _name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"):  # a FIFO in place of the file blocks nobody
+    _FLAGS |= getattr(os, _name, 0)
 TIMES = ".times"
 TIMES_EVERY_S = 10.0
 TIMES_CAP_BYTES = 8 * 1024 * 1024  # a month of output without a pause of ten seconds
@@ -101,9 +104,8 @@ class CappedFile:
         if now - self._timed_at < TIMES_EVERY_S:
             return
         self._timed_at = now
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         with suppress(OSError):
-            fd = os.open(self.path + TIMES, flags, 0o600)
+            fd = os.open(self.path + TIMES, _FLAGS, 0o600)
             try:
                 if os.fstat(fd).st_size < TIMES_CAP_BYTES:
                     os.write(fd, b"%d %d\n" % (time.time(), self._size_bytes))
@@ -111,6 +113,5 @@ class CappedFile:
                 os.close(fd)
 
     def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        self._fd = os.open(self.path, flags, 0o600)
+        self._fd = os.open(self.path, _FLAGS, 0o600)
         self._size_bytes = os.fstat(self._fd).st_size

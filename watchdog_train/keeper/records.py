@@ -24,6 +24,7 @@ class Record:
     def __init__(self, name: str, draft: str) -> None:
         self.name = name
         self.draft = draft
+        self.discard()  # whatever has its name: opening a FIFO would wait
         self._store(b"")
 
     def fill(self, values: dict[str, Any], patience_s: float = PATIENCE_S) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from watchdog_train.evidence.redact import redact_data
 from watchdog_train.notify.channels import PLAIN, Answer, Message, Order, scheme_of
 from watchdog_train.notify.http_words import why_not
 from watchdog_train.whole_files import replace_json, take_json
@@ -81,7 +82,9 @@ def send_all(order: Order) -> tuple[Answer, ...]:
     failed: dict[int, str | None] = {}
 
     def one(i: int) -> None:
-        failed[i] = send(order.parcels[i].url, order.parcels[i].message)
+        parcel = order.parcels[i]
+        told = msgspec.convert(redact_data(parcel.message), Message)
+        failed[i] = send(parcel.url, told)
 
     count = len(order.parcels)
     threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(count)]

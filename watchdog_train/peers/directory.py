@@ -8,21 +8,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from watchdog_train.trusted_files import open_read
 from watchdog_train.whole_files import replace_whole
 
 RECORD_CAP_BYTES = 1 << 20
-_READ = (
-    os.O_RDONLY
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # a pipe of that name would hold us for ever
-)
 _FILE = re.compile(r"task-(\d{1,6})\.json")
 
 
@@ -86,16 +79,9 @@ class DirectoryRecords:
 
     def _record(self, name: str) -> bytes | None:
         """What a file of this user says; None of what is no plain file, or is too long."""
-        try:
-            descriptor = os.open(self._path / name, _READ)
-        except OSError:
-            return None
-        with suppress(OSError), os.fdopen(descriptor, "rb") as file:
-            about = os.fstat(file.fileno())
-            ours = not hasattr(os, "getuid") or about.st_uid == os.getuid()
-            if stat.S_ISREG(about.st_mode) and ours:
-                record = file.read(RECORD_CAP_BYTES + 1)
-                return record if len(record) <= RECORD_CAP_BYTES else None
+        with suppress(OSError), open_read(self._path / name, trusted=True) as file:
+            record = file.read(RECORD_CAP_BYTES + 1)
+            return record if len(record) <= RECORD_CAP_BYTES else None
         return None
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
+from watchdog_train.core.recovery.scan import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.facts import culprit_words, run_again, stall_words, step_words
@@ -24,6 +25,7 @@ NOTICES = (
     "not-whole",
     "no-progress",
     "room",
+    "scan",
 )
 """Kinds of `noticed` for which somebody may have to act before the morning."""
 LINE_CAP = 400
@@ -60,7 +62,7 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
             told = f"{at} running again at {step_words(event.step)}{_end(event, state, zone)}"
             return News(topic="restarted", line=told)
         case e.Adopted() | e.Noticed() | e.Slowdown() | e.Warned() | e.WarningOver():
-            said = _notice(event)
+            said = _notice(event, state)
             return News(topic="notice", line=clean(f"{at} {said}", LINE_CAP)) if said else None
         case e.RunFinished():
             lines = [
@@ -76,11 +78,13 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
 
 
 def _notice(
-    event: e.Adopted | e.Noticed | e.Slowdown | e.Warned | e.WarningOver,
+    event: e.Adopted | e.Noticed | e.Slowdown | e.Warned | e.WarningOver, state: State
 ) -> str | None:
     match event:
         case e.Adopted():
             return f"watched again, by pid {event.pid}: {event.why}"
+        case e.Noticed(kind="scan") if state.scan_failures != QUICK_TRIES:
+            return None  # it is tried at once, or the wait was told
         case e.WarningOver():
             return warning_over(event)
         case e.Noticed() if event.kind not in NOTICES and not event.kind.startswith("checkpoint"):

@@ -25,7 +25,9 @@ def _text(state: State, observation: Observation, progress: RunProgress) -> str 
     if observation.verdict.kind == "input":
         return None  # somebody types
     if state.state == "backoff" and state.backoff_until is not None:
-        return f"the next attempt starts in {duration(max(0.0, state.backoff_until - now))}"
+        scans = state.scan_failures and state.next_plan is None
+        what = "scan of checkpoints" if scans else "attempt"
+        return f"the next {what} starts in {duration(max(0.0, state.backoff_until - now))}"
     kill = state.kill
     if kill is not None and kill.stage in ("ask", "root"):
         waited = duration(now - kill.stage_mono)

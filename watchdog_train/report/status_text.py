@@ -149,7 +149,9 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
     if state.gpu_held is not None:
         parts.append("waits for GPU memory")
     elif state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
-        parts.append(f"next attempt in {duration(state.backoff_until - live.mono)}")
+        scans = state.scan_failures and state.next_plan is None
+        what = "scan of checkpoints" if scans else "attempt"
+        parts.append(f"next {what} in {duration(state.backoff_until - live.mono)}")
     if state.kill is not None:
         stall = state.last_stall
         known = stall is not None and stall.words == state.kill.why

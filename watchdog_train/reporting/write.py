@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -105,14 +104,10 @@ def _put_script(run_dir: Path) -> bool:
     with suppress(OSError):
         if target.stat().st_size == source.stat().st_size:
             return True
-    fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        shutil.copyfile(source, fresh)
-        fresh.replace(target)
+        replace_whole(target, source.read_bytes())
     except OSError:
         # A full disk takes the small page and not the script: the page says what it lacks.
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
         return False
     return True
 

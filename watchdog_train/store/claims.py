@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.store.places import private_runtime_directory, shared_bases
+from watchdog_train.trusted_files import open_regular
 from watchdog_train.whole_files import read_json
 
 PURPOSE = "claims"
@@ -60,7 +61,7 @@ def claim(directory: str, who: Claimant) -> Release | Claimant | None:
                 return None
             path = folder / f"{name}.lock"
             try:
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                fd = open_regular(path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:  # whoever was the last has removed the folder just now
                 continue
             answer = _take(fd, path, who)
@@ -80,7 +81,7 @@ def is_free(path: Path, *, remove: bool = False) -> bool:
     import fcntl
 
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_regular(path, os.O_RDWR)
     except OSError:
         return False
     try:

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from watchdog_train.client import layout
 from watchdog_train.core.notices.vitals import Vitals
+from watchdog_train.trusted_files import open_read, open_regular, remove, rename
 
 _REQUESTS = (
     (layout.C_SAVE_REQUEST, layout.C_SAVE_BASE),
@@ -31,7 +32,7 @@ def read_vitals(path: Path) -> Vitals | None:
     Raises:
         OSError: the page cannot be opened.
     """
-    with open(os.open(path, os.O_RDONLY | _safe_flags()), "rb") as file:
+    with open_read(path) as file:
         data = file.read(_WORDS.size)
     if len(data) < _WORDS.size:
         return None
@@ -81,17 +82,16 @@ class ControlPage:
         except FileNotFoundError:
             pass
         except ValueError:
-            path.unlink()
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _safe_flags()
+            remove(path)
         temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        descriptor = os.open(temporary, flags, 0o600)
+        descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         # Real zeros: a hole in a sparse file is a SIGBUS in the training on a full disk.
         if os.write(descriptor, bytes(layout.CONTROL_BYTES)) != layout.CONTROL_BYTES:
             os.close(descriptor)
             raise OSError(f"no room for {path}")
         page = cls(descriptor)
         page._store({layout.C_MAGIC: layout.MAGIC})
-        os.replace(temporary, path)
+        rename(temporary, path)
         return page
 
     @classmethod
@@ -103,7 +103,7 @@ class ControlPage:
             ValueError: it is not a control page of this version.
             OSError: it cannot be opened.
         """
-        descriptor = os.open(path, os.O_RDWR | _safe_flags())
+        descriptor = open_regular(path, os.O_RDWR)
         if os.fstat(descriptor).st_size != layout.CONTROL_BYTES:
             os.close(descriptor)
             raise ValueError(f"{path} is not a control page")
@@ -220,7 +220,3 @@ class ControlPage:
                 os.write(self._descriptor, self._kept)
             return os.fstat(self._descriptor).st_size >= layout.CONTROL_BYTES
         return False
-
-
-def _safe_flags() -> int:
-    return getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

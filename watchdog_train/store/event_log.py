@@ -38,6 +38,7 @@ from watchdog_train.store.log_reading import (
 )
 from watchdog_train.store.log_tail import keep_torn, last_event
 from watchdog_train.store.spill import Spill
+from watchdog_train.trusted_files import open_regular
 
 __all__ = ["EventLog", "LogClock", "LogReading", "SystemClock", "read_events"]
 
@@ -48,8 +49,6 @@ SAMPLED = (Progress, PhaseChanged)
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 MAX_BESIDE = 256
 SAMPLED_UNTIL_BYTES = MAX_LOG_BYTES * 3 // 4
-_BINARY = getattr(os, "O_BINARY", 0)
-_CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 class LogClock(Protocol):
@@ -91,6 +90,8 @@ class EventLog:
         self.path = path
         self.torn_tail: bytes | None = None
         """What the supervisor before left of a line it was killed in; None when nothing."""
+        self.is_removed = False
+        """Somebody has deleted the file: what is spilled belongs to nothing any more."""
         self._fd = fd
         self._clock = clock
         self._spill = Spill(spill_dir)
@@ -124,8 +125,7 @@ class EventLog:
         """
         fd = -1
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY | _CLOSE_ON_EXEC
-            fd = os.open(path, flags, 0o600)
+            fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             seq, size, torn = last_event(path, os.fstat(fd).st_size)
             if torn:
                 keep_torn(path, torn)
@@ -278,6 +278,7 @@ class EventLog:
 
     def _write_lines(self, batch: tuple[_Line, ...]) -> None:
         if self._has_links and not os.fstat(self._fd).st_nlink:
+            self.is_removed = True
             raise OSError(errno.ENOENT, "the log was removed")
         for line in batch:
             if line.seq <= self._written_seq:

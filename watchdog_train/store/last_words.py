@@ -13,7 +13,8 @@ from pathlib import Path
 
 from watchdog_train.client import layout
 from watchdog_train.core.model import SlotReading
-from watchdog_train.store.slots import decode, open_regular
+from watchdog_train.store.slots import decode
+from watchdog_train.trusted_files import open_regular
 
 MOST_FILES = 128
 """More judged processes than this are not followed to their very last word."""
@@ -33,9 +34,8 @@ class LastWords:
         for pid in pids:
             if pid in self._open or len(self._open) >= MOST_FILES:
                 continue
-            descriptor = open_regular(self._slot_dir / f"{pid}{layout.SLOT_SUFFIX}")
-            if descriptor is not None:
-                self._open[pid] = descriptor
+            with suppress(OSError):
+                self._open[pid] = open_regular(self._slot_dir / f"{pid}{layout.SLOT_SUFFIX}")
 
     def read(self) -> dict[int, SlotReading]:
         """What the held slots say now, also those of the dead."""

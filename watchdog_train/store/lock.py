@@ -18,6 +18,7 @@ import msgspec
 
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.places import private_runtime_directory
+from watchdog_train.trusted_files import open_regular, remove
 from watchdog_train.whole_files import read_json, replace_json
 
 _RETRY_FOR_S = 1.0
@@ -78,7 +79,7 @@ class RunLock:
         """Give the run back; harmless when it is not held."""
         if self._release is not None:
             with contextlib.suppress(OSError):
-                _holder_file(self.path).unlink(missing_ok=True)
+                remove(_holder_file(self.path))
             self._release()
             self._release = None
 
@@ -132,8 +133,7 @@ else:
     import fcntl
 
     def _take_one(path: Path, *, probe: bool) -> Answer:
-        create = 0 if probe else os.O_CREAT
-        fd = os.open(path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = open_regular(path, os.O_RDWR | (0 if probe else os.O_CREAT))
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if probe else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:

@@ -56,23 +56,36 @@ def _shorten(value: Any, characters: int, items: int) -> Any:
     return value
 
 
+class OtherVersionError(ValueError):
+    """Another version of wtrain wrote the event; what it means is unknown."""
+
+    def __init__(self, version: int) -> None:
+        age = "a newer" if version > events.SCHEMA_VERSION else "another"
+        super().__init__(
+            f"{age} wtrain wrote this event: it has schema version {version}, "
+            f"and this wtrain reads version {events.SCHEMA_VERSION}"
+        )
+
+
 def decode_line(line: bytes) -> events.AnyEvent:
     """The event of one line without its newline.
 
     Raises:
+        OtherVersionError: it is of another version.
         ValueError: it is not an event; the text says why, in words.
     """
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"the line has {len(line)} bytes, more than {MAX_LINE_BYTES}")
     try:
-        return events.decode(line)
+        event = events.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        newer = _version_of(line)
-        if newer is not None and newer > events.SCHEMA_VERSION:
-            raise ValueError(
-                f"the event has schema version {newer}; this wtrain reads {events.SCHEMA_VERSION}"
-            ) from error
+        version = _version_of(line)
+        if version not in (None, events.SCHEMA_VERSION):
+            raise OtherVersionError(version) from error
         raise ValueError(str(error)) from error
+    if event.v != events.SCHEMA_VERSION:
+        raise OtherVersionError(event.v)
+    return event
 
 
 def _version_of(line: bytes) -> int | None:

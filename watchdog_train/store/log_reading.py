@@ -5,6 +5,7 @@ Must not change anything: readers run next to the writer, and with the superviso
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import BinaryIO
 
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.log_lines import MAX_LINE_BYTES, decode_line
+from watchdog_train.store.log_lines import MAX_LINE_BYTES, OtherVersionError, decode_line
+from watchdog_train.trusted_files import open_read
 
 MAX_LOG_BYTES = 1024 * 1024 * 1024
 SPILL_FILE = "events.spill.jsonl"
@@ -42,18 +44,18 @@ def read_events(path: Path, *, strict: bool = True, spill_dir: Path | None = Non
         spill_dir: where the writer spills when the disk of `path` fails.
 
     Raises:
-        WtrainError: there is no log, it is too large, or (strict) corrupt.
+        WtrainError: there is no log, it is too large, of another version, or (strict) corrupt.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_LOG_BYTES:
-            raise WtrainError(
-                f"the log has {size} bytes; more than {MAX_LOG_BYTES} are not read",
-                context=str(path),
-                hint="look at it with tail; a run does not write that much",
-                reference="event-log-too-large",
-            )
-        with path.open("rb") as file:
+        with open_read(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_LOG_BYTES:
+                raise WtrainError(
+                    f"the log has {size} bytes; more than {MAX_LOG_BYTES} are not read",
+                    context=str(path),
+                    hint="look at it with tail; a run does not write that much",
+                    reference="event-log-too-large",
+                )
             reading = _parse(path, _lines(file), strict=strict)
     except FileNotFoundError as error:
         raise WtrainError(
@@ -77,9 +79,9 @@ def read_spill(spill_dir: Path, *, after: int) -> tuple[tuple[AnyEvent, bytes], 
     path = spill_dir / SPILL_FILE
     found: list[tuple[AnyEvent, bytes]] = []
     try:
-        if path.stat().st_size > MAX_LOG_BYTES:
-            return ()
-        with path.open("rb") as file:
+        with open_read(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_LOG_BYTES:
+                return ()
             for line in _lines(file):
                 if not line.endswith(b"\n"):
                     break
@@ -114,6 +116,9 @@ def _parse(path: Path, lines: Iterable[bytes], *, strict: bool) -> LogReading:
             return LogReading(tuple(found), line[:MAX_LINE_BYTES], 0, _summary(path, problems))
         try:
             event = _decode_after(line[:-1], last)
+        except OtherVersionError as error:
+            # Also when not strict: a state without it could be wrong, and nothing would show that.
+            raise other_version(f"{path}:{number}", error) from error
         except ValueError as error:
             if strict:
                 raise corrupt(path, number, str(error)) from error
@@ -141,6 +146,16 @@ def _summary(path: Path, problems: list[str]) -> str | None:
         return None
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{path}, {problems[0][:500]}{more}"
+
+
+def other_version(place: str, error: OtherVersionError) -> WtrainError:
+    """The error for a log that another version of wtrain has written."""
+    return WtrainError(
+        str(error),
+        context=place,
+        hint="use the wtrain that wrote it, or install the newest one",
+        reference="event-log-version",
+    )
 
 
 def corrupt(path: Path, line_number: int | None, why: str) -> WtrainError:

@@ -6,11 +6,14 @@ Must not read the whole log: adoption does that once, and a log may have a gigab
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 from pathlib import Path
 
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.log_lines import MAX_LINE_BYTES, decode_line
-from watchdog_train.store.log_reading import MAX_LOG_BYTES, corrupt
+from watchdog_train.store.log_lines import MAX_LINE_BYTES, OtherVersionError, decode_line
+from watchdog_train.store.log_reading import MAX_LOG_BYTES, corrupt, other_version
+from watchdog_train.trusted_files import open_read, open_regular
 
 
 def last_event(path: Path, size: int) -> tuple[int, int, bytes]:
@@ -25,7 +28,7 @@ def last_event(path: Path, size: int) -> tuple[int, int, bytes]:
             context=str(path),
             reference="event-log-too-large",
         )
-    with path.open("rb") as file:
+    with open_read(path) as file:
         file.seek(max(0, size - 2 * MAX_LINE_BYTES))
         tail = file.read(2 * MAX_LINE_BYTES)
     whole, newline, torn = tail.rpartition(b"\n")
@@ -35,6 +38,8 @@ def last_event(path: Path, size: int) -> tuple[int, int, bytes]:
         return 0, 0, torn
     try:
         last = decode_line(whole.rpartition(b"\n")[2])
+    except OtherVersionError as error:
+        raise other_version(str(path), error) from error
     except ValueError as error:
         raise corrupt(path, None, f"its last whole line is no event: {error}") from error
     return last.seq, size - len(torn), torn
@@ -42,9 +47,12 @@ def last_event(path: Path, size: int) -> tuple[int, int, bytes]:
 
 def keep_torn(path: Path, torn: bytes) -> None:
     """Move a torn line aside, as evidence of where the supervisor was killed."""
-    number = 1
-    while path.with_name(f"{path.name}.torn-{number}").exists():
-        number += 1
     # On a full disk the copy fails; the caller still holds the bytes, and reports them.
     with contextlib.suppress(OSError):
-        path.with_name(f"{path.name}.torn-{number}").write_bytes(torn)
+        for number in itertools.count(1):
+            with contextlib.suppress(FileExistsError):
+                fresh = path.with_name(f"{path.name}.torn-{number}")
+                fd = open_regular(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(torn)
+                return

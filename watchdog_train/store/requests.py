@@ -6,7 +6,6 @@ Must not trust a file: anything may have been put into the folder.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 from typing import Any, Literal, get_args
@@ -15,6 +14,7 @@ import msgspec
 
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.trusted_files import make_folder, names, open_read, remove
 from watchdog_train.whole_files import replace_whole
 
 RequestKind = Literal["stop", "stop_now", "save", "restart", "dump", "adopt"]
@@ -41,15 +41,16 @@ def post(
     """Leave a request; the supervisor takes it at its next look.
 
     Raises:
-        WtrainError: the folder cannot be written.
+        WtrainError: the run belongs to another user, or the folder cannot be written.
     """
     request = Request(kind=kind, by=by, at=time.time(), args=args or {})
     content = msgspec.json.encode(request)
     if len(content) > _MAX_BYTES:
         raise WtrainError("the request is too long", reference="request-too-long")
     name = f"{time.time_ns()}-{kind}.json"
+    run.hold()
     try:
-        run.requests.mkdir(mode=0o700, exist_ok=True)
+        make_folder(run.requests)
         replace_whole(run.requests / name, content)
     except OSError as error:
         raise WtrainError(
@@ -63,16 +64,17 @@ def post(
 def take(run: RunDirectory) -> list[Request]:
     """The requests that wait, oldest first; each is given out once.
 
-    A file that is no request is removed as well: kept, it would be read again at every look.
+    What is no request, or belongs to another user, is removed as well: kept, it would be read
+    again at every look.
     """
     taken: list[Request] = []
     for name in _waiting(run)[:_MAX_AT_ONCE]:
         path = run.requests / name
         content = b""
-        with contextlib.suppress(OSError), path.open("rb") as file:
+        with contextlib.suppress(OSError), open_read(path) as file:
             content = file.read(_MAX_BYTES + 1)
         try:
-            path.unlink()
+            remove(path)
         except OSError:
             continue  # not removed is not taken: obeying it again at every look would be worse
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -82,7 +84,7 @@ def take(run: RunDirectory) -> list[Request]:
 
 def _waiting(run: RunDirectory) -> list[str]:
     try:
-        names = [name for name in os.listdir(run.requests) if _FILE.fullmatch(name)]
+        found = [name for name in names(run.requests) if _FILE.fullmatch(name)]
     except OSError:
         return []
-    return sorted(names, key=lambda name: (int(name.partition("-")[0]), name))
+    return sorted(found, key=lambda name: (int(name.partition("-")[0]), name))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.errors import WtrainError
@@ -18,6 +19,7 @@ from watchdog_train.store.run_paths import (
     newest_last,
     runs_in,
 )
+from watchdog_train.trusted_files import distrusted
 
 _CANDIDATES_SHOWN = 8
 
@@ -39,7 +41,8 @@ def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
     if run_ref:
         return _named(run_ref, here, live)
     if here:
-        return here[-1]
+        # Somebody else may have put a run of theirs here: ours come first.
+        return next((run for run in reversed(here) if _is_own(run.path)), here[-1])
     if live:
         return live[-1]
     raise WtrainError(
@@ -54,8 +57,14 @@ def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirect
     """The run that is meant, for commands that act: without a reference there must be just one.
 
     Raises:
-        WtrainError: unknown, or several live runs and none named.
+        WtrainError: unknown, of another user, or several live runs and none named.
     """
+    run = _to_act_on(run_ref, runs_dir)
+    run.hold()
+    return run
+
+
+def _to_act_on(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
     if run_ref:
         return resolve(run_ref, runs_dir)
     live = tuple(entry.directory for entry in live_runs())
@@ -105,6 +114,12 @@ def _by_path(path: Path) -> RunDirectory | None:
         return None
     run = RunDirectory(_real(path))
     return run if run.events.exists() or run.stalls.is_dir() else None
+
+
+def _is_own(path: Path) -> bool:
+    with suppress(OSError):
+        return distrusted(os.stat(path)) is None
+    return False
 
 
 def _real(path: Path) -> Path:

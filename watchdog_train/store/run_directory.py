@@ -18,6 +18,8 @@ from pathlib import Path
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.resolve import resolve, resolve_live
 from watchdog_train.store.run_paths import LATEST, RunDirectory, default_runs_dir, runs_in
+from watchdog_train.trusted_files import hold, make_folder, release, remove
+from watchdog_train.whole_files import replace_whole
 
 __all__ = [
     "RunDirectory",
@@ -79,18 +81,20 @@ def create(
     made: Path | None = None
     try:
         runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _ignore_in_git(runs_dir)
+        ignore_in_git(runs_dir)
         while made is None:
             path = runs_dir / f"{clean_name(name)}-{stamp}-{token_hex(2)}"
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
                 made = path
+        hold(made)
         run = RunDirectory(made)
         for folder in (run.attempts, run.stalls, run.requests):
-            folder.mkdir(mode=0o700)
+            make_folder(folder)
         refuse_full(run.path)
     except OSError as error:
         if made is not None:
+            release(made)
             shutil.rmtree(made, ignore_errors=True)
         raise _cannot_create(runs_dir, error) from error
     _point_latest(runs_dir, run.run_id)
@@ -116,7 +120,12 @@ def _cannot_create(runs_dir: Path, error: OSError) -> WtrainError:
     )
 
 
-def _ignore_in_git(runs_dir: Path) -> None:
+def ignore_in_git(runs_dir: Path) -> None:
+    """Keep run directories out of a repository.
+
+    Raises:
+        OSError: the place cannot be written.
+    """
     with contextlib.suppress(FileExistsError), (runs_dir / ".gitignore").open("x") as file:
         file.write("*\n")
 
@@ -128,11 +137,12 @@ def refuse_full(path: Path) -> None:
         OSError: nothing can be written there.
     """
     probe = path / ".probe"
+    hold(path)
     try:
-        probe.write_bytes(bytes(range(256)) * (_PROBE_BYTES // 256))
+        replace_whole(probe, bytes(range(256)) * (_PROBE_BYTES // 256))
     finally:
         with contextlib.suppress(OSError):
-            probe.unlink()
+            remove(probe)
 
 
 def _point_latest(runs_dir: Path, run_id: str) -> None:
@@ -143,7 +153,7 @@ def _point_latest(runs_dir: Path, run_id: str) -> None:
         try:
             fresh.symlink_to(run_id, target_is_directory=True)
         except (OSError, NotImplementedError):
-            fresh.write_text(run_id + "\n", encoding="utf-8")
+            replace_whole(fresh, f"{run_id}\n".encode())
         try:
             fresh.replace(latest)
         except OSError:

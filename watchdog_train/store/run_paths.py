@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from watchdog_train.errors import WtrainError
 from watchdog_train.store.places import private_runtime_directory
+from watchdog_train.trusted_files import ForeignError, hold, open_read
 
 RUNS_DIR = "wtrain-runs"
 LATEST = "latest"
@@ -119,11 +121,35 @@ class RunDirectory:
         """The bundle with this id."""
         return self.stalls / stall_id
 
+    def hold(self) -> None:
+        """Hold it open to act in it: from now on its files are found whatever its parents become.
+
+        Raises:
+            WtrainError: it belongs to another user, or cannot be opened.
+        """
+        try:
+            hold(self.path)
+        except ForeignError as error:
+            owner = (error.strerror or "").rpartition(" ")[2]
+            raise WtrainError(
+                f"{error.strerror}: wtrain only reads such a run, and runs no command of it",
+                context=str(self.path),
+                hint=f"do this as that user: sudo -u {owner} wtrain ...; wtrain status only reads",
+                reference="run-foreign",
+            ) from error
+        except OSError as error:
+            raise WtrainError(
+                f"the run directory cannot be opened: {error.strerror}",
+                context=str(self.path),
+                hint="wtrain ps -a lists all runs",
+                reference="run-unopenable",
+            ) from error
+
     def slot_dir(self) -> Path | None:
         """The slot directory as recorded, None when it is not known."""
         try:
-            with self.slot_dir_file.open(encoding="utf-8") as file:
-                text = file.read(4096).strip()
+            with open_read(self.slot_dir_file) as file:
+                text = file.read(4096).decode().strip()
         except (OSError, UnicodeDecodeError):
             return None
         return Path(text) if text else None
@@ -163,7 +189,11 @@ def latest_target(runs_dir: Path) -> str | None:
     """The id that `latest` of this place points at."""
     latest = runs_dir / LATEST
     try:
-        target = os.readlink(latest) if latest.is_symlink() else latest.read_text("utf-8")[:256]
+        if latest.is_symlink():
+            target = os.readlink(latest)
+        else:
+            with open_read(latest) as file:
+                target = file.read(256).decode()
     except (OSError, UnicodeDecodeError):
         return None
     return target.strip() or None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 from watchdog_train.client import layout
 from watchdog_train.core.model import SaveRecord, SlotReading
 from watchdog_train.core.notices.notes import NOTE_BYTES, Note, decode_note
+from watchdog_train.trusted_files import names, read_regular
 
 SAVES_BYTES = 32 << 20
 SAVES_FILES = 1024
@@ -70,15 +70,17 @@ def read_note(slot_dir: Path, pid: int) -> Note | None:
 def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
     """The newest `cap` save records of an attempt, oldest first."""
     records: list[SaveRecord] = []
-    names = [
+    files = [
         name
         for name in _names(attempt_dir)
         if name.startswith("saves.") and name.endswith(".jsonl")
     ]
-    for name in names[:SAVES_FILES]:
+    for name in files[:SAVES_FILES]:
         mine = [
             record
-            for line in (_read_end(attempt_dir / name, SAVES_BYTES) or b"").splitlines()[-cap:]
+            for line in (_read(attempt_dir / name, SAVES_BYTES, from_end=True) or b"").splitlines()[
+                -cap:
+            ]
             if (record := _save(line)) is not None
         ]
         records.extend(mine)
@@ -221,7 +223,7 @@ def _save(line: bytes) -> SaveRecord | None:
 
 def _names(directory: Path) -> list[str]:
     try:
-        return sorted(os.listdir(directory))
+        return sorted(names(directory))
     except OSError:
         return []
 
@@ -235,43 +237,6 @@ def _numbered(directory: Path, suffix: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def _read(path: str | Path, cap: int) -> bytes | None:
-    return _read_from(path, cap, at_end=False)
-
-
-def _read_end(path: Path, cap: int) -> bytes | None:
-    return _read_from(path, cap, at_end=True)
-
-
-def _read_from(path: str | Path, cap: int, *, at_end: bool) -> bytes | None:
-    """At most `cap` bytes of a regular file; None for anything else and for one that is gone."""
-    descriptor = open_regular(path)
-    if descriptor is None:
-        return None
-    try:
-        size = os.fstat(descriptor).st_size
-        if at_end and size > cap:
-            os.lseek(descriptor, size - cap, os.SEEK_SET)
-        return os.read(descriptor, cap)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def open_regular(path: str | Path) -> int | None:
-    """A descriptor to read a regular file; None for anything else, and for a file that is gone.
-
-    O_NONBLOCK: a fifo put in the place of a file must not stop the supervisor.
-    """
-    flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
-        flags |= getattr(os, name, 0)
-    try:
-        descriptor = os.open(path, flags)
-    except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    return None
+def _read(path: str | Path, cap: int, *, from_end: bool = False) -> bytes | None:
+    found = read_regular(path, cap, from_end=from_end)
+    return None if found is None else found[0]

@@ -13,14 +13,7 @@ from pathlib import Path
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.store.log_reading import SPILL_FILE, read_spill
 from watchdog_train.store.places import release_runtime_directory
-
-_FLAGS = (
-    os.O_WRONLY
-    | os.O_CREAT
-    | os.O_APPEND
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-)
+from watchdog_train.trusted_files import open_regular
 
 
 class Spill:
@@ -56,7 +49,7 @@ class Spill:
         if not fresh or self.path is None:
             return
         try:
-            fd = os.open(self.path, _FLAGS, 0o600)
+            fd = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 for seq, data in fresh:
                     before = os.fstat(fd).st_size

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from watchdog_train.core.traces.trace import header_line
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.slots import open_regular
+from watchdog_train.trusted_files import open_read, open_regular, rename
 
 LINE_BYTES = 1 << 20
 """A longer line is no sample of ours; 4,096 ranks take a quarter of it."""
@@ -94,7 +94,7 @@ class TraceFile:
 
     def _open(self) -> None:
         """Go on where a supervisor before has stopped, on a line of our own."""
-        self._fd = os.open(self._path, _FLAGS | getattr(os, "O_CLOEXEC", 0), 0o600)
+        self._fd = open_regular(self._path, _FLAGS)
         self._bytes = os.fstat(self._fd).st_size
         if self._bytes == 0:
             self._bytes += os.write(self._fd, self._header)
@@ -104,7 +104,7 @@ class TraceFile:
     def _turn_over(self) -> None:
         """The present part becomes the older one; the older one before it goes."""
         self.close()
-        os.replace(self._path, older_part(self._path))
+        rename(self._path, older_part(self._path))
         self._open()
 
     def _lose(self, why: str) -> None:
@@ -113,7 +113,7 @@ class TraceFile:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_read(path) as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
 
@@ -141,10 +141,7 @@ def trace_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
-    descriptor = open_regular(path)
-    if descriptor is None:
-        raise OSError(f"there is no such file as {path.name}, or it is no plain file")
-    with io.BufferedReader(io.FileIO(descriptor), READ_BYTES) as file:
+    with io.BufferedReader(io.FileIO(open_regular(path)), READ_BYTES) as file:
         if file.peek(len(GZIP))[: len(GZIP)] != GZIP:
             yield from _split(file)
             return

@@ -23,6 +23,7 @@ from watchdog_train.supervisor.launch import INJECT_DIRECTORY, hold_streams, str
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
+from watchdog_train.trusted_files import ENVIRONMENT as HELD
 
 StopMode = Literal["soft", "now"]
 
@@ -142,6 +143,7 @@ def _environment(state: State) -> dict[str, str]:
         for name, value in attempt.plan.env.items():
             if environment.get(name) == value:
                 del environment[name]
+    environment.pop(HELD, None)
     path = environment.get("PYTHONPATH", "").split(os.pathsep)
     kept = os.pathsep.join(entry for entry in path if entry and entry != str(INJECT_DIRECTORY))
     environment.pop("PYTHONPATH", None)

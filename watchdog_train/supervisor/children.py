@@ -19,6 +19,7 @@ from typing import IO
 
 from watchdog_train.core.model import ProcessId, ProcessRow, Value
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.trusted_files import for_child
 
 KILL_AFTER_S = 2.0
 """From SIGTERM to SIGKILL for a child of ours past its deadline; none has state worth more."""
@@ -95,14 +96,15 @@ class ChildTable:
         Raises:
             OSError: it cannot be started.
         """
+        variables, descriptors = for_child()
         process = subprocess.Popen(
             list(argv),
-            env=None if env is None else dict(env),
+            env={**(os.environ if env is None else env), **variables},
             cwd=cwd,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            pass_fds=tuple(pass_fds),
+            pass_fds=(*pass_fds, *descriptors),
             start_new_session=sys.platform != "win32",
             creationflags=OWN_GROUP_FLAGS,
         )
@@ -152,27 +154,39 @@ class ChildTable:
         finished = []
         for child in tuple(self._children.values()):
             self._enforce_deadline(child)
-            if child.timed_out and sys.platform != "win32":
-                if not self._has_ended(child):
-                    continue
+            code = None
+            if not child.timed_out or sys.platform != "linux":
+                code = child.process.poll()
+            elif self._has_ended(child):
                 # While the leader is not reaped the group's number is its own: what it left goes.
                 self.system.send_signal_to_group(child.identity, SIGKILL)
-            code = child.process.poll()
+                code = child.process.poll()
             if code is not None:
                 del self._children[child.pid]
-                finished.append(
-                    FinishedChild(
-                        name=child.name,
-                        pid=child.pid,
-                        code=code if code >= 0 else None,
-                        signal=-code if code < 0 else None,
-                        timed_out=child.timed_out,
-                        seconds=self._clock() - child.started_at,
-                    )
-                )
+            elif self._is_stuck(child):
+                self.release(child)
+                code = -SIGKILL
+            else:
+                continue
+            finished.append(self._finished(child, code))
         if rows:
             self._reap_adopted(rows)
         return finished
+
+    def _finished(self, child: Child, code: int) -> FinishedChild:
+        return FinishedChild(
+            name=child.name,
+            pid=child.pid,
+            code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            timed_out=child.timed_out,
+            seconds=self._clock() - child.started_at,
+        )
+
+    def _is_stuck(self, child: Child) -> bool:
+        """Inside the kernel, as on a file system that does not answer: nobody waits for it."""
+        limit_s = KILL_AFTER_S + GONE_WITHIN_S
+        return child.deadline is not None and self._clock() >= child.deadline + limit_s
 
     def _enforce_deadline(self, child: Child) -> None:
         now = self._clock()
@@ -180,6 +194,7 @@ class ChildTable:
             return
         if not child.timed_out:
             child.timed_out = True
+            child.deadline = now  # we may have been stopped ourselves: it gets its time to end
             self.system.send_signal_to_group(child.identity, SIGTERM)
         elif now >= child.deadline + KILL_AFTER_S:
             self.system.send_signal_to_group(child.identity, SIGKILL)

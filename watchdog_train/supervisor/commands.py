@@ -26,6 +26,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.report.notify_words import news
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.context import Context
+from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import replace_json
 
 CHILD = "commands"
@@ -166,7 +167,7 @@ class Commands:
         numbers = tuple(number for number, _ in order.commands)
         yield e.CommandsStarting(for_event=name, for_attempt=attempt, numbers=numbers)
         try:
-            self._staging_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._staging_dir)
             replace_json(self._order_file, order)
             child = self._children.spawn(
                 [sys.executable, "-I", "-m", "watchdog_train.commands.run", str(self._order_file)],

@@ -28,6 +28,13 @@ def places_of_all(own: Iterable[str], observation: Observation, state: State) ->
     return tuple(sorted({*own} | theirs))
 
 
+def resumed_places(state: State) -> set[str]:
+    """Where the checkpoints lay that attempts have resumed from; copies of ours lie elsewhere."""
+    used = {one.plan.checkpoint.path for one in state.attempts if one.plan.checkpoint is not None}
+    copied = {one.copy for one in state.kept}
+    return {os.path.dirname(path) for path in used - copied | {one.path for one in state.kept}}
+
+
 def runs_of_peers(observation: Observation, state: State) -> tuple[RunDirectory, ...]:
     """The run directories of the tasks that train one world with this one, as they name them.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.supervisor.context import Context
+from watchdog_train.trusted_files import names
 
 MOST_ENDED = 64
 """Ranks that have ended and are listed in a bundle."""
@@ -60,6 +62,7 @@ class EvidenceRequests:
         context, observation = self.context, self.observation
         attempt_dir = context.directory.attempt(_number(self.state))
         limits = context.policy.evidence
+        files = _files(attempt_dir)
         members = (sample.member for sample in observation.sample.members)
         return EvidenceRequest(
             mode=mode,
@@ -72,9 +75,7 @@ class EvidenceRequests:
             verdict=verdict,
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),
-            log_files=tuple(
-                str(attempt_dir / name) for name in STREAM_FILES if (attempt_dir / name).exists()
-            ),
+            log_files=tuple(str(attempt_dir / name) for name in STREAM_FILES if name in files),
             log_tail_lines=limits.log_tail_lines,
             deadline_s=limits.look_s if mode == "look" else limits.total_s,
             process_s=limits.process_s,
@@ -124,6 +125,12 @@ def joint_request(
         rules_dirs=tuple(map(os.path.abspath, context.policy.evidence.rules_dirs)),
     )
     return request, folder / "joint-request.json"
+
+
+def _files(attempt_dir: Path) -> frozenset[str]:
+    with suppress(OSError):
+        return frozenset(names(attempt_dir))
+    return frozenset()
 
 
 def _number(state: State) -> int:

@@ -20,6 +20,7 @@ from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.peers.protocol import Records
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.trusted_files import open_regular
 
 PUBLISH_EVERY_S = 1.0
 LISTEN_EVERY_S = 0.25
@@ -215,7 +216,8 @@ def replace_supervisor(action: TakeOver, children: ChildTable) -> str | None:
     """
     run_dir = Path(action.run_dir)
     try:
-        with (run_dir / "adopted.log").open("ab") as said:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(open_regular(run_dir / "adopted.log", flags), "ab") as said:
             child = children.spawn(
                 [sys.executable, "-I", "-m", "watchdog_train", "adopt", str(run_dir)],
                 name=f"take-over-{action.task}",

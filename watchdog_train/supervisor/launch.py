@@ -30,6 +30,7 @@ from watchdog_train.supervisor.records import (
 from watchdog_train.supervisor.streams import Ends, TakenEnds
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.whole_files import replace_whole
 
 __all__ = [
     "EXIT_AT_GATE",
@@ -209,7 +210,8 @@ def _spawn_keeper(
     stdin: int,
     pass_fds: tuple[int, ...],
 ) -> Child:
-    path.write_text(json.dumps(orders), encoding="utf-8")
+    # For its owner alone: arguments may hold secrets. As ASCII: they need not be UTF-8.
+    replace_whole(path, json.dumps(orders).encode("ascii"))
     return children.spawn(
         [_keeper_python(), "-I", "-S", KEEPER, str(path)],
         name=KEEPER_CHILD,

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId
+from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store import registry
 from watchdog_train.store.claims import claims_directory, is_free, read_claimant
 from watchdog_train.store.places import runtime_bases
@@ -25,6 +26,7 @@ from watchdog_train.supervisor.left_meetings import left_meetings
 from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
 from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.trusted_files import is_own
 
 _PURPOSES = ("spill", "staging", "lock")
 _RUN_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
@@ -75,7 +77,7 @@ def _processes(machine: Machine, system: ProcessSystem) -> Iterable[Leftover]:
             )
             continue
         for who in members:
-            name = " ".join(system.command_line(who.pid) or ())[:80] or "?"
+            name = " ".join(redact_argv(system.command_line(who.pid) or ()))[:80] or "?"
             ours = machine.recorded.get(who) == run_id
             why = f"outlived {run_id}, which has ended: {name}"
             if not ours:
@@ -182,7 +184,7 @@ def _old_runs(
     ended = [
         run
         for run in runs_in(runs_dir)
-        if run.run_id not in kept and not machine.living.get(run.run_id)
+        if run.run_id not in kept and not machine.living.get(run.run_id) and is_own(run.path)
     ]
     if keep_last is not None:
         ended = ended[: max(0, len(ended) - max(0, keep_last - 1))]

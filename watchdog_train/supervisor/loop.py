@@ -33,6 +33,7 @@ from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.supervisor.termination_log import TerminationLog
 from watchdog_train.supervisor.vital_signs import VitalSigns
 from watchdog_train.system.service_manager import ServiceManager
+from watchdog_train.trusted_files import make_folder
 
 REQUESTS_EVERY_S = 0.5
 DRAIN_S = 2.0
@@ -119,7 +120,7 @@ class Supervisor:
         context = self._context
         try:
             # Not in the run directory: that may be what the keeper died of.
-            context.staging_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(context.staging_dir)
             drain_without_keeper(
                 ends,
                 context.directory.attempt(number),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from collections.abc import Mapping
 
 from watchdog_train.core.fold.state import State
@@ -107,11 +108,22 @@ def _free_port() -> int | None:
 
 
 def _bind(port: int) -> socket.socket:
-    """With SO_REUSEADDR: connections of the last attempt that are only closing are in no way.
+    """It does not listen: nobody can connect, not for a moment.
+
+    With SO_REUSEADDR: connections of the last attempt that are only closing are in no way.
 
     Raises:
         OSError: it is taken, or the system has no such sockets.
     """
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
+    both = socket.has_dualstack_ipv6()
+    found = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
+    try:
+        if sys.platform != "win32":
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if both:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        found.bind(("", port))
+    except OSError:
+        found.close()
+        raise
+    return found

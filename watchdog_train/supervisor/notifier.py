@@ -17,6 +17,7 @@ from watchdog_train.notify.channels import Answer, Message, Order, Parcel, names
 from watchdog_train.report.notify_words import news, title
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.undelivered import Undelivered
+from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import read_json, replace_json
 
 CHILD = "notify"
@@ -95,7 +96,7 @@ class Notifier:
         self._number += 1
         path = self._staging_dir / "notify-order.json"
         try:
-            self._staging_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._staging_dir)
             self._out.unlink(missing_ok=True)
             replace_json(path, Order(parcels=tuple(parcels), out=str(self._out)))
             argv = [sys.executable, "-I", "-m", "watchdog_train.notify.send", str(path)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from pathlib import Path
@@ -18,7 +17,7 @@ from watchdog_train.core.actions import (
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.job.peers import Signs
-from watchdog_train.core.model import MemberSample, Sample
+from watchdog_train.core.model import MemberSample, Sample, newest_checkpoint
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.requests.asking import awaits_proof
 from watchdog_train.core.traces.trace import TraceWriter
@@ -34,6 +33,7 @@ from watchdog_train.supervisor.meeting import Meeting
 from watchdog_train.supervisor.room import RestartRoom
 from watchdog_train.supervisor.sampling import Sampler
 from watchdog_train.system.protocol import BlindError
+from watchdog_train.trusted_files import names
 
 QUICK_LOOK_S = 0.01
 """Between looks while something is being started or brought down, where looking is cheap."""
@@ -317,10 +317,10 @@ class Observer:
     def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
         if attempt is None or not awaits_proof(state):
             return None
-        saves = read_saves(self._context.directory.attempt(attempt.attempt), SAVES_CAP)
-        if not saves:
+        folder = self._context.directory.attempt(attempt.attempt)
+        newest = newest_checkpoint(read_saves(folder, SAVES_CAP))
+        if newest is None:
             return None
-        newest = max(saves, key=lambda save: save.t)
         return SaveReport(path=newest.path, step=newest.step, t=newest.t)
 
     def _resumed_step(self) -> int | None:
@@ -364,6 +364,6 @@ def _root_alive(members: tuple[MemberSample, ...], attempt: AttemptRecord) -> bo
 
 def _largest_number(stalls: Path) -> int:
     try:
-        return max((int(name) for name in os.listdir(stalls) if name.isdigit()), default=0)
+        return max((int(name) for name in names(stalls) if name.isdigit()), default=0)
     except OSError:
         return 0

@@ -19,7 +19,7 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan, ProcessId
+from watchdog_train.core.model import Plan, ProcessId, Survey
 from watchdog_train.core.starting.launchers import rank_streams
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.bring_home import bring_home
@@ -30,6 +30,7 @@ from watchdog_train.supervisor.directories import (
     MOST_PLACES,
     OutputDirectories,
     places_of_all,
+    resumed_places,
     runs_of_peers,
 )
 from watchdog_train.supervisor.evidence_requests import EvidenceRequests, joint_request
@@ -38,10 +39,12 @@ from watchdog_train.supervisor.keeping import start_copy
 from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 from watchdog_train.system.protocol import PASSING
+from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import replace_whole
 
-SURVEY_S = 60.0
-"""Deadline of a survey; reading whole files gets half of it, so that an answer always comes."""
+SURVEY_S, SURVEY_AGAIN_S = 60.0, 180.0
+"""Deadline of a scan of checkpoints, and of the next one after it failed; reading whole files gets
+half of it, so that an answer always comes."""
 JOINT_S = 10.0
 """For reading the bundles of all tasks; on a busy machine most of it is the start of Python."""
 AROUND_KILL_S = 10.0
@@ -143,7 +146,7 @@ class Performer:
             environment=context.environment,
         )
         try:
-            attempt_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(attempt_dir)
             # Of a keeper that was killed while it started.
             (attempt_dir / "keeper.json").unlink(missing_ok=True)
             replace_whole(
@@ -186,6 +189,7 @@ class Performer:
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
         # With all formats of checkpoints, which most runs never ask for.
+        from watchdog_train.checkpoints.find import place_options
         from watchdog_train.checkpoints.records import Running
         from watchdog_train.checkpoints.survey import SurveyRequest
 
@@ -198,11 +202,19 @@ class Performer:
             for save in read_saves(directory.attempt(attempt.attempt), SAVES_CAP)
         ]
         named = context.policy.recovery.checkpoints
+        places = named or places_of_all(
+            self._output_dirs | resumed_places(state), observation, state
+        )
+        if not (places or saves or place_options(state.argv, state.cwd)):
+            # Nowhere to look: that is an answer, and no scan that could fail.
+            context.tasks.survey = Survey(findings=(), directories=())
+            return
+        deadline_s = SURVEY_AGAIN_S if action.again else SURVEY_S
         attempt = state.attempt
         ended = attempt is None or attempt.tree_gone
         running = observation.training
         request = SurveyRequest(
-            directories=named or places_of_all(self._output_dirs, observation, state),
+            directories=places,
             only_directories=bool(named),
             saves=tuple(sorted(saves, key=lambda save: save.t)),
             argv=state.argv,
@@ -214,7 +226,7 @@ class Performer:
             resume_options=observation.resume_options,
             kept=state.kept,
             settle_s=0.0 if ended else 2.0,
-            budget_s=SURVEY_S / 2,
+            budget_s=deadline_s / 2,
         )
         number = attempt.attempt if attempt is not None else 0
         try:
@@ -222,7 +234,7 @@ class Performer:
                 request,
                 context.staging_dir / "survey-request.json",
                 keep=context.directory.attempt(number) / "survey.json",
-                deadline_s=SURVEY_S,
+                deadline_s=deadline_s,
             )
         except OSError as error:
             self._observer.could_not_start(error.strerror or str(error), observation.now)

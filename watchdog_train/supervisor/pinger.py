@@ -19,6 +19,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.notify.channels import Answer
 from watchdog_train.notify.ping_order import CHANNEL, PingOrder
 from watchdog_train.supervisor.children import Child, ChildTable
+from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import replace_json
 
 CHILD = "ping"
@@ -92,7 +93,7 @@ class Pinger:
             if sys.platform != "win32":
                 for fd in (self._to_child, self._from_child):
                     os.set_blocking(fd, False)
-            self._order_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._order_file.parent)
             replace_json(self._order_file, order)
             argv = [sys.executable, "-I", "-m", "watchdog_train.notify.ping", str(self._order_file)]
             self._child = self._children.spawn(

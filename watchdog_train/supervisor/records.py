@@ -13,6 +13,7 @@ import msgspec
 
 from watchdog_train.core.model import ExitStatus, ProcessId, Value
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.whole_files import read_json
 
 RECORD_CAP_BYTES = 64 * 1024
 
@@ -104,9 +105,4 @@ def _identity(system: ProcessSystem, pid: int, start: int | None) -> ProcessId:
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
-    try:
-        with path.open("rb") as file:
-            fields = msgspec.json.decode(file.read(RECORD_CAP_BYTES))
-    except (OSError, msgspec.DecodeError):
-        return None
-    return fields if isinstance(fields, dict) else None
+    return read_json(path, dict[str, Any], cap_bytes=RECORD_CAP_BYTES)

@@ -12,11 +12,14 @@ from pathlib import Path
 
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.recovery.room import TornSave, torn_save
+from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_directory import refuse_full
 
 SPARE_DESCRIPTORS = 24
 """A launch opens about half as many at a time: pipes, the keeper's orders, what starts it."""
+HELD_DESCRIPTORS = 24
+"""Of a supervisor with one attempt and everything else that it may serve, at most."""
 LOOK_S = 1.0
 """Between two tries: each writes."""
 ANSWER_S = 0.5
@@ -82,13 +85,39 @@ class DescriptorRoom(_Room):
     room_lasts_s = 0.0
 
     def _look(self) -> str | None:
+        _, why = _can_open(SPARE_DESCRIPTORS)
+        return None if why is None else f"wtrain can open no more files ({why})"
+
+
+def refuse_few_descriptors() -> None:
+    """Before anything is started: a supervisor could neither launch nor restart.
+
+    Raises:
+        WtrainError: too few files can be opened.
+    """
+    needed = HELD_DESCRIPTORS + SPARE_DESCRIPTORS
+    count, why = _can_open(needed)
+    if why is not None:
+        raise WtrainError(
+            f"only {count} more files can be opened ({why}); wtrain needs {needed}, "
+            "and the training needs its own",
+            context="limit of open files",
+            hint="raise it in this shell, then start again: ulimit -n 1024",
+            reference="too-few-descriptors",
+        )
+
+
+def _can_open(most: int) -> tuple[int, str | None]:
+    """How many files can be opened now, up to so many; and why no more."""
+    count = 0
+    with ExitStack() as opened:
         try:
-            with ExitStack() as opened:
-                for _ in range(SPARE_DESCRIPTORS):
-                    opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+            while count < most:
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+                count += 1
         except OSError as error:
-            return f"wtrain can open no more files ({error.strerror or error})"
-        return None
+            return count, error.strerror or str(error)
+    return count, None
 
 
 class FileRoom(_Room):

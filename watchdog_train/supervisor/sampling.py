@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +34,7 @@ from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
 from watchdog_train.system.pressure import host_load
 from watchdog_train.system.strangers import stranger
+from watchdog_train.trusted_files import entries
 
 CHEAP_SOCKETS = 32
 """Processes whose sockets are read at every look."""
@@ -315,8 +315,8 @@ def _without_our_stops(members: tuple[MemberSample, ...]) -> tuple[MemberSample,
 def _log_bytes(attempt_dir: Path) -> int:
     """Size of all captured output, rotated parts included."""
     total = 0
-    with suppress(OSError), os.scandir(attempt_dir) as entries:
-        for entry in entries:
+    with suppress(OSError), entries(attempt_dir) as found:
+        for entry in found:
             if ".log" in entry.name and not entry.name.endswith(TIMES_SUFFIX):
                 total += entry.stat().st_size
     return total

@@ -42,11 +42,13 @@ from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.launch import KEEPER_CHILD
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
+from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.whole_files import replace_whole
 
 WORDS_WITHIN_S = 2.0
 
@@ -69,8 +71,9 @@ def take_lock(directory: RunDirectory, system: ProcessSystem) -> RunLock:
     """Hold a run; what its log says is final only after that.
 
     Raises:
-        WtrainError: another supervisor holds it.
+        WtrainError: another supervisor holds it, or it belongs to another user.
     """
+    directory.hold()
     lock = RunLock(directory.lock, this_supervisor(system))
     lock.acquire()
     return lock
@@ -112,6 +115,7 @@ class RunSession:
         Raises:
             WtrainError: another supervisor holds it.
         """
+        refuse_few_descriptors()
         self.directory = directory
         self._new_slots = state is None or not state.run_id or reopen
         self.system = current()
@@ -187,7 +191,7 @@ class RunSession:
         try:
             # A run that goes on after its end has left its text file, and maybe its own folder.
             chosen.mkdir(mode=0o700, parents=True, exist_ok=self.directory.slot_dir() == chosen)
-            self.directory.slot_dir_file.write_text(f"{chosen}\n", encoding="utf-8")
+            replace_whole(self.directory.slot_dir_file, f"{chosen}\n".encode())
         except OSError:
             return None
         return chosen
@@ -339,7 +343,8 @@ class RunSession:
         release_runtime_directory(staging, with_content=not kept)
         spill_dir = self.directory.spill_dir
         if spill_dir is not None:
-            release_runtime_directory(spill_dir, with_content=False)
+            # No command finds events of a run whose directory somebody has deleted.
+            release_runtime_directory(spill_dir, with_content=self.context.log.is_removed)
 
     def _remove_slot_dir(self) -> None:
         slot_dir = self.context.slot_dir

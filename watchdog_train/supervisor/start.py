@@ -36,10 +36,12 @@ from watchdog_train.supervisor.lookalikes import (
     find_lookalikes,
     found_event,
 )
+from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.whole_files import replace_whole
 
 
 def start_run(
@@ -55,6 +57,7 @@ def start_run(
     Raises:
         WtrainError: refused, with exit code 78: no place for the run, or it runs already.
     """
+    refuse_few_descriptors()
     cwd = os.getcwd()
     system = current()
     display = Display()
@@ -160,8 +163,7 @@ def write_settings(directory: RunDirectory, policy: Policy, *, hint: str) -> Non
     """
     try:
         # URLs of notifications can be secrets; the directory may be copied with its files' modes.
-        directory.config.touch(mode=0o600)
-        directory.config.write_text(dump_policy(policy), encoding="utf-8")
+        replace_whole(directory.config, dump_policy(policy).encode())
     except OSError as error:
         raise WtrainError(
             f"the run's settings cannot be written: {error.strerror}",

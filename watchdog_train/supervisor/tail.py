@@ -7,6 +7,8 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from watchdog_train.trusted_files import open_regular
+
 READ_BYTES = 64 * 1024
 MOST_FILES = 4
 """Held open while somebody reads too slowly: a file in use keeps its room on the disk."""
@@ -92,9 +94,10 @@ class Tail:
 
     def _take_hold(self) -> None:
         known = os.fstat(self._files[-1]) if self._files else None
-        if known is not None and os.path.samestat(known, self.path.stat()):
+        newest = open_regular(self.path)
+        if known is not None and os.path.samestat(known, os.fstat(newest)):
+            os.close(newest)
             return
-        newest = os.open(self.path, os.O_RDONLY)
         if self._from_end:
             os.lseek(newest, 0, os.SEEK_END)
             self._from_end = False
@@ -107,7 +110,7 @@ class Tail:
     def _take_hold_of_rotated(self, known: os.stat_result | None, newest: os.stat_result) -> None:
         """Rotated since: what follows the known file, or is the first, is the rotated one."""
         with suppress(OSError):
-            between = os.open(self._rotated, os.O_RDONLY)
+            between = open_regular(self._rotated)
             rotated = os.fstat(between)
             if any(os.path.samestat(rotated, one) for one in (known, newest) if one is not None):
                 os.close(between)

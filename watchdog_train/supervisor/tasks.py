@@ -32,6 +32,7 @@ from watchdog_train.evidence.request import (
 )
 from watchdog_train.supervisor.children import ChildTable, FinishedChild
 from watchdog_train.system.protocol import PASSING
+from watchdog_train.trusted_files import make_folder, remove
 from watchdog_train.whole_files import read_json, replace_json
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Tasks:
 
         self.discard(name)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
             forget_answers(request)
             write_request(request, path)
             self._start(name, "watchdog_train.evidence.collect", path, request.deadline_s, finish)
@@ -120,7 +121,7 @@ class Tasks:
     def scan_checkpoints(
         self, request: SurveyRequest, path: Path, *, keep: Path, deadline_s: float
     ) -> None:
-        """Start a survey of the checkpoints.
+        """Start a scan of the checkpoints.
 
         Request and answer lie beside `path`, in memory: on a full disk there would be no answer,
         and the next attempt would begin from its start. `keep` gets a copy where there is room.
@@ -131,22 +132,22 @@ class Tasks:
         answer = path.with_name("survey.json")
 
         def finish(ended: FinishedChild) -> None:
-            problem = _problem(ended) or "the survey left no answer"
+            problem = _problem(ended, "it") or "it left no answer that can be read"
             self.survey = _read(answer, Survey) or _no_survey(problem)
             with suppress(OSError):
                 replace_json(keep, self.survey)
 
         self.discard("survey")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            answer.unlink(missing_ok=True)
+            make_folder(path.parent)
+            remove(answer)
             request = msgspec.structs.replace(request, out=str(answer))
             replace_json(path, request)
             self._start("survey", "watchdog_train.checkpoints.survey", path, deadline_s, finish)
         except OSError as error:
             if error.errno in PASSING:
                 raise
-            self.survey = _no_survey(f"the survey could not be started: {error}")
+            self.survey = _no_survey(f"it could not be started: {error}")
 
     def diagnose_together(self, request: JointRequest, path: Path, *, deadline_s: float) -> None:
         """Start the diagnosis of several bundles as one."""
@@ -158,7 +159,7 @@ class Tasks:
 
         self.discard("joint")
         try:
-            answer.unlink(missing_ok=True)
+            remove(answer)
             replace_json(path, request)
             self._start("joint", "watchdog_train.evidence.joint", path, deadline_s, finish)
         except OSError as error:
@@ -175,7 +176,7 @@ class Tasks:
 
         self.discard("keep")
         try:
-            answer.unlink(missing_ok=True)
+            remove(answer)
             replace_json(path, request)
             self._start("keep", "watchdog_train.checkpoints.keep", path, deadline_s, finish)
         except OSError as error:
@@ -190,7 +191,7 @@ class Tasks:
 
         self.discard("commands")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
             replace_json(path, order)
             limit_s = order.within_s - COMMAND_EXTRA_S
             self._start("commands", "watchdog_train.commands.run", path, limit_s, finish, env=env)
@@ -258,14 +259,15 @@ def _not_kept(save: SaveRecord, problem: str) -> KeepAnswer:
 
 
 def _no_survey(problem: str) -> Survey:
-    return Survey(findings=(), directories=(), problem=problem)
+    return Survey(findings=(), directories=(), problem=problem, failed=True)
 
 
-def _problem(ended: FinishedChild) -> str | None:
+def _problem(ended: FinishedChild, who: str = "") -> str | None:
+    who = who or ended.name
     if ended.timed_out:
-        return f"{ended.name} did not end within {ended.seconds:.0f} s and was killed"
+        return f"{who} did not end within {ended.seconds:.0f} s and was killed"
     if ended.signal is not None:
-        return f"{ended.name} was killed by signal {ended.signal}"
+        return f"{who} was killed by signal {ended.signal}"
     if ended.code:
-        return f"{ended.name} failed with exit code {ended.code}"
+        return f"{who} failed with exit code {ended.code}"
     return None

@@ -29,6 +29,8 @@ class CheckpointRejected(Event, frozen=True, kw_only=True):
     path: str
     format: str
     why: str
+    torn: bool = False
+    """It is not known to be valid; else something else speaks against it."""
 
 
 class CheckpointKept(Event, frozen=True, kw_only=True):

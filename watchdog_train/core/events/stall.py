@@ -68,6 +68,7 @@ NoticeKind = Literal[
     "blind",
     "no-progress",
     "room",
+    "scan",
     "slower",
     "skipped",
     "reader",

@@ -145,12 +145,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.GpuMemoryHeld() | e.GpuMemoryFree():
             return _gpu_memory(state, event)
         case e.Noticed():
-            others = tuple(each for each in state.noticed if each.kind != event.kind)
-            return _replace(
-                state,
-                notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
-                noticed=(*others, event),
-            )
+            return _noticed(state, event)
         case e.Slowdown() | e.SlowdownEnded() | e.Warned() | e.WarningOver():
             return ending.warnings(state, event)
         case e.RemedyTaken():
@@ -218,9 +213,24 @@ def _checkpoints(
         case e.CheckpointChosen():
             return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
         case e.CheckpointRejected():
-            return _replace(state, rejected=(*state.rejected, (event.path, event.why)))
+            return _replace(state, torn=(*state.torn, event.path)) if event.torn else state
         case e.CheckpointsShared():
             return _replace(state, shared=(*state.shared, event))
+
+
+def _noticed(state: State, event: e.Noticed) -> State:
+    others = tuple(each for each in state.noticed if each.kind != event.kind)
+    if event.kind == "scan":
+        state = _replace(
+            state,
+            scan_failures=state.scan_failures + 1,
+            scan_since_mono=state.scan_since_mono if state.scan_failures else event.mono,
+        )
+    return _replace(
+        state,
+        notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
+        noticed=(*others, event),
+    )
 
 
 def _gpu_memory(state: State, event: e.GpuMemoryHeld | e.GpuMemoryFree) -> State:

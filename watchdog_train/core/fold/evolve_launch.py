@@ -71,7 +71,8 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         backoff_until=None,
         backoff_s=0.0,
         gpu_held=None,
-        rejected=(),
+        scan_failures=0,
+        torn=(),
         can_be_asked_to_save=False,
     )
 

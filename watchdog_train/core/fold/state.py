@@ -258,8 +258,8 @@ class State(Value, frozen=True, kw_only=True):
     muted: bool = False
     """The present silence has been reported already and is not to be killed for."""
     stalls: tuple[StallRecord, ...] = ()
-    rejected: tuple[tuple[str, str], ...] = ()
-    """Checkpoints passed over at the last restart: path and reason."""
+    torn: tuple[str, ...] = ()
+    """Checkpoints passed over at the last restart that are not known to be valid."""
     shared: tuple[CheckpointsShared, ...] = ()
     """Directories that another run writes its checkpoints to, as well."""
     checkpoint_chosen: str | None = None
@@ -284,6 +284,10 @@ class State(Value, frozen=True, kw_only=True):
     saved_step: int | None = None
     stop_asked: StopAsk | None = None
     can_be_asked_to_save: bool = False
+    scan_failures: int = 0
+    """Scans of checkpoints that failed since the last attempt."""
+    scan_since_mono: float = 0.0
+    """When the first of them did."""
     postponed: Postponed | None = None
     backoff_until: float | None = None
     backoff_s: float = 0.0

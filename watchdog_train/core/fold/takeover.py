@@ -30,6 +30,7 @@ def adopted(state: State, event: e.Adopted) -> State:
         state,
         backoff_until=None,
         gpu_held=None,
+        scan_failures=0,
         suspicion_mono=event.mono,
         progress_mono=event.mono,
         phase_mono=event.mono,
@@ -64,6 +65,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         job=None,  # its peers have ended with the job; it may join another one now
         backoff_until=None,
         gpu_held=None,
+        scan_failures=0,
         suspicion=None,
         look=None,
         muted=False,

@@ -32,7 +32,9 @@ from watchdog_train.core.model.recovery import (
     Plan,
     RemedyUse,
     SaveRecord,
+    ScanLevel,
     Survey,
+    newest_checkpoint,
 )
 from watchdog_train.core.model.words import (
     Basis,
@@ -85,8 +87,10 @@ __all__ = [
     "RunProgress",
     "Sample",
     "SaveRecord",
+    "ScanLevel",
     "SlotReading",
     "Survey",
     "ThreadWait",
     "Value",
+    "newest_checkpoint",
 ]

@@ -1,10 +1,26 @@
 """What a restart is made of: saves, checkpoints, remedies, the plan of an attempt."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from watchdog_train.core.model.words import RemedyKind, ResumeVia, Value
+
+ScanLevel = Literal["quick", "full", "noted"]
+"""How deep a scan of checkpoints looks. noted: only at what the hooks noted, and whether its files
+are unchanged since by size and time."""
+PARTS = (
+    "optimizer",
+    "optim",
+    "scheduler",
+    "scaler",
+    "rng_state",
+    "random_states",
+    "training_args",
+)
+"""Beginnings of names of files that are a part of a checkpoint, not one."""
+_SINGLE_FILES = ("torch", "safetensors")
 
 
 class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,7 +65,7 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     path: str
     """Absolute: the directory of a checkpoint, or its single file."""
     format: str
-    """"hf", "lightning", "torch" or "safetensors"."""
+    """"hf", "lightning", "accelerate", "torch" or "safetensors"."""
     step: int | None = None
     ordinal: int | None = None
     output_dir: str | None = None
@@ -70,6 +86,25 @@ class SaveRecord(Value, frozen=True, kw_only=True):
     def saved_at(self) -> float:
         """Unix seconds of its newest file, as the hook noted them."""
         return max((mtime_ns for _, mtime_ns in self.files.values()), default=0) / 1e9
+
+    @property
+    def is_part(self) -> bool:
+        """A single file from which nothing resumes."""
+        is_file = self.format in _SINGLE_FILES
+        return is_file and any(name.startswith(PARTS) for name in self.files)
+
+
+def newest_checkpoint(saves: Iterable[SaveRecord]) -> SaveRecord | None:
+    """The newest save that a training resumes from, in the order of a scan of checkpoints.
+
+    A framework's full state goes before single files: `save_model()` at the end of a script writes
+    a model, which is newer and no checkpoint.
+    """
+    return max(
+        (save for save in saves if not save.is_part),
+        key=lambda save: (save.format not in _SINGLE_FILES, save.t),
+        default=None,
+    )
 
 
 class KeptCopy(Value, frozen=True, kw_only=True):
@@ -127,6 +162,9 @@ class Survey(Value, frozen=True, kw_only=True):
     """Where was looked."""
     problem: str | None = None
     """Why the survey is incomplete, None when it is not."""
+    failed: bool = False
+    """There was no answer, or a place that could not be read and nothing valid elsewhere: that
+    nothing was found says nothing."""
     beside_writers: bool = False
     """The training may have written while it looked: what was torn then may be whole by now."""
     resume_options: tuple[str, ...] = ()

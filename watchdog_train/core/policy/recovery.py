@@ -69,8 +69,8 @@ class Recovery(Section, frozen=True, kw_only=True):
         float,
         non_negative(
             "before a restart, for room on the disk of the run directory and for free file "
-            "descriptors, then the run ends with 75; and for room for the next save where the last "
-            "one is half-written"
+            "descriptors, and for a scan of checkpoints that fails, then the run ends with 75; and "
+            "for room for the next save where the last one is half-written"
         ),
     ] = 600.0
     checkpoints: Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Action, Launch, Observation, Record, StartSurvey, Wait
+from watchdog_train.core.actions import Action, Launch, Observation, Record, Wait
 from watchdog_train.core.commands import before_restart
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.confer import as_one_job
@@ -15,7 +15,7 @@ from watchdog_train.core.job.guilty import of_the_culprit
 from watchdog_train.core.job.meeting import across_of, meet
 from watchdog_train.core.model import Plan
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import gpu_memory, kill, ladder, room
+from watchdog_train.core.recovery import gpu_memory, kill, ladder, room, scan
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, finish
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -89,9 +89,9 @@ def _plan_again(
         lacking = room.before_survey(observation, state, policy)
         if lacking is not None:
             return lacking
-        attempt = state.attempt
-        crashed = attempt is not None and attempt.stall_id is None
-        return StartSurvey(level="full" if crashed else "quick")
+        return scan.start(observation, state)
+    if observation.survey.failed:
+        return scan.failed(observation, state, policy)
     job = as_one_job(observation, state)
     step = ladder.next_step(job, observation.survey, policy, remedies)
     if isinstance(step, ladder.Stop):
@@ -104,9 +104,7 @@ def _plan_again(
             guilty=of_the_culprit(state) if elsewhere else (),
             consumes=("survey",),
         )
-    events: list[e.AnyEvent] = [
-        e.CheckpointRejected(path=path, format=kind, why=why) for path, kind, why in step.rejected
-    ]
+    events: list[e.AnyEvent] = [*step.rejected]
     if step.chosen is not None:
         chosen = step.chosen
         events.append(

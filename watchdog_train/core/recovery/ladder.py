@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from watchdog_train.core.detection.rank_gone import has_failed, how_it_ended
+from watchdog_train.core.events import CheckpointRejected
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointFinding, Outcome, Plan, RemedyUse, Survey, Value
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import plans
+from watchdog_train.core.recovery import older, plans
 from watchdog_train.core.recovery.history import (
     Case,
     asked_for,
@@ -45,8 +48,8 @@ class Restart(Value, frozen=True, kw_only=True):
     """One more attempt."""
 
     plan: Plan
-    rejected: tuple[tuple[str, str, str], ...]
-    """Path, format and reason of newer checkpoints that were passed over."""
+    rejected: tuple[CheckpointRejected, ...]
+    """Newer checkpoints that were passed over."""
     chosen: CheckpointFinding | None
     delay_s: float
     why: str
@@ -89,8 +92,11 @@ def next_step(
         return end
     offers: list[str] = []
     added = _named(case, catalogue, offers)
-    if added is None:
+    instead = _with_older(case, survey) if added is None else None
+    if added is None and not (instead is not None and _crashed_by_itself(case)):
         added = _unnamed(case, catalogue)
+    if added is None and instead is not None:
+        case, added = instead, ()
     if added is None and state.just_reopened:
         added = ()  # asked for by a person, who knows what has changed since
     if added is None:
@@ -203,6 +209,27 @@ def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse
     return again
 
 
+def _with_older(case: Case, survey: Survey | None) -> Case | None:
+    """The same with the next older valid checkpoint, where the newest had its turns."""
+    failed = older.failed_last(case.idle)
+    if failed is None:
+        return None
+    choice = plans.choose_checkpoint(case.state, survey, instead_of=failed)
+    resume = plans.resume(case.state.argv, choice, _resume_arg(case, survey), survey)
+    if choice.chosen is None or resume.via == "script":  # which decides itself what it loads
+        return None
+    return msgspec.structs.replace(case, choice=choice)
+
+
+def _crashed_by_itself(case: Case) -> bool:
+    """An error of its own, again with one checkpoint, points at that; hangs and kills seldom do."""
+    end = case.rank_end
+    if case.stalled and not (end is not None and has_failed(end)):
+        return False
+    signal = end.signal if end is not None else case.attempt.signal
+    return signal is None or signal in _NATIVE_CRASHES
+
+
 def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
     for number, names in enumerate(RUNGS, start=1):
         specs = [catalogue[name] for name in names if name in catalogue]
@@ -287,6 +314,8 @@ def _what_happened(case: Case) -> str:
 def _what_next(case: Case, added: Sequence[RemedyUse], catalogue: Mapping[str, RemedySpec]) -> str:
     dropped = sorted(case.spoiled & ids(case.attempt.plan))
     back = f"taking back {', '.join(dropped)}, with which it did not begin; " if dropped else ""
+    if case.choice.spent:
+        back += f"passing over {', '.join(case.choice.spent)}, with which attempts failed; "
     if not added:
         kept = ", ".join(use.id for use in case.effect)
         return back + (f"trying again with {kept}" if kept else "trying again unchanged")
@@ -302,6 +331,9 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
         if len(spent) > 1
         else "no further remedy may be tried"
     )
+    used = dict.fromkeys(one.plan.checkpoint.path for one in spent if one.plan.checkpoint)
+    if len(used) > 1:
+        reason += f", resumed from {', '.join(map(plans.name_of, used))}"
     why = f"{_what_happened(case)}; {reason}, and nothing is left to try{_offered(offers)}"
     return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up", offers=tuple(offers))
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from watchdog_train.core.events import CheckpointRejected
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     CheckpointFinding,
@@ -16,6 +17,7 @@ from watchdog_train.core.model import (
     Survey,
     Value,
 )
+from watchdog_train.core.recovery import older
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 from watchdog_train.core.starting import launchers
 
@@ -47,8 +49,9 @@ class Choice(Value, frozen=True, kw_only=True):
     """The checkpoint to go on from, and those that were passed over for it."""
 
     chosen: CheckpointFinding | None
-    rejected: tuple[tuple[str, str, str], ...]
-    """Path, format and reason."""
+    rejected: tuple[CheckpointRejected, ...]
+    spent: tuple[str, ...] = ()
+    """Names of those of them that are valid, and with which attempts have failed."""
 
 
 class Resume(Value, frozen=True, kw_only=True):
@@ -123,20 +126,56 @@ def launcher_environment(state: State, attempt: int) -> dict[str, str]:
     )
 
 
-def choose_checkpoint(state: State, survey: Survey | None) -> Choice:
-    """Newest to oldest the first that is whole; one that cannot be told only when none is whole."""
+def choose_checkpoint(
+    state: State, survey: Survey | None, *, instead_of: CheckpointRef | None = None
+) -> Choice:
+    """Newest to oldest the first that is whole; one that cannot be told only when none is whole.
+
+    Args:
+        state: what attempts have failed with is passed over, where another one is left.
+        survey: what there is.
+        instead_of: the next older one of the same training is asked for; none where none is left.
+    """
     findings = survey.findings if survey is not None else ()
-    refused = {index: _refusal(finding, state) for index, finding in enumerate(findings)}
-    fit = [index for index, why in refused.items() if why is None]
-    whole = next((index for index in fit if findings[index].whole), None)
-    best = whole if whole is not None else next(iter(fit), None)
-    rejected = []
-    for index, finding in enumerate(findings[:best]):
-        why = refused[index] or f"cannot be told to be whole, an older one is: {finding.why}"
-        rejected.append((finding.path, finding.format, why))
+    refused = [_refusal(finding, state) for finding in findings]
+    fit = [index for index, why in enumerate(refused) if why is None]
+    whole = [index for index in fit if findings[index].whole]
+    spent = {}
+    for index in whole:
+        why = older.why_spent(state, findings[index], instead_of)
+        if why is not None:
+            spent[index] = why
+    fresh = [index for index in whole if index not in spent]
+    if instead_of is not None:
+        order = [index for index in fresh if older.may_replace(findings[index], instead_of)]
+    else:
+        order = [*fresh, *whole, *fit]
+    best = next(iter(order), None)
+    rejected = [
+        CheckpointRejected(
+            path=finding.path,
+            format=finding.format,
+            why=refused[index]
+            or spent.get(index)
+            or (
+                "it is not an older checkpoint of this training"
+                if finding.whole
+                else f"cannot be told to be whole, an older one is: {finding.why}"
+            ),
+            torn=not finding.whole,
+        )
+        for index, finding in enumerate(findings[:best])
+    ]
     return Choice(
-        chosen=None if best is None else findings[best], rejected=tuple(rejected[:_REJECTED_CAP])
+        chosen=None if best is None else findings[best],
+        rejected=tuple(rejected[:_REJECTED_CAP]),
+        spent=tuple(name_of(findings[index].path) for index in spent if index < (best or 0)),
     )
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return _SEPARATORS.split(path.rstrip("/\\"))[-1] or path
 
 
 def _refusal(finding: CheckpointFinding, state: State) -> str | None:
@@ -177,7 +216,7 @@ def resume(
     chosen = choice.chosen
     if chosen is None:
         return Resume(argv=argv, via="none", words=_nothing_found(survey))
-    name = _SEPARATORS.split(chosen.path.rstrip("/\\"))[-1] or chosen.path
+    name = name_of(chosen.path)
     what = name if chosen.step is None else f"step {chosen.step} ({name})"
     if not chosen.whole:
         what += ", of which it cannot be told whether it is whole"

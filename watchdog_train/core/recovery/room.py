@@ -29,9 +29,9 @@ class TornSave(Value, frozen=True, kw_only=True):
 def torn_save(state: State) -> TornSave | None:
     """What the last attempt has left half-written; None where every save is whole."""
     plan = state.next_plan
-    if plan is None or plan.checkpoint is None or not state.rejected:
+    if plan is None or plan.checkpoint is None or not state.torn:
         return None
-    return TornSave(whole=plan.checkpoint.path, torn=tuple(path for path, _ in state.rejected))
+    return TornSave(whole=plan.checkpoint.path, torn=state.torn)
 
 
 def before_survey(observation: Observation, state: State, policy: Policy) -> Action | None:

@@ -71,6 +71,8 @@ def prove(
     if not ours or "not-whole" in state.notices:
         return None
     unknown = observation.survey.problem or "it is not among the checkpoints that were found"
+    if observation.survey.failed:
+        unknown = f"the scan of checkpoints failed ({unknown})"
     why = f"{save.path} is not known to be whole: {found.why if found is not None else unknown}"
     noticed = e.Noticed(kind="not-whole", pids=(), why=why)
     return Record(events=(noticed,), consumes=consumes)

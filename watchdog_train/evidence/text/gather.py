@@ -11,7 +11,7 @@ import msgspec
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.log_lines import LINE_CAP
 from watchdog_train.core.model import ExitStatus
-from watchdog_train.evidence.logs import clean_line
+from watchdog_train.evidence.logs import clean_lines
 from watchdog_train.evidence.text import roles
 from watchdog_train.evidence.text.assembly import Assembly
 from watchdog_train.evidence.text.host_text import environment, host_facts
@@ -93,7 +93,7 @@ def thinned(lines: Sequence[str], chars: int) -> tuple[str, ...]:
         seen[shape] += 1
         if seen[shape] <= SAME_LINES or seen[shape] > total[shape] - SAME_LINES:
             kept.append(line[:LINE_CAP])
-    return tuple(map(clean_line, _ends(kept, chars)))
+    return clean_lines(_ends(kept, chars))
 
 
 def _ends(lines: list[str], chars: int) -> list[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from watchdog_train.core.diagnosis.recorder import as_json
 from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence.files import read_regular
 from watchdog_train.evidence.recorders import read_dump
+from watchdog_train.trusted_files import read_regular
 
 HEAD_BYTES = 2 << 20
 TAIL_BYTES = 4 << 20
@@ -131,7 +131,7 @@ def _files(path: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
 def _read(name: str, path: Path, cap_bytes: int, notes: list[str]) -> Source | None:
     if path.suffix.lower() in _NOT_TEXT:
         return None
-    head = read_regular(str(path), min(cap_bytes, HEAD_BYTES))
+    head = read_regular(str(path), min(cap_bytes, HEAD_BYTES), follow=True)
     if head is None:
         notes.append(f"{path} could not be read")
         return None
@@ -145,7 +145,7 @@ def _read(name: str, path: Path, cap_bytes: int, notes: list[str]) -> Source | N
     cut = False
     if size > len(content) and cap_bytes > len(content):
         wanted = min(cap_bytes - len(content), TAIL_BYTES, size - len(content))
-        tail = read_regular(str(path), wanted, from_end=True)
+        tail = read_regular(str(path), wanted, from_end=True, follow=True)
         cut = size > len(content) + wanted
         if tail is not None:
             content += (b"\n" if cut else b"") + tail[0]

@@ -1,0 +1,97 @@
+"""A checkpoint that is valid in form, and with which attempts fail: older ones get a turn. Pure.
+
+It may not load, or lead to NaN. Told by what the attempts of this run have come to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.model import CheckpointFinding, CheckpointRef
+from watchdog_train.core.recovery.outcome import exit_words
+
+TURNS = 2
+"""Attempts from one unchanged checkpoint that fail the same way; then each older one has one."""
+
+
+def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
+    """The checkpoint of the newest attempt, where it is time for an older one; else None.
+
+    Args:
+        attempts: since the last newer step or checkpoint.
+    """
+    last = attempts[-1] if attempts else None
+    # What was not loaded is not to blame, and an older one would not be loaded, either.
+    if last is None or last.plan.checkpoint is None or last.resume_ok is False:
+        return None
+    used = [one.plan.checkpoint for one in attempts if _end(one) == _end(last)]
+    files = Counter((one.path, one.saved_at) for one in used if one is not None)
+    if _end(last) is None or max(files.values()) < TURNS:
+        return None
+    return last.plan.checkpoint
+
+
+def why_spent(
+    state: State, finding: CheckpointFinding, instead_of: CheckpointRef | None
+) -> str | None:
+    """That attempts have failed with it, and that an older one was taken since, or is to be now.
+
+    None: it has its turns before it, or a person has restarted the run since.
+    """
+    attempts = state.attempts[state.reopened_after :]
+    failed = [
+        index
+        for index, attempt in enumerate(attempts)
+        if attempt.plan.checkpoint is not None
+        and _is_same(attempt.plan.checkpoint, finding)
+        and _end(attempt) is not None
+    ]
+    if not failed:
+        return None
+    later = [attempt.plan.checkpoint for attempt in attempts[failed[-1] + 1 :]]
+    others = [used for used in later if used is not None and used.path != finding.path]
+    is_due = instead_of is not None and _is_same(instead_of, finding)
+    if not (is_due or any(_before(used, finding.saved_at) for used in others)):
+        return None
+    numbers = " and ".join(str(attempts[index].attempt) for index in failed)
+    one = f"attempt {numbers}" if len(failed) == 1 else f"attempts {numbers}"
+    return f"{one} resumed from it and failed: {_words(attempts[failed[-1]])}"
+
+
+def may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
+    """Whether it is an older state of the same training."""
+    of_same = (finding.format, finding.home, finding.nth, finding.ordinal, finding.signature) == (
+        used.format,
+        used.home,
+        used.nth,
+        used.ordinal,
+        used.signature,
+    )
+    return of_same and finding.path != used.path and _before(finding, used.saved_at)
+
+
+def _is_same(used: CheckpointRef, finding: CheckpointFinding) -> bool:
+    """Whether an attempt was given this very checkpoint, unchanged since."""
+    return used.path == finding.path and used.saved_at in (None, finding.saved_at)
+
+
+def _before(one: CheckpointRef | CheckpointFinding, saved_at: float | None) -> bool:
+    return one.saved_at is None or saved_at is None or one.saved_at <= saved_at
+
+
+def _end(attempt: AttemptRecord) -> tuple[object, ...] | None:
+    """How it failed, to be compared; None where it did not, or nobody knows how."""
+    began = attempt.first_step is not None
+    if attempt.stall_id is not None:
+        return ("hang", began)
+    if not attempt.code and attempt.signal is None:
+        return None
+    return (attempt.code, attempt.signal, began)
+
+
+def _words(attempt: AttemptRecord) -> str:
+    what = "it hung" if attempt.stall_id is not None else exit_words(attempt)
+    step = attempt.last_step
+    return f"{what} before its first step" if step is None else f"{what} at step {step}"

@@ -1,0 +1,58 @@
+"""A failed scan of checkpoints: more time, then what the hooks noted, then a wait, then 75. Pure.
+
+A failed scan has found nothing, which says nothing about what is there. A training that began at
+step 0 for it would overwrite its own checkpoints.
+"""
+
+from __future__ import annotations
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, Observation, Record, StartSurvey, Wait
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import ScanLevel
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.giving_up import give_up
+from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
+
+QUICK_TRIES = 3
+"""At once: a usual scan, one with more time, one of what the hooks noted."""
+WAIT_FIRST_S, WAIT_MOST_S = 15.0, 300.0
+"""Before the next pair of tries, with more time and of what the hooks noted; doubles."""
+
+
+def start(observation: Observation, state: State) -> Action:
+    """The next scan, or the wait for it."""
+    if state.backoff_until is not None and observation.now < state.backoff_until:
+        return Wait(until=min(state.backoff_until, observation.now + 0.5))
+    attempt, failures = state.attempt, state.scan_failures
+    crashed = attempt is not None and attempt.stall_id is None
+    level: ScanLevel = "full" if crashed else "quick"
+    if failures and failures % 2 == 0:
+        level = "noted"
+    return StartSurvey(level=level, again=failures > 0)
+
+
+def failed(observation: Observation, state: State, policy: Policy) -> Action:
+    """Say what comes next, or give up: no attempt is planned from a failed scan."""
+    failures = state.scan_failures + 1
+    problem = observation.survey.problem if observation.survey is not None else None
+    why = f"the scan of checkpoints failed ({problem})"
+    waited_s = observation.now - state.scan_since_mono if failures > 1 else 0.0
+    left_s = policy.recovery.room_wait_s - waited_s
+    if failures > QUICK_TRIES and left_s <= 0:
+        why += f", {failures} times in {waited_s:.0f} s; beginning at step 0 could lose checkpoints"
+        return give_up(why, EXIT_RETRY_ELSEWHERE, consumes=("survey",))
+    wait_s = 0.0
+    if failures % 2 == 0:
+        why += "; next: the newest save that the hooks noted, if it is unchanged"
+    elif failures < QUICK_TRIES:
+        why += "; it is tried again with more time"
+    else:
+        why += f"; the next attempt waits for a scan that answers, {max(left_s, 0):.0f} s at most"
+        wait_s = WAIT_FIRST_S * 2.0 ** ((failures - QUICK_TRIES) // 2)
+        wait_s = max(0.0, min(wait_s, WAIT_MOST_S, left_s))
+    events: list[e.AnyEvent] = [e.Noticed(kind="scan", pids=(), why=why)]
+    if wait_s:
+        until = observation.now + wait_s
+        events.append(e.BackingOff(delay_s=wait_s, until_mono=until, why=why))
+    return Record(events=tuple(events), consumes=("survey",))
