@@ -200,8 +200,8 @@ def test_problems_of_all_sources_come_together(tmp_path: Path) -> None:
         assert part in words
 
 
-@pytest.mark.parametrize("text", ["--resume", "--resume 'x {checkpoint}", ""])
-def test_resume_arguments_must_name_the_checkpoint(file: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["out/last.pt", "--resume {ckeckpoint}", "--resume 'x {ckpt}", ""])
+def test_resume_arguments_must_resume(file: Path, text: str) -> None:
     """Refused at the start, with every other problem, from a file and from the flag alike."""
     hint = '--resume-arg "--resume {checkpoint}"'
     given = f"recovery:\n  max_restarts: 99\n  resume_arg: {json.dumps(text)}\n"
@@ -212,7 +212,8 @@ def test_resume_arguments_must_name_the_checkpoint(file: Path, text: str) -> Non
         load(None, None, {"recovery.resume_arg": text, "recovery.max_restarts": 99})
     for part in ("--resume-arg", "--max-restarts", hint):
         assert part in caught.value.render()
-    for fine in ("--resume {checkpoint}", "resume={ckpt}", "auto"):
+    paths = ("--resume {checkpoint}", "resume={ckpt}", "auto")
+    for fine in (*paths, "--resume", "--init_from=resume", "--auto_resume", "resume=true"):
         assert load(None, None, {"recovery.resume_arg": fine}).policy.recovery.resume_arg == fine
 
 

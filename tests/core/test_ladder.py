@@ -23,6 +23,7 @@ from watchdog_train.core.recovery import ladder, outcome, plans
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan, next_step
 from watchdog_train.core.recovery.plans import own_resume_option, with_arguments
 from watchdog_train.remedies.catalogue import CATALOGUE
+from watchdog_train.report.facts import origin_words
 
 ARGV = ("python", "train.py", "--lr", "0.1")
 
@@ -563,6 +564,8 @@ VIAS = [
     ("torch", ARGV, None, "env", ARGV),
     ("torch", ARGV, "--resume {checkpoint}", "argv", (*ARGV, "--resume", "/out/checkpoint-20")),
     ("hf", ARGV, "--resume={ckpt}", "argv", (*ARGV, "--resume=/out/checkpoint-20")),
+    ("torch", ARGV, "--resume", "script", (*ARGV, "--resume")),
+    ("hf", ARGV, "--init_from=resume", "script", (*ARGV, "--init_from=resume")),
     ("torch", (*ARGV, "--resume", "auto"), None, "script", (*ARGV, "--resume", "auto")),
     ("hf", (*ARGV, "--resume_from_checkpoint=x"), None, "script", None),
     ("torch", (*ARGV, "--init_from=resume"), None, "script", None),
@@ -580,49 +583,65 @@ def test_how_the_checkpoint_reaches_the_script(format_, argv, template, via, exp
     assert "step 20 (checkpoint-20)" in answer.why
     assert "/out/" not in answer.why
     assert ("WTRAIN_RESUME_FROM" in answer.why) is (via == "env")
+    assert ("It resumes from" in answer.why) is (via in ("hook", "argv"))
+
+
+def test_a_script_that_finds_its_checkpoint_is_asked_to_even_where_we_know_none():
+    """Its files may be of a kind that nobody else can read; one from before it is not meant."""
+    crashed, gone = history("exit1@30"), Survey(findings=(), directories=())
+    answer = step(crashed, gone, resume_arg="--resume")
+    assert (answer.plan.argv, answer.plan.resume_via) == ((*ARGV, "--resume"), "script")
+    assert "--resume in the command decides what is loaded" in answer.why
+    assert origin_words(answer.plan) == "where its script decides"
+    older = step(crashed, found(20, saved_at=1.0, format="torch"), resume_arg="--resume")
+    assert (older.plan.argv, older.plan.resume_via) == (ARGV, "none")
+    assert step(crashed, gone, resume_arg="--resume {checkpoint}").plan.argv == ARGV
+    # It found none: the next attempt begins anew instead of failing like that again.
+    last = msgspec.structs.replace(
+        history("exit1@30", "exit1@-").attempts[1], plan=answer.plan, first_beat_s=1.0
+    )
+    state = msgspec.structs.replace(crashed, attempts=(*crashed.attempts, last))
+    assert step(state, gone, resume_arg="--resume").plan.argv == ARGV
+    assert step(state, found(20, format="torch"), resume_arg="--resume").plan.argv == ARGV
 
 
 AUTO = [
-    (("--resume",), "--resume", "by --resume"),
-    (("--restart-every", "--resume_from_checkpoint", "--resume"), "--resume_from_checkpoint", ""),
-    (("--resume-epoch",), None, "if that is what it means"),
-    ((), None, "no such option of the script is known"),
+    (("--resume {checkpoint}",), "--resume {checkpoint}", "argv", "by --resume (which the script"),
+    (
+        ("--restart-every {checkpoint}", "--resume_from_checkpoint {checkpoint}", "--resume"),
+        *("--resume_from_checkpoint {checkpoint}", "argv", ""),
+    ),
+    (("--resume",), "--resume", "script", "--resume (which the script's own parser knows) decides"),
+    (("--auto-resume",), "--auto-resume", "script", "decides what is loaded"),
+    (("--init_from=resume",), "--init_from=resume", "script", "--init_from=resume (which"),
+    (("--resume-epoch {checkpoint}",), None, "env", "if that is what it means"),
+    (("--resume-optimizer",), None, "env", "if that is what it means"),
+    ((), None, "env", "no such option of the script is known"),
 ]
 
 
-@pytest.mark.parametrize(("options", "used", "words"), AUTO)
-def test_auto_uses_only_an_option_that_surely_means_it(options, used, words):
+@pytest.mark.parametrize(("options", "used", "via", "words"), AUTO)
+def test_auto_uses_only_an_option_that_surely_means_it(options, used, via, words):
     """--resume-arg auto takes what the script's own parser knows, and guesses nothing."""
-    survey = msgspec.structs.replace(found(20, format="torch"), resume_options=options)
-    answer = step(history("hang@30"), survey, resume_arg="auto")
+    state = msgspec.structs.replace(history("hang@30"), resume_options=options)
+    answer = step(state, found(20, format="torch"), resume_arg="auto")
     assert isinstance(answer, Restart)
     assert words in answer.why
-    if used is None:
-        assert (answer.plan.resume_via, answer.plan.argv) == ("env", ARGV)
-    else:
-        assert answer.plan.argv == (*ARGV, used, "/out/checkpoint-20")
-        assert answer.plan.resume_arg == f"{used} {{checkpoint}}"
+    assert (answer.plan.resume_via, answer.plan.resume_arg) == (via, used)
+    passed = (used or "").replace("{checkpoint}", "/out/checkpoint-20").split()
+    assert answer.plan.argv == (*ARGV, *passed)
+    # Only of what was handed over may be said that the attempt starts from it.
+    assert origin_words(answer.plan).startswith("from step 20" if via == "argv" else "where its")
 
 
 def test_auto_leaves_frameworks_and_the_users_own_word_alone():
     """A hook proves more than an argument, and who says --resume in the command has decided."""
-    survey = msgspec.structs.replace(found(20, format="hf"), resume_options=("--resume",))
-    answer = step(history("hang@30"), survey, resume_arg="auto")
+    known = {"resume_options": ("--resume {checkpoint}",)}
+    state = msgspec.structs.replace(history("hang@30"), **known)
+    answer = step(state, found(20, format="hf"), resume_arg="auto")
     assert answer.plan.resume_via == "hook"
-    state = msgspec.structs.replace(history("hang@30"), argv=(*ARGV, "--resume", "x"))
-    survey = msgspec.structs.replace(survey, findings=found(20, format="torch").findings)
-    assert step(state, survey, resume_arg="auto").plan.resume_via == "script"
-
-
-def test_auto_keeps_the_option_when_the_last_attempt_showed_none():
-    """An attempt that died before it read its arguments does not take the option away."""
-    state = history("hang@30", "hang@30")
-    first = state.attempts[0]
-    plan = msgspec.structs.replace(first.plan, resume_arg="--resume {checkpoint}")
-    attempts = (msgspec.structs.replace(first, plan=plan), *state.attempts[1:])
-    state = msgspec.structs.replace(state, attempts=attempts)
-    answer = step(state, found(20, format="torch"), resume_arg="auto")
-    assert answer.plan.argv == (*ARGV, "--resume", "/out/checkpoint-20")
+    state = msgspec.structs.replace(state, argv=(*ARGV, "--resume", "x"))
+    assert step(state, found(20, format="torch"), resume_arg="auto").plan.resume_via == "script"
 
 
 def test_auto_is_given_up_when_the_script_refuses_it():
@@ -631,8 +650,8 @@ def test_auto_is_given_up_when_the_script_refuses_it():
     plan = msgspec.structs.replace(state.attempts[1].plan, resume_arg="--resume {checkpoint}")
     last = msgspec.structs.replace(state.attempts[1], plan=plan)
     state = msgspec.structs.replace(state, attempts=(state.attempts[0], last))
-    survey = msgspec.structs.replace(found(20, format="torch"), resume_options=("--resume",))
-    answer = step(state, survey, resume_arg="auto")
+    state = msgspec.structs.replace(state, resume_options=("--resume {checkpoint}",))
+    answer = step(state, found(20, format="torch"), resume_arg="auto")
     assert (answer.plan.resume_via, answer.plan.argv) == ("env", ARGV)
 
 
@@ -711,7 +730,7 @@ def test_lightning_resumes_by_hook_only_what_a_hook_has_written(ordinal, via):
         ordinal=ordinal,
     )
     choice = plans.Choice(chosen=finding, rejected=())
-    assert plans.resume(ARGV, choice, None, None).via == via
+    assert plans.resume(State(argv=ARGV), choice, None, None).via == via
 
 
 # -- plans -------------------------------------------------------------------------------------

@@ -9,8 +9,14 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import HookReport, Record
 from watchdog_train.core.decide import decide
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.model import Milestone, RankPlaces
-from watchdog_train.core.notices.milestones import MOST_RANKS, bounded, milestone_standings
+from watchdog_train.core.notices.milestones import (
+    MOST_RANKS,
+    bounded,
+    milestone_standings,
+    milestones_event,
+)
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.places_text import (
     place_lines,
@@ -147,6 +153,12 @@ def test_they_are_recorded_at_the_first_step_and_not_again() -> None:
     ]
     after = b.running(*events)
     assert after.places == (PASSED,)
+    options = ("--resume",)
+    (told,) = milestones_event(msgspec.structs.replace(seen, resume_options=options), after)
+    known = evolve(after, told)
+    assert known.resume_options == options
+    assert milestones_event(seen, known) == (), "a later attempt has not read its arguments yet"
+    assert evolve(known, e.Milestones(ranks=(INSIDE,))).resume_options == options
     again = decide(seen, after, Policy(), {})
     assert not isinstance(again, Record) or not any(
         isinstance(event, e.Milestones) for event in again.events

@@ -9,11 +9,13 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import SettingReport
+from watchdog_train.core.actions import Record, SettingReport
+from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.rank_gone import recorded
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointRef, MemberSample
+from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample
 from watchdog_train.core.notices.news import news
+from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.policy import Policy
 
 POLICY = Policy()
@@ -196,3 +198,33 @@ def test_a_program_without_heartbeat_is_said_once() -> None:
     assert not [x for x in tell(fold(told), silent, at=70.0) if isinstance(x, e.Noticed)]
     beating = fold(tell(b.running(), b.rank(words=2)))
     assert not [x for x in tell(beating, silent, at=61.0) if isinstance(x, e.Noticed)]
+
+
+@pytest.mark.parametrize(
+    ("late", "rejects", "fate"),
+    [
+        (False, True, "lost: it was acknowledged before it began"),
+        (True, False, "lost if Celery acknowledged it at the end"),
+        (True, True, "its broker delivers it again"),
+    ],
+)
+def test_a_task_that_ends_with_its_worker_is_said_to_be_lost(
+    late: bool, rejects: bool, fate: str
+) -> None:
+    """By how it is acknowledged; not one that its process had finished, nor after an exit of 0."""
+    tasks = ((b.ROOT, TaskNote(name="jobs.train", late=late, rejects=rejects)),)
+    busy, idle = b.rank(phase="train"), b.rank(phase="idle")
+
+    def told(member: MemberSample, end: ExitStatus) -> list[e.AnyEvent]:
+        seen = b.observation(b.sample(9.0), exit=end, last_words=(member,), tasks=tasks)
+        action = decide(seen, b.running(e.FirstBeat(rank=0, pid=b.ROOT, after_s=1.0)), POLICY, {})
+        assert isinstance(action, Record)
+        return [event for event in action.events if isinstance(event, e.Noticed)]
+
+    killed = ExitStatus(code=None, signal=9, how_known="keeper")
+    (noticed,) = told(busy, killed)
+    assert (noticed.kind, noticed.pids) == ("task", (b.ROOT,))
+    assert f"jobs.train ({fate}" in noticed.why
+    assert "nothing resumes it" in noticed.why
+    assert told(idle, killed) == []
+    assert told(busy, ExitStatus(code=0, signal=None, how_known="keeper")) == []

@@ -35,7 +35,7 @@ def test_a_night_with_a_stall_in_five_lines() -> None:
     assert "stalled at step" in stalled
     assert "stuck: worker of rank 0" in stuck
     assert "(fork-lock, 93 % sure)" in stuck
-    assert "restarted from the checkpoint of step" in restarted
+    assert "restarted from step 500 (checkpoint-500) as attempt 2" in restarted
     assert "with num-workers-0" in restarted
     assert "running again at step" in running
     assert "The training succeeded after 1 restart" in finished

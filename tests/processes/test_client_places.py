@@ -41,9 +41,7 @@ import wandb
 parser = argparse.ArgumentParser()
 parser.add_argument("--resume_from_checkpoint", default=None)
 parser.add_argument("--gradient_checkpointing", action="store_true")
-parser.add_argument("--output-dir", default="out")
 parser.add_argument("--resume-token", default="hunter2")
-parser.add_argument("--ckpt_dir", default="https://me:secret@host/x")
 parser.parse_args([])
 import watchdog_train
 watchdog_train.mark("data is ready")
@@ -82,17 +80,52 @@ def test_a_place_is_named_while_the_process_is_inside(training: Training) -> Non
         assert note.changes == reading.milestone
         assert (note.start, note.attempt) == (reading.start, 1)
         assert note.hooks == {"argparse": "armed", "wandb": "armed"}
-        told = {option.name: option for option in note.options}
-        assert set(told) == {"--resume_from_checkpoint", "--output-dir", "--ckpt_dir"}
-        assert told["--resume_from_checkpoint"].kind == "resume"
-        assert told["--output-dir"].default == "out"
-        assert told["--ckpt_dir"].default is None
+        assert note.options == ("--resume_from_checkpoint {checkpoint}",)
     finally:
         process.communicate("\n", timeout=20)
     after = note_of(training, process.pid)
     assert after is not None
     assert after.milestones[-1].name == "exit"
     assert after.milestones[-2].end is not None
+
+
+OPTIONS = """
+import argparse, json, sys
+import torch
+from watchdog_train.client import notes
+parser = argparse.ArgumentParser()
+add = parser.add_argument
+add("--resume-from", type=str)
+add("--resume", nargs="?", const=True)
+add("--auto_resume", action="store_true")
+add("--no-resume", action="store_false", dest="resume_it")
+add("--resume-step", type=int)
+add("--restore", choices=["never", "auto"])
+add("--restart-lr", choices=["low", "high"])
+add("--init_from", default="scratch")
+parser.parse_args([])
+print(json.dumps(notes.parts["options"]()))
+"""
+NANO = """
+import json
+import argparse
+import torch
+from watchdog_train.client import notes
+init_from, lr = "scratch", 1e-3
+config_keys = ["init_from", "lr"]
+print(json.dumps(notes.parts["options"]()))
+"""
+
+
+def test_the_arguments_that_resume_are_listed(training: Training) -> None:
+    """A path, a flag, a value: as the parser has them, and nothing for what surely does not."""
+    library(training, "torch", "", "0.1")
+    found = training.json(OPTIONS)
+    assert found == [
+        *("--resume-from {checkpoint}", "--resume {checkpoint}", "--auto_resume"),
+        *("--restore=auto", "--init_from=resume"),
+    ]
+    assert training.json(NANO) == ["--init_from=resume"]
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "0.17.9", "0.x", None])

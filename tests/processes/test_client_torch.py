@@ -269,6 +269,7 @@ made = {
     "none": lambda: torch.utils.data.DataLoader(Data()),
 }
 import sys
+from pathlib import Path
 shapes = {name: shape(make()) for name, make in made.items() if name in sys.argv[1:]}
 from watchdog_train.client import slot, layout as L
 print(json.dumps([shapes, torch.get_num_threads(), torch.multiprocessing.get_sharing_strategy(),
@@ -527,3 +528,64 @@ def test_a_checkpoint_that_the_script_loads_counts_as_resumed(training: Training
     }  # fmt: skip
     words = training.json(PLAIN + SHOW, "0")
     assert words[layout.W_RESUMED_STEP] == 41
+
+
+LOADS = """
+import io, json, torch
+from watchdog_train.client import layout, resume, slot
+for name, value in (("ckpt.pt", 1.0), ("else.pt", 2.0)):
+    torch.save([value] * 1000, name)
+
+def resumed(source):
+    slot.words[layout.W_RESUMED_STEP], resume._used = 0, False
+    torch.load(source)
+    return slot.words[layout.W_RESUMED_STEP]
+
+def memory(name):
+    return io.BytesIO(open(name, "rb").read())
+
+mine = memory("ckpt.pt")
+found = [resumed(mine), resumed(open("ckpt.pt", "rb")), resumed(memory("else.pt"))]
+mine.write(b"x" * len(mine.getvalue()) * 2)
+print(json.dumps(found))
+"""
+
+
+def test_a_checkpoint_that_is_read_into_memory_counts_as_loaded(training: Training) -> None:
+    """By its content; the buffer stays the script's own. One of another content is another one."""
+    path = training.root / "ckpt.pt"
+    training.resume = {"via": "env", "format": "torch", "path": str(path), "step": 40}
+    assert training.json(LOADS) == [41, 41, 0]
+    training.resume["step"] = None  # a name without a number, in a format that holds none
+    assert training.json(LOADS) == [1, 1, 0]
+    assert path.stat().st_size == (training.root / "else.pt").stat().st_size
+
+
+OPEN_FILES = """
+import io, json, os, sys, tempfile, torch
+from watchdog_train.client import saves
+with open("plain.pt", "wb") as file:
+    torch.save([1.0] * 1000, file)
+    saves._settle()
+    assert not os.listdir(sys.argv[1]), "it is not complete before it is closed"
+with open("atomic.tmp", "wb") as file:
+    torch.save([2.0], file)
+os.replace("atomic.tmp", "atomic.pt")
+with open("torn.pt", "wb") as file:
+    torch.save([3.0] * 1000, file)
+again = open("torn.pt", "wb")
+torch.save([4.0], io.BytesIO())
+with tempfile.TemporaryFile() as file:
+    torch.save([5.0], file)
+print(json.dumps(len(saves._open_files)))
+"""
+
+
+def test_a_save_into_an_open_file_is_recorded_when_that_is_closed(training: Training) -> None:
+    """Under the name that it has then; not one that is being overwritten, and nothing of memory."""
+    training.json(OPEN_FILES, str(training.attempt_dir))
+    found = {Path(save.path).name: save for save in training.saves()}
+    assert set(found) == {"plain.pt", "atomic.pt"}
+    size, mtime_ns = found["plain.pt"].files["plain.pt"]
+    status = (training.root / "plain.pt").stat()
+    assert (size, mtime_ns) == (status.st_size, status.st_mtime_ns)

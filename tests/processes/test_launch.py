@@ -15,8 +15,10 @@ import pytest
 from tests.support import is_alive, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import CheckpointRef, Plan
+from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor import terminal as terminal_module
 from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.environment import environment_again, keep_environment
 from watchdog_train.supervisor.launch import (
     INJECT_DIRECTORY,
     LaunchContext,
@@ -470,3 +472,30 @@ def test_no_pseudo_terminal_left_means_a_pipe(monkeypatch: pytest.MonkeyPatch) -
     assert not os.isatty(write_end)
     os.close(read_end)
     os.close(write_end)
+
+
+def test_the_environment_of_a_run_is_kept_for_a_restart(tmp_path: Path) -> None:
+    """What it had, without secrets and without what belongs to one login; a job brings its own."""
+    directory = RunDirectory(tmp_path)
+    had = {
+        "LR": "0.1", "DEVICE": "1", "HF_TOKEN": "hush", "PROXY": "http://me:hush@host", "TERM": "a",
+        "GONE": "x", "ODD": "\udcff", "SSH_TTY": "/dev/pts/1",
+    }  # fmt: skip
+    shell = {"DEVICE": "2", "HF_TOKEN": "new", "TERM": "b", "EXTRA": "y", "HERE": "z"}
+    assert environment_again(directory, shell).variables == shell  # nothing was kept
+    keep_environment(directory, had)
+    assert "hush" not in directory.environment.read_text()
+
+    again = environment_again(directory, shell, ("GONE", "HERE", "NEW=1=2", "ODD=3"))
+    assert again.variables == {
+        "LR": "0.1", "DEVICE": "1", "HF_TOKEN": "new", "TERM": "b", "HERE": "z", "NEW": "1=2",
+        "ODD": "3",
+    }  # fmt: skip
+    assert (again.missing, again.different) == (("PROXY",), ("DEVICE",))
+    assert "DEVICE" not in environment_again(directory, {}, ("DEVICE",)).variables
+
+    job = {**shell, "SLURM_JOB_ID": "7"}
+    assert environment_again(directory, job).variables == job
+    other = RunDirectory(tmp_path / "job")
+    keep_environment(other, job)
+    assert not other.environment.exists()

@@ -67,8 +67,6 @@ class SurveyRequest(Value, frozen=True, kw_only=True):
     """What changed this recently is looked at twice, this far apart; 0 when nobody writes."""
     kept: tuple[KeptCopy, ...] = ()
     """Copies of files that are overwritten in place, for where those are torn."""
-    resume_options: tuple[str, ...] = ()
-    """Of the script, for the words of the plan; handed through."""
     budget_s: float = 60.0
     """For reading whole files."""
 
@@ -125,7 +123,6 @@ def survey(
         problem="; ".join(filter(None, (problem, *plugin_problems))) or None,
         failed=not whole_found and (noted_only or found.broken or (found.cut and bool(saves))),
         beside_writers=request.settle_s > 0,
-        resume_options=request.resume_options,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ import click
 from watchdog_train.cli.options import run_argument, runs_dir_option
 
 if TYPE_CHECKING:
-    from watchdog_train.supervisor.detach import Reporter
     from watchdog_train.supervisor.setup import RunSession
 
 
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Count --max-restarts on, as for a job that was requeued; else it is counted anew.",
 )
+@click.option(
+    "--env",
+    "changes",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Change a variable of the run's environment; NAME alone: as it is in this shell.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Return once launched; survives logout.")
 @runs_dir_option
 def restart(
@@ -37,25 +44,33 @@ def restart(
     with_remedies: tuple[str, ...],
     allow: tuple[str, ...],
     keep_budget: bool,
+    changes: tuple[str, ...],
     detach: bool,
     runs_dir: Path | None,
 ) -> None:
     """Let RUN go on after its end, in the same run directory.
 
     A run that lives is stopped first, with time to save. What it was started with stays in
-    effect; --with and --allow add to it. The environment is that of this shell.
+    effect: directory, environment, settings; --with, --allow and --env add to it. Secrets are not
+    kept and come from this shell, as does the whole environment of a task of a job.
     """
     from watchdog_train.cli.reading import read_run
     from watchdog_train.cli.stop import stop_run
     from watchdog_train.core.policy import Policy, Recovery
     from watchdog_train.core.starting.jobs import is_begun_again
     from watchdog_train.remedies.catalogue import available, refuse_unknown
+    from watchdog_train.report.words import listed
     from watchdog_train.store.resolve import resolve
-    from watchdog_train.supervisor.detach import Report, in_background
+    from watchdog_train.supervisor.detach import in_background, refuse_to_detach
+    from watchdog_train.supervisor.environment import environment_again
     from watchdog_train.supervisor.reopen import reopen_run
 
     # Before a run that lives is stopped for a word that was misspelt.
     refuse_unknown(Policy(recovery=Recovery(with_remedies=with_remedies, allow=allow)))
+    if any(not change.partition("=")[0] for change in changes):
+        raise click.UsageError("--env wants NAME or NAME=VALUE")
+    if detach:
+        refuse_to_detach()
     run = resolve(run_ref, runs_dir)
     run.hold()
     if run_ref is None:
@@ -65,24 +80,30 @@ def restart(
         task = state.job.task if state.job is not None else None
         stop_run(run, now=False, is_over=is_begun_again(task, os.environ))
 
-    def supervise(report: Reporter | None) -> int:
-        def launched(_session: RunSession) -> None:
-            if report is not None:
-                words = f"{run.run_id}\n{run.path}\nwtrain status {run.run_id} | wtrain logs -f"
-                report(Report(code=0, words=words))
+    again = environment_again(run, os.environ, changes)
+    if again.different:
+        names = f"this shell differs in {listed(again.different)} (--env NAME takes it from here)"
+        click.echo(f"wtrain: the environment is as the run had it; {names}", err=True)
+    if again.missing:
+        names = f"{listed(again.missing)} (they may be secrets; --env NAME=VALUE sets one)"
+        click.echo(f"wtrain: not set here, and kept nowhere: {names}", err=True)
 
-        session = reopen_run(
+    def supervise(launched: Callable[[RunSession], None] | None) -> RunSession:
+        return reopen_run(
             run,
             available(),
             with_remedies=with_remedies,
             allow=allow,
-            foreground=report is None,
+            environment=again.variables,
+            foreground=launched is None,
             fresh_budget=not keep_budget,
             on_launched=launched,
         )
-        session.close_with_words()
-        return session.exit_code
 
     if detach:
-        in_background(supervise)
-    sys.exit(supervise(None))
+        report = in_background(supervise)
+        click.echo(report.words, err=report.run_dir is None)
+        sys.exit(report.code)
+    session = supervise(None)
+    session.close_with_words()
+    sys.exit(session.exit_code)

@@ -11,7 +11,6 @@ from watchdog_train.cli.policy_options import policy_from, policy_options
 
 if TYPE_CHECKING:
     from watchdog_train.core.policy import Policy
-    from watchdog_train.supervisor.setup import RunSession
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -57,29 +56,15 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
 
 def _detached(policy: Policy, command: tuple[str, ...], *, until_first_step: bool) -> None:
     from watchdog_train.remedies.catalogue import available
-    from watchdog_train.supervisor.detach import Report, Reporter, in_background
+    from watchdog_train.supervisor.detach import in_background
     from watchdog_train.supervisor.start import start_run
 
-    def launched(session: RunSession) -> Report:
-        run_id, path = session.directory.run_id, str(session.directory.path)
-        lines = (run_id, path, f"wtrain status {run_id} | wtrain attach {run_id}")
-        return Report(code=0, words="\n".join(lines), run_dir=path)
-
-    def supervise(report: Reporter) -> int:
-        session = start_run(
-            policy,
-            command,
-            available(),
-            foreground=False,
-            on_launched=lambda session: report(launched(session)),
+    report = in_background(
+        lambda launched: start_run(
+            policy, command, available(), foreground=False, on_launched=launched
         )
-        if not session.was_launched:
-            report(Report(code=session.exit_code, words=f"wtrain: {session.why}"))
-        session.close_with_words()
-        return session.exit_code
-
-    report = in_background(supervise)
-    click.echo(report.words, err=report.code != 0)
+    )
+    click.echo(report.words, err=report.run_dir is None)
     if until_first_step and report.run_dir is not None:
         from watchdog_train.cli.attach import until_first_step as stay
         from watchdog_train.store.resolve import resolve

@@ -11,6 +11,7 @@ from watchdog_train.client import notes, slot
 _MOST_PLACES = 1000
 # A time as a float of seconds is exact to less than a microsecond; no save takes as little as this.
 _SAME_MOMENT_S = 0.001
+_END_BYTES = 65536
 # By which the ranks of a job tell each other apart. Lightning starts its own with a local rank
 # alone, and torchrun starts all ranks again: all of them have to resume alike.
 _WHICH_RANK = (
@@ -169,8 +170,8 @@ def injected():
     _used = True
     try:
         step = order().get("step")
-        if isinstance(step, int) and step >= 0:
-            slot.words[L.W_RESUMED_STEP] = step + 1
+        # That it was loaded is news also where nobody knows its step.
+        slot.words[L.W_RESUMED_STEP] = 1 + (max(0, step) if isinstance(step, int) else 0)
         notes.note("resumed from " + order()["path"])
     except Exception:
         pass
@@ -186,6 +187,10 @@ def loaded(source):
         wanted = order()
         if not wanted or _used or wanted.get("format") in ("hf", "lightning"):
             return
+        if hasattr(source, "getbuffer"):
+            if _holds(source, wanted["path"]):
+                injected()
+            return
         if not isinstance(source, (str, os.PathLike)):
             source = getattr(source, "name", None)  # an open file
         if isinstance(source, (str, os.PathLike)):
@@ -194,6 +199,17 @@ def loaded(source):
                 injected()
     except Exception:
         pass
+
+
+def _holds(memory, path):
+    """Whether a BytesIO holds this file: by its size and its end, where a zip has its checksums."""
+    with memory.getbuffer() as view, open(path, "rb") as file:
+        size = len(view)
+        if not size or size != os.fstat(file.fileno()).st_size:
+            return False
+        begin = max(0, size - _END_BYTES)
+        file.seek(begin)
+        return file.read(_END_BYTES) == view[begin:].tobytes()
 
 
 def is_the_one(path):

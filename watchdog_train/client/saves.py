@@ -4,18 +4,22 @@ It must never raise, never touch the files, and never change what a save gives b
 """
 
 import _thread
+import itertools
 import os
 import time
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes, phases, resume, slot
+from watchdog_train.client import milestones, notes, phases, resume, slot
 
 _MOST_FILES = 4096
+_MOST_OPEN = 16
 _MOST_BYTES = 512 << 10
 _MOST_LOG_BYTES = 32 << 20
 
 # Threads inside a save of a whole directory: its files are part of that one record.
 _outer: dict = {}
+# Open files that a save was written to, by path.
+_open_files: dict = {}
 
 
 def recorded(format_name, original, position, name):
@@ -29,14 +33,55 @@ def recorded(format_name, original, position, name):
             end(token)
         try:
             target = kwargs[name] if name in kwargs else args[position]
-            if isinstance(target, (str, os.PathLike)) and _thread.get_ident() not in _outer:
+            if _thread.get_ident() in _outer:
+                pass
+            elif isinstance(target, (str, os.PathLike)):
                 path = os.path.abspath(os.fspath(target))
                 record(path, format_name, {os.path.basename(path): _stat(path)})
+            else:
+                _record_when_closed(target, format_name)
         except Exception:
             pass
         return result
 
     return phases.like(wrapper, original)
+
+
+def _record_when_closed(file, format_name):
+    """An open file is complete when its writer has closed it; memory has no name to record."""
+    import json  # noqa: F401 - not first by the pulse thread
+    import weakref
+
+    path = os.path.abspath(os.fspath(file.name))
+    number = os.fstat(file.fileno()).st_ino
+    # A file that is opened anew is empty for a while: that is not the save.
+    _open_files[path] = (weakref.ref(file), format_name, _step(), number, file.tell())
+    if len(_open_files) > _MOST_OPEN:
+        _open_files.pop(next(iter(_open_files)), None)
+
+
+def _settle():
+    """Record the open files that have been closed since."""
+    for path, (file, format_name, step, number, size) in list(_open_files.items()):
+        opened = file()
+        if opened is not None and not opened.closed:
+            continue
+        _open_files.pop(path, None)
+        try:
+            found = _named_now(path, number)
+            if found is not None and os.stat(found).st_size >= size:
+                record(found, format_name, {os.path.basename(found): _stat(found)}, step=step)
+        except Exception:
+            pass
+
+
+def _named_now(path, number):
+    """The path itself, or what the file was renamed to in its folder, as an atomic save does."""
+    if os.path.exists(path):
+        return path
+    with os.scandir(os.path.dirname(path)) as entries:
+        near = itertools.islice(entries, _MOST_FILES)
+        return next((entry.path for entry in near if entry.inode() == number), None)
 
 
 def record_file(path, format_name, step, home):
@@ -174,6 +219,8 @@ def _count(word):
 
 def _after_fork():
     _outer.clear()
+    _open_files.clear()
 
 
+milestones.settling.append(_settle)
 slot.on_fork_child.append(_after_fork)

@@ -186,19 +186,26 @@ def _text(value: Any) -> str:
 
 def _check_resume_arg(text: str) -> None:
     """Found at the first restart, hours later, either mistake would cost the whole training."""
-    from watchdog_train.core.recovery.plans import AUTO_RESUME, PLACEHOLDERS
+    from watchdog_train.core.recovery.plans import AUTO_RESUME, PLACEHOLDERS, names_path
 
     if text == AUTO_RESUME:
         return
-    hint = '--resume-arg "--resume {checkpoint}"'
+    hint = (
+        '--resume-arg "--resume {checkpoint}", or --resume-arg=--resume for a script that finds '
+        "its checkpoint itself"
+    )
     try:
         words = shlex.split(text)
     except ValueError as error:
         message = f"'{text[:40]}' cannot be split into arguments: {error}".rstrip(".")
         raise BadValueError(message, hint=hint) from error
-    if not any(placeholder in word for word in words for placeholder in PLACEHOLDERS):
+    unknown = set(re.findall(r"\{\w*\}", text)) - set(PLACEHOLDERS)
+    if unknown:
+        raise BadValueError(f"nothing is known that {min(unknown)[:40]} could stand for", hint=hint)
+    if not names_path(text) and not any(word.startswith("-") or "=" in word for word in words):
         raise BadValueError(
-            f"'{text[:40]}' does not say where {{checkpoint}}, the path, belongs", hint=hint
+            f"'{text[:40]}' is no option and does not say where {{checkpoint}}, the path, belongs",
+            hint=hint,
         )
 
 

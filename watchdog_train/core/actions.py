@@ -25,6 +25,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.notices.ahead import Ahead
+from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.slowdown import Slow
 
 TaskName = Literal["look", "evidence", "survey", "joint", "keep", "commands"]
@@ -121,7 +122,9 @@ class Observation(Value, frozen=True, kw_only=True):
     hooks: tuple[HookReport, ...] = ()
     training: TrainingReport | None = None
     resume_options: tuple[str, ...] = ()
-    """Options of the script, as its own parser knows them, that may take a checkpoint."""
+    """Arguments by which the script may resume, as its own parser knows them."""
+    tasks: tuple[tuple[int, TaskNote], ...] = ()
+    """Of a queue, with the pid of the process that ran it last."""
     last_save: SaveReport | None = None
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""

@@ -33,7 +33,7 @@ from watchdog_train.core.job import together
 from watchdog_train.core.job.confer import confer
 from watchdog_train.core.job.gathering import gather
 from watchdog_train.core.notices.milestones import milestones_event
-from watchdog_train.core.notices.news import news, progress_event
+from watchdog_train.core.notices.news import lost_tasks, news, progress_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import keeping, kill
 from watchdog_train.core.recovery.between import between_attempts
@@ -163,6 +163,8 @@ def _record_exit(
         # Its own end counts, also a bad one: only what we have ended may pass as finished.
         why = "the training ended by itself before anything was killed"
         events.append(e.StallRecovered(stall_id=stall.id, why=why))
+    if status.code != 0:
+        events += lost_tasks(observation)
     return Record(events=(*events, *milestones_event(observation, state), exited))
 
 

@@ -55,6 +55,17 @@ def step_words(step: int | None) -> str:
     return "an unknown step" if step is None else f"step {words.number(step)}"
 
 
+def origin_words(plan: Plan) -> str:
+    """Where an attempt starts: what wtrain did not hand over, only the script can choose."""
+    used = plan.checkpoint
+    if plan.resume_via in ("script", "env"):
+        newest = "" if used is None else f"; the newest checkpoint is of {step_words(used.step)}"
+        return f"where its script decides{newest}"
+    if used is None:
+        return "from the beginning"
+    return f"from {step_words(used.step)} ({words.last_part(used.path)})"
+
+
 def culprit_words(culprit: Culprit) -> str:
     """`worker of rank 0 (pid 4250) in acquire (threading.py:10)`."""
     role = clean(culprit.role, 40) or "process"

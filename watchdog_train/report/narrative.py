@@ -12,6 +12,7 @@ from watchdog_train.core.model import Plan
 from watchdog_train.report import household_text, job_text, stall_sentences, words
 from watchdog_train.report.facts import (
     exit_words,
+    origin_words,
     role_counts,
     step_words,
 )
@@ -177,11 +178,7 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
         case e.GpuMemoryFree():
             return (f"the GPU memory is free, after {duration(event.waited_s)}",)
         case e.AttemptLaunching() if event.plan.attempt > 1:
-            used = event.plan.checkpoint
-            source = "from the beginning"
-            if used is not None:
-                source = f"from {step_words(used.step)} ({words.last_part(used.path)})"
-            return (f"attempt {event.plan.attempt} starts {source}",)
+            return (f"attempt {event.plan.attempt} starts {origin_words(event.plan)}",)
         case e.LaunchPostponed():
             return (f"it could not be started ({clean(event.why, 400)}); it is tried again",)
         case e.AttemptLaunched() if len(state.attempts) > 1:

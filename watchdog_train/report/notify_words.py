@@ -11,7 +11,13 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.scan import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.facts import culprit_words, run_again, stall_words, step_words
+from watchdog_train.report.facts import (
+    culprit_words,
+    origin_words,
+    run_again,
+    stall_words,
+    step_words,
+)
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
@@ -26,6 +32,7 @@ NOTICES = (
     "no-progress",
     "room",
     "scan",
+    "task",
 )
 """Kinds of `noticed` for which somebody may have to act before the morning."""
 LINE_CAP = 400
@@ -99,12 +106,9 @@ def _step(state: State) -> int | None:
 
 def _restart(event: e.AttemptLaunching) -> str:
     plan = event.plan
-    where = "from the beginning"
-    if plan.checkpoint is not None:
-        where = f"from the checkpoint of {step_words(plan.checkpoint.step)}"
     names = [clean(use.id, 60) for use in plan.remedies]
     changed = f", with {words.listed(names)}" if names else ""
-    return f"restarted {where} as attempt {plan.attempt}{changed}"
+    return f"restarted {origin_words(plan)} as attempt {plan.attempt}{changed}"
 
 
 def _cause(event: e.Diagnosed, state: State, at: str) -> News | None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words, step_words
+from watchdog_train.report.facts import culprit_words, origin_words
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Fold, Section
 from watchdog_train.report.words import clean, clock_time
@@ -87,10 +87,8 @@ def _follows(stall: StallRecord, state: State) -> list[tuple[str, str]]:
             continue
         known = {use.id for use in before.plan.remedies}
         new = [clean(use.id, 60) for use in after.plan.remedies if use.id not in known]
-        used = after.plan.checkpoint
-        where = f"from {step_words(used.step)}" if used is not None else "from the beginning"
         changed = f"with {words.listed(new)}" if new else "with the same settings"
-        return [("then", f"attempt {after.attempt} {where}, {changed}")]
+        return [("then", f"attempt {after.attempt} {origin_words(after.plan)}, {changed}")]
     return []
 
 

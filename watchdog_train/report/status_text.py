@@ -186,7 +186,9 @@ def _attempt_line(state: State, live: Live) -> str:
     used = attempt.plan.checkpoint
     if used is not None:
         step = f"step {words.number(used.step)}" if used.step is not None else "its step unknown"
+        handed = attempt.plan.resume_via in ("hook", "argv")
         meant = "was to resume from" if attempt.ended else "to resume from"
+        meant = meant if handed else "its script decides; newest checkpoint:"
         told = {True: "resumed from", False: "did not resume from", None: meant}
         parts.append(f"{told[attempt.resume_ok]} {words.last_part(used.path)} ({step})")
     elif attempt.attempt > 1:

@@ -97,7 +97,7 @@ def create(
             release(made)
             shutil.rmtree(made, ignore_errors=True)
         raise _cannot_create(runs_dir, error) from error
-    _point_latest(runs_dir, run.run_id)
+    point_latest(runs_dir, run.run_id)
     return run
 
 
@@ -145,7 +145,7 @@ def refuse_full(path: Path) -> None:
             remove(probe)
 
 
-def _point_latest(runs_dir: Path, run_id: str) -> None:
+def point_latest(runs_dir: Path, run_id: str) -> None:
     """A link where links work, else a file with the name; a convenience, so never an error."""
     latest = runs_dir / LATEST
     fresh = runs_dir / f".{LATEST}-{run_id}"

@@ -58,6 +58,11 @@ class RunDirectory:
         return self.path / "config.yaml"
 
     @property
+    def environment(self) -> Path:
+        """The user's environment without secrets, for `wtrain restart`."""
+        return self.path / "environment.json"
+
+    @property
     def trace(self) -> Path:
         """The sampled signals; its older part lies beside it."""
         return self.path / "trace.jsonl"

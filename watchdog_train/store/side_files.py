@@ -13,7 +13,7 @@ from watchdog_train.core.actions import HookReport, SettingReport, TrainingRepor
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.fold.state import AttemptRecord
 from watchdog_train.core.model import MemberSample, RankPlaces, Sample
-from watchdog_train.core.notices.notes import Note
+from watchdog_train.core.notices.notes import Note, TaskNote
 from watchdog_train.store.slots import read_note
 
 WHY_CAP = 500
@@ -21,7 +21,7 @@ NOT_RESUMED = "not resumed: "
 """How the client's notes about it begin."""
 SKIPPED = "skip-bad-batches: "
 MOST_OPTIONS = 4
-_OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+_OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]{0,79}(=[a-z]{1,20}| \{checkpoint\})?")
 """What may be shown as a part of a command."""
 MOST_HOOKS = 32
 
@@ -34,7 +34,6 @@ class SideFiles:
         self._known: dict[int, tuple[MemberSample, Note]] = {}
         self._silent: dict[int, MemberSample] = {}
         """Judged, and without a side file so far."""
-        self._resume_options: tuple[str, ...] = ()
 
     def forget(self) -> None:
         """Another attempt begins."""
@@ -105,18 +104,20 @@ class SideFiles:
         newest = min(told, key=lambda each: each[:2])[2]
         return TrainingReport(home=newest.home, nth=newest.nth)
 
+    def tasks(self) -> tuple[tuple[int, TaskNote], ...]:
+        """What each process that works off a queue ran last, with its pid."""
+        known = self._known.items()
+        return tuple((pid, note.task) for pid, (_, note) in known if note.task is not None)
+
     def resume_options(self) -> tuple[str, ...]:
-        """Options of the script that may take the path of a checkpoint, the likeliest first."""
+        """Arguments by which the script may resume, {checkpoint} for a path, as it listed them."""
         found = [
             option
             for _, note in self._known.values()
             for option in note.options
-            if option.takes_value and option.takes_text and _OPTION.fullmatch(option.name)
+            if _OPTION.fullmatch(option)
         ]
-        resume = [option.name for option in found if option.kind == "resume"]
-        if resume:  # of this attempt; one that ended early has not shown any
-            self._resume_options = tuple(dict.fromkeys(resume))[:MOST_OPTIONS]
-        return self._resume_options
+        return tuple(dict.fromkeys(found))[:MOST_OPTIONS]
 
     def not_resumed(self) -> str | None:
         """Why a hook has not handed over the checkpoint, the newest reason that was given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Literal
 
 import psutil
@@ -18,6 +19,7 @@ from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.environment import environment_again
 from watchdog_train.supervisor.joining import link_to
 from watchdog_train.supervisor.launch import INJECT_DIRECTORY, hold_streams, stream_files
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
@@ -62,7 +64,7 @@ def adopt_run(
             remedies,
             terminal=terminal,
             display=display,
-            environment=_environment(state),
+            environment=_environment(directory, state),
             cwd=state.cwd,
             state=state,
             lock=lock,
@@ -125,24 +127,21 @@ def _unfinished(directory: RunDirectory) -> State:
     return state
 
 
-def _environment(state: State) -> dict[str, str]:
-    """The user's environment as the living attempt has it, else as this shell has it.
+def _environment(directory: RunDirectory, state: State) -> dict[str, str]:
+    """The user's environment as the living attempt has it, else as the run has kept it.
 
     The keeper's environment is its training's; what wtrain had added is taken out again.
     """
     attempt = state.attempt
-    environment = dict(os.environ)
+    environment: dict[str, str] = {}
     if attempt is not None and attempt.keeper is not None:
-        try:
+        with suppress(psutil.Error):
             environment = dict(psutil.Process(attempt.keeper.pid).environ())
-        except psutil.Error:
-            environment = dict(os.environ)
-        if environment.get(layout.ENV_TOKEN) != attempt.token:
-            environment = dict(os.environ)
-    if attempt is not None:
-        for name, value in attempt.plan.env.items():
-            if environment.get(name) == value:
-                del environment[name]
+    if attempt is None or environment.get(layout.ENV_TOKEN) != attempt.token:
+        return environment_again(directory, os.environ).variables
+    for name, value in attempt.plan.env.items():
+        if environment.get(name) == value:
+            del environment[name]
     environment.pop(HELD, None)
     path = environment.get("PYTHONPATH", "").split(os.pathsep)
     kept = os.pathsep.join(entry for entry in path if entry and entry != str(INJECT_DIRECTORY))

@@ -7,11 +7,15 @@ import select
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
+
+if TYPE_CHECKING:
+    from watchdog_train.supervisor.setup import RunSession
 
 REPORT_WITHIN_S = 60.0
 REPORT_CAP_BYTES = 65536
@@ -27,11 +31,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Only when launched."""
 
 
-Reporter = Callable[[Report], None]
+Supervise = Callable[[Callable[["RunSession"], None]], "RunSession"]
+"""Runs a session to its end; is given what to call once when its first attempt runs."""
 
 
-def in_background(supervise: Callable[[Reporter], int]) -> Report:
-    """Run `supervise` in a daemon, and return what it reports.
+def refuse_to_detach() -> None:
+    """Say where nothing can be detached.
 
     Raises:
         WtrainError: the platform cannot detach.
@@ -42,6 +47,17 @@ def in_background(supervise: Callable[[Reporter], int]) -> Report:
             hint="start it in a window of its own: start wtrain run -- python train.py",
             reference="detach-unavailable",
         )
+
+
+def in_background(supervise: Supervise) -> Report:
+    """Run a session in a daemon, and return what it reports when it has launched something.
+
+    Raises:
+        WtrainError: the platform cannot detach.
+    """
+    refuse_to_detach()
+    if sys.platform == "win32":
+        raise AssertionError("refuse_to_detach() has refused")
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -54,22 +70,23 @@ def in_background(supervise: Callable[[Reporter], int]) -> Report:
 
 
 def _wait_for_report(read_fd: int) -> Report:
-    data = b""
+    data, part = b"", b"-"
     deadline = time.monotonic() + REPORT_WITHIN_S
-    while time.monotonic() < deadline and len(data) < REPORT_CAP_BYTES:
-        ready, _, _ = select.select([read_fd], [], [], max(0.0, deadline - time.monotonic()))
-        part = os.read(read_fd, 4096) if ready else b""
-        if not part:
-            break
-        data += part
+    while part and time.monotonic() < deadline and len(data) < REPORT_CAP_BYTES:
+        if select.select([read_fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = os.read(read_fd, 4096)
+            data += part
     try:
         return msgspec.json.decode(data, type=Report)
     except msgspec.DecodeError:
+        if part:  # it waits for GPU memory, or for room on a disk
+            words = f"wtrain: nothing is launched after {REPORT_WITHIN_S:g} s; wtrain ps shows why"
+            return Report(code=0, words=words)
         words = "wtrain: the detached supervisor ended before it had launched anything"
         return Report(code=EXIT_OUR_BUG, words=words)
 
 
-def _become_daemon(supervise: Callable[[Reporter], int], write_fd: int) -> NoReturn:
+def _become_daemon(supervise: Supervise, write_fd: int) -> NoReturn:
     if sys.platform == "win32":
         raise AssertionError("in_background() has refused")
     os.setsid()
@@ -84,13 +101,21 @@ def _become_daemon(supervise: Callable[[Reporter], int], write_fd: int) -> NoRet
         nonlocal reported
         if not reported:
             reported = True
-            os.write(write_fd, msgspec.json.encode(what))
+            with suppress(OSError):  # whoever waited for it has gone
+                os.write(write_fd, msgspec.json.encode(what))
             os.close(write_fd)
+
+    def launched(session: RunSession) -> None:
+        run_id, path = session.directory.run_id, str(session.directory.path)
+        lines = (run_id, path, f"wtrain status {run_id} | wtrain attach {run_id}")
+        report(Report(code=0, words="\n".join(lines), run_dir=path))
 
     code = EXIT_OUR_BUG
     try:
-        code = supervise(report)
-        report(Report(code=code, words="wtrain: ended before anything was launched"))
+        session = supervise(launched)
+        code = session.exit_code
+        report(Report(code=code, words=f"wtrain: {session.why}"))
+        session.close_with_words()
     except WtrainError as error:
         code = error.exit_code
         report(Report(code=code, words=error.render()))

@@ -22,10 +22,7 @@ from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import LiveRun
 from watchdog_train.system.protocol import ProcessSystem
 
-DISTINGUISHING = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
+JOB_VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
     "PBS_JOBID",
@@ -36,7 +33,13 @@ DISTINGUISHING = (
     "WTRAIN_JOB",
     *TASK_VARIABLES,
 )
-"""Of devices, of jobs and arrays, and of the tasks of a job."""
+"""Of jobs and arrays, and of the tasks of a job."""
+DISTINGUISHING = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    *JOB_VARIABLES,
+)
 KILL_WAIT_S = 90.0
 LOOK_S = 0.2
 

@@ -1,19 +1,25 @@
 """The environment of a training: the user's, the plan's changes, and what the client reads.
 
-It must not put anything secret into a file, and adds exactly one entry to PYTHONPATH.
+It must not put anything secret into a file, and adds exactly one entry to PYTHONPATH. What a run
+had is kept with it for a restart; of what may be a secret only the name.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from watchdog_train.client import layout
-from watchdog_train.core.model import Plan
+from watchdog_train.core.model import Plan, Value
+from watchdog_train.evidence.redact import is_secret_name, redact_text
+from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.duplicates import JOB_VARIABLES
 from watchdog_train.system import service_manager
+from watchdog_train.whole_files import read_json, replace_json
 
 INJECT_DIRECTORY = Path(layout.__file__).parent / "inject"
 PER_ATTEMPT_NAMES = tuple(
@@ -21,6 +27,92 @@ PER_ATTEMPT_NAMES = tuple(
     for name, value in vars(layout).items()
     if name.startswith("ENV_") and not name.startswith("ENV_NO_")
 )
+_CAP_BYTES = 16 << 20
+_OF_THE_SESSION = re.compile(
+    r"SSH_|XDG_(?:RUNTIME|SESSION|VTNR|SEAT)|DBUS_|DISPLAY\Z|WAYLAND_|XAUTHORITY\Z|TMUX|STY\Z|TERM|"
+    r"COLORTERM|WINDOWID|SHLVL\Z|OLDPWD\Z|_\Z|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_"
+)
+"""Variables of one login: those of an earlier one name what is gone."""
+
+
+class KeptEnvironment(Value, frozen=True, kw_only=True):
+    """The user's environment as a run had it."""
+
+    variables: dict[str, str]
+    secrets: tuple[str, ...]
+    """Names of variables whose values are written nowhere."""
+
+
+class EnvironmentAgain(Value, frozen=True, kw_only=True):
+    """The environment of a run, for one more attempt of it from another shell."""
+
+    variables: dict[str, str]
+    missing: tuple[str, ...] = ()
+    """Secrets that the run had and this shell does not have."""
+    different: tuple[str, ...] = ()
+    """Variables that this shell has with another value."""
+
+
+def keep_environment(directory: RunDirectory, environment: Mapping[str, str]) -> None:
+    """Write down what the run has; nothing of one whose job script sets it anew at every start.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if _is_of_a_job(environment):
+        return
+    kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
+    secrets = tuple(sorted(environment.keys() - kept.keys()))
+    replace_json(directory.environment, KeptEnvironment(variables=kept, secrets=secrets))
+
+
+def environment_again(
+    directory: RunDirectory, shell: Mapping[str, str], changes: Iterable[str] = ()
+) -> EnvironmentAgain:
+    """What the run had; a login's own variables and secrets are this shell's.
+
+    Args:
+        directory: the run.
+        shell: the environment of this process, for all of it where the run's was not kept, and
+            inside a job, whose script has prepared it.
+        changes: NAME=VALUE, or NAME for the value of this shell.
+    """
+    kept = read_json(directory.environment, KeptEnvironment, cap_bytes=_CAP_BYTES)
+    found, missing, different = dict(shell), set[str](), set[str]()
+    if kept is not None and not _is_of_a_job(shell):
+        found = {name: value for name, value in shell.items() if _is_of_now(name, kept.secrets)}
+        old = {name: value for name, value in kept.variables.items() if not _is_of_now(name)}
+        missing = {name for name in kept.secrets if not _is_of_now(name)} - found.keys()
+        both = old.keys() & shell.keys() - {"PWD"}  # the run's directory is its own
+        different = {name for name in both if old[name] != shell[name]}
+        found |= old
+    for change in changes:
+        name, equals, value = change.partition("=")
+        missing.discard(name)
+        different.discard(name)
+        if equals or name in shell:
+            found[name] = value if equals else shell[name]
+        else:
+            found.pop(name, None)
+    return EnvironmentAgain(
+        variables=found, missing=tuple(sorted(missing)), different=tuple(sorted(different))
+    )
+
+
+def _is_of_a_job(environment: Mapping[str, str]) -> bool:
+    return any(environment.get(name) for name in (*JOB_VARIABLES, "KUBERNETES_SERVICE_HOST"))
+
+
+def _is_of_now(name: str, secrets: Iterable[str] = ()) -> bool:
+    return name in secrets or _OF_THE_SESSION.match(name) is not None
+
+
+def _is_secret(name: str, value: str) -> bool:
+    try:
+        f"{name}{value}".encode()
+    except UnicodeEncodeError:  # not text: nobody can tell what it is
+        return True
+    return is_secret_name(name) or redact_text(value) != value
 
 
 def training_environment(

@@ -80,7 +80,8 @@ class Supervisor:
         self._log_was_behind = False
         self._trace_is_lacking = False
         self.on_launched: Callable[[], None] | None = None
-        """Called once, when the first attempt runs."""
+        """Called once, when the first attempt of this supervisor runs."""
+        self._begins = state.finished or not any(each.launched for each in state.attempts)
 
     def record(self, event: e.AnyEvent) -> None:
         """Append, fold, tell."""
@@ -97,7 +98,8 @@ class Supervisor:
         self._commands.follow(stamped, self.state)
         if isinstance(event, e.StallRecovered):
             self._observer.lengthen(self.state, event.stall_id)
-        if isinstance(event, e.AttemptLaunched) and len(self.state.attempts) == 1:
+        if isinstance(event, e.AttemptLaunched) and self._begins:
+            self._begins = False
             self._open(event.pid)
         if isinstance(event, e.Noticed) and event.kind == "keeper" and context.ends is not None:
             self._drain(context.ends, number)

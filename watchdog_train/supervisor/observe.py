@@ -152,6 +152,7 @@ class Observer:
             hooks=self._side_files.hooks(),
             training=self._side_files.training(),
             resume_options=self._side_files.resume_options(),
+            tasks=self._side_files.tasks(),
             not_resumed=self._side_files.not_resumed(),
             skipped=self._side_files.skipped(),
             last_save=self._last_save(state, attempt),

@@ -223,7 +223,6 @@ class Performer:
             full_since=self._ended_wall - AROUND_KILL_S if self._ended_wall else None,
             world_size=self._world_size,
             running=Running(home=running.home, nth=running.nth) if running is not None else None,
-            resume_options=observation.resume_options,
             kept=state.kept,
             settle_s=0.0 if ended else 2.0,
             budget_s=deadline_s / 2,

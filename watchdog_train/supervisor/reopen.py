@@ -17,7 +17,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import live_runs
-from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.store.run_directory import RunDirectory, point_latest
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     end_twins,
@@ -41,6 +41,7 @@ def reopen_run(
     *,
     with_remedies: tuple[str, ...],
     allow: tuple[str, ...],
+    environment: Mapping[str, str],
     foreground: bool,
     fresh_budget: bool = True,
     on_launched: Callable[[RunSession], None] | None = None,
@@ -52,6 +53,7 @@ def reopen_run(
         remedies: the catalogue.
         with_remedies: ids to apply from now on, beside those of the run's settings.
         allow: ids or kinds that are allowed from now on.
+        environment: the user's, for this attempt and those after it.
         foreground: whether somebody looks.
         fresh_budget: whether --max-restarts is counted anew.
         on_launched: called once when the attempt runs.
@@ -67,7 +69,7 @@ def reopen_run(
     _refuse(state, system)
     policy = _policy(directory, with_remedies, allow)
     task = own_task(os.environ, system, policy.job, state.launcher, state.cwd)
-    environment = environment_of(task, os.environ)
+    environment = environment_of(task, environment)
     job = join(task, system, state.argv)
     before = state.job
     together = before is not None and before.together
@@ -76,8 +78,10 @@ def reopen_run(
     write_settings(
         directory,
         policy,
+        environment,
         hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
     )
+    point_latest(directory.path.parent, directory.run_id)
     display = Display()
     told: tuple[e.AnyEvent, ...] = ()
     if policy.recovery.duplicates != "ignore":

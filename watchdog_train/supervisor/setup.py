@@ -250,11 +250,6 @@ class RunSession:
         return code if code is not None else EXIT_OUR_BUG
 
     @property
-    def was_launched(self) -> bool:
-        """Whether any attempt was started."""
-        return any(attempt.launched for attempt in self.supervisor.state.attempts)
-
-    @property
     def why(self) -> str:
         """Why the run ended, in words."""
         return self.supervisor.state.why or "ended for an unknown reason"

@@ -27,6 +27,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_twins,
     training_key,
 )
+from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.joining import environment_of, join, own_task
 from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_lookalikes, dump_runs
 from watchdog_train.supervisor.launcher import launcher_of
@@ -94,7 +95,7 @@ def start_run(
     elif policy.job.coordination is not None:
         display.say("wtrain: this is the only task of its job: there is nobody to meet")
     directory = create(default_runs_dir(policy.runs_dir), name, time.time())
-    write_settings(directory, policy, hint="choose another place with --runs-dir")
+    write_settings(directory, policy, os.environ, hint="choose another place with --runs-dir")
     session = RunSession(
         directory,
         policy,
@@ -155,15 +156,18 @@ def _listed(
     return (found_event(found), *ended)
 
 
-def write_settings(directory: RunDirectory, policy: Policy, *, hint: str) -> None:
-    """Keep the settings in effect with the run; `hint` says what to do where that fails.
+def write_settings(
+    directory: RunDirectory, policy: Policy, environment: Mapping[str, str], *, hint: str
+) -> None:
+    """Keep with the run what it goes on with; `hint` says what to do where that fails.
 
     Raises:
-        WtrainError: the file cannot be written.
+        WtrainError: a file cannot be written.
     """
     try:
         # URLs of notifications can be secrets; the directory may be copied with its files' modes.
         replace_whole(directory.config, dump_policy(policy).encode())
+        keep_environment(directory, environment)
     except OSError as error:
         raise WtrainError(
             f"the run's settings cannot be written: {error.strerror}",

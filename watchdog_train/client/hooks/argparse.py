@@ -1,6 +1,6 @@
 """Argument parsers: that they are through is a place; which options may resume is noted, once.
 
-It must never run a script for its help, and notes no value that may be a secret.
+It must never run a script for its help, and notes none that may take a secret.
 """
 
 import os
@@ -13,20 +13,17 @@ _MOST = 24
 _LONGEST = 200
 # Looked through in a hundredth of a second; torch is not among them yet.
 _MOST_OBJECTS = 300_000
-# What an option is for, by a word in its name; the first that fits.
-_KINDS = (
-    ("resume", ("resume", "restart", "load_from", "load_checkpoint", "from_checkpoint", "restore")),
-    ("checkpoint", ("checkpoint", "ckpt", "snapshot")),
-    (
-        "output",
-        ("output", "out_dir", "save_dir", "save_path", "work_dir", "project_dir", "root_dir"),
-    ),
+# One of them is in the name of an option that resumes.
+_WORDS = (
+    *("resume", "restart", "load_from", "load_checkpoint", "from_checkpoint"),
+    *("restore", "init_from"),
 )
-# Names that have such a word and are something else.
-_OTHERS = ("gradient_checkpoint", "activation_checkpoint", "save_total", "output_size", "n_outputs")
 _SECRETS = ("token", "key", "secret", "password", "credential", "auth")
+# Values by which a script resumes from the checkpoint that it finds itself.
+_FINDS_ITSELF = ("resume", "auto", "latest", "last")
 
-_options: dict = {}
+# The arguments that resume, {checkpoint} for the path of one.
+_options: list = []
 
 
 def arm(module):
@@ -73,49 +70,41 @@ def _parsed(parser):
 
 def _note(action):
     names = [name for name in action.option_strings if name.startswith("--")]
-    if not names or names[0] in _options:
-        return
-    name = names[0][:_LONGEST]
-    kind = kind_of(name)
-    if kind is None:
-        return
-    _options[name] = {
-        "name": name,
-        "kind": kind,
-        # An option without a value (store_true) cannot name a checkpoint.
-        "takes_value": action.nargs != 0,
-        "takes_text": _takes_text(action),
-        "default": _default(action.default),
-    }
+    plain = names[0].replace("-", "_").replace(".", "_").lower() if names else ""
+    if any(word in plain for word in _WORDS) and not any(word in plain for word in _SECRETS):
+        arguments = _resumes(names[0][:_LONGEST], action)
+        if arguments is not None and arguments not in _options:
+            _options.append(arguments)
 
 
-def _takes_text(action):
-    """Whether a path may be its value: not where it is converted to a number, or one of a few."""
-    if action.choices is not None or action.nargs not in (None, "?"):
-        return False
-    name = getattr(action.type, "__name__", "")
-    return action.type not in (int, float, complex) and "bool" not in name
-
-
-def kind_of(name):
-    """What an option is for by its name: resume, checkpoint, output, or None for another."""
-    plain = name.lstrip("-").replace("-", "_").replace(".", "_").lower()
-    if any(word in plain for word in _OTHERS + _SECRETS):
+def _resumes(name, action):
+    """The arguments by which this option resumes, None where no value surely does."""
+    if action.nargs == 0:  # a flag: --resume, not --no-resume
+        on = action.const is True or type(action).__name__ == "BooleanOptionalAction"
+        return name if on else None
+    values = action.choices
+    if values is None and name.endswith(("init_from", "init-from")):
+        values = ("resume",) if action.default == "scratch" else ()
+    if values is not None:
+        return next((name + "=" + value for value in _FINDS_ITSELF if value in values), None)
+    if action.nargs not in (None, "?"):
         return None
-    for kind, words in _KINDS:
-        if any(word in plain for word in words):
-            return kind
-    return None
+    kind = getattr(action.type, "__name__", "")
+    # Not what is converted to a number.
+    is_text = action.type not in (int, float, complex) and "bool" not in kind
+    return name + " {checkpoint}" if is_text else None
 
 
-def _default(value):
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    # An address may carry a password.
-    if isinstance(value, str) and len(value) <= _LONGEST and "://" not in value:
-        return value
-    return None
+def _listed():
+    try:
+        # nanoGPT and its descendants: `--name=value` sets a variable that the script has listed.
+        listed = vars(sys.modules["__main__"]).get("config_keys")
+        if not _options and isinstance(listed, list) and "init_from" in listed:
+            return ["--init_from=resume"]
+    except Exception:
+        pass
+    return list(_options)
 
 
-notes.parts["options"] = lambda: list(_options.values())
+notes.parts["options"] = _listed
 slot.on_fork_child.append(_options.clear)

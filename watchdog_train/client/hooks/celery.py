@@ -7,8 +7,9 @@ By Celery's own signals, which are there for this. A process that only sends tas
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, phases, slot
 
-# Of a pool of threads or greenlets several tasks may run at once.
-_running: list = []
+_LONGEST_NAME = 120
+# By id; of a pool of threads or greenlets several tasks may run at once.
+_running: dict = {}
 
 
 def arm(module):
@@ -29,16 +30,31 @@ def _idles(**_):
         notes.note("an idle worker was not noted: " + type(error).__name__)
 
 
-def _task_begins(**_):
-    _running.append(None)
+def _task_begins(task=None, task_id=None, **_):
+    _running[task_id] = {
+        "name": str(getattr(task, "name", None))[:_LONGEST_NAME],
+        "late": bool(getattr(task, "acks_late", False)),
+        "rejects": bool(getattr(task, "reject_on_worker_lost", False)),
+    }
     phases.after_idle = L.PHASE_STARTUP
+    _tell()
 
 
-def _task_ended(**_):
-    del _running[:1]
+def _task_ended(task_id=None, **_):
+    _running.pop(task_id, None)
     if not _running:
         _idles()
+    _tell()
+
+
+def _tell():
+    try:
+        slot.words[L.W_MILESTONE] += 1
+        notes.touch()
+    except Exception:
+        pass
 
 
 # A worker of a pool is forked: what its parent runs is not its own.
 slot.on_fork_child.append(_running.clear)
+notes.parts["task"] = lambda: next(iter(_running.values()), None)

@@ -60,6 +60,8 @@ class Milestones(Event, frozen=True, kw_only=True):
 
     ranks: tuple[RankPlaces, ...]
     """At most 32; times are of the monotonic clock, as `mono`."""
+    resume_options: tuple[str, ...] = ()
+    """Arguments by which the script may resume, {checkpoint} for the path of one."""
 
 
 class HookNotArmed(Event, frozen=True, kw_only=True):

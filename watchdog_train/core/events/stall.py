@@ -72,6 +72,7 @@ NoticeKind = Literal[
     "slower",
     "skipped",
     "reader",
+    "task",
     "metrics",
     "awake",
     "termination",

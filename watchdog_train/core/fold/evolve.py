@@ -64,7 +64,10 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             state = records.paced(state, event.progress.steps_s)
             return _step_reached(state, event.progress.step)
         case e.Milestones():
-            return _replace(state, places=event.ranks, places_mono=event.mono)
+            options = event.resume_options or state.resume_options
+            return _replace(
+                state, places=event.ranks, places_mono=event.mono, resume_options=options
+            )
         case e.HookNotArmed():
             return _replace(state, hooks=(*state.hooks, event))
         case e.PhaseChanged():

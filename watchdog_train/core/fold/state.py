@@ -44,7 +44,7 @@ RunState = Literal[
 
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group", "blind",
-    "suspended", "slower", "skipped", "reader",
+    "suspended", "slower", "skipped", "reader", "task",
     "metrics", "awake", "termination", "guilty",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
@@ -236,6 +236,8 @@ class State(Value, frozen=True, kw_only=True):
     places: tuple[RankPlaces, ...] = ()
     """Milestones as recorded last."""
     places_mono: float = 0.0
+    resume_options: tuple[str, ...] = ()
+    """Arguments by which the script may resume, as an attempt has shown them last."""
     hooks: tuple[HookNotArmed, ...] = ()
     """Hooks that are not armed in the present attempt."""
     progress_mono: float = 0.0

@@ -105,8 +105,9 @@ def _for_this_task(offer: Proposal, state: State) -> Plan:
     elif (same := meeting.as_this_node(plan.argv, offer.base_argv, argv)) is not None:
         argv = same
     else:
-        if plan.resume_arg and plan.checkpoint is not None:
-            argv = with_arguments(argv, plan.resume_arg, plan.checkpoint.path)
+        if plan.resume_arg:
+            path = plan.checkpoint.path if plan.checkpoint is not None else ""
+            argv = with_arguments(argv, plan.resume_arg, path)
         argv = meeting.with_options(argv, offer.env)
     env = {**launcher_environment(state, plan.attempt), **offer.env}
     return _replace(plan, argv=argv, env=env)

@@ -167,8 +167,6 @@ class Survey(Value, frozen=True, kw_only=True):
     nothing was found says nothing."""
     beside_writers: bool = False
     """The training may have written while it looked: what was torn then may be whole by now."""
-    resume_options: tuple[str, ...] = ()
-    """Options by which the script itself may be given a checkpoint, the likeliest first."""
 
     @property
     def newest_whole(self) -> CheckpointFinding | None:
@@ -189,4 +187,4 @@ class Plan(Value, frozen=True, kw_only=True):
     resume_via: ResumeVia
     remedies: tuple[RemedyUse, ...]
     resume_arg: str | None = None
-    """The arguments by which argv names the checkpoint, {checkpoint} for its path."""
+    """The arguments in argv that resume, {checkpoint} for the path that it was given."""

@@ -104,4 +104,7 @@ def hook_events(observation: Observation, state: State) -> tuple[e.AnyEvent, ...
 def milestones_event(observation: Observation, state: State) -> tuple[e.AnyEvent, ...]:
     """The milestones so far, when there is something new since they were recorded last."""
     places = bounded(observation.places)
-    return (e.Milestones(ranks=places),) if places and places != state.places else ()
+    options = observation.resume_options
+    if places == state.places and options in ((), state.resume_options):
+        return ()
+    return (e.Milestones(ranks=places, resume_options=options),) if places else ()

@@ -11,6 +11,7 @@ from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sam
 from watchdog_train.core.notices import sight
 from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
+from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.slowdown import OVER_FACTOR
 from watchdog_train.core.notices.slowdown import words as slow_words
 from watchdog_train.core.notices.worse import skipped, slower
@@ -339,3 +340,27 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
     news = observation.steps_s is not None and state.progress.steps_s is None
     census = tuple(member.member for member in sample.members)
     return since_s >= CENSUS_EVERY_S and (news or census != state.members)
+
+
+def lost_tasks(observation: Observation) -> list[e.AnyEvent]:
+    """Tasks of a queue in which the attempt has ended: a restart starts their worker alone."""
+    slots = [member.slot for member in observation.last_words if member.slot is not None]
+    # One that idles had finished the task that it spoke of last.
+    busy = {slot.pid for slot in slots if slot.phase != "idle"}
+    lost = [(pid, task) for pid, task in observation.tasks if pid in busy]
+    if not lost:
+        return []
+    fates = [f"{task.name} ({_fate(task)})" for _, task in lost]
+    why = (
+        "the worker ended inside a Celery task, and nothing resumes it: a restart starts only the "
+        f"worker. {'; '.join(fates)}"
+    )
+    return [e.Noticed(kind="task", pids=tuple(pid for pid, _ in lost), why=why)]
+
+
+def _fate(task: TaskNote) -> str:
+    if not task.late:
+        return "lost: it was acknowledged before it began, as acks_late is off; send it again"
+    if not task.rejects:
+        return "lost if Celery acknowledged it at the end, as task_reject_on_worker_lost is off"
+    return "its broker delivers it again: acks_late and task_reject_on_worker_lost are on"

@@ -22,17 +22,6 @@ class SettingAnswer(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class ScriptOption(msgspec.Struct, frozen=True, kw_only=True):
-    """An option of the script that looks like resume, checkpoint or output."""
-
-    name: str
-    kind: str
-    takes_value: bool = True
-    takes_text: bool = True
-    """Its one value is not converted to a number, and not one of a few."""
-    default: str | int | bool | None = None
-
-
 class TrainingNote(msgspec.Struct, frozen=True, kw_only=True):
     """The newest training of a process."""
 
@@ -41,6 +30,16 @@ class TrainingNote(msgspec.Struct, frozen=True, kw_only=True):
     nth: int | None = None
     ordinal: int | None = None
     signature: str | None = None
+
+
+class TaskNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The task that a worker of a queue runs."""
+
+    name: str
+    late: bool
+    """It is acknowledged when it is done, not before it begins."""
+    rejects: bool
+    """It goes back to the queue when its worker dies."""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +57,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     changes: int = 0
     """The slot's milestone word when this was written."""
     milestones: tuple[Milestone, ...] = ()
-    options: tuple[ScriptOption, ...] = ()
+    options: tuple[str, ...] = ()
+    """Arguments by which the script resumes, {checkpoint} for the path of one."""
     training: TrainingNote | None = None
+    task: TaskNote | None = None
 
 
 _decoder = msgspec.json.Decoder(Note)

@@ -79,8 +79,9 @@ class Recovery(Section, frozen=True, kw_only=True):
     resume_arg: Annotated[
         str | None,
         Meta(
-            description="arguments to add on a restart, {checkpoint} stands for the path; auto: "
-            "the option of the script's own parser (argparse) by which it resumes"
+            description="arguments to add on a restart, {checkpoint} stands for the path, a script "
+            "that finds its checkpoint itself needs none; auto: the option of the script's own "
+            "parser (argparse) by which it resumes"
         ),
     ] = None
     keep_bytes: Annotated[

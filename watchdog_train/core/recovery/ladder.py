@@ -215,7 +215,7 @@ def _with_older(case: Case, survey: Survey | None) -> Case | None:
     if failed is None:
         return None
     choice = plans.choose_checkpoint(case.state, survey, instead_of=failed)
-    resume = plans.resume(case.state.argv, choice, _resume_arg(case, survey), survey)
+    resume = plans.resume(case.state, choice, _resume_arg(case), survey)
     if choice.chosen is None or resume.via == "script":  # which decides itself what it loads
         return None
     return msgspec.structs.replace(case, choice=choice)
@@ -251,7 +251,7 @@ def _restart(
     offers: Sequence[str],
 ) -> Restart:
     recovery = case.policy.recovery
-    resume = plans.resume(case.state.argv, case.choice, _resume_arg(case, survey), survey)
+    resume = plans.resume(case.state, case.choice, _resume_arg(case), survey)
     added = (*added, *save_sooner(case, catalogue))
     replaced = {use.id for use in added}
     uses = (*(use for use in case.effect if use.id not in replaced), *added)
@@ -281,19 +281,18 @@ def _restart(
     )
 
 
-def _resume_arg(case: Case, survey: Survey | None) -> str | None:
-    """As the user said; with auto the option that was found before, where none was shown since.
+def _resume_arg(case: Case) -> str | None:
+    """As the user said; None after an attempt that ended by it before its first step.
 
-    None after an attempt that refused its arguments.
+    That is one in which the script refused what auto had found, or was to find a checkpoint of its
+    own where we know none.
     """
-    given = case.policy.recovery.resume_arg
-    last = case.attempt
-    if given == plans.AUTO_RESUME and last.plan.resume_arg and last.code == _USAGE_ERROR:
-        return None if last.first_step is None else given
-    if given != plans.AUTO_RESUME or (survey is not None and survey.resume_options):
-        return given
-    before = [one.plan.resume_arg for one in case.state.attempts if one.plan.resume_arg]
-    return before[-1] if before else given
+    given, last = case.policy.recovery.resume_arg, case.attempt
+    failed = last.plan.resume_arg is not None and last.first_step is None
+    refused = given == plans.AUTO_RESUME and last.code == _USAGE_ERROR
+    # Of a program without heartbeats no first step is ever seen.
+    found_none = last.plan.checkpoint is None and last.first_beat_s is not None
+    return None if failed and (refused or found_none) else given
 
 
 def _what_happened(case: Case) -> str:

@@ -38,8 +38,10 @@ _OWN_RESUME = frozenset(
 _SURE_NAMES = (
     "resume_from_checkpoint", "resume_from", "resume_path", "resume_ckpt", "resume_checkpoint",
     "resume", "restore_from", "restore", "load_checkpoint", "from_checkpoint",
+    "auto_resume", "autoresume", "resume_training", "resume_from_latest", "resume_from_last",
+    "resume_latest", "resume_last", "init_from",
 )  # fmt: skip
-"""Of an option that takes the path of a checkpoint, the surest first."""
+"""Of an option that resumes, the surest first."""
 
 _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
 """Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
@@ -209,45 +211,66 @@ def _is_older_than(state: State, finding: CheckpointFinding) -> bool:
     return finding.saved_at < state.started_at - _CLOCK_DOUBT_S
 
 
-def resume(
-    argv: tuple[str, ...], choice: Choice, resume_arg: str | None, survey: Survey | None
-) -> Resume:
+def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey | None) -> Resume:
     """The way a checkpoint takes into the script, with words that say so when there is none."""
-    chosen = choice.chosen
+    argv, options, chosen = state.argv, state.resume_options, choice.chosen
+    template = resume_arg if resume_arg != AUTO_RESUME else None
     if chosen is None:
-        return Resume(argv=argv, via="none", words=_nothing_found(survey))
+        nothing = _nothing_found(survey)
+        # It may save what nobody but itself can read; an older run's is not what was meant.
+        seen = survey is None or survey.findings or survey.problem
+        if template is None or names_path(template) or seen:
+            words = (
+                f"{nothing}: unless the script resumes by itself, training begins from its start."
+            )
+            return Resume(argv=argv, via="none", words=words)
+        words = f"{nothing}; {template} in the command decides what is loaded."
+        return _by_arguments(argv, template, "", words)
     name = name_of(chosen.path)
     what = name if chosen.step is None else f"step {chosen.step} ({name})"
     if not chosen.whole:
         what += ", of which it cannot be told whether it is whole"
-    if resume_arg and resume_arg != AUTO_RESUME:
-        return _by_arguments(argv, resume_arg, chosen.path, f"It resumes from {what}.")
-    own = own_resume_option(argv, chosen.format)
-    if own is not None:
-        words = f"The newest checkpoint is {what}; {own} in the command decides what is loaded."
-        return Resume(argv=argv, via="script", words=words)
-    if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
-        return Resume(argv=argv, via="hook", words=f"It resumes from {what}.")
-    options = survey.resume_options if survey is not None else ()
-    if resume_arg == AUTO_RESUME and (option := sure_option(options)) is not None:
-        words = f"It resumes from {what}, by {option}, which the script's own parser knows."
-        return _by_arguments(argv, f"{option} {{checkpoint}}", chosen.path, words)
-    words = (
-        f"The newest checkpoint is {what}; only WTRAIN_RESUME_FROM names it: unless the script "
-        f"reads that or resumes by itself, training begins from its start "
-        f"({_suggestion(options, resume_arg)})."
-    )
-    return Resume(argv=argv, via="env", words=words)
+    from_it, newest = f"It resumes from {what}", f"The newest checkpoint is {what}"
+    if template is None:
+        own = own_resume_option(argv, chosen.format)
+        if own is not None:
+            words = f"{newest}; {own} in the command decides what is loaded."
+            return Resume(argv=argv, via="script", words=words)
+        if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
+            return Resume(argv=argv, via="hook", words=f"{from_it}.")
+    known = ""
+    if resume_arg == AUTO_RESUME and (template := sure_option(options)) is not None:
+        known = " (which the script's own parser knows)"
+    if template is None:
+        words = (
+            f"{newest}; only WTRAIN_RESUME_FROM names it: unless the script reads that or resumes "
+            f"by itself, training begins from its start ({_suggestion(options, resume_arg)})."
+        )
+        return Resume(argv=argv, via="env", words=words)
+    by = f", by {template.partition(' ')[0]}{known}" if known else ""
+    words = f"{from_it}{by}."
+    if not names_path(template):
+        words = f"{newest}; {template}{known} decides what is loaded."
+    return _by_arguments(argv, template, chosen.path, words)
+
+
+def names_path(template: str) -> bool:
+    """Whether these arguments hand over a checkpoint; else the script is to find its own."""
+    return any(placeholder in template for placeholder in PLACEHOLDERS)
 
 
 def _by_arguments(argv: tuple[str, ...], template: str, path: str, words: str) -> Resume:
     new_argv = with_arguments(argv, template, path)
-    return Resume(argv=new_argv, via="argv", words=words, template=template)
+    via: ResumeVia = "argv" if names_path(template) else "script"
+    return Resume(argv=new_argv, via=via, words=words, template=template)
 
 
 def sure_option(options: Sequence[str]) -> str | None:
-    """The option that surely takes the path of a checkpoint; None where that would be a guess."""
-    plain = {option.lstrip("-").replace("-", "_").replace(".", "_"): option for option in options}
+    """The arguments that surely resume; None where that would be a guess."""
+    plain = {
+        re.split("[ =]", option.lstrip("-"))[0].replace("-", "_").replace(".", "_"): option
+        for option in options
+    }
     return next((plain[name] for name in _SURE_NAMES if name in plain), None)
 
 
@@ -256,19 +279,17 @@ def _suggestion(options: Sequence[str], resume_arg: str | None) -> str:
         unknown = "no such option of the script is known; " if resume_arg == AUTO_RESUME else ""
         return f'{unknown}--resume-arg "--resume {{checkpoint}}" would pass it'
     option = sure_option(options) or options[0]
-    known = f'the script knows {", ".join(options)}: --resume-arg "{option} {{checkpoint}}"'
-    if resume_arg == AUTO_RESUME:
-        return f"{known} would pass it, if that is what it means"
-    return f"{known} would pass it"
+    known = f'the script knows {", ".join(options)}: --resume-arg "{option}" would resume'
+    return f"{known}, if that is what it means" if resume_arg == AUTO_RESUME else known
 
 
 def _nothing_found(survey: Survey | None) -> str:
     if survey is None:
-        return "Checkpoints were not looked for, so training begins from its start."
+        return "Checkpoints were not looked for"
     problem = f" ({survey.problem})" if survey.problem else ""
     if not survey.directories:
-        return f"No place with checkpoints is known{problem}, so training begins from its start."
-    return f"No checkpoint of this run can be used{problem}, so training begins from its start."
+        return f"No place with checkpoints is known{problem} (--checkpoints DIR would name it)"
+    return f"No checkpoint of this run can be used{problem}"
 
 
 def own_resume_option(argv: Sequence[str], format_name: str = "") -> str | None:
