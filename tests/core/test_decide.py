@@ -97,12 +97,45 @@ STARTING = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=b.plan())))
 
 
 def test_a_keeper_has_half_a_minute() -> None:
-    """Then the attempt has not started."""
+    """Then it is ended with whatever it has started, and the next attempt is made."""
     assert isinstance(act(STARTING, at=29.9, members=()), Wait)
     action = act(STARTING, at=30.0, members=())
     assert isinstance(action, Record)
+    silent = action.events[0]
+    assert isinstance(silent, e.AttemptExited)
+    assert silent.how_known == "gone"
+    history = (b.RUN_STARTED, e.AttemptLaunching(token="t", plan=b.plan()), silent)
+    keeper = b.member(9, "keeper")
+    assert isinstance(act(b.fold(history), members=(keeper,)), Wait)
+    left = act(b.fold(history), members=(keeper, b.member(10)))
+    assert isinstance(left, Signal)
+    assert left.targets == (b.member(10).member.identity,)
+    sweep = e.Signalling(sequence="sweep", stage="keeper", targets=(), signal=0, why="")
+    late = act(b.fold((*history, sweep)), at=60.0, members=(keeper,), empty_looks=2)
+    assert isinstance(late, Signal)
+    assert (late.targets, late.signal) == ((keeper.member.identity,), 9)
+    assert isinstance(act(b.fold(history), at=30.0, **GONE), CleanUp)
+    assert isinstance(act(b.fold((*history, e.TreeGone())), members=()), StartSurvey)
+
+
+def test_a_keeper_that_ended_before_the_start_is_replaced() -> None:
+    """The same plan is launched again after a moment, without a restart; five times at most."""
+    lost = LaunchReport(root=None, keeper=ProcessId(9, 1009), lost=True)
+    state = STARTING
+    for _ in range(4):
+        action = act(state, members=(), launch=lost)
+        assert kinds(action) == ["LaunchPostponed"]
+        assert isinstance(action, Record)
+        state = evolve(state, action.events[0])
+        assert (state.attempt, state.restarts) == (None, 0)
+        assert isinstance(act(state, at=0.5, members=()), Wait)
+        assert isinstance(act(state, at=1.0, members=()), Launch)
+        state = evolve(state, e.AttemptLaunching(token="t", plan=b.plan()))
+    action = act(state, members=(), launch=lost)
+    assert isinstance(action, Record)
     assert isinstance(action.events[0], e.AttemptExited)
     assert action.events[0].how_known == "not-started"
+    assert "(pid 9) ended before" in (action.events[0].error or "")
 
 
 def test_a_launch_that_its_supervisor_did_not_live_to_make_is_made_again() -> None:
@@ -116,7 +149,8 @@ def test_a_launch_that_its_supervisor_did_not_live_to_make_is_made_again() -> No
     assert isinstance(exited, e.AttemptExited)
     assert exited.how_known == "gone"
     ended = b.fold((*history, exited))
-    assert isinstance(act(ended, members=(), keeper_alive=None), CleanUp)
+    assert isinstance(act(ended, members=(), keeper_alive=None), Wait)
+    assert isinstance(act(ended, members=(), keeper_alive=None, empty_looks=2), CleanUp)
     ended = b.fold((*history, exited, e.TreeGone()))
     assert isinstance(act(ended, members=()), StartSurvey)
 

@@ -58,6 +58,7 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
     "a long matmul in the main thread": (silent(cpu_s=busy), 800),
     "a long evaluation": (silent(b.rank(words=9, phase="eval"), cpu_s=busy), 3500),
     "a quiet evaluation within its budget": (silent(b.rank(words=9, phase="eval")), 85),
+    "whoever reads its output is behind": (silent(held_back=True), 5000),
     "a save in D state": (silent(b.rank(phase="checkpoint", state="D")), 290),
     "a save in D state that writes": (
         silent(b.rank(phase="checkpoint", state="D"), io_bytes=lambda at: 220_000 * int(at)),

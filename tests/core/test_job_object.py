@@ -213,7 +213,7 @@ class PlayedSystem(WindowsSystem):
 
 def keeper_says(folder: Path, **about: object) -> Path:
     who = {"keeper_pid": 4, "keeper_start": 1, "pid": 8, "start": 1}
-    record = {**who, "error": None, "started_at": 0.0, **about}
+    record = {**who, "error": None, "started_at": 0.0, "runs": True, **about}
     (folder / "keeper.json").write_text(json.dumps(record))
     return folder
 

@@ -52,13 +52,18 @@ def keep(folder: Path, argv: list[str], *, timeout_s: float = 30.0, **changes: A
         return process.wait(timeout_s)
 
 
-def record(folder: Path, name: str, timeout_s: float = 15.0) -> dict[str, Any]:
-    """A record of a keeper, once it is there."""
+def record(
+    folder: Path, name: str, timeout_s: float = 15.0, *, runs: bool | None = True
+) -> dict[str, Any]:
+    """A record of a keeper, once it is there; `runs`: of a training that was let run, if any."""
     path = folder / name
-    wait_until(path.exists, timeout_s, f"{name} is written")
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    assert isinstance(fields, dict)
-    return fields
+
+    def written() -> dict[str, Any] | None:
+        fields: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        settled = fields.get("runs", True) or fields["error"]
+        return fields if settled or not runs else None
+
+    return wait_until(written, timeout_s, f"{name} is written")
 
 
 def wait_gone(pid: int, timeout_s: float = 15.0) -> None:

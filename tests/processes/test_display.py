@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import wait_until
+from watchdog_train.supervisor import display as display_module
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.outlet import QUEUE_BYTES
 
@@ -112,6 +114,77 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, pipes: list[int]) -> None:
     display.close()
 
 
+def test_readers_of_earlier_attempts_get_all_of_them(tmp_path: Path, pipes: list[int]) -> None:
+    """A restart takes nothing from a pipe that is behind; its own output comes after that."""
+    display = Display(pipes[1], pipes[3])
+    sizes = {1: 8 * QUEUE_BYTES, 2: 100, 3: 0, 4: 3 * QUEUE_BYTES}
+    for number, size in sizes.items():
+        log = tmp_path / str(number) / "output.log"
+        display.follow({"output": log})
+        if size:
+            log.parent.mkdir()
+            log.write_bytes(b"%d" % number * size)
+        display.pump()
+    out = Reader(pipes[0])
+    assert display.drain(soon())
+    whole = b"".join(b"%d" % number * size for number, size in sizes.items())
+    wait_until(lambda: len(out.text) == len(whole), 10, "everything has arrived")
+    assert out.text == whole
+    display.close()
+
+
+def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(
+    tmp_path: Path, pipes: list[int]
+) -> None:
+    """One byte before the first file and one for each that is begun; then the end."""
+    log = tmp_path / "output.log"
+    heard, gate = os.pipe()
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log}, gates={"output": gate})
+    assert os.read(heard, 10) == b"."
+    piece = QUEUE_BYTES * 2
+    log.write_bytes(b"1" * piece)
+    display.pump()
+    assert os.read(heard, 10) == b"."
+    for number in (b"2", b"3"):
+        assert not display.holds_back
+        log.replace(tmp_path / "output.log.1")
+        log.write_bytes(number * piece)
+        display.pump()
+    assert display.holds_back, "two files are ahead of a reader who takes nothing"
+    first = os.read(pipes[0], piece)
+    while len(first) < piece + 1:
+        first += os.read(pipes[0], piece)
+        display.pump()
+
+    def told(what: bytes) -> bool:
+        display.pump()
+        return bool(select.select([heard], [], [], 0)[0]) and os.read(heard, 1) == what
+
+    wait_until(lambda: told(b"."), 10, "the second file is begun")
+    assert not display.holds_back
+    os.close(pipes[0])
+    wait_until(lambda: told(b""), 10, "the gate is closed")
+    os.close(heard)
+
+
+def test_last_wait_is_as_long_as_somebody_reads(
+    tmp_path: Path, pipes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that takes nothing is given up, and that is said."""
+    monkeypatch.setattr(display_module, "STILL_S", 0.8)
+    log = tmp_path / "output.log"
+    log.write_bytes(b"x" * 4 * QUEUE_BYTES)
+    display = Display(pipes[1], pipes[3])
+    display.follow({"output": log})
+    began = time.monotonic()
+    display.deliver(tmp_path)
+    assert 0.8 <= time.monotonic() - began < 10
+    said = os.read(pipes[2], 1000).decode()
+    what = "wtrain: the reader of stdout has taken nothing for 1 s"
+    assert said == f"{what} and gets no more; logs: {tmp_path}\n"
+
+
 def _target(descriptor: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
@@ -203,6 +276,20 @@ def test_gone_reader_ends_the_display_only(tmp_path: Path, pipes: list[int]) -> 
     display.say("wtrain: goes on")
     assert display.drain(soon())
     assert os.read(pipes[2], 100) == b"wtrain: goes on\n"
+    display.close()
+
+
+def test_full_disk_under_the_output_is_said(tmp_path: Path, pipes: list[int]) -> None:
+    """`wtrain run ... >file`: what the file does not take is not lost without a word."""
+    log = tmp_path / "output.log"
+    log.write_bytes(b"text")
+    with open("/dev/full", "wb", buffering=0) as full:
+        display = Display(full.fileno(), pipes[3])
+        display.follow({"output": log})
+        assert display.drain(soon())
+        wait_until(lambda: display.pump() or display.drain(soon()), 5, "it is over")
+    said = os.read(pipes[2], 1000)
+    assert said == b"wtrain: output cannot be written any more: No space left on device\n"
     display.close()
 
 

@@ -23,7 +23,7 @@ from tests.processes.keeping import (
     wait_gone,
     write_orders,
 )
-from tests.support import interpreter, is_alive, wait_until
+from tests.support import REPOSITORY, interpreter, is_alive, wait_until
 from watchdog_train.keeper.records import Record
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 
@@ -106,6 +106,63 @@ def test_large_output_keeps_the_newest_within_the_cap(tmp_path: Path) -> None:
     assert record(tmp_path, "exit.json")["dropped_bytes"] == 0
 
 
+def test_output_waits_at_the_gate(tmp_path: Path) -> None:
+    """With no word from a reader nothing is thrown away, and the training waits; without one it
+    goes on, and the newest is kept.
+    """
+    gate, opens = os.pipe()
+    cap = 200_000
+    program = "import sys\nfor n in range(200_000): sys.stdout.write('%099d\\n' % n)"
+    orders = write_orders(tmp_path, [PYTHON, "-c", program], cap_bytes=cap, gates={"output": gate})
+    with start_keeper_process(orders, pass_fds=(gate,)) as process:
+        os.close(gate)
+        root = record(tmp_path, "keeper.json")["pid"]
+        log, older = tmp_path / "output.log", tmp_path / "output.log.1"
+
+        def waits_in_write() -> bool:
+            return "pipe_write" in Path(f"/proc/{root}/wchan").read_text()
+
+        wait_until(waits_in_write, 20, "the training waits in write")
+        assert log.stat().st_size <= cap // 2
+        assert not older.exists()
+        os.write(opens, b".")
+        wait_until(lambda: older.exists() and log.exists(), 10, "one byte, one rotation")
+        assert older.read_bytes().startswith(b"%099d\n" % 0)
+        wait_until(waits_in_write, 20, "the training waits in write again")
+        assert older.read_bytes().startswith(b"%099d\n" % 0)
+        os.close(opens)
+        assert process.wait(30) == 0
+    assert log.read_bytes().endswith(b"%099d\n" % 199_999)
+    assert older.stat().st_size + log.stat().st_size <= cap
+    assert record(tmp_path, "exit.json")["dropped_bytes"] == 0
+
+
+@pytest.mark.parametrize("ranks", [False, True], ids=["one stream", "read for ranks"])
+def test_training_that_ends_at_the_gate_leaves_all_of_its_output(
+    tmp_path: Path, ranks: bool
+) -> None:
+    """Its status does not wait for the reader, and what it has written is in one file."""
+    gate, opens = os.pipe()
+    rank = os.pipe()
+    own = {"output": {"path": "ranks/0/output.log", "fds": list(rank)}}
+    orders = write_orders(
+        tmp_path,
+        [PYTHON, "-c", "print('x' * 3_000_000)"],
+        cap_bytes=200_000,
+        gates={"output": gate},
+        ranks={"variable": "RANKS", "cap_bytes": 1000, "streams": [own]} if ranks else None,
+    )
+    with start_keeper_process(orders, pass_fds=(gate, *rank)) as process:
+        for end in (gate, *rank):
+            os.close(end)
+        assert process.wait(30) == 0
+    os.close(opens)
+    assert (tmp_path / "output.log").stat().st_size == 3_000_001
+    assert record(tmp_path, "exit.json") | {"code": 0, "dropped_bytes": 0} == record(
+        tmp_path, "exit.json"
+    )
+
+
 def test_times_tell_when_what_was_written(tmp_path: Path) -> None:
     """The first write of a file is told with size 0, of the older half, too; ours is the name."""
     program = "import sys\nfor n in range(200): sys.stdout.write('x' * 999 + chr(10))"
@@ -129,6 +186,47 @@ def test_exit_is_written_while_grandchildren_hold_the_pipe(tmp_path: Path) -> No
         assert process.poll() is None, "the keeper stays while somebody is left"
         os.kill(left, signal.SIGKILL)
         assert process.wait(15) == 0
+
+
+DIES_AT_A_LINE = """
+import os, signal, sys
+sys.path.append(sys.argv[1])
+from watchdog_train.keeper.attempt import main
+me, left = os.getpid(), int(sys.argv[3])
+def trace(frame, event, arg):
+    global left
+    if event == "line" and "keeper" in frame.f_code.co_filename and os.getpid() == me:
+        left -= 1
+        if left == 0:
+            os.kill(me, signal.SIGKILL)
+    return trace
+sys.settrace(trace)
+main(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(5, marks=pytest.mark.slow)])
+def test_training_runs_on_record_or_not_at_all(tmp_path: Path, step: int) -> None:
+    """Whatever line of the keeper is its last: what it has started is named by keeper.json."""
+    outcomes = []
+    for line in range(1, 10_000, step):
+        folder = tmp_path / str(line)
+        folder.mkdir()
+        everybody, held = os.pipe()
+        orders = write_orders(folder, ["sh", "-c", "echo $$ >ran"], inherited_fds=[held])
+        argv = [PYTHON, "-I", "-S", "-c", DIES_AT_A_LINE, str(REPOSITORY), str(orders), str(line)]
+        died = subprocess.run(argv, pass_fds=(held,), check=False, timeout=30).returncode != 0
+        os.close(held)
+        assert os.read(everybody, 1) == b"", "nobody is left who could become the training"
+        os.close(everybody)
+        ran = folder / "ran"
+        if ran.exists():
+            assert record(folder, "keeper.json", runs=None)["pid"] == int(ran.read_text())
+        outcomes.append(ran.exists())
+        if not died:
+            break
+    assert outcomes == sorted(outcomes)
+    assert set(outcomes) == {False, True}
 
 
 PARENT = """

@@ -17,6 +17,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ExitStatus, ProcessId
 from watchdog_train.core.policy import Policy
+from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.ending import FILE_WITHIN_S, SILENT_KEEPER_S
 from watchdog_train.supervisor.observe import Observer
@@ -65,13 +66,17 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
         scope="here",
         slot_dir=None,
         keeper=None,
+        ends=None,
         environment={},
         cwd="/w",
         job=None,
         trace=SimpleNamespace(wanted=False),
         tasks=tasks,
         children=SimpleNamespace(
-            poll=lambda rows=None: [], adopted_status=lambda who: None, running=lambda: ()
+            poll=lambda rows=None: [],
+            adopted_status=lambda who: None,
+            running=lambda: (),
+            pids=frozenset,
         ),
     )
 
@@ -118,7 +123,7 @@ def state_of(pair: Pair, at: float, *more: e.AnyEvent) -> State:
     return builders.fold((*begun, pair.launched, *more), at=at)
 
 
-def write_keeper(run: RunDirectory, pair: Pair) -> None:
+def write_keeper(run: RunDirectory, pair: Pair, *, runs: bool = True) -> None:
     launched = pair.launched
     record = {
         "keeper_pid": launched.keeper_pid,
@@ -127,6 +132,7 @@ def write_keeper(run: RunDirectory, pair: Pair) -> None:
         "start": launched.start,
         "error": None,
         "started_at": 1.0,
+        "runs": runs,
     }
     (run.attempt(1) / "keeper.json").write_text(json.dumps(record))
 
@@ -151,6 +157,28 @@ def test_an_exit_is_followed_by_a_fresh_look(
     after = observer.observe(ended)
     assert pair.root.pid not in {member.member.pid for member in after.sample.members}
     assert after.sample.empty_looks == 1
+
+
+def test_a_launch_whose_keeper_said_no_last_word(
+    observer: Observer, context: SimpleNamespace, directory: RunDirectory, pair: Pair
+) -> None:
+    """What it had forked runs the training, or has ended as it must without its keeper."""
+    write_keeper(directory, pair, runs=False)
+    launching = e.AttemptLaunching(token="t", plan=builders.plan())
+    state = builders.fold((builders.RUN_STARTED, launching))
+    root = ProcessId(pair.launched.pid, pair.launched.start)
+    assert observer.observe(state).launch is None, "a keeper that lives is waited for"
+    pair.keeper.kill()
+    pair.keeper.wait(10)
+    seen = observer.observe(state).launch
+    assert seen is not None
+    assert (seen.root, seen.lost) == (root, False)
+    for status, lost in ((0, False), (EXIT_AT_GATE, True), (None, True)):
+        pair.end_root()
+        context.children.adopted_status = lambda who, status=status: status
+        seen = Observer(context).observe(state).launch  # type: ignore[arg-type]
+        assert seen is not None
+        assert (seen.root, seen.lost) == (None if lost else root, lost)
 
 
 def test_a_second_look_at_an_ended_attempt_waits_a_moment(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.properties.simulated import KILL, TERM, Attempt
+from tests.properties.simulated import KILL, NEVER_RAN, TERM, Attempt
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
@@ -17,6 +17,10 @@ def idle_restarts(log: list[e.AnyEvent]) -> int:
             case e.AttemptLaunching():
                 launches += 1
                 count += launches > 1
+                continue
+            case e.LaunchPostponed():
+                count -= launches > 1
+                launches -= 1
                 continue
             case e.FirstStep() | e.AttemptExited():
                 step = event.step
@@ -138,7 +142,7 @@ def check_end(
     elif event.outcome == "gave_up":
         assert event.exit_code in (75, 76)
         assert event.exit_code != 76 or policy.recovery.max_restarts > 0
-    elif final.script.ending in ("not-started", "no-keeper"):
+    elif final.script.ending in NEVER_RAN:
         orphaned = state.attempt is not None and state.attempt.how_known == "gone"
         assert event.exit_code == (75 if orphaned else 78)
     else:

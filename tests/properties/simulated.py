@@ -20,6 +20,7 @@ from watchdog_train.core.model import (
 
 STOP, CONT, TERM, KILL = 19, 18, 15, 9
 DEAD = ("Z", "X")
+NEVER_RAN = ("not-started", "no-keeper", "keeper-lost")
 ALONE_S = 40.0
 """What one rank may do in silence after the others are through."""
 
@@ -29,7 +30,8 @@ class Script:
     """What one attempt will do, and how its processes take signals."""
 
     ending: str = "finish"
-    """finish, crash, killed, hang, hang-at-start, hang-at-end, input, not-started, no-keeper;
+    """finish, crash, killed, hang, hang-at-start, hang-at-end, input, not-started, no-keeper,
+    keeper-lost;
     rank-fails, rank-leaves: the last rank does, and the others wait for it; rank-early: it is
     through, and the first one works on without a sign of life."""
     steps: int = 6
@@ -180,7 +182,7 @@ class Machine:
             return
         if any(process.state == "T" for process in attempt.alive):
             return
-        if script.ending in ("not-started", "no-keeper"):
+        if script.ending in NEVER_RAN:
             return
         if attempt.held is not None:
             return
@@ -259,7 +261,7 @@ class Machine:
         keeper = Process(pid=self.next_pid, role="keeper", name="keeper")
         attempt = Attempt(script=script, number=number, began=self.now, processes=[], keeper=keeper)
         attempt.stragglers_left = script.stragglers
-        if script.ending in ("not-started", "no-keeper"):
+        if script.ending in NEVER_RAN:
             keeper.state = "X"
             self._bear(attempt, "other").state = "X"
             return attempt

@@ -29,6 +29,7 @@ ENDINGS = (
     "input",
     "not-started",
     "no-keeper",
+    "keeper-lost",
 )
 REQUESTS = ("save",) * 4 + ("dump",) * 4 + ("stop", "stop_now", "interrupt", "interrupt")
 ATTEMPT_S = 400.0

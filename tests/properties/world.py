@@ -194,6 +194,9 @@ class World(Machine):
         if event.seq in self.asked_after:
             self.requests.append(self.asked_after.pop(event.seq))
         self.state = evolve(self.state, event)
+        if isinstance(event, e.LaunchPostponed):
+            self.attempts.pop()
+            self.followed = 0
         self.mirror = evolve(self.mirror, e.decode(e.encode(event)))
         assert self.mirror == self.state, "replay(log) == state"
         self.check(event)
@@ -236,7 +239,8 @@ class World(Machine):
                 self._forget()
                 self.followed = attempt.number
             launch = self._launch_report(attempt)
-            if not self.state.attempt.tree_gone and launch is not None and launch.root is not None:
+            started = launch is not None and launch.root is not None
+            if not self.state.attempt.tree_gone and (started or self.state.attempt.ended):
                 self._look(attempt)
         for name, task in list(self.tasks.items()):
             if task.ends_at <= self.now:
@@ -261,6 +265,8 @@ class World(Machine):
     def _launch_report(self, attempt: Attempt) -> a.LaunchReport | None:
         if attempt.script.ending == "no-keeper" or self.now < attempt.began + 0.1:
             return None
+        if attempt.script.ending == "keeper-lost":
+            return a.LaunchReport(root=None, keeper=attempt.keeper.identity, lost=True)
         if attempt.script.ending == "not-started":
             return a.LaunchReport(root=None, keeper=attempt.keeper.identity, error="no such file")
         return a.LaunchReport(root=attempt.root.identity, keeper=attempt.keeper.identity)

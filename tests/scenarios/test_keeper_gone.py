@@ -16,6 +16,7 @@ from tests.support import (
     CompletedRun,
     Event,
     RunningWtrain,
+    children_of,
     is_alive,
     run_wtrain,
     start_wtrain,
@@ -53,6 +54,39 @@ def assert_known(run: CompletedRun, code: int | None, number: int | None) -> Non
     assert (exited["code"], exited["signal"]) == (code, number), run.describe()
     assert exited["how_known"] == "parent", run.describe()
     assert_tree_is_gone(run)
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize("deaths", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_keepers_that_are_killed_at_their_start(tmp_path: Path, deaths: int) -> None:
+    """The attempt is tried again, and the training runs once; five such keepers are too many."""
+    command = ("sh", "-c", "echo $$ >>ran")
+    running = start_wtrain("run", "--max-restarts", "0", "--", *command, cwd=tmp_path)
+    killed: set[int] = set()
+
+    def kill_a_keeper() -> bool:
+        for pid in set(children_of(running.pid)) - killed:
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"keeper/__main__.py" in words:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        return len(killed) == deaths
+
+    wait_until(kill_a_keeper, 60, "the keepers have started", poll_s=0.0)
+    run = running.result(60)
+    assert len(run.of_type("launch_postponed")) == min(deaths, 4), run.describe()
+    if deaths == 5:
+        run.check(78)
+        assert "could not be started: the keeper (pid" in run.stderr
+        assert not (tmp_path / "ran").exists()
+    else:
+        run.check(0)
+        assert_tree_is_gone(run)
+        run.only("attempt_launched")
+        assert len((tmp_path / "ran").read_text().split()) == 1
 
 
 @pytest.mark.needs_subreaper

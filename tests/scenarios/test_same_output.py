@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.support import program_command, run_wtrain, scenario_environment
+from tests.support import (
+    STARTED,
+    RunningWtrain,
+    bin_path,
+    program_command,
+    run_wtrain,
+    scenario_environment,
+    write_fast_config,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 
@@ -58,6 +69,94 @@ def test_bytes_and_exit_code(code: int, tmp_path: Path) -> None:
     assert expected_err.strip() in theirs, run.describe()
     captured = run.run_dir / "attempts/0001/stdout.log"
     assert captured.read_bytes() == expected_out
+
+
+MUCH = """\
+import sys, watchdog_train as w
+for step in range(1, 201):
+    w.beat(step)
+    sys.stdout.write(f"{step:09d}\\n" * 10_000)
+    sys.stderr.write(f"{step:09d}\\n" * 2_000)
+"""
+SMALL_LOG = "  log_cap_bytes: 2000000\n"
+
+
+class SlowReader(threading.Thread):
+    """Takes what comes out of a pipe in small pieces, as soon as it is told to."""
+
+    def __init__(self, pause_s: float) -> None:
+        super().__init__(daemon=True)
+        self.fd, self.writes = os.pipe()
+        self.pause_s = pause_s
+        self.text = bytearray()
+        self.begin = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        self.begin.wait()
+        while data := os.read(self.fd, 65536):
+            self.text += data
+            time.sleep(self.pause_s)  # this is what makes it slow
+        os.close(self.fd)
+
+
+def piped_wtrain(out: SlowReader, err: SlowReader, *args: str, cwd: Path) -> RunningWtrain:
+    """A run of wtrain whose streams go to these readers."""
+    config = write_fast_config(cwd, SMALL_LOG)
+    command = [str(bin_path("wtrain")), "run", "--config", str(config), *args]
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=scenario_environment(cwd),
+        stdin=subprocess.DEVNULL,
+        stdout=out.writes,
+        stderr=err.writes,
+    )
+    STARTED.append(process)
+    os.close(out.writes)
+    os.close(err.writes)
+    return RunningWtrain(command, process, cwd, {}, Path(os.devnull), Path(os.devnull))
+
+
+@pytest.mark.timeout(170)
+def test_slow_readers_get_every_byte_and_nobody_is_hung(tmp_path: Path) -> None:
+    """20 MB through a log of 2 MB: a training that waits in write for its reader is no stall."""
+    script = tmp_path / "much.py"
+    script.write_text(MUCH)
+    out, err = SlowReader(0.004), SlowReader(0.002)
+    options = ("--on-stall", "report", "--", sys.executable, str(script))
+    running = piped_wtrain(out, err, *options, cwd=tmp_path)
+    err.begin.set()
+    said = running.wait_for("noticed", 60, lambda event: event["kind"] == "reader")
+    # Longer than a silence would be called a stall here.
+    running.wait_for("progress", 60, lambda event: event["mono"] > said["mono"] + 12)
+    out.begin.set()
+    out.join(90)
+    err.join(10)
+    assert running.process.wait(20) == 0
+    run = running.snapshot()
+    steps = range(1, 201)
+    assert bytes(out.text) == b"".join(b"%09d\n" % step * 10_000 for step in steps)
+    theirs = [line for line in err.text.splitlines(True) if not line.startswith(b"wtrain: ")]
+    assert b"".join(theirs) == b"".join(b"%09d\n" % step * 2_000 for step in steps)
+    assert not run.of_type("suspected"), run.describe()
+    assert run.only("run_finished")["outcome"] == "succeeded"
+    logs = (run.run_dir / "attempts/0001").glob("stdout.log*")
+    assert sum(path.stat().st_size for path in logs) < 2_000_000 + 17_000_000
+
+
+def test_reader_that_goes_away_is_not_waited_for(tmp_path: Path) -> None:
+    """`wtrain run ... | head`: the training runs to its end, as wtrain does."""
+    script = tmp_path / "much.py"
+    script.write_text(MUCH)
+    out, err = SlowReader(0.0), SlowReader(0.0)
+    running = piped_wtrain(out, err, "--", sys.executable, str(script), cwd=tmp_path)
+    err.begin.set()
+    running.wait_for("noticed", 60, lambda event: event["kind"] == "reader")
+    os.close(out.fd)
+    assert running.process.wait(60) == 0
+    err.join(10)
+    assert running.snapshot().only("run_finished")["outcome"] == "succeeded"
 
 
 @pytest.mark.torch

@@ -45,6 +45,8 @@ class LaunchReport(Value, frozen=True, kw_only=True):
     root: ProcessId | None
     keeper: ProcessId
     error: str | None = None
+    lost: bool = False
+    """The keeper has ended before anything was started."""
 
 
 class SettingReport(Value, frozen=True, kw_only=True):

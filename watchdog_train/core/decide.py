@@ -49,6 +49,8 @@ EMPTY_AGAIN_S = 0.01
 """Between the two looks that must agree that nobody is left of an ended attempt."""
 LAUNCH_DEADLINE_S = 30.0
 """A keeper that has not reported the start of training by then has failed."""
+MOST_LOST = 5
+"""Keepers in a row that may end before they have started anything."""
 
 
 def decide(observation: Observation, state: State, policy: Policy, remedies: Remedies) -> Action:
@@ -110,9 +112,13 @@ def _follow_launch(
     if report is None and observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S:
         return Wait(until=observation.now + 0.02)
     error = report.error if report is not None else "the keeper did not report in time"
-    # A supervisor that died between its intent and its deed says nothing against the command.
-    orphaned = report is None and attempt.launched_by != state.supervisor
-    how_known = "gone" if orphaned else "not-started"
+    if report is not None and report.lost:
+        error = f"the keeper (pid {report.keeper.pid}) ended before it had started anything"
+        lost = state.postponed.tries if state.postponed is not None else 0
+        if lost + 1 < MOST_LOST:
+            return Record(events=(e.LaunchPostponed(why=error),))
+    # Silence says nothing against the command; what was started all the same is found and ended.
+    how_known = "not-started" if report is not None else "gone"
     exited = e.AttemptExited(code=None, signal=None, how_known=how_known, step=None, error=error)
     return Record(events=(exited,))
 
@@ -183,8 +189,9 @@ def _wind_up(
     if attempt is None or not attempt.ended or attempt.tree_gone or state.survivors:
         return None
     failed = attempt.code != 0 and attempt.root is not None
+    known = attempt.crash_id is not None or attempt.stall_id is not None
     ours = state.stop is not None or state.given_up is not None
-    if failed and attempt.crash_id is None and attempt.stall_id is None and not ours:
+    if failed and not known and not ours:
         return start_evidence(observation, state, next_stall_id(observation, state), "crash")
     stall = present_stall(state)
     if stall is not None and not stall.collected and not _hurried(state):
@@ -203,8 +210,8 @@ def _wind_up(
         names = ", ".join(f"{m.member.name} ({m.member.pid})" for m in left[:8])
         why = f"outlived the training: {names}"
         return kill.begin("sweep", state, observation.sample, why)
-    if attempt.root is None:
-        return CleanUp()  # nothing was started, so nobody looks at a tree
+    if attempt.how_known == "not-started":
+        return CleanUp()  # nobody looks at a tree that never was
     if observation.sample.empty_looks < 2:
         return Wait(until=observation.now + EMPTY_AGAIN_S)
     waited_s = observation.now - attempt.ended_mono

@@ -5,3 +5,6 @@ so that training survives the supervisor's death. It must not import anything of
 room nor anything outside the standard library, never stop draining the streams, and never wait on
 any child but by its pid: a stolen status turns a failure into success.
 """
+
+EXIT_AT_GATE = 127
+"""Of a forked process whose keeper died before it let it become the training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -54,29 +55,23 @@ def drain(orders: dict[str, Any]) -> int:
 
 def keep(orders: dict[str, Any]) -> int:
     """Start the training, pump until it and all its descendants are gone; our exit code."""
-    started = Record("keeper.json", "keeper.json.tmp")
     ended = Record("exit.json", "exit.json.tmp")
     amended = Record("exit.json", "exit.json.tmp2")
     wake_fd = orders["wake_fd"]
     reads, child_fds = open_streams(orders)
     ranks = RankStreams(orders.get("ranks"))
-    wake_fds = () if wake_fd is None else (wake_fd,)
-    for fd in {*reads.values(), *child_fds.values(), *ranks.fds, *wake_fds}:
+    others = (*orders.get("gates", {}).values(), *(() if wake_fd is None else (wake_fd,)))
+    for fd in {*reads.values(), *child_fds.values(), *ranks.fds, *others}:
         os.set_inheritable(fd, False)
     ranks.announce(child_fds)
     wake = Wake(wake_fd)
-    me = os.getpid()
-    about = {"keeper_pid": me, "keeper_start": _start_of(me, orders), "pid": None, "start": None}
-    about.update(_enter_job(orders.get("job")))
-    try:
-        training = Training(orders, child_fds)
-    except OSError as error:
-        failure = {"errno": error.errno, "message": f"{error.filename}: {error.strerror}"[:512]}
-        started.fill({**about, "error": failure, "started_at": time.time()})
+    started = _start(orders, child_fds)
+    if started is None:
         ended.discard()
         amended.discard()
         wake.ring()
         return 1
+    training, known, running = started
     pump = start_pump(orders, reads, wake)
     ranks.start(pump)
     streams = tuple(pump.values())
@@ -84,21 +79,23 @@ def keep(orders: dict[str, Any]) -> int:
     for fd in {*child_fds.values(), *orders["inherited_fds"]} - {0, 1, 2}:
         os.close(fd)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    who = {"pid": training.pid, "start": _start_of(training.pid, orders)}
-    started.fill({**about, **who, "error": None, "started_at": time.time()})
+    running.fill({**known, "runs": True})
     wake.ring()
 
     code = training.wait()
     _settle(ranks, streams)
     how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
-    outcome = {**who, **how, "ended_at": time.time()}
+    outcome = {"pid": known["pid"], "start": known["start"], **how, "ended_at": time.time()}
     dropped_bytes = sum(stream.dropped_bytes for stream in streams)
     wake.tell_exit(**how)  # before the disk is asked, which may never answer
     ended.fill({**outcome, "dropped_bytes": dropped_bytes})
     wake.ring()
     ended.make_durable()
 
-    if not training.wait_for_others():
+    everybody_gone = training.wait_for_others()
+    for stream in streams:
+        stream.file.gate.is_over = True
+    if not everybody_gone:
         for stream in streams:
             stream.wait_read()
     finish_by = time.monotonic() + orders["linger_s"]
@@ -111,6 +108,33 @@ def keep(orders: dict[str, Any]) -> int:
         amended.fill({**outcome, "dropped_bytes": lost_bytes}, patience_s=0.0)
     amended.discard()
     return 0
+
+
+def _start(
+    orders: dict[str, Any], child_fds: dict[str, int]
+) -> tuple[Training, dict[str, Any], Record] | None:
+    """The training, who it is, and where to record that it runs; None: it cannot be started."""
+    forked = Record("keeper.json", "keeper.json.tmp2")
+    running = Record("keeper.json", "keeper.json.tmp")
+    me = os.getpid()
+    known: dict[str, Any] = {"keeper_pid": me, "keeper_start": _start_of(me, orders)}
+    known.update(_enter_job(orders.get("job")), started_at=time.time())
+    known.update(pid=None, start=None, error=None, runs=False)
+
+    def announce(pid: int) -> None:
+        """Nothing runs that is not on record: whoever finds us dead looks for it by that."""
+        known.update(pid=pid, start=_start_of(pid, orders))
+        if not forked.fill(known, patience_s=0.0):
+            raise OSError(errno.EIO, "cannot be recorded", forked.name)
+
+    try:
+        training = Training(orders, child_fds, announce)
+    except OSError as error:
+        failure = {"errno": error.errno, "message": f"{error.filename}: {error.strerror}"[:512]}
+        running.fill({**known, "pid": None, "start": None, "error": failure})
+        forked.discard()
+        return None
+    return training, known, running
 
 
 def _enter_job(name: str | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ It must never raise: a disk that refuses is an answer.
 from __future__ import annotations
 
 import os
+import select
 import time
 from contextlib import suppress
 
@@ -17,14 +18,45 @@ TIMES_EVERY_S = 10.0
 TIMES_CAP_BYTES = 8 * 1024 * 1024  # a month of output without a pause of ten seconds
 
 
+GATE_LOOK_S = 0.2
+
+
+class Gate:
+    """Lets a file rotate as fast as somebody reads it: each rotation takes a byte of theirs.
+
+    At the end of the pipe nobody reads any more, and nothing is held back.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self._fd = fd
+        self.is_waiting = False
+        self.is_over = False  # nobody is left who could write: the rest goes into the same file
+
+    def wait(self) -> bool:
+        """Whether the file may rotate, as soon as that can be said."""
+        while self._fd is not None:
+            self.is_waiting = not self.is_over
+            opened = select.select([self._fd], [], [], GATE_LOOK_S if self.is_waiting else 0)[0]
+            if opened or not self.is_waiting:
+                self.is_waiting = False
+                return bool(opened)
+        return True
+
+    def rotated(self) -> None:
+        """Take the byte, after all went well."""
+        if self._fd is not None and not os.read(self._fd, 1):
+            self._fd = None
+
+
 class CappedFile:
     """Appended to; when half of its cap is full that half is renamed to `.1`.
 
     Beside it `.times` tells when what was written: lines of Unix seconds and the size until then.
     """
 
-    def __init__(self, path: str, cap_bytes: int) -> None:
+    def __init__(self, path: str, cap_bytes: int, gate: Gate | None = None) -> None:
         self.path = path
+        self.gate = gate or Gate()
         self.half_bytes = max(cap_bytes // 2, 1)
         self._fd = -1
         self._size_bytes = 0
@@ -33,9 +65,11 @@ class CappedFile:
     def append(self, data: bytes) -> int:
         """How many bytes the file took; -1 when it refused."""
         try:
-            if self._fd >= 0 and self._size_bytes + len(data) > self.half_bytes:
+            is_full = self._fd >= 0 and self._size_bytes + len(data) > self.half_bytes
+            if is_full and self.gate.wait():
                 self.close()
                 os.replace(self.path, self.path + ".1")
+                self.gate.rotated()
                 self._rotate_times()
             if self._fd < 0:
                 self._open()

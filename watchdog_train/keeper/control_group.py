@@ -6,10 +6,13 @@ Only where the supervisor's group was given to it to divide; see system/control_
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 
 def enter(path: str) -> str | None:
     """Be in a new group; why not, if that fails: the training goes on without."""
+    with suppress(OSError):  # an empty one: of a keeper that was killed while it started
+        os.rmdir(path)
     try:
         os.mkdir(path, 0o755)  # one that is there already is somebody else's
     except OSError as error:

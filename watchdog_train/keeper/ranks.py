@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BUFFER_BYTES = 8 * 1024 * 1024  # of copies that no file takes yet
+MOVING_S = 0.05
 GAP = b"\n[wtrain: %d bytes of this rank are missing here; output.log has them]\n"
 
 
@@ -77,8 +78,12 @@ class RankStreams:
 
     def settled(self) -> bool:
         """Whether everything that was written until now has been read."""
-        with self.moving:
+        if not self.moving.acquire(timeout=MOVING_S):  # a reader of the output holds it back
+            return False
+        try:
             return not self.into or not select.select([*self.into], [], [], 0)[0]
+        finally:
+            self.moving.release()
 
     def wait(self) -> None:
         """Until the last writer of every stream is gone."""

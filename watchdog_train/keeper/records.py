@@ -27,19 +27,25 @@ class Record:
         self.discard()  # whatever has its name: opening a FIFO would wait
         self._store(b"")
 
-    def fill(self, values: dict[str, Any], patience_s: float = PATIENCE_S) -> None:
-        """Publish it; a disk that refuses is asked again every second, for so long."""
+    def fill(self, values: dict[str, Any], patience_s: float = PATIENCE_S) -> bool:
+        """Publish it; a disk that refuses is asked again every second, for so long.
+
+        Returns:
+            Whether it is published.
+        """
         deadline = time.monotonic() + patience_s
         while True:
             try:
                 self._store(json.dumps(values).encode())
-                return os.replace(self.draft, self.name)
-            except FileNotFoundError:  # noqa: PERF203 - the folder was removed: no waiting brings it back
-                return None
+                os.replace(self.draft, self.name)
+                break
+            except FileNotFoundError:  # the folder was removed: no waiting brings it back
+                return False
             except OSError:
                 if time.monotonic() >= deadline:
-                    return None
+                    return False
                 time.sleep(1.0)
+        return True
 
     def make_durable(self) -> None:
         """For a power cut; after it was published, because a disk may take its time."""

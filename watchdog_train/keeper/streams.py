@@ -1,6 +1,8 @@
 """Pumps the output of a training into capped files.
 
-It must never stop draining: a full, stuck or vanished disk is no reason for a training to wait.
+It must never stop draining: a full, stuck or vanished disk is no reason for a training to wait. The
+one exception is a reader of the output whom the supervisor serves, and who must get all of it: the
+file waits for them before it rotates, and the training waits in write as it would without us.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import threading
 import time
 from collections import deque
 
-from watchdog_train.keeper.capped import CappedFile
+from watchdog_train.keeper.capped import CappedFile, Gate
 from watchdog_train.keeper.wake import Wake
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
@@ -33,7 +35,7 @@ class Stream:
     """
 
     def __init__(
-        self, path: str, fd: int, cap_bytes: int, wake: Wake, *, fed: bool = False
+        self, path: str, fd: int, cap_bytes: int, wake: Wake, gate: Gate, *, fed: bool = False
     ) -> None:
         self.fd = fd
         self.wake = wake
@@ -43,7 +45,7 @@ class Stream:
         self.dropped_bytes = 0
         self.stuck = False
         self.ended = False
-        self.file = CappedFile(path, cap_bytes)
+        self.file = CappedFile(path, cap_bytes, gate)
         self.file.open()
         self.reader = None if fed else threading.Thread(target=self._read, daemon=True)
         self.writer = threading.Thread(target=self._write, daemon=True)
@@ -66,9 +68,10 @@ class Stream:
     def take(self, block: bytes) -> None:
         """Output for the file. A fast training is slowed by a pipe that fills, as without us."""
         with self.changed:
-            # A stuck or full disk must not stop it.
+            # A stuck or full disk must not stop it; a reader who is behind may.
             while self.held_bytes + len(block) > BUFFER_BYTES and not self.stuck:
-                self.stuck = not self.changed.wait(STUCK_S)
+                took = self.changed.wait(STUCK_S)
+                self.stuck = not (took or self.file.gate.is_waiting)
             self.blocks.append(block)
             self.held_bytes += len(block)
             while self.held_bytes > BUFFER_BYTES and self.blocks:
@@ -144,7 +147,8 @@ def open_streams(orders: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]
 def start_pump(orders: dict[str, Any], reads: dict[str, int], wake: Wake) -> dict[str, Stream]:
     """Begin to drain every stream into its file; RankStreams does the reading where it exists."""
     fed = bool(orders.get("ranks"))
+    gates = orders.get("gates", {})
     return {
-        name: Stream(path, reads[name], orders["cap_bytes"], wake, fed=fed)
+        name: Stream(path, reads[name], orders["cap_bytes"], wake, Gate(gates.get(name)), fed=fed)
         for name, path in orders["streams"].items()
     }

@@ -11,9 +11,13 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
+
+from watchdog_train.keeper import EXIT_AT_GATE
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 SCAN_EVERY_S = 0.5  # looking for adopted zombies reads all of /proc
@@ -36,7 +40,14 @@ PR_SET_CHILD_SUBREAPER = 36
 class Training:
     """The training's root process, and the orphans of it that are given to us."""
 
-    def __init__(self, orders: dict[str, Any], child_fds: dict[str, int]) -> None:
+    def __init__(
+        self, orders: dict[str, Any], child_fds: dict[str, int], announce: Callable[[int], None]
+    ) -> None:
+        """Start it. Until `announce` has returned, it exits without exec if the keeper dies.
+
+        Raises:
+            OSError: it cannot be started, or not be announced.
+        """
         if sys.platform == "win32":
             import subprocess
 
@@ -44,13 +55,24 @@ class Training:
             options = {**child_fds, "cwd": orders["cwd"], "env": orders["env"]}
             self.process = subprocess.Popen(orders["argv"], creationflags=flags, **options)
             self.pid: int = self.process.pid
+            announce(self.pid)
             return
         old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        heard, told = os.pipe()
+        (heard, told), (gate, go) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
+            os.close(go)
+            if not os.read(gate, 1):
+                os._exit(EXIT_AT_GATE)
             _become(orders, child_fds, told, old_mask)
         os.close(told)
+        os.close(gate)
+        try:
+            announce(self.pid)
+            with suppress(BrokenPipeError):  # somebody has killed it: wait() tells
+                os.write(go, b".")
+        finally:
+            os.close(go)
         failure = os.read(heard, FAILURE_BYTES)  # empty: closed by a successful exec
         os.close(heard)
         if failure:

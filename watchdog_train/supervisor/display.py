@@ -1,15 +1,16 @@
 """Shows the training's captured output, and our own lines, on the user's terminal.
 
-It must never block its caller, never change the terminal's settings, and never write into a line
-of the training.
+It must never block its caller while training runs, never change the terminal's settings, and never
+write into a line of the training. Only a terminal may be shown less than everything.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from watchdog_train.supervisor.outlet import Outlet
@@ -18,6 +19,22 @@ from watchdog_train.supervisor.tail import Tail
 
 DRAIN_STEP_S = 0.02
 LEAVE_S = 0.5
+STILL_S = 600.0
+"""After the end a reader who takes nothing for so long gets no more: a pipe alone would wait for
+ever, and a job would hold its machine."""
+TERMINAL_STILL_S = 2.0
+SAID_S = 5.0
+"""After the end, until it is said that a reader is waited for."""
+
+
+@dataclass
+class _Source:
+    """One stream of one attempt, on its way to the user."""
+
+    tail: Tail
+    outlet: Outlet
+    is_past: bool = False
+    """The attempt is over: nothing more is written there."""
 
 
 class Display:
@@ -26,26 +43,49 @@ class Display:
     def __init__(self, stdout_fd: int = 1, stderr_fd: int = 2) -> None:
         self._stderr = Outlet(stderr_fd)
         self._stdout = self._stderr if _same_file(stdout_fd, stderr_fd) else Outlet(stdout_fd)
-        self._tails: list[tuple[Tail, Outlet]] = []
-        self.stderr_is_terminal = _is_terminal(stderr_fd)
+        self._sources: list[_Source] = []
+        self.stderr_is_terminal = self._stderr.is_terminal
         self.colour = wants_colour(os.environ, is_terminal=self.stderr_is_terminal)
         possible = can_be_drawn(os.environ, stdout_fd=stdout_fd, stderr_fd=stderr_fd)
         self._line = StatusLine(self._stderr, enabled=possible, colour=self.colour)
         self._said_at = 0.0
 
-    def follow(self, streams: Mapping[str, Path], *, from_end: bool = False) -> None:
-        """Show these capture files from now on instead of those before.
+    def on_room(self, call: Callable[[], None]) -> None:
+        """Have this called, by another thread, when a reader has taken what pump() waits for."""
+        self._stdout.on_room = self._stderr.on_room = call
+
+    def follow(
+        self,
+        streams: Mapping[str, Path],
+        *,
+        from_end: bool = False,
+        gates: Mapping[str, int] | None = None,
+    ) -> None:
+        """Show these capture files from now on, after what is left of those before.
 
         Args:
             streams: by stream: output, or stdout and stderr.
             from_end: only what is still to come in the files that are there.
+            gates: by stream: see Tail.
         """
-        for tail, _ in self._tails:
-            tail.close()
-        self._tails = [
-            (Tail(path, from_end=from_end and path.exists()), self._outlet_of(name))
-            for name, path in streams.items()
-        ]
+        for source in tuple(self._sources):
+            source.tail.look()
+            source.is_past = True
+            if source.outlet.is_terminal or not source.tail.has_begun:
+                self._drop(source)
+        for name, path in streams.items():
+            gate = (gates or {}).get(name, -1)
+            tail = Tail(path, from_end=from_end and path.exists(), gate=gate)
+            self._sources.append(_Source(tail, self._outlet_of(name)))
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the keeper may have to wait, and the training in write, for a reader."""
+        return any(source.tail.holds_back for source in self._sources)
+
+    def _drop(self, source: _Source) -> None:
+        source.tail.close()
+        self._sources.remove(source)
 
     def show(self, stream: str, data: bytes) -> None:
         """What a stream of the training had before it was followed."""
@@ -60,18 +100,38 @@ class Display:
         return self._stdout.is_dead or self._stderr.is_dead
 
     def pump(self) -> bool:
-        """Pass on what is new, as much as the terminal takes; whether there was anything."""
+        """Pass on what is new, as much as is taken now; whether there was anything."""
         moved = False
-        for tail, outlet in self._tails:
+        behind: list[Outlet] = []
+        """Those with more to come of an attempt before."""
+        for source in tuple(self._sources):
+            tail, outlet = source.tail, source.outlet
+            if outlet.is_dead:
+                self._drop(source)
+                if outlet.problem is not None:
+                    self.say(f"wtrain: output cannot be written any more: {outlet.problem}")
+                    outlet.problem = None
+                continue
             tail.look()
             skipped = tail.skipped_bytes()
             if skipped:
                 size = f"{skipped / 1e6:,.1f} MB"
                 self.say(f"wtrain: {size} of output came faster than it could be shown here")
-            while data := tail.read(outlet.room_bytes()):
+            at_end = False
+            while outlet not in behind and (room := outlet.room_bytes()):
+                data = tail.read(room)
+                if not data:
+                    at_end = True
+                    break
+                moved = True
                 on_line = outlet is self._stderr
                 outlet.put(self._line.make_way(data, time.monotonic()) if on_line else data)
-                moved = True
+            if not source.is_past:
+                continue
+            if at_end:
+                self._drop(source)
+            else:
+                behind.append(outlet)
         return moved
 
     def say(self, text: str) -> None:
@@ -112,7 +172,7 @@ class Display:
         """The terminal is gone (SIGHUP); a file or pipe is still written."""
         self._line.is_possible = self._line.is_possible and not self.stderr_is_terminal
         for outlet in (self._stdout, self._stderr):
-            if _is_terminal(outlet.fd):
+            if outlet.is_terminal:
                 outlet.stop()
 
     def drain(self, deadline: float) -> bool:
@@ -120,18 +180,48 @@ class Display:
         outlets = (self._stdout, self._stderr)
         self._line.hide()
         while True:
+            was_empty = all(outlet.is_empty() for outlet in outlets)
             moved = self.pump()
             left_s = deadline - time.monotonic()
-            if not moved and all(outlet.is_empty() for outlet in outlets):
+            if was_empty and not moved:
                 return True
             if left_s <= 0:
                 return False
             for outlet in outlets:
                 outlet.wait_empty(min(left_s, DRAIN_STEP_S))
 
+    def deliver(self, log: Path) -> None:
+        """After the end: show all that is left, as long as its readers take some of it.
+
+        Args:
+            log: where to look instead, for whoever does not wait.
+        """
+        say_at: float | None = time.monotonic() + SAID_S
+        try:
+            while not self.drain(time.monotonic() + LEAVE_S):
+                now = time.monotonic()
+                if say_at is not None and now >= say_at and self._stderr.is_empty():
+                    say_at = None
+                    self.say(f"wtrain: waiting for the reader of stdout; Ctrl-C: no longer; {log}")
+                self._give_up(now, log)
+        except KeyboardInterrupt:
+            self._give_up(math.inf, log)
+
+    def _give_up(self, now: float, log: Path) -> None:
+        """Those readers that have taken nothing for too long by now."""
+        for name, outlet in (("stdout", self._stdout), ("stderr", self._stderr)):
+            limit_s = TERMINAL_STILL_S if outlet.is_terminal else STILL_S
+            if outlet.is_empty() or now - outlet.took_at < limit_s:
+                continue
+            outlet.stop()
+            if now < math.inf:
+                what = f"the reader of {name} has taken nothing for {limit_s:.0f} s"
+                self.say(f"wtrain: {what} and gets no more; logs: {log}")
+
     def close(self) -> None:
         """Let go of the files; what waits for a terminal is left to its thread."""
-        self.follow({})
+        for source in tuple(self._sources):
+            self._drop(source)
 
 
 def wants_colour(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
@@ -141,12 +231,6 @@ def wants_colour(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
     if environ.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
     return is_terminal and environ.get("TERM", "") != "dumb"
-
-
-def _is_terminal(fd: int) -> bool:
-    with suppress(OSError):
-        return os.isatty(fd)
-    return False
 
 
 def _same_file(one: int, other: int) -> bool:

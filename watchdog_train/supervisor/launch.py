@@ -17,6 +17,7 @@ from typing import Any
 
 import watchdog_train.keeper
 from watchdog_train.core.model import ExitStatus, Plan, ProcessId, Value
+from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, training_environment
 from watchdog_train.supervisor.records import (
@@ -32,7 +33,9 @@ from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.whole_files import replace_whole
 
 __all__ = [
+    "EXIT_AT_GATE",
     "INJECT_DIRECTORY",
+    "KEEPER",
     "KeeperRecord",
     "LaunchContext",
     "LaunchedKeeper",
@@ -69,6 +72,8 @@ class LaunchContext(Value, frozen=True, kw_only=True):
     """nohup was meant."""
     rank_streams: int = 0
     """For so many ranks there are streams of their own, for a launcher that can use them."""
+    is_shown: bool = False
+    """Somebody is to get the output, all of it where that is no terminal."""
     environment: dict[str, str]
     """The user's, as it was when the run was started."""
     hold_saves: bool = False
@@ -130,7 +135,7 @@ def start_keeper(
         plan=plan,
         hold_saves=run.hold_saves,
     )
-    ends = Ends(terminal, run.rank_streams)
+    ends = Ends(terminal, run.rank_streams, is_shown=run.is_shown)
     inherited_fds = _inherited_fds()
     orders = {
         "argv": list(plan.argv),
@@ -195,7 +200,7 @@ def drain_without_keeper(
         children,
         env=dict(os.environ),
         stdin=subprocess.DEVNULL,
-        pass_fds=tuple(ends.reads()),
+        pass_fds=ends.for_pump(),
     )
 
 

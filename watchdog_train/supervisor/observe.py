@@ -28,7 +28,7 @@ from watchdog_train.supervisor.assess import Assessor
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.keeping import SavesSeen
-from watchdog_train.supervisor.launch import KeeperRecord, read_keeper
+from watchdog_train.supervisor.launch import EXIT_AT_GATE, KEEPER, KeeperRecord, read_keeper
 from watchdog_train.supervisor.meeting import Meeting
 from watchdog_train.supervisor.room import RestartRoom
 from watchdog_train.supervisor.sampling import Sampler
@@ -205,9 +205,10 @@ class Observer:
         directory = self._context.directory.attempt(attempt.attempt)
         if self._launch is None:
             record = read_keeper(directory)
-            if record is not None:
+            if record is not None and (record.runs or record.error is not None):
                 self._launch = self._report(record)
             elif not attempt.launched:
+                self._launch = self._without_word(record, directory)
                 return
         self._ending.follow(attempt.root)
         if self._ending.read(directory, now):
@@ -232,6 +233,34 @@ class Observer:
             keeper=record.keeper(system),
             error=record.error,
         )
+
+    def _without_word(self, record: KeeperRecord | None, attempt_dir: Path) -> LaunchReport | None:
+        """What became of a launch when its keeper has ended in the middle; None while it lives.
+
+        A process that it had forked runs the training only if the keeper gave the word before.
+        """
+        context, system = self._context, self._context.system
+        ours = context.keeper
+        if ours is not None and ours.attempt_dir == attempt_dir:
+            keeper = ours.child.identity
+            lives = ours.child.process.returncode is None
+        elif record is not None:
+            keeper = record.keeper(system)
+            lives = system.is_alive(keeper) is not False
+        else:
+            return None
+        if lives:
+            return None
+        root = record.root(system) if record is not None else None
+        if root is not None:
+            ended = context.children.adopted_status(root)
+            words = system.command_line(root.pid)
+            if ended is None and system.is_alive(root) is not False:
+                runs = bool(words) and KEEPER not in (words or ())
+                return LaunchReport(root=root, keeper=keeper) if runs else None
+            if ended not in (None, EXIT_AT_GATE):
+                return LaunchReport(root=root, keeper=keeper)
+        return LaunchReport(root=None, keeper=keeper, lost=True)
 
     def _look(self, state: State, attempt: AttemptRecord, now: float) -> None:
         context = self._context

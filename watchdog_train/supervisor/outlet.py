@@ -6,12 +6,15 @@ and with the training's stdin.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 QUEUE_BYTES = 256 * 1024
@@ -27,7 +30,15 @@ class Outlet:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.is_terminal = _is_terminal(fd)
+        self.took_at = time.monotonic()
+        """When it last took something, or had nothing to take."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called by the thread when there is room again for what was refused."""
+        self._refused = False
         self.is_dead = False
+        self.problem: str | None = None
+        """Why nothing more can be written, as on a full disk; None where nobody reads."""
         self.at_line_start = True
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -37,9 +48,9 @@ class Outlet:
     def room_bytes(self) -> int:
         """How much of the training's output it takes now."""
         with self._changed:
-            if self.is_dead or len(self._queue) >= QUEUE_PIECES:
-                return 0
-            return max(QUEUE_BYTES - self._queued_bytes, 0)
+            full = len(self._queue) >= QUEUE_PIECES or self._queued_bytes >= QUEUE_BYTES
+            self._refused = full
+            return 0 if self.is_dead or full else QUEUE_BYTES - self._queued_bytes
 
     def is_empty(self) -> bool:
         """Whether nothing waits any more."""
@@ -66,6 +77,8 @@ class Outlet:
                 return
             if stays:
                 self.at_line_start = data.endswith(b"\n")
+            if not self._queue:
+                self.took_at = time.monotonic()
             self._queue.append(data)
             self._queued_bytes += len(data)
             if self._thread is None:
@@ -95,7 +108,9 @@ class Outlet:
             except BlockingIOError:  # somebody else has made it so; it is not ours to change
                 select.select([], [self.fd], [], 1.0)
                 written = 0
-            except OSError:  # EPIPE, EIO: the reader is gone, and so is the terminal. For good.
+            except OSError as error:  # the reader is gone, or so is the terminal. For good.
+                if error.errno not in (errno.EPIPE, errno.EIO):
+                    self.problem = error.strerror
                 self.stop()
                 return
             with self._changed:
@@ -105,7 +120,19 @@ class Outlet:
                 self._queue[0] = data[written:]
                 if not self._queue[0]:
                     self._queue.popleft()
+                if written:
+                    self.took_at = time.monotonic()
+                has_room = self._refused and self._queued_bytes <= QUEUE_BYTES // 2
+                self._refused = self._refused and not has_room
                 self._changed.notify_all()
+            if has_room:
+                self.on_room()
+
+
+def _is_terminal(fd: int) -> bool:
+    with suppress(OSError):
+        return os.isatty(fd)
+    return False
 
 
 def in_foreground(fd: int) -> bool:

@@ -145,11 +145,14 @@ class Performer:
             log_cap_bytes=context.policy.output.log_cap_bytes,
             ignore_hup=context.ignore_hup,
             rank_streams=rank_streams(state.launcher) if context.policy.output.rank_logs else 0,
+            is_shown=context.foreground,
             environment=context.environment,
             hold_saves=stops_what_began_anew(context.policy),
         )
         try:
             make_folder(attempt_dir)
+            # Of a keeper that was killed while it started.
+            (attempt_dir / "keeper.json").unlink(missing_ok=True)
             replace_whole(
                 context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
             )
@@ -165,7 +168,7 @@ class Performer:
             return
         context.launched(launched)
         if context.foreground:
-            context.display.follow(launched.streams)
+            context.display.follow(launched.streams, gates=launched.ends.take_gates())
 
     def _look(self, action: a.StartLook, state: State, observation: a.Observation) -> None:
         requests = self._requests(state, observation)

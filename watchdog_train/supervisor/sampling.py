@@ -179,7 +179,12 @@ class Sampler:
             host=self._host_load(now),
             cpu_wait_s=self._cpu_wait_s(look, now, quiet=quiet),
             asked=asked,
+            held_back=self._held_back(),
         )
+
+    def _held_back(self) -> bool:
+        ends = self._context.ends
+        return ends is not None and self._context.display.holds_back and ends.are_waiting()
 
     def _cpu_wait_s(self, look: TreeLook, now: float, *, quiet: bool) -> float | None:
         """Only where all else is quiet: it takes 10 microseconds a thread."""

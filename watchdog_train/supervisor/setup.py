@@ -147,6 +147,8 @@ class RunSession:
             hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         )
         log = EventLog.open(directory.events, spill_dir=spill_dir)
+        signals = SignalQueue()
+        self._display.on_room(signals.wake)
         return Context(
             directory=directory,
             policy=policy,
@@ -160,7 +162,7 @@ class RunSession:
             ),
             children=children,
             tasks=Tasks(children),
-            signals=SignalQueue(),
+            signals=signals,
             remedies=remedies,
             run_id=directory.run_id,
             scope=scope_of(system),
@@ -257,11 +259,13 @@ class RunSession:
         state = self.supervisor.state
         lines = script_lines(framework(state))
         report = self._report(lines)
+        log = self.directory.attempts
+        self.context.display.deliver(log)
         well = state.outcome == "succeeded" and not state.stalls and not state.warning
         if not (well and self.context.policy.output.quiet):
             for line in closing_lines(state, lines, report=report):
                 self.context.display.say(line)
-        self.context.display.drain(time.monotonic() + WORDS_WITHIN_S)
+        self.context.display.deliver(log)
 
     def _report(self, script_lines: Mapping[str, str]) -> str | None:
         """Path of report.html; a report that cannot be written is said, and costs nothing else."""

@@ -60,6 +60,11 @@ class SignalQueue:
             taken.append(self._pending.popleft())
         return taken
 
+    def wake(self) -> None:
+        """Let the loop look round, from another thread."""
+        with contextlib.suppress(OSError):  # full, or closed
+            self._write_end.send(b"\0")
+
     def stop_here(self) -> None:
         """Ctrl-Z: stop as a job does, and come back when the shell says so."""
         if sys.platform == "win32" or self._previous.get(signal.SIGTSTP) is signal.SIG_IGN:

@@ -7,6 +7,7 @@ stay the same: a rank's own stream is a pseudo-terminal where the stream of all 
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -28,12 +29,24 @@ RANK_CAP_BYTES = 64 * 1024
 class Ends:
     """Both ends of every stream, before the keeper has them; afterwards ours."""
 
-    def __init__(self, terminal: Terminal, rank_streams: int = 0) -> None:
+    def __init__(
+        self, terminal: Terminal, rank_streams: int = 0, *, is_shown: bool = False
+    ) -> None:
+        """Open them.
+
+        Args:
+            terminal: where the user's streams lead.
+            rank_streams: for so many ranks there are some of their own.
+            is_shown: a pipe or file of the user's must get all of the output.
+        """
         names = ("output",) if terminal.same_stream else ("stdout", "stderr")
         self.files = {name: f"{name}.log" for name in names}
         self.wake_read = self.wake_write = -1
         self._reads: dict[str, int] = {}
         self._writes: dict[str, int] = {}
+        self.gates: dict[str, int] = {}
+        """By stream, for whoever shows it: see Tail. Closed, it holds the training back no more."""
+        self._gate_reads: dict[str, int] = {}
         self._ranks: list[dict[str, tuple[int, int]]] = []
         """For each rank by stream: the end to read and the end to write."""
         if sys.platform == "win32":  # the keeper makes pipes itself: handles do not travel as fds
@@ -46,6 +59,9 @@ class Ends:
         terminals = {name: terminal if on_terminal[name] else None for name in names}
         for name in names:
             self._reads[name], self._writes[name] = open_stream(terminals[name])
+        for name in names if is_shown else ():
+            if not on_terminal[name]:
+                self._gate_reads[name], self.gates[name] = os.pipe()
         self.wake_read, self.wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         if sys.platform == "linux":  # a launcher reaches them by way of /proc
@@ -79,7 +95,16 @@ class Ends:
         """What the keeper needs of them."""
         wake = () if self.wake_write < 0 else (self.wake_write,)
         ranks = (fd for rank in self._ranks for ends in rank.values() for fd in ends)
-        return (*self._reads.values(), *self._writes.values(), *ranks, *wake)
+        ours = (*self._reads.values(), *self._gate_reads.values())
+        return (*ours, *self._writes.values(), *ranks, *wake)
+
+    def for_pump(self) -> tuple[int, ...]:
+        """What the pump of a dead keeper needs of them."""
+        return (*self.reads(), *self._gate_reads.values())
+
+    def are_waiting(self) -> bool:
+        """Whether there is output that nobody has taken yet."""
+        return bool(select.select([*self.reads()], [], [], 0)[0])
 
     def orders(self, log_cap_bytes: int) -> dict[str, Any]:
         """The part of launch.json that names them."""
@@ -96,6 +121,7 @@ class Ends:
             "fds": self._reads,
             "child_fds": child_fds,
             "wake_fd": self.wake_write,
+            "gates": self._gate_reads,
             "ranks": self._rank_orders(None, log_cap_bytes),
         }
 
@@ -106,6 +132,7 @@ class Ends:
             "streams": {name: str(folder / file) for name, file in self.files.items()},
             "fds": self._reads,
             "wake_fd": None,
+            "gates": self._gate_reads,
             "ranks": self._rank_orders(folder, log_cap_bytes),
         }
 
@@ -130,8 +157,14 @@ class Ends:
 
     def close_reads(self) -> None:
         """Nobody on our side reads any more."""
-        _close(*self.reads(), self.wake_read)
+        _close(*self.reads(), *self._gate_reads.values(), *self.gates.values(), self.wake_read)
         self._reads, self._ranks, self.wake_read = {}, [], -1
+        self._gate_reads, self.gates = {}, {}
+
+    def take_gates(self) -> dict[str, int]:
+        """They are the caller's from now on."""
+        gates, self.gates = self.gates, {}
+        return gates
 
     def _rank_orders(self, folder: Path | None, log_cap_bytes: int) -> dict[str, Any] | None:
         if not self._ranks:
@@ -170,7 +203,7 @@ class TakenEnds(Ends):
         numbers = _numbers(orders.get("fds"))
         self.files = {name: f"{name}.log" for name in numbers}
         self.wake_read = self.wake_write = -1
-        self._writes = {}
+        self._writes, self.gates, self._gate_reads = {}, {}, {}
         self._reads = dict(_taken(numbers, take))
         self._ranks = [
             {name: (fd, -1) for name, fd in _taken(rank, take)}

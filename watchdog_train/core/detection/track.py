@@ -126,7 +126,8 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     if slept_s:
         track = _forgive(track, sample, slept_s)
     stopped = any(member.state in ("T", "t") for member in sample.members)
-    ranks, progressed = _advance_ranks(track, sample, stopped=stopped, learn=not slept_s)
+    held = stopped or sample.held_back
+    ranks, progressed = _advance_ranks(track, sample, stopped=held, learn=not slept_s)
     activity, survived, usual = track.activity, track.survived, track.usual
     if activity.quiet_windows and not slept_s and any(r.changed_at == sample.at for r in ranks):
         survived = _survived(track, sample, detection)
@@ -135,8 +136,9 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     log_at = track.log_at if sample.log_bytes == track.log_bytes else sample.at
     since: float | None = None
     if stopped:
-        # Whoever stopped it will let it go on: after that it gets a fresh start.
         since = track.stopped_since if track.stopped_since is not None else sample.at
+    if held:
+        # Whoever stopped it, or reads its output, will let it go on: then it gets a fresh start.
         log_at, activity = sample.at, activities.restarted(activity)
         usual = usuals.restarted(usual)
     elif not ranks:

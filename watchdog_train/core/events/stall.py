@@ -71,6 +71,7 @@ NoticeKind = Literal[
     "scan",
     "slower",
     "skipped",
+    "reader",
     "task",
     "metrics",
     "awake",

@@ -90,6 +90,10 @@ def _postponed(state: State, event: e.LaunchPostponed) -> State:
         next_plan=attempt.plan,
         restarts=max(0, state.restarts - 1),
         restarts_since_progress=max(0, state.restarts_since_progress - 1),
-        postponed=Postponed(since=before.since if before else event.mono, why=event.why),
+        postponed=Postponed(
+            since=before.since if before else event.mono,
+            why=event.why,
+            tries=before.tries + 1 if before else 1,
+        ),
         backoff_until=event.mono + POSTPONED_S,
     )

@@ -45,7 +45,7 @@ RunState = Literal[
 
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group", "blind",
-    "suspended", "slower", "skipped", "task",
+    "suspended", "slower", "skipped", "reader", "task",
     "metrics", "awake", "termination", "guilty",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
@@ -90,6 +90,7 @@ class Postponed(Value, frozen=True, kw_only=True):
     since: float
     """Monotonic seconds of the first try."""
     why: str
+    tries: int = 1
 
 
 class AttemptRecord(Value, frozen=True, kw_only=True):

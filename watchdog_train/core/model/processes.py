@@ -198,6 +198,8 @@ class Sample(Value, frozen=True, kw_only=True):
     asked: bool = False
     """A look or a collection of ours has read the processes since the poll before: their answers
     cost them CPU time."""
+    held_back: bool = False
+    """Output waits that nobody takes, because whoever reads it is behind: writers wait, too."""
 
 
 class ExitStatus(Value, frozen=True, kw_only=True):

@@ -67,6 +67,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     ]
     found += _resume(observation, state, step)
     found += _keeper(observation, state)
+    found += _reader(observation, state)
     found += _without_heartbeat(observation, state)
     found += _sleep(observation, state)
     found += _pace(observation, state)
@@ -290,6 +291,17 @@ def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
         "output that the keeper had not written yet is lost"
     )
     return [e.Noticed(kind="keeper", pids=(attempt.keeper.pid,), why=why)]
+
+
+def _reader(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """Said once an attempt: it is the reader of its output that the training waits for."""
+    if not observation.sample.held_back or "reader" in state.notices:
+        return []
+    why = (
+        "whoever reads the output of wtrain is behind, and the training waits in write as it would "
+        "without wtrain; no stall is declared for that"
+    )
+    return [e.Noticed(kind="reader", pids=(), why=why)]
 
 
 def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEvent]:

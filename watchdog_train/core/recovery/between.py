@@ -33,6 +33,8 @@ def between_attempts(
     if attempt is None:
         if state.stop is not None or state.given_up is not None:
             return Record(events=(finish(state),))
+        if state.next_plan is not None and observation.now < (state.backoff_until or 0.0):
+            return Wait(until=min(state.backoff_until or 0.0, observation.now + 0.5))
         if state.next_plan is not None:
             return Launch(plan=state.next_plan)
         first = ladder.first_plan(state, policy, remedies)

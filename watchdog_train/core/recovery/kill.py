@@ -264,7 +264,10 @@ def _keeper(
         return Wait(until=now + LOOK_AGAIN_S)
     if not sample.keeper_alive:
         return CleanUp()
-    if attempt is None or attempt.keeper is None:
+    seen = (one.member.identity for one in sample.members if one.member.role == "keeper")
+    keeper = attempt.keeper if attempt is not None else None
+    keeper = keeper or next(seen, None)  # one that has reported nothing is only seen
+    if keeper is None:
         return CleanUp()
     if kill.stage != "keeper":
         return Signal(
@@ -274,7 +277,7 @@ def _keeper(
         return Signal(
             sequence=kill.sequence,
             stage="keeper",
-            targets=(attempt.keeper,),
+            targets=(keeper,),
             signal=SIGKILL,
             why="the keeper did not end by itself",
         )
@@ -285,7 +288,7 @@ def _keeper(
             else Record(
                 events=(
                     SurvivedKill(
-                        pids=(attempt.keeper.pid,),
+                        pids=(keeper.pid,),
                         why="the keeper survived SIGKILL: inside the kernel",
                     ),
                 )

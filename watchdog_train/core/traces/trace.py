@@ -82,6 +82,8 @@ class TraceWriter:
             line["cpu_wait_s"] = _rounded(sample.cpu_wait_s)
         if sample.asked:
             line["asked"] = True
+        if sample.held_back:
+            line["held_back"] = True
         if attempt > 1:
             # Counters and ranks begin anew with every attempt.
             line["attempt"] = attempt

@@ -33,6 +33,7 @@ class TraceLine(msgspec.Struct, gc=False):
     attempt: int | None = None
     cpu_wait_s: float | None = None
     asked: bool | None = None
+    held_back: bool | None = None
     kind: str | None = None
     v: int | None = None
     poll_s: float | None = None
@@ -101,6 +102,7 @@ def _mended(loose: dict[str, Any]) -> TraceLine:
         attempt=_whole(loose.get("attempt")),
         cpu_wait_s=_number(loose.get("cpu_wait_s")),
         asked=loose.get("asked") is True,
+        held_back=loose.get("held_back") is True,
         kind=loose["kind"] if isinstance(loose.get("kind"), str) else None,
         v=_whole(loose.get("v")),
         poll_s=_number(loose.get("poll_s")),

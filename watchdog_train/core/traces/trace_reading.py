@@ -174,6 +174,7 @@ class TraceReader:
             gpu=_gpu(found),
             cpu_wait_s=count_of(found.cpu_wait_s),
             asked=found.asked is True,
+            held_back=found.held_back is True,
         )
         return TraceSample(sample=sample, new_attempt=new_attempt)
 
