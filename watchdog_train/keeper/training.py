@@ -45,7 +45,9 @@ class Training:
             self.process = subprocess.Popen(orders["argv"], creationflags=flags, **options)
             self.pid: int = self.process.pid
             return
-        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        # SIGTERM waits, too: after the end of the root it says that who is left stays.
+        blocked = {signal.SIGCHLD, signal.SIGTERM}
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         heard, told = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -67,6 +69,8 @@ class Training:
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                if sys.platform == "linux":
+                    signal.sigtimedwait({signal.SIGTERM}, 0)  # it was meant for the training
                 return os.waitstatus_to_exitcode(status)
             now = time.monotonic()
             if pending and now >= scan_at:
@@ -76,11 +80,13 @@ class Training:
             pending = pending or died
 
     def wait_for_others(self) -> bool:
-        """Until nobody is left; False where no system tells who is left."""
+        """Until nobody is left but who stays; False where no system tells who is left."""
         while sys.platform == "linux":
             if self._others_gone():
                 return True
-            _next_death(5.0)
+            heard = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, 5.0)
+            if heard is not None and heard.si_signo == signal.SIGTERM:
+                return True
             time.sleep(HERD_S)
         return False
 

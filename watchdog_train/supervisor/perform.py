@@ -90,7 +90,7 @@ class Performer:
                 yield self._ask(action, state)
             case a.CleanUp():
                 self._ended_wall = time.time()
-                yield self._clean_up()
+                yield self._clean_up(state)
             case a.TakeOver():
                 yield from self._take_over(action)
             case a.Wait():
@@ -265,7 +265,7 @@ class Performer:
         roles = {s.member.identity: s.member.role for s in observation.sample.members}
         yield from deliver(action, roles, self._context.system, self._observer.end_group)
 
-    def _clean_up(self) -> e.TreeGone:
+    def _clean_up(self, state: State) -> e.TreeGone:
         """Remove what a killed tree of torch leaves: only names that carry a pid of ours.
 
         Other names (sem.mp-*, psm_*) say nothing about their owner; the kill order lets the
@@ -280,7 +280,12 @@ class Performer:
                 removed.append(name)
         if context.slot_dir is not None:
             sweep_slots(context.slot_dir, lambda pid, start: self._is_alive(ProcessId(pid, start)))
-        return e.TreeGone(shared_memory_removed=tuple(removed))
+        left = tuple(
+            daemon
+            for daemon in (*state.left, *state.daemons)
+            if daemon.is_left and context.system.is_alive(daemon.process) is not False
+        )
+        return e.TreeGone(shared_memory_removed=tuple(removed), left=left)
 
     def _is_alive(self, who: ProcessId) -> bool | None:
         system = self._context.system

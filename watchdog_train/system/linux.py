@@ -16,10 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
-from watchdog_train.system import control_group, exit_watch, proc_files
+from watchdog_train.system import control_group, exit_watch, proc_files, sock_diag
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
-from watchdog_train.system.protocol import ExitWatch, ProcessGroup, SignalResult, group_word
-from watchdog_train.system.sock_diag import TcpCounter
+from watchdog_train.system.protocol import (
+    Connections,
+    ExitWatch,
+    OpenFile,
+    ProcessGroup,
+    SignalResult,
+    group_word,
+)
 
 if sys.platform != "linux":
     raise ImportError("only for Linux; see system.current()")
@@ -47,7 +53,7 @@ class LinuxSystem:
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._looks = 0
-        self._tcp = TcpCounter()
+        self._tcp = sock_diag.TcpCounter()
 
     # -- who -----------------------------------------------------------------
     def boot_id(self) -> str | None:
@@ -177,6 +183,20 @@ class LinuxSystem:
                 found[pid] = threads
                 left -= len(threads)
         return found
+
+    def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
+        """By its descriptors in /proc."""
+        return proc_files.open_files(pid)
+
+    def shared_mappings(self, pid: int) -> frozenset[str] | None:
+        """By its maps."""
+        return proc_files.shared_mappings(pid)
+
+    def connections(self) -> Connections | None:
+        """As netlink lists them."""
+        with suppress(OSError):
+            return sock_diag.connections()
+        return None
 
     # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:

@@ -20,7 +20,9 @@ from watchdog_train.system.places import private_directory
 from watchdog_train.system.protocol import (
     SHORTAGES,
     BlindError,
+    Connections,
     ExitWatch,
+    OpenFile,
     ProcessGroup,
     SignalResult,
 )
@@ -152,6 +154,20 @@ class PortableSystem:
     def cpu_waits(self, pids: Iterable[int]) -> Mapping[int, Mapping[int, ThreadWait]] | None:
         """Unknown; macOS and Windows call nearly everybody running, so states tell nothing."""
         del pids
+        return None
+
+    def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
+        """Unknown: psutil shows neither pipes nor what is open for writing everywhere."""
+        del pid
+        return None
+
+    def shared_mappings(self, pid: int) -> frozenset[str] | None:
+        """Unknown: no portable way to ask."""
+        del pid
+        return None
+
+    def connections(self) -> Connections | None:
+        """Unknown: psutil needs root for them on macOS, and knows no peers of unix sockets."""
         return None
 
     # -- acting ------------------------------------------------------------------

@@ -13,6 +13,7 @@ from watchdog_train.core.events.attempt import (
     AttemptExited,
     AttemptLaunched,
     AttemptLaunching,
+    DaemonsJudged,
     FirstBeat,
     FirstStep,
     HookNotArmed,
@@ -121,6 +122,7 @@ __all__ = [
     "CommandResult",
     "CommandsRan",
     "CommandsStarting",
+    "DaemonsJudged",
     "Diagnosed",
     "DuplicateDumped",
     "Event",
@@ -225,6 +227,7 @@ AnyEvent = (
     | Signalling
     | Signalled
     | SurvivedKill
+    | DaemonsJudged
     | TreeGone
     | AttemptExited
     | CheckpointChosen
@@ -258,6 +261,7 @@ LIFECYCLE = (
     StallDeclared,
     EvidenceCollected,
     EvidenceMoved,
+    DaemonsJudged,
     Signalling,
     TreeGone,
     AttemptExited,
