@@ -20,6 +20,7 @@ from watchdog_train.report.words import clean, duration
 
 __all__ = ["PREFIX", "closing_lines", "narrate", "opening_lines"]
 
+KILL = 9
 MAX_NAMED = 4
 """Processes, orphans and the like that are named one by one."""
 
@@ -138,10 +139,12 @@ def _answer(event: e.RequestAnswered | e.RequestRefused) -> str:
 def _signalling(event: e.Signalling, state: State) -> tuple[str, ...]:
     if not event.targets or event.signal == 0:
         return ()
+    if event.stage == "keeper" and event.signal != KILL:
+        return ()
     who = role_counts(event.targets, state.members)
     if event.stage == "freeze":
         return (f"holding {who} still, so that nothing is started meanwhile",)
-    verb = "killing" if event.signal == 9 else "ending"
+    verb = "killing" if event.signal == KILL else "ending"
     named = ""
     if len(event.targets) <= MAX_NAMED:
         named = ", pid " + ", ".join(str(target.pid) for target in event.targets)

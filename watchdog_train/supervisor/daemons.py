@@ -36,6 +36,8 @@ MOST_MEMBERS = 512
 """Whose files are compared, ranks first."""
 GPU_DEVICES = ("/dev/nvidia-uvm", "/dev/kfd")
 """Open in every process with a CUDA or ROCm context, and in no monitor."""
+NO_NAMES = ("/dev/", "/memfd:")
+"""What is called so may be something else in each process, or is no file of the training's."""
 MOST_MAPS = 64
 """Members whose mapped memory is compared."""
 LAST_OF_ITS_OWN = 2
@@ -300,7 +302,7 @@ class _Table:
                 yield from self._tie("socket", (who for who, _ in ends))
         elif name.startswith(GPU_DEVICES):
             yield Hold(ground="gpu", what=name)
-        elif file.writes and name.startswith("/") and not name.startswith("/dev/"):
+        elif file.writes and name.startswith("/") and not name.startswith(NO_NAMES):
             shared = [who for who, other in theirs if other.writes]
             inside = any(PurePath(name).is_relative_to(place) for place in self._places)
             if shared or (inside and file.number > LAST_OF_ITS_OWN):

@@ -309,13 +309,15 @@ class LinuxSystem:
         return None
 
     def remove_shared_memory(self, name: str) -> bool:
-        """Only a plain file of this user; whether it is gone by our hand."""
+        """Only a plain file of this user alone; whether it is gone by our hand."""
         if "/" in name or name.startswith(OUR_SHARED_MEMORY):
             return False
         path = SHARED_MEMORY / name
         with suppress(OSError):
             about = path.lstat()
-            if stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid():
+            # What others may open they may have mapped, and their mappings are not for us to see.
+            private = not about.st_mode & 0o077
+            if stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and private:
                 path.unlink()
                 return True
         return False

@@ -17,7 +17,6 @@ TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 READ_CAP_BYTES = 4 * 1024 * 1024
 SMALL_BYTES = 4096
 """Room for a file of a few lines; making 64 KiB of it costs as much as the kernel's answer."""
-MAPS_BYTES = 64 * 1024 * 1024
 MOST_FILES = 4096
 PTS_MAJOR = 136
 
@@ -241,7 +240,7 @@ def open_files(pid: int) -> tuple[OpenFile, ...] | None:
         if name in ("/dev/ptmx", "/dev/pts/ptmx"):
             about = read(f"/proc/{pid}/fdinfo/{number}", SMALL_BYTES) or b""
             index = about.partition(b"tty-index:")[2].split()
-            name = f"{MASTER}{index[0].decode()}" if index else name
+            name = f"{MASTER}/dev/pts/{index[0].decode()}" if index else name
         found.append(
             OpenFile(int(number), name, bool(mode & stat.S_IRUSR), bool(mode & stat.S_IWUSR))
         )
@@ -250,12 +249,13 @@ def open_files(pid: int) -> tuple[OpenFile, ...] | None:
 
 def shared_mappings(pid: int) -> frozenset[str] | None:
     """`INODE PATH` of all memory that it may share with others; None where it is not for us."""
-    text = read(f"/proc/{pid}/maps", MAPS_BYTES)
-    if text is None:
-        return None
     found = set()
-    for line in text.splitlines():
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[1][3:4] == b"s":
-            found.add(os.fsdecode(fields[4] + b" " + fields[5]))
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:  # a read gives some lines of it
+            for line in file:
+                fields = line.split(None, 5)
+                if len(fields) == 6 and fields[1][3:4] == b"s":
+                    found.add(os.fsdecode(fields[4] + b" " + fields[5].rstrip(b"\n")))
+    except OSError:
+        return None
     return frozenset(found)

@@ -23,8 +23,8 @@ class BlindError(OSError):
     """The processes cannot be read now: nobody may be taken for gone."""
 
 
-MASTER = "master of /dev/pts/"
-"""How the other end of a terminal is called, with its number."""
+MASTER = "master of "
+"""How the other end of a terminal is called, with the name of its terminal."""
 
 
 class OpenFile(NamedTuple):
@@ -32,7 +32,7 @@ class OpenFile(NamedTuple):
 
     number: int
     name: str
-    """A path, `pipe:[INODE]`, `socket:[INODE]`, or MASTER and a number."""
+    """A path, `pipe:[INODE]`, `socket:[INODE]`, or MASTER and a path."""
     reads: bool
     writes: bool
 
