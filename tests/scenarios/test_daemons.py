@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import uuid
+from _multiprocessing import SemLock
 from pathlib import Path
 
 import pytest
@@ -50,8 +52,11 @@ def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
         "stopping:\n", "stopping:\n  leave: [please-leave]\n  take: [please-take]\n"
     )
     config.write_text(text.replace("recovery:\n", "recovery:\n  checkpoints: [saves]\n"))
+    name = f"/wt-{uuid.uuid4().hex[:12]}"
+    older = SemLock(1, 1, 1, f"{name}-older", False)
+    command = program_command("daemons.py", name)
     running = start_wtrain(
-        *("run", "--config", str(config), "--", *program_command("daemons.py")),
+        *("run", "--config", str(config), "--", *command),
         cwd=tmp_path,
         env={"MASTER_PORT": str(free_port())},
     )
@@ -75,13 +80,19 @@ def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
         except AssertionError:
             assert grounds() == expected
             raise
+        shared = SemLock._rebuild(0, 1, 1, f"{name}-shared")
         (tmp_path / "go").touch()
         run = running.result(60).check(0)
     alive = {name for name, pid in pids.items() if is_alive(pid)}
     try:
         assert alive == set(LEFT), run.describe()
+        # Of the semaphores only the one that the training has made and nobody uses is removed.
         gone = run.of_type("tree_gone")
+        assert gone[0]["shared_memory_removed"] == [f"sem.{name[1:]}-own"], run.describe()
+        kept = {path.name.rpartition("-")[2] for path in Path("/dev/shm").glob(f"sem.{name[1:]}*")}
+        assert kept == {"older", "shared"}, (older, shared)
         assert len(gone) == 2, run.describe()
+        assert "did not end by itself" not in run.stderr, "the keeper waits for who stays"
         for event in gone:  # also those of the attempt before
             left = {one["process"]["pid"] for one in event["left"]}
             assert {pids[name] for name in LEFT} <= left, run.describe()
@@ -91,6 +102,8 @@ def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
         listed = {one["what"]: one for one in found["leftovers"]}
         assert listed[f"pid {pids['plain']}"]["removable"] is False
     finally:
+        for path in Path("/dev/shm").glob(f"sem.{name[1:]}-*"):
+            path.unlink()
         for event in run.of_type("tree_gone"):
             for one in event["left"]:
                 if is_alive(one["process"]["pid"]):

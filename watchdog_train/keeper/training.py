@@ -37,6 +37,7 @@ class Training:
     """The training's root process, and the orphans of it that are given to us."""
 
     def __init__(self, orders: dict[str, Any], child_fds: dict[str, int]) -> None:
+        self.some_stay = False
         if sys.platform == "win32":
             import subprocess
 
@@ -86,6 +87,7 @@ class Training:
                 return True
             heard = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, 5.0)
             if heard is not None and heard.si_signo == signal.SIGTERM:
+                self.some_stay = True
                 return True
             time.sleep(HERD_S)
         return False

@@ -35,7 +35,7 @@ class Machine(Value, frozen=True, kw_only=True):
     held: frozenset[str]
     """Runs that a living supervisor holds."""
     mapped: str | None
-    """All mapped file names of this user's processes, one a line; None: cannot be told."""
+    """See mapped_names()."""
     meetings: frozenset[str]
     """Directories in which supervisors of several machines meet, by the logs."""
     left: Mapping[ProcessId, str]
@@ -117,12 +117,11 @@ def _living(
 
 
 def mapped_names(system: ProcessSystem) -> str | None:
-    """What the processes of this user share as memory, as one text to search in; None: unknown."""
+    """What the processes of this user share as memory: `INODE PATH` a line; None: unknown."""
     if system.shared_mappings(os.getpid()) is None:
         return None
     names: set[str] = set()
     for row in system.all_processes().values():
         if system.user_id(row.pid) == os.getuid():
-            mapped = system.shared_mappings(row.pid) or ()
-            names.update(each.partition(" ")[2] for each in mapped)
-    return "\n".join(sorted(names)) + "\n"
+            names.update(system.shared_mappings(row.pid) or ())
+    return "".join(f"\n{name}" for name in sorted(names)) + "\n"

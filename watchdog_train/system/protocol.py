@@ -196,7 +196,7 @@ class ProcessSystem(Protocol):
     def suspended_s(self) -> float | None:
         """Total time spent suspended since boot."""
 
-    def shared_memory_names(self) -> frozenset[str] | None:
-        """Names of POSIX shared memory and semaphores now (what /dev/shm lists), ours excluded."""
+    def shared_memory_names(self) -> Mapping[str, int] | None:
+        """POSIX shared memory and semaphores now (what /dev/shm lists) with inodes, not ours."""
 
     def remove_shared_memory(self, name: str) -> bool: ...
