@@ -82,15 +82,15 @@ class Training:
 
     def wait_for_others(self) -> bool:
         """Until nobody is left but who stays; False where no system tells who is left."""
-        while sys.platform == "linux":
-            if self._others_gone():
-                return True
+        if sys.platform != "linux":
+            return False
+        while not self._others_gone():
             heard = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, 5.0)
             if heard is not None and heard.si_signo == signal.SIGTERM:
                 self.some_stay = True
-                return True
+                break
             time.sleep(HERD_S)
-        return False
+        return True
 
     def _others_gone(self) -> bool:
         """Reap what was given to us; whether nobody is left."""

@@ -80,7 +80,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             return _attempts(event, state)
 
 
-def _ending(
+def _ending(  # noqa: PLR0912 - one arm per event type
     event: e.StopRequested
     | e.StopAsked
     | e.SaveRequested
@@ -121,6 +121,9 @@ def _ending(
             attempt = state.attempt
             quiet = attempt is not None and attempt.code == 0
             lines = [] if quiet else ["every process of this attempt is gone"]
+            if event.left:
+                left = words.count(len(event.left), "process")
+                lines.append(f"{left} that the script started and that are no part of it run on")
             if event.shared_memory_removed:
                 left = words.count(len(event.shared_memory_removed), "shared-memory segment")
                 lines.append(f"removed {left} that had no owner left")

@@ -23,6 +23,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.policy import Stopping
 from watchdog_train.core.recovery.daemons import judge, matching
+from watchdog_train.core.recovery.kill import HELPERS
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.system.protocol import MASTER, Connections, OpenFile, ProcessSystem
 
@@ -131,6 +132,7 @@ class Daemons:
         for one in alive:
             member = one.member
             ours = member.identity == root or member.role in ("rank", "worker", "launcher")
+            ours = ours or member.name in HELPERS  # torch_shm_manager calls setsid()
             if ours or member.ppid in launchers:
                 certain.append(one)
                 session = rows[member.pid].session
@@ -143,7 +145,8 @@ class Daemons:
         outside = []
         for one in rest:
             session = rows[one.member.pid].session
-            if session not in (None, *self._sessions) or self._is_named(one.member.pid):
+            is_out = session is not None and session not in self._sessions
+            if is_out or self._is_named(one.member.pid):
                 outside.append(one)
             else:
                 certain.append(one)

@@ -122,6 +122,6 @@ def mapped_names(system: ProcessSystem) -> str | None:
         return None
     names: set[str] = set()
     for row in system.all_processes().values():
-        if system.user_id(row.pid) == os.getuid():
+        if hasattr(os, "getuid") and system.user_id(row.pid) == os.getuid():
             names.update(system.shared_mappings(row.pid) or ())
     return "".join(f"\n{name}" for name in sorted(names)) + "\n"

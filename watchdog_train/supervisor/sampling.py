@@ -180,7 +180,7 @@ class Sampler:
             listed=self._group.pids(),
             left=self._daemons.left,
         )
-        self._semaphores.look(s.member.identity for s in look.members)
+        self._semaphores.look((s.member.identity for s in look.members), now)
         daemons = self._daemons.look(
             look.members,
             tree.rows,

@@ -14,6 +14,8 @@ from watchdog_train.system.protocol import ProcessSystem
 
 PREFIX = "sem."
 MAPPED = "{} /dev/shm/"
+EVERY_S = 1.0
+"""The list may have thousands of tensors in it."""
 READ_AT_ONCE = 16
 """Processes whose mappings are read at one look."""
 
@@ -27,6 +29,7 @@ class Semaphores:
 
     def forget(self) -> None:
         """Another attempt begins: what exists now was made by others."""
+        self._next = 0.0
         self._known = self._listed()
         self._made: dict[str, int] = {}
         self._open: dict[str, list[ProcessId]] = {}
@@ -36,8 +39,11 @@ class Semaphores:
         listed = self._system.shared_memory_names() or {}
         return {name: inode for name, inode in listed.items() if name.startswith(PREFIX)}
 
-    def look(self, members: Iterable[ProcessId]) -> None:
+    def look(self, members: Iterable[ProcessId], now: float) -> None:
         """Ask living members for what is new."""
+        if now < self._next:
+            return
+        self._next = now + EVERY_S
         before, self._known = self._known, self._listed()
         new = {name for name, inode in self._known.items() if before.get(name) != inode}
         living = list(members) if new else []

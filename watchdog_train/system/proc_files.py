@@ -132,7 +132,7 @@ def read_stat(pid: int, *, strict: bool = False) -> Stat | None:
 
 def terminal_name(number: int) -> str:
     """`/dev/pts/3` for the device number of a controlling terminal."""
-    major, minor = os.major(number), os.minor(number)
+    major, minor = number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00
     if PTS_MAJOR <= major < PTS_MAJOR + 8:
         return f"/dev/pts/{(major - PTS_MAJOR) * 256 + minor}"
     return f"terminal {major}:{minor}"
