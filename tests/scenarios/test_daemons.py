@@ -89,17 +89,21 @@ def judged(running: RunningWtrain) -> dict[int, str]:
     }
 
 
+def wait_for_judgement(running: RunningWtrain, pids: dict[str, int]) -> None:
+    expected = {pids[name]: ground for name, ground in (LEFT | KILLED).items()}
+    try:
+        wait_until(lambda: expected.items() <= judged(running).items(), 30, "all are judged")
+    except AssertionError:
+        assert judged(running) == expected
+        raise
+
+
 @pytest.mark.needs_open_files
 def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
     """Through a crash, a restart and the end of the run; all that belongs to it is killed."""
     with started(tmp_path) as (running, pids, name), socket.socket(socket.AF_UNIX) as client:
         wait_until(lambda: client.connect_ex(str(tmp_path / "server.sock")) == 0, 10, "it serves")
-        expected = {pids[name]: ground for name, ground in (LEFT | KILLED).items()}
-        try:
-            wait_until(lambda: expected.items() <= judged(running).items(), 30, "all are judged")
-        except AssertionError:
-            assert judged(running) == expected
-            raise
+        wait_for_judgement(running, pids)
         shared = SemLock._rebuild(0, 1, 1, f"{name}-shared")
         (tmp_path / "go").touch()
         run = running.result(60).check(0)
@@ -128,3 +132,18 @@ def test_without_sessions_only_a_named_daemon_lives_on(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         run = running.result(60).check(0)
         assert {name for name, pid in pids.items() if is_alive(pid)} == {"named"}, run.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.needs_open_files
+def test_who_adopts_the_run_knows_them(tmp_path: Path) -> None:
+    """Also by what could be seen only while the training lived: nobody watched when it crashed."""
+    with started(tmp_path) as (running, pids, _), socket.socket(socket.AF_UNIX) as client:
+        wait_until(lambda: client.connect_ex(str(tmp_path / "server.sock")) == 0, 10, "it serves")
+        wait_for_judgement(running, pids)
+        running.process.kill()
+        running.process.wait(10)
+        (tmp_path / "go").touch()
+        wait_until(lambda: list(tmp_path.glob("wtrain-runs/*/attempts/0001/exit.json")), 30, "crash")
+        run = run_wtrain("adopt", cwd=tmp_path).check(0)
+        assert {name for name, pid in pids.items() if is_alive(pid)} == set(LEFT), run.describe()

@@ -17,6 +17,7 @@ from watchdog_train.core.model import (
     DaemonFacts,
     Ground,
     Hold,
+    Member,
     MemberSample,
     ProcessId,
     ProcessRow,
@@ -29,8 +30,8 @@ from watchdog_train.system.protocol import MASTER, Connections, OpenFile, Proces
 
 EVERY_S = 10.0
 NEW_EVERY_S = 0.2
-SHARE = 100
-"""So many times as long as a reading has taken nothing is read again, unless somebody is new."""
+SHARE, NEW_SHARE = 100, 5
+"""So many times as long as a reading has taken nothing is read again."""
 SETTLED_S = 0.5
 """A copy of a member that is younger may be about to become something else by exec."""
 MOST_MEMBERS = 512
@@ -73,15 +74,17 @@ class Daemons:
     def forget(self) -> None:
         """Another attempt begins."""
         self._sessions: set[int] = set()
-        self._commands: set[str] = set()
-        """Of everybody who belongs to the training for sure."""
+        self._commands: dict[str, ProcessId] = {}
+        """Of everybody who belongs to the training for sure, the dead included."""
+        self._certain: set[ProcessId] = set()
         self._judged: dict[ProcessId, Daemon] = {}
         self._seen: dict[ProcessId, float] = {}
         self._next = self._next_new = 0.0
 
-    def seed(self, daemons: Iterable[Daemon]) -> None:
-        """As the log tells of them."""
+    def seed(self, daemons: Iterable[Daemon], members: Iterable[Member]) -> None:
+        """As the log tells: who was judged, and who has belonged to the training for sure."""
         self._judged = {daemon.process: daemon for daemon in daemons}
+        self._certain = {member.identity for member in members} - self._judged.keys()
 
     @property
     def left(self) -> frozenset[ProcessId]:
@@ -110,13 +113,13 @@ class Daemons:
         inside, outside = self._split(alive, rows, root)
         strays = {one.member.identity for one in outside}
         self._judged = {who: one for who, one in self._judged.items() if who in strays}
-        new = bool(strays - self._judged.keys()) and now >= self._next_new
-        if strays and (new or urgent or now >= self._next):
+        soon = now >= self._next_new and (urgent or bool(strays - self._judged.keys()))
+        if strays and (soon or now >= self._next):
             began = self._system.monotonic()
             self._read(alive, inside, outside, rows, now)
             took_s = self._system.monotonic() - began
             self._next = now + max(EVERY_S, SHARE * took_s)
-            self._next_new = now + max(NEW_EVERY_S, took_s)
+            self._next_new = now + max(NEW_EVERY_S, NEW_SHARE * took_s)
         return tuple(self._judged.values())
 
     def _split(
@@ -126,22 +129,26 @@ class Daemons:
         root: ProcessId | None,
     ) -> tuple[list[MemberSample], list[MemberSample]]:
         """Who belongs to the training for sure, and who is judged."""
+        if root is None:
+            return alive, []
+        self._sessions.add(root.pid)  # it leads one, dead or alive
         launchers = {s.member.pid for s in alive if _launches(s)}
         certain = []
         rest = []
         for one in alive:
             member = one.member
+            if member.role == "keeper":
+                continue
             ours = member.identity == root or member.role in ("rank", "worker", "launcher")
+            ours = ours or member.identity in self._certain
             ours = ours or member.name in HELPERS  # torch_shm_manager calls setsid()
             if ours or member.ppid in launchers:
                 certain.append(one)
                 session = rows[member.pid].session
                 if session is not None:
                     self._sessions.add(session)
-            elif member.role != "keeper":
+            else:
                 rest.append(one)
-        if root is None:
-            return alive, []
         outside = []
         for one in rest:
             session = rows[one.member.pid].session
@@ -154,9 +161,8 @@ class Daemons:
 
     def _is_named(self, pid: int) -> bool:
         """By a pattern of the user's: then it may stay, though it never left the session."""
-        return bool(self._stopping.leave) and (
-            matching(self._command(pid), self._stopping.leave) is not None
-        )
+        command = self._command(pid) if self._stopping.leave else ""
+        return command not in self._commands and bool(matching(command, self._stopping.leave))
 
     def _command(self, pid: int) -> str:
         return " ".join(self._system.command_line(pid) or ())
@@ -171,7 +177,10 @@ class Daemons:
     ) -> None:
         inside.sort(key=lambda one: one.member.role != "rank")
         members = [one.member.identity for one in inside[:MOST_MEMBERS]]
-        self._commands.update(command for who in members if (command := self._command(who.pid)))
+        for who in members:
+            command = self._command(who.pid)
+            if command:
+                self._commands.setdefault(command, who)
         pumps = [one.member.identity for one in alive if one.member.role == "keeper"]
         pumps += [me for me in (self._system.identity(os.getpid()),) if me is not None]
         strays = [one.member.identity for one in outside]
@@ -211,7 +220,7 @@ class Daemons:
         )
         if stays:
             return facts
-        holds = [Hold(ground="fork")] if is_copy else []
+        holds = [Hold(ground="fork", member=self._commands[command])] if is_copy else []
         holds += table.holds(who)
         before = self._judged.get(who)
         if before is not None and before.hold.member not in (None, *living):

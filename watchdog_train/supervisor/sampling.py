@@ -318,7 +318,7 @@ class Sampler:
             )
             self._tree.seed(state.members)
             self._departures.seed(state.rank_ends)
-            self._daemons.seed(state.daemons)
+            self._daemons.seed(state.daemons, state.members)
         keeper = root = None
         if launch is not None:
             keeper, root = launch.keeper, launch.root
