@@ -120,6 +120,10 @@ def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
             assert {pids[name] for name in LEFT} <= left, run.describe()
         assert f"(pid {pids['plain']}): it holds nothing of the training" in run.stderr
         assert f"to end it: kill {pids['named']}" in run.stderr
+        status = run_wtrain("status", "--json", cwd=tmp_path).json()
+        assert {pids[name] for name in LEFT} <= {one["process"]["pid"] for one in status["left"]}
+        report = run_wtrain("report", cwd=tmp_path).stdout
+        assert f"(pid {pids['served']})" in report, report
         found = run_wtrain("clean", "--json", cwd=tmp_path).json()
         listed = {one["what"]: one for one in found["leftovers"]}
         assert listed[f"pid {pids['plain']}"]["removable"] is False
@@ -144,6 +148,8 @@ def test_who_adopts_the_run_knows_them(tmp_path: Path) -> None:
         running.process.kill()
         running.process.wait(10)
         (tmp_path / "go").touch()
-        wait_until(lambda: list(tmp_path.glob("wtrain-runs/*/attempts/0001/exit.json")), 30, "crash")
+        wait_until(
+            lambda: list(tmp_path.glob("wtrain-runs/*/attempts/0001/exit.json")), 30, "crash"
+        )
         run = run_wtrain("adopt", cwd=tmp_path).check(0)
         assert {name for name, pid in pids.items() if is_alive(pid)} == set(LEFT), run.describe()

@@ -122,8 +122,8 @@ def _ending(  # noqa: PLR0912 - one arm per event type
             quiet = attempt is not None and attempt.code == 0
             lines = [] if quiet else ["every process of this attempt is gone"]
             if event.left:
-                left = words.count(len(event.left), "process")
-                lines.append(f"{left} that the script started and that are no part of it run on")
+                pids = words.listed([str(daemon.process.pid) for daemon in event.left])
+                lines.append(f"left running, no part of the training: pid {pids}")
             if event.shared_memory_removed:
                 left = words.count(len(event.shared_memory_removed), "shared-memory segment")
                 lines.append(f"removed {left} that had no owner left")
