@@ -95,6 +95,7 @@ def main() -> None:
     master, slave = pty.openpty()
     daemon("terminal", SLEEP, stdin=slave, stdout=slave, stderr=slave)
     daemon("taken", SLEEP, "please-take")
+    daemon("manager", SLEEP, "torch_shm_manager")  # which makes a session of its own
     pids["copy"] = os.fork()
     if pids["copy"] == 0:
         os.setsid()

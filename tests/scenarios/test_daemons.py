@@ -54,9 +54,8 @@ KILLED = {
 def started(tmp_path: Path, **env: str) -> Iterator[tuple[RunningWtrain, dict[str, int], str]]:
     """A run whose script has started them all; at the end nobody of them is left."""
     config = write_fast_config(tmp_path)
-    text = config.read_text().replace(
-        "stopping:\n", "stopping:\n  leave: [please-leave]\n  take: [please-take]\n"
-    )
+    patterns = "  leave: [please-leave]\n  take: [please-take]\n"
+    text = config.read_text().replace("stopping:\n", f"stopping:\n  helpers_s: 0.2\n{patterns}")
     config.write_text(text.replace("recovery:\n", "recovery:\n  checkpoints: [saves]\n"))
     name = f"/wt-{uuid.uuid4().hex[:12]}"
     older = SemLock(1, 1, 1, f"{name}-older", False)

@@ -14,7 +14,7 @@ from watchdog_train.system.protocol import ProcessSystem
 
 PREFIX = "sem."
 MAPPED = "{} /dev/shm/"
-EVERY_S = 1.0
+EVERY_S = 0.25
 """The list may have thousands of tensors in it."""
 READ_AT_ONCE = 4
 """Processes whose mappings are read at one look: 3 ms each with torch in it."""
