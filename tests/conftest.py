@@ -19,6 +19,7 @@ NEEDS = {
     "needs_tcp_bytes",
     "needs_signal_masks",
     "needs_exit_status_of_others",
+    "needs_open_files",
     "needs_cpu_wait",
 }
 """Marks of tests that cannot hold with --portable; docs/platforms.md has a row for each test."""

@@ -70,6 +70,7 @@ def found(
         held=held,
         mapped=None,
         meetings=frozenset({str(folder.parent.parent)}),
+        left={},
         living={},
     )
     rows = left_meetings(machine, SYSTEM, older_than_s=older_than_s, wait=wait)

@@ -13,6 +13,7 @@ WORDS = {
     "needs_tcp_bytes": "TCP bytes",
     "needs_signal_masks": "signal masks",
     "needs_exit_status_of_others": "status of others",
+    "needs_open_files": "open files of others",
     "needs_cpu_wait": "time in line for a CPU",
 }
 ROW = re.compile(r"\| `(test_[^`]+)` \| ([^|]+?) \|")

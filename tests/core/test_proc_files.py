@@ -18,7 +18,7 @@ FIELDS = "S 7 3 3 0 -1 4194560 1 2 3 4 50 25 7 3 20 0 4 0 268441 1 2 3"
 def test_stat_with_any_name(name: str) -> None:
     """The fields are found behind the last parenthesis, whatever the name is."""
     found = proc_files.parse_stat(f"42 ({name}) {FIELDS}\n".encode())
-    assert found == proc_files.Stat(42, name, "S", 7, 75, 10, 4, 268441)
+    assert found == proc_files.Stat(42, name, "S", 7, 75, 10, 4, 268441, 3, 0)
     assert not found.is_dead
 
 
@@ -31,7 +31,7 @@ def test_torn_stat_is_unknown(text: bytes) -> None:
 @pytest.mark.parametrize(("state", "threads", "dead"), [("Z", 1, True), ("Z", 2, False)])
 def test_zombie_with_threads_is_not_dead(state: str, threads: int, dead: bool) -> None:
     """Only a zombie without living threads is dead."""
-    stat = proc_files.Stat(42, "x", state, 1, 0, 0, threads, 5)
+    stat = proc_files.Stat(42, "x", state, 1, 0, 0, threads, 5, 1, 0)
     assert stat.is_dead is dead
 
 

@@ -148,7 +148,10 @@ def test_a_group_that_is_busy_for_a_moment_goes_after_it(given: Path) -> None:
 @pytest.mark.scenario
 @pytest.mark.timeout(120)
 def test_a_run_in_a_group_leaves_nothing_in_it(given: Path, tmp_path: Path) -> None:
-    """A helper without token and family is known by the group, and ended; the group is gone."""
+    """A helper without token and family is known by the group, and ended; the group is gone.
+
+    A daemon that is no part of the training is left, in the group that it would be in without us.
+    """
     config = write_fast_config(tmp_path)
     script = tmp_path / "train.py"
     script.write_text(
@@ -158,7 +161,10 @@ def test_a_run_in_a_group_leaves_nothing_in_it(given: Path, tmp_path: Path) -> N
         "    os.setsid()\n"
         "    argv = [__import__('sys').executable, '-c', wait]\n"
         "    child = subprocess.Popen(argv, env={}, start_new_session=True)\n"
-        "    open('helper.txt', 'w').write(str(child.pid))\n"
+        "    nothing = dict.fromkeys(('stdin', 'stdout', 'stderr'), subprocess.DEVNULL)\n"
+        "    daemon = subprocess.Popen(argv, start_new_session=True, **nothing)\n"
+        "    open('helper.tmp', 'w').write(f'{child.pid} {daemon.pid}')\n"
+        "    os.rename('helper.tmp', 'helper.txt')\n"
         "    os._exit(0)\n"
         "os.wait()\n"
         "time.sleep(600)\n"
@@ -167,17 +173,21 @@ def test_a_run_in_a_group_leaves_nothing_in_it(given: Path, tmp_path: Path) -> N
     running = start_wtrain(*options, cwd=tmp_path, wtrain=wtrain_inside(given))
     launched = running.wait_for("attempt_launched", 60)
     wait_until((tmp_path / "helper.txt").exists, 30, "the helper runs")
-    helper = int((tmp_path / "helper.txt").read_text())
+    helper, daemon = map(int, (tmp_path / "helper.txt").read_text().split())
     (group,) = [path for path in given.iterdir() if path.is_dir()]
     members = {int(line) for line in (group / "cgroup.procs").read_text().split()}
-    assert {launched["pid"], launched["keeper_pid"], helper} <= members
+    assert {launched["pid"], launched["keeper_pid"], helper, daemon} <= members
+    running.wait_for("daemons_judged", 30, lambda event: len(event["daemons"]) == 2)
     assert running.pid not in members
     os.kill(running.pid, signal.SIGINT)
     run = running.result(60)
     assert run.returncode == 130, run.describe()
     assert not is_alive(helper), run.describe()
     assert not run.of_type("noticed"), run.describe()
-    assert_tree_is_gone(run)
+    assert is_alive(daemon), run.describe()
+    assert str(daemon) in (given / "cgroup.procs").read_text().split(), run.describe()
+    assert not group.exists()
+    os.kill(daemon, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -537,13 +537,16 @@ def test_tcp_bytes_of_nobody_is_zero(linux: LinuxSystem, start: Started) -> None
 def test_shared_memory_is_listed_without_ours(linux: LinuxSystem) -> None:
     """Segments are listed and removed; what begins with wtrain- is neither."""
     foreign, ours = Path("/dev/shm/torch_test_segment"), Path("/dev/shm/wtrain-test-segment")
-    foreign.write_bytes(b"x")
-    ours.write_bytes(b"x")
+    for path in (foreign, ours):
+        path.write_bytes(b"x")
+        path.chmod(0o644)
     try:
         names = linux.shared_memory_names()
         assert names is not None
         assert foreign.name in names
         assert ours.name not in names
+        assert linux.remove_shared_memory(foreign.name) is False, "others may have it mapped"
+        foreign.chmod(0o600)
         assert linux.remove_shared_memory(foreign.name) is True
         assert linux.remove_shared_memory(foreign.name) is False
         assert linux.remove_shared_memory(ours.name) is False

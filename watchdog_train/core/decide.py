@@ -215,7 +215,8 @@ def _wind_up(
     if observation.sample.empty_looks < 2:
         return Wait(until=observation.now + EMPTY_AGAIN_S)
     waited_s = observation.now - attempt.ended_mono
-    if observation.sample.keeper_alive and waited_s < policy.stopping.keeper_s:
+    stays = any(daemon.is_left for daemon in observation.sample.daemons)
+    if observation.sample.keeper_alive and waited_s < policy.stopping.keeper_s and not stays:
         return Wait(until=observation.now + 0.02)
     if observation.sample.keeper_alive:
         why = "the keeper did not end by itself"

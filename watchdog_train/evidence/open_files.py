@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from typing import Any
 
 from watchdog_train.evidence.proc import PROC
+from watchdog_train.system import proc_files
 
 _FILES_CAP = 256
 
@@ -49,22 +49,8 @@ def is_fed_by(pid: int, others: Iterable[int]) -> bool:
         pipe = os.readlink(f"{PROC}/{pid}/fd/0")
     except OSError:
         return False
-    return pipe.startswith("pipe:") and any(_writes_to(other, pipe) for other in others)
-
-
-def _writes_to(pid: int, pipe: str) -> bool:
-    folder = f"{PROC}/{pid}/fd"
-    try:
-        entries = os.listdir(folder)[:_FILES_CAP]
-    except OSError:
-        return False
-    for entry in entries:
-        try:
-            if os.readlink(f"{folder}/{entry}") != pipe:
-                continue
-            # The mode of such a link tells for what it is open.
-            if os.lstat(f"{folder}/{entry}").st_mode & stat.S_IWUSR:
-                return True
-        except OSError:
-            continue
-    return False
+    return pipe.startswith("pipe:") and any(
+        file.name == pipe and file.writes
+        for other in others
+        for file in proc_files.open_files(other) or ()
+    )

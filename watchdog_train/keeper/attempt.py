@@ -92,12 +92,7 @@ def keep(orders: dict[str, Any]) -> int:
     wake.ring()
     ended.make_durable()
 
-    everybody_gone = training.wait_for_others()
-    for stream in streams:
-        stream.file.gate.is_over = True
-    if not everybody_gone:
-        for stream in streams:
-            stream.wait_read()
+    _read_the_rest(training, ranks, streams)
     finish_by = time.monotonic() + orders["linger_s"]
     ranks.close_writes()
     ranks.finish(orders["linger_s"])
@@ -148,6 +143,20 @@ def _enter_job(name: str | None) -> dict[str, Any]:
 
     problem = enter(name)
     return {"job": name if problem is None else None, "job_problem": problem}
+
+
+def _read_the_rest(training: Training, ranks: RankStreams, streams: tuple[Stream, ...]) -> None:
+    """Until the last writer is gone; who stays may hold the other ends for ever."""
+    everybody_gone = training.wait_for_others()
+    for stream in streams:
+        stream.file.gate.is_over = True
+    if not everybody_gone:
+        for stream in streams:
+            stream.wait_read()
+    elif training.some_stay:
+        _settle(ranks, streams)
+        for stream in streams:
+            stream.end()
 
 
 def _settle(ranks: RankStreams, streams: tuple[Stream, ...]) -> None:

@@ -48,6 +48,7 @@ class Training:
         Raises:
             OSError: it cannot be started, or not be announced.
         """
+        self.some_stay = False
         if sys.platform == "win32":
             import subprocess
 
@@ -57,7 +58,9 @@ class Training:
             self.pid: int = self.process.pid
             announce(self.pid)
             return
-        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        # SIGTERM waits, too: after the end of the root it says that who is left stays.
+        blocked = {signal.SIGCHLD, signal.SIGTERM}
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         (heard, told), (gate, go) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -89,6 +92,8 @@ class Training:
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                if sys.platform == "linux":
+                    signal.sigtimedwait({signal.SIGTERM}, 0)  # it was meant for the training
                 return os.waitstatus_to_exitcode(status)
             now = time.monotonic()
             if pending and now >= scan_at:
@@ -98,13 +103,16 @@ class Training:
             pending = pending or died
 
     def wait_for_others(self) -> bool:
-        """Until nobody is left; False where no system tells who is left."""
-        while sys.platform == "linux":
-            if self._others_gone():
-                return True
-            _next_death(5.0)
+        """Until nobody is left but who stays; False where no system tells who is left."""
+        if sys.platform != "linux":
+            return False
+        while not self._others_gone():
+            heard = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, 5.0)
+            if heard is not None and heard.si_signo == signal.SIGTERM:
+                self.some_stay = True
+                break
             time.sleep(HERD_S)
-        return False
+        return True
 
     def _others_gone(self) -> bool:
         """Reap what was given to us; whether nobody is left."""

@@ -7,6 +7,7 @@ from datetime import tzinfo
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import RankPlaces
 from watchdog_train.report import words
+from watchdog_train.report.daemons_text import left_words
 from watchdog_train.report.facts import (
     ScriptLines,
     by_hand,
@@ -134,6 +135,7 @@ def _about(state: State, zone: tzinfo | None) -> Section:
     if state.exit_code is not None:
         rows.append(("exit code", str(state.exit_code)))
     rows += [("the fault may lie with", text) for text in guilty_words(state)]
+    rows += [("left running", text) for text in left_words(state)]
     rows.append(("files", words.short_path(state.run_dir, state.cwd)))
     return Section(title="Run", rows=tuple(row for row in rows if row[1]))
 

@@ -12,7 +12,7 @@ from watchdog_train.core.detection.rank_gone import how_it_ended, recorded
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
-from watchdog_train.report import telling_text
+from watchdog_train.report import daemons_text, telling_text
 from watchdog_train.report.household_text import dumped
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.time_line import TimeLine, time_line
@@ -81,7 +81,7 @@ def history(events: Iterable[e.AnyEvent]) -> History:
                 rejected.extend(attempts.pop().rejected)
             case e.CheckpointRejected():
                 rejected.append(Rejected(path=event.path, why=event.why))
-            case e.Signalled() if event.result == "sent":
+            case e.Signalled() if event.result == "sent" and event.role != "keeper":
                 killed[event.pid, event.start] = (event.role, event.signal)
                 counts = Counter(killed.values())
                 _change(attempts, killed=tuple((*key, each) for key, each in counts.items()))
@@ -139,6 +139,8 @@ def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per ev
             return f"killed pid {event.pid} left over from before: {event.why}"
         case e.SurvivedKill():
             return f"survived SIGKILL: {', '.join(map(str, event.pids))}: {event.why}"
+        case e.DaemonsJudged():
+            return daemons_text.notable(event)
         case e.StopRequested():
             return f"stop requested ({event.mode}): {event.by}"
         case e.SaveProven():

@@ -21,6 +21,7 @@ from watchdog_train.report.words import clean, duration
 
 __all__ = ["PREFIX", "closing_lines", "narrate", "opening_lines"]
 
+KILL = 9
 MAX_NAMED = 4
 """Processes, orphans and the like that are named one by one."""
 
@@ -80,7 +81,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             return _attempts(event, state)
 
 
-def _ending(
+def _ending(  # noqa: PLR0912 - one arm per event type
     event: e.StopRequested
     | e.StopAsked
     | e.SaveRequested
@@ -121,6 +122,9 @@ def _ending(
             attempt = state.attempt
             quiet = attempt is not None and attempt.code == 0
             lines = [] if quiet else ["every process of this attempt is gone"]
+            if event.left:
+                pids = words.listed([str(daemon.process.pid) for daemon in event.left])
+                lines.append(f"left running, no part of the training: pid {pids}")
             if event.shared_memory_removed:
                 left = words.count(len(event.shared_memory_removed), "shared-memory segment")
                 lines.append(f"removed {left} that had no owner left")
@@ -139,10 +143,12 @@ def _answer(event: e.RequestAnswered | e.RequestRefused) -> str:
 def _signalling(event: e.Signalling, state: State) -> tuple[str, ...]:
     if not event.targets or event.signal == 0:
         return ()
+    if event.stage == "keeper" and event.signal != KILL:
+        return ()
     who = role_counts(event.targets, state.members)
     if event.stage == "freeze":
         return (f"holding {who} still, so that nothing is started meanwhile",)
-    verb = "killing" if event.signal == 9 else "ending"
+    verb = "killing" if event.signal == KILL else "ending"
     named = ""
     if len(event.targets) <= MAX_NAMED:
         named = ", pid " + ", ".join(str(target.pid) for target in event.targets)

@@ -6,6 +6,7 @@ from typing import Any
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
+from watchdog_train.report.daemons_text import left_words
 from watchdog_train.report.live import Live
 from watchdog_train.report.words import clean, duration
 
@@ -16,8 +17,9 @@ UNSAVED_S = 1800.0
 
 def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]:
     """Label and words: what was noticed about the present attempt, and its slowness."""
+    left = [("Left", text) for text in left_words(state)]
     if state.finished:
-        return []
+        return left
     said = [clean(notice.why, 400) for notice in state.noticed][-MOST_ROWS:]
     said += [clean(warned.why, 600) for warned in state.warned[-MOST_ROWS:]]
     said += [clean(shared.why, 600) for shared in state.shared[-MOST_ROWS:]]
@@ -29,7 +31,7 @@ def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]
     rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
     if state.slowdown is not None:
         rows.append(("Slow", clean(state.slowdown.why, 600)))
-    return rows
+    return rows + left
 
 
 def unsaved_words(state: State, live: Live | None) -> str | None:

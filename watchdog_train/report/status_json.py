@@ -62,6 +62,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
         "notices": notices_object(state, live),
         "slowdown": slowdown_object(state),
+        "left": msgspec.to_builtins(state.left),
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(checkpoint, live),
         "remedies": list(settings_now(state)),

@@ -104,9 +104,11 @@ def headline(state: State, live: Live) -> tuple[str, Style]:
 
 def training_alive(state: State, live: Live) -> bool:
     """Whether a recorded process of training, the keeper aside, lives."""
+    left = {daemon.process for daemon in state.daemons if daemon.is_left}
     return any(
         member.role != "keeper" and member.pid in live.states and live.states[member.pid] != "Z"
         for member in state.members
+        if member.identity not in left
     ) or bool(live.ranks)
 
 

@@ -7,6 +7,7 @@ from watchdog_train.core.model import RunProgress
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.report import words
+from watchdog_train.report.daemons_text import left_words
 from watchdog_train.report.facts import (
     ScriptLines,
     run_again,
@@ -91,6 +92,7 @@ def closing_lines(
     if state.warning:
         lines.append(f"warning: {clean(state.warning)}")
     lines += [f"the fault may lie with {words}" for words in guilty_words(state)]
+    lines += [f"left running: {words}" for words in left_words(state)]
     reported = [stall for stall in state.stalls if stall.reported_only]
     if reported:
         times = "once" if len(reported) == 1 else f"{len(reported)} times"

@@ -77,7 +77,8 @@ def _lives(run: LiveRun, system: ProcessSystem) -> bool:
     if state.finished:
         return False
     attempt = state.attempt
-    known = {member.identity for member in state.members}
+    left = {daemon.process for daemon in state.daemons if daemon.is_left}
+    known = {member.identity for member in state.members} - left
     known |= {who for who in (attempt.root, attempt.keeper) if who} if attempt else set()
     return any(system.is_alive(who) for who in known)
 

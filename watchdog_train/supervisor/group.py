@@ -8,6 +8,7 @@ ended one by one. Without it everything else works on; why it is lacking is told
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from watchdog_train.supervisor.records import read_keeper
@@ -75,13 +76,13 @@ class AttemptGroup:
             return False
         return True
 
-    def forget(self) -> None:
-        """The attempt is over."""
-        self._let_go()
+    def forget(self, left: Iterable[int] = ()) -> None:
+        """The attempt is over; processes of it that are left go where they were without it."""
+        self._let_go(left)
         self._asked = False
         self.trouble = None
 
-    def _let_go(self) -> None:
+    def _let_go(self, left: Iterable[int] = ()) -> None:
         if self._group is not None:
-            self._group.close()
+            self._group.close(left)
             self._group = None

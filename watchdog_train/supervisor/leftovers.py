@@ -61,6 +61,9 @@ def find_leftovers(
 
 
 def _processes(machine: Machine, system: ProcessSystem) -> Iterable[Leftover]:
+    for who, run_id in sorted(machine.left.items()):
+        why = f"no part of the training of {run_id}, left running; to end it: kill {who.pid}"
+        yield Leftover(kind="process", what=f"pid {who.pid}", why=why, removable=False)
     for run_id, members in sorted(machine.living.items()):
         if run_id in machine.held:
             continue

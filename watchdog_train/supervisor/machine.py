@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.client import layout
@@ -37,9 +36,11 @@ class Machine(Value, frozen=True, kw_only=True):
     held: frozenset[str]
     """Runs that a living supervisor holds."""
     mapped: str | None
-    """All mapped file names of this user's processes, one a line; None: cannot be told."""
+    """See mapped_names()."""
     meetings: frozenset[str]
     """Directories in which supervisors of several machines meet, by the logs."""
+    left: Mapping[ProcessId, str]
+    """What the runs left running on purpose; not among the living ones."""
     living: Mapping[str, tuple[ProcessId, ...]]
     """By run id: processes that carry its token, started under this boot."""
 
@@ -55,6 +56,7 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
     finished = set()
     held = set()
     meetings: set[str] = set()
+    left: dict[ProcessId, str] = {}
     for run in runs.values():
         if is_held(run.lock) is not False:
             held.add(run.run_id)
@@ -69,6 +71,7 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
             continue
         for event in events:
             recorded.update((who, run.run_id) for who in _named(event))
+        left.update((daemon.process, run.run_id) for daemon in state.left)
         if state.finished:  # by its last word: a finished run may have been reopened since
             finished.add(run.run_id)
     return Machine(
@@ -76,9 +79,10 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
         recorded=recorded,
         finished=frozenset(finished),
         held=frozenset(held),
-        mapped=_mapped_names(system),
+        mapped=mapped_names(system),
         meetings=frozenset(meetings),
-        living=_living(system),
+        left={who: run_id for who, run_id in left.items() if system.is_alive(who)},
+        living=_living(system, left),
     )
 
 
@@ -95,13 +99,17 @@ def _named(event: e.AnyEvent) -> Iterable[ProcessId]:
         yield from (member.identity for member in event.members)
 
 
-def _living(system: ProcessSystem) -> dict[str, tuple[ProcessId, ...]]:
+def _living(
+    system: ProcessSystem, left: Mapping[ProcessId, str]
+) -> dict[str, tuple[ProcessId, ...]]:
     boot_id = system.boot_id() or "unknown"
     names = (layout.ENV_RUN_ID, layout.ENV_TOKEN, layout.ENV_SCOPE)
     found: dict[str, list[ProcessId]] = {}
     for row in system.all_processes().values():
         who = ProcessId(row.pid, row.start)
-        variables = None if who.pid == os.getpid() else system.environment(who.pid, names)
+        if who.pid == os.getpid() or who in left:
+            continue
+        variables = system.environment(who.pid, names)
         if not variables or layout.ENV_TOKEN not in variables:
             continue
         if f"/{boot_id}/" in variables.get(layout.ENV_SCOPE, ""):
@@ -111,18 +119,12 @@ def _living(system: ProcessSystem) -> dict[str, tuple[ProcessId, ...]]:
     return {run_id: tuple(members) for run_id, members in found.items()}
 
 
-def _mapped_names(system: ProcessSystem) -> str | None:
-    """What the processes of this user have mapped, as one text to search in."""
-    if not os.path.isdir("/proc/self"):
+def mapped_names(system: ProcessSystem) -> str | None:
+    """What the processes of this user share as memory: `INODE PATH` a line; None: unknown."""
+    if system.shared_mappings(os.getpid()) is None:
         return None
     names: set[str] = set()
     for row in system.all_processes().values():
-        if hasattr(os, "getuid") and system.user_id(row.pid) != os.getuid():
-            continue
-        with suppress(OSError), open(f"/proc/{row.pid}/maps", "rb") as file:
-            for line in file:
-                start = line.find(b"/dev/shm/")
-                start = start if start >= 0 else line.find(b"/wtrain-")
-                if start >= 0:
-                    names.add(line[line.find(b"/") :].decode("utf-8", "replace").rstrip())
-    return "\n".join(sorted(names)) + "\n"
+        if hasattr(os, "getuid") and system.user_id(row.pid) == os.getuid():
+            names.update(system.shared_mappings(row.pid) or ())
+    return "".join(f"\n{name}" for name in sorted(names)) + "\n"

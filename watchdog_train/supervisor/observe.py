@@ -80,6 +80,10 @@ class Observer:
         """Pids of everybody who ever belonged to the present attempt."""
         return self._sampler.members_ever()
 
+    def unused_semaphores(self) -> frozenset[str]:
+        """Names of those that the present attempt has made and nobody uses."""
+        return self._sampler.unused_semaphores()
+
     def end_group(self) -> bool:
         """The last resort, where the system has it; see system.protocol.ProcessGroup."""
         return self._sampler.end_group()

@@ -96,7 +96,7 @@ class Performer:
                 yield self._ask(action, state)
             case a.CleanUp():
                 self._ended_wall = time.time()
-                yield self._clean_up()
+                yield self._clean_up(state)
             case a.TakeOver():
                 yield from self._take_over(action)
             case a.Wait():
@@ -283,22 +283,30 @@ class Performer:
         roles = {s.member.identity: s.member.role for s in observation.sample.members}
         yield from deliver(action, roles, self._context.system, self._observer.end_group)
 
-    def _clean_up(self) -> e.TreeGone:
-        """Remove what a killed tree of torch leaves: only names that carry a pid of ours.
+    def _clean_up(self, state: State) -> e.TreeGone:
+        """Remove what a killed tree leaves in shared memory, as far as it is known to be its own.
 
-        Other names (sem.mp-*, psm_*) say nothing about their owner; the kill order lets the
-        resource trackers remove those.
+        Names of torch carry a pid of ours; a semaphore was mapped by a member, and is by nobody
+        now. Other names (psm_*) say nothing about their owner: the kill order lets the resource
+        trackers remove those.
         """
         context = self._context
         ours = self._observer.members_ever()
+        semaphores = self._observer.unused_semaphores()
         removed = []
         for name in sorted(context.system.shared_memory_names() or ()):
             match = re.fullmatch(r"torch_(\d+)_\d+_\d+", name)
-            if match and int(match[1]) in ours and context.system.remove_shared_memory(name):
+            known = name in semaphores or (match is not None and int(match[1]) in ours)
+            if known and context.system.remove_shared_memory(name):
                 removed.append(name)
         if context.slot_dir is not None:
             sweep_slots(context.slot_dir, lambda pid, start: self._is_alive(ProcessId(pid, start)))
-        return e.TreeGone(shared_memory_removed=tuple(removed))
+        left = tuple(
+            daemon
+            for daemon in (*state.left, *state.daemons)
+            if daemon.is_left and context.system.is_alive(daemon.process) is not False
+        )
+        return e.TreeGone(shared_memory_removed=tuple(removed), left=left)
 
     def _is_alive(self, who: ProcessId) -> bool | None:
         system = self._context.system

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,12 +25,14 @@ from watchdog_train.core.model import (
 from watchdog_train.core.model.gpu import GpuHold, GpuUse
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.run_paths import TIMES_SUFFIX
-from watchdog_train.store.slots import read_slots
+from watchdog_train.store.slots import read_note, read_saves, read_slots
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.daemons import Daemons
 from watchdog_train.supervisor.departures import Departures
 from watchdog_train.supervisor.gpu_memory import GpuMemory
 from watchdog_train.supervisor.gpu_watch import GpuWatch
 from watchdog_train.supervisor.group import AttemptGroup
+from watchdog_train.supervisor.semaphores import Semaphores
 from watchdog_train.supervisor.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
 from watchdog_train.system.pressure import host_load
@@ -68,6 +71,11 @@ class Sampler:
         self._line_until = 0.0
         self._store_ports: dict[int, int | None] = {}
         self._group = AttemptGroup(context.system)
+        self._semaphores = Semaphores(context.system)
+        self._attempt_dir: Path | None = None
+        self._daemons = Daemons(
+            context.system, context.policy.stopping, self._places, self._next_ports
+        )
 
     def forget(self) -> None:
         """Another attempt begins."""
@@ -76,13 +84,18 @@ class Sampler:
         self._line = CpuLine()
         self._departures.forget()
         self._store_ports.clear()
-        self._group.forget()
+        self._let_go()
+        self._daemons.forget()
+        self._semaphores.forget()
 
     def close(self) -> None:
         """End what looks for us."""
         if self._gpus is not None:
             self._gpus.close()
-        self._group.forget()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._group.forget(who.pid for who in self._daemons.left)
 
     @property
     def group_trouble(self) -> str | None:
@@ -91,7 +104,8 @@ class Sampler:
 
     def end_group(self) -> bool:
         """End all that the system counts to the attempt, if all are on record; whether it did."""
-        return self._group.end(self.members_ever())
+        left = {who.pid for who in self._daemons.left}
+        return self._group.end(self.members_ever() - left)
 
     @property
     def gpu_trouble(self) -> str | None:
@@ -113,6 +127,10 @@ class Sampler:
         if self._gpu_memory is None:
             return ()
         return self._gpu_memory.others(self._context.system.monotonic(), self._identities_ever())
+
+    def unused_semaphores(self) -> frozenset[str]:
+        """Names of those that the present attempt has made and nobody uses."""
+        return self._semaphores.unused()
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
@@ -154,12 +172,22 @@ class Sampler:
         ours = bool(context.tasks.running & {"look", "evidence"})
         asked, self._asking = ours or self._asking, ours
         number = attempt.attempt
-        self._group.follow(context.directory.attempt(number), state.run_id, number)
+        self._attempt_dir = context.directory.attempt(number)
+        self._group.follow(self._attempt_dir, state.run_id, number)
         look = tree.look(
             slots,
             now=now,
             thorough=state.kill is not None or attempt.ended,
             listed=self._group.pids(),
+            left=self._daemons.left,
+        )
+        self._semaphores.look((s.member.identity for s in look.members), now)
+        daemons = self._daemons.look(
+            look.members,
+            tree.rows,
+            attempt.root if attempt.launched else None,
+            now,
+            urgent=state.kill is None and _may_be_killed(state, attempt),
         )
         return Sample(
             at=now,
@@ -172,6 +200,7 @@ class Sampler:
             deaths=look.deaths,
             empty_looks=look.empty_looks,
             keeper_alive=look.keeper_alive,
+            daemons=daemons,
             suspended_s=context.system.suspended_s(),
             late_s=late_s,
             ended=self._departures.look(look.members, now),
@@ -252,10 +281,25 @@ class Sampler:
         """
         if pid not in self._store_ports:
             found = self._context.system.environment(pid, (STORE_VARIABLE,)) or {}
-            text = found.get(STORE_VARIABLE, "")
-            port = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
-            self._store_ports[pid] = port if LEAST_PORT <= port <= MOST_PORT else None
+            self._store_ports[pid] = _port(found)
         return self._store_ports[pid]
+
+    def _next_ports(self) -> frozenset[int]:
+        """That the next attempt binds, as far as ranks and environment tell."""
+        named = {*self._store_ports.values(), _port(self._context.environment)}
+        return frozenset(port for port in named if port is not None)
+
+    def _places(self) -> tuple[str, ...]:
+        """Where this attempt saves, by its notes and finished saves."""
+        context = self._context
+        found = set(context.policy.recovery.checkpoints)
+        if self._attempt_dir is not None:
+            saves = read_saves(self._attempt_dir)
+            found.update(os.path.dirname(save.path) for save in saves)
+        for member in self._tree.members() if self._tree is not None else ():
+            note = read_note(context.slot_dir, member.pid) if context.slot_dir else None
+            found.update(note.output_dirs if note is not None else ())
+        return tuple(os.path.abspath(os.path.join(context.cwd, place)) for place in found)
 
     def _helpers(self) -> frozenset[int]:
         """Pids of the children that the supervisor has for itself."""
@@ -280,6 +324,7 @@ class Sampler:
             )
             self._tree.seed(state.members)
             self._departures.seed(state.rank_ends)
+            self._daemons.seed(state.daemons, state.members)
         keeper = root = None
         if launch is not None:
             keeper, root = launch.keeper, launch.root
@@ -295,6 +340,17 @@ class Sampler:
             context.system.expect_leader(root)
             self._tree.seed((Member(pid=root.pid, start=root.start, role="other", ppid=ppid),))
         return self._tree
+
+
+def _port(environment: Mapping[str, str]) -> int | None:
+    text = environment.get(STORE_VARIABLE, "")
+    port = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
+    return port if LEAST_PORT <= port <= MOST_PORT else None
+
+
+def _may_be_killed(state: State, attempt: AttemptRecord) -> bool:
+    """Soon: then what left the session is read at every look."""
+    return state.suspicion is not None or state.stop is not None or attempt.ended
 
 
 def _gpu_watch(context: Context) -> GpuWatch | None:

@@ -117,6 +117,7 @@ class ProcessTree:
         now: float,
         thorough: bool = False,
         listed: frozenset[int] = frozenset(),
+        left: frozenset[ProcessId] = frozenset(),
     ) -> TreeLook:
         """Bring the record up to date and sample it.
 
@@ -125,6 +126,7 @@ class ProcessTree:
             now: monotonic seconds.
             thorough: also search all processes for our token (always done twice a minute).
             listed: pids that the system itself counts to this attempt, as of a moment ago.
+            left: members that are not ours to kill: nobody waits for their end.
         """
         self._now = now
         rows = self._system.snapshot(tuple(self._members))
@@ -145,7 +147,7 @@ class ProcessTree:
                 self._describe_again(identity, rows.get(identity.pid))
         samples = self._sample(rows, slots)
         alive = [s for s in samples if s.member.role != "keeper" and s.state not in ("Z", "X")]
-        if alive:
+        if any(one.member.identity not in left for one in alive):
             self._empty_looks = 0
         elif thorough:
             self._empty_looks += 1

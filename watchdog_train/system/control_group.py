@@ -13,6 +13,7 @@ import errno
 import os
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -108,8 +109,11 @@ class ControlGroup:
         """SIGKILL to everybody in it at once, also to other users' processes."""
         (self._folder / KILL).write_text("1", encoding="ascii")
 
-    def close(self) -> None:
-        """Let go of it; empty it goes, with those below it."""
+    def close(self, left: Iterable[int] = ()) -> None:
+        """Let go of it; empty it goes, with those below it. Who is left goes to our own group."""
+        with suppress(OSError):
+            for pid in self.pids().intersection(left):
+                (self._folder.parent / "cgroup.procs").write_text(str(pid), encoding="ascii")
         remove(self._folder)
 
 

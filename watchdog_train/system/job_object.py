@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
 from typing import Any, NoReturn
 
@@ -122,8 +122,9 @@ class JobObject:
         if not self._library.TerminateJobObject(self._open(), ENDED_WITH):
             self._fail("TerminateJobObject")
 
-    def close(self) -> None:
-        """Let go of it; nobody ends by that."""
+    def close(self, left: Iterable[int] = ()) -> None:
+        """Let go of it; nobody ends by that, and nobody can leave it."""
+        del left
         handle, self._handle = self._handle, None
         if handle:
             self._library.CloseHandle(handle)

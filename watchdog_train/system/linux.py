@@ -16,10 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
-from watchdog_train.system import control_group, exit_watch, proc_files
+from watchdog_train.system import control_group, exit_watch, proc_files, sock_diag
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
-from watchdog_train.system.protocol import ExitWatch, ProcessGroup, SignalResult, group_word
-from watchdog_train.system.sock_diag import TcpCounter
+from watchdog_train.system.protocol import (
+    Connections,
+    ExitWatch,
+    OpenFile,
+    ProcessGroup,
+    SignalResult,
+    group_word,
+)
 
 if sys.platform != "linux":
     raise ImportError("only for Linux; see system.current()")
@@ -47,7 +53,7 @@ class LinuxSystem:
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._looks = 0
-        self._tcp = TcpCounter()
+        self._tcp = sock_diag.TcpCounter()
 
     # -- who -----------------------------------------------------------------
     def boot_id(self) -> str | None:
@@ -178,6 +184,20 @@ class LinuxSystem:
                 left -= len(threads)
         return found
 
+    def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
+        """By its descriptors in /proc."""
+        return proc_files.open_files(pid)
+
+    def shared_mappings(self, pid: int) -> frozenset[str] | None:
+        """By its maps."""
+        return proc_files.shared_mappings(pid)
+
+    def connections(self) -> Connections | None:
+        """As netlink lists them."""
+        with suppress(OSError):
+            return sock_diag.connections()
+        return None
+
     # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
         """Through a pidfd: what it was opened on cannot become another process."""
@@ -281,21 +301,26 @@ class LinuxSystem:
         """CLOCK_BOOTTIME goes on in suspend, CLOCK_MONOTONIC does not."""
         return max(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic(), 0.0)
 
-    def shared_memory_names(self) -> frozenset[str] | None:
+    def shared_memory_names(self) -> Mapping[str, int] | None:
         """What /dev/shm lists, without our own."""
-        with suppress(OSError):
-            names = os.listdir(SHARED_MEMORY)
-            return frozenset(name for name in names if not name.startswith(OUR_SHARED_MEMORY))
+        with suppress(OSError), os.scandir(SHARED_MEMORY) as listed:
+            return {
+                one.name: one.inode()
+                for one in listed
+                if not one.name.startswith(OUR_SHARED_MEMORY)
+            }
         return None
 
     def remove_shared_memory(self, name: str) -> bool:
-        """Only a plain file of this user; whether it is gone by our hand."""
+        """Only a plain file of this user alone; whether it is gone by our hand."""
         if "/" in name or name.startswith(OUR_SHARED_MEMORY):
             return False
         path = SHARED_MEMORY / name
         with suppress(OSError):
             about = path.lstat()
-            if stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid():
+            # What others may open they may have mapped, and their mappings are not for us to see.
+            private = not about.st_mode & 0o077
+            if stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and private:
                 path.unlink()
                 return True
         return False

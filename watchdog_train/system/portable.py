@@ -20,7 +20,9 @@ from watchdog_train.system.places import private_directory
 from watchdog_train.system.protocol import (
     SHORTAGES,
     BlindError,
+    Connections,
     ExitWatch,
+    OpenFile,
     ProcessGroup,
     SignalResult,
 )
@@ -154,6 +156,20 @@ class PortableSystem:
         del pids
         return None
 
+    def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
+        """Unknown: psutil shows neither pipes nor what is open for writing everywhere."""
+        del pid
+        return None
+
+    def shared_mappings(self, pid: int) -> frozenset[str] | None:
+        """Unknown: no portable way to ask."""
+        del pid
+        return None
+
+    def connections(self) -> Connections | None:
+        """Unknown: psutil needs root for them on macOS, and knows no peers of unix sockets."""
+        return None
+
     # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
         """Checked immediately before."""
@@ -217,7 +233,7 @@ class PortableSystem:
         """Unknown; a poll that comes late tells instead."""
         return None
 
-    def shared_memory_names(self) -> frozenset[str] | None:
+    def shared_memory_names(self) -> Mapping[str, int] | None:
         """Unknown: no portable way to list them."""
         return None
 

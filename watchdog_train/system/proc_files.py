@@ -6,16 +6,19 @@ They must never raise for a process that ends while it is read.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from watchdog_train.core.model import ProcessRow, ThreadWait
-from watchdog_train.system.protocol import SHORTAGES, BlindError
+from watchdog_train.system.protocol import MASTER, SHORTAGES, BlindError, OpenFile
 
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 READ_CAP_BYTES = 4 * 1024 * 1024
 SMALL_BYTES = 4096
 """Room for a file of a few lines; making 64 KiB of it costs as much as the kernel's answer."""
+MOST_FILES = 4096
+PTS_MAJOR = 136
 
 
 class Stat(NamedTuple):
@@ -29,6 +32,9 @@ class Stat(NamedTuple):
     reaped_cpu_ticks: int
     threads: int
     start: int
+    session: int
+    terminal: int
+    """Its number; 0 for none."""
 
     @property
     def is_dead(self) -> bool:
@@ -46,6 +52,8 @@ class Stat(NamedTuple):
             reaped_cpu_s=self.reaped_cpu_ticks / TICKS_S,
             io_bytes=io_bytes,
             name=self.name,
+            session=self.session,
+            terminal=terminal_name(self.terminal) if self.terminal else "",
         )
 
 
@@ -105,6 +113,8 @@ def parse_stat(text: bytes) -> Stat | None:
             reaped_cpu_ticks=int(fields[13]) + int(fields[14]),
             threads=int(fields[17]),
             start=int(fields[19]),
+            session=int(fields[3]),
+            terminal=int(fields[4]),
         )
     except (ValueError, IndexError):
         return None
@@ -118,6 +128,14 @@ def read_stat(pid: int, *, strict: bool = False) -> Stat | None:
     """
     text = read(f"/proc/{pid}/stat", SMALL_BYTES, strict=strict)
     return parse_stat(text) if text else None
+
+
+def terminal_name(number: int) -> str:
+    """`/dev/pts/3` for the device number of a controlling terminal."""
+    major, minor = number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00
+    if PTS_MAJOR <= major < PTS_MAJOR + 8:
+        return f"/dev/pts/{(major - PTS_MAJOR) * 256 + minor}"
+    return f"terminal {major}:{minor}"
 
 
 def parse_io_bytes(text: bytes) -> int | None:
@@ -203,3 +221,41 @@ def _unescape(field: str) -> str:
     for code, plain in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         field = field.replace(code, plain)
     return field
+
+
+def open_files(pid: int) -> tuple[OpenFile, ...] | None:
+    """By the links in /proc, which ask no file system; None where they are not for us."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        numbers = os.listdir(folder)[:MOST_FILES]
+    except OSError:
+        return None
+    found = []
+    for number in numbers:
+        try:
+            name = os.readlink(f"{folder}/{number}")
+            mode = os.lstat(f"{folder}/{number}").st_mode  # tells for what it is open
+        except OSError:
+            continue
+        if name in ("/dev/ptmx", "/dev/pts/ptmx"):
+            about = read(f"/proc/{pid}/fdinfo/{number}", SMALL_BYTES) or b""
+            index = about.partition(b"tty-index:")[2].split()
+            name = f"{MASTER}/dev/pts/{index[0].decode()}" if index else name
+        found.append(
+            OpenFile(int(number), name, bool(mode & stat.S_IRUSR), bool(mode & stat.S_IWUSR))
+        )
+    return tuple(found)
+
+
+def shared_mappings(pid: int) -> frozenset[str] | None:
+    """`INODE PATH` of all memory that it may share with others; None where it is not for us."""
+    found = set()
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:  # a read gives some lines of it
+            for line in file:
+                fields = line.split(None, 5)
+                if len(fields) == 6 and fields[1][3:4] == b"s":
+                    found.add(os.fsdecode(fields[4] + b" " + fields[5].rstrip(b"\n")))
+    except OSError:
+        return None
+    return frozenset(found)

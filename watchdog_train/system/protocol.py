@@ -6,7 +6,7 @@ import errno
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 
@@ -21,6 +21,38 @@ PASSING = SHORTAGES | {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}
 
 class BlindError(OSError):
     """The processes cannot be read now: nobody may be taken for gone."""
+
+
+MASTER = "master of "
+"""How the other end of a terminal is called, with the name of its terminal."""
+
+
+class OpenFile(NamedTuple):
+    """One descriptor of a process."""
+
+    number: int
+    name: str
+    """A path, `pipe:[INODE]`, `socket:[INODE]`, or MASTER and a path."""
+    reads: bool
+    writes: bool
+
+
+class UnixSocket(NamedTuple):
+    """One unix socket; name is empty for one that was never bound."""
+
+    name: bytes
+    peer: int
+    """The inode of the other end; 0 for none."""
+
+
+class Connections(NamedTuple):
+    """The sockets of this network namespace by inode, as the kernel lists them."""
+
+    ports: Mapping[int, int]
+    """Of listening TCP sockets."""
+    tcp: Mapping[int, tuple[tuple[bytes, int], tuple[bytes, int]]]
+    """Connections: this end and the other one, each an address and a port."""
+    unix: Mapping[int, UnixSocket]
 
 
 class ExitWatch(Protocol):
@@ -50,8 +82,8 @@ class ProcessGroup(Protocol):
     def end_all(self) -> None:
         """End everybody in it at once, without a word to anybody."""
 
-    def close(self) -> None:
-        """Let go of it; nobody ends by that."""
+    def close(self, left: Iterable[int] = ()) -> None:
+        """Let go of it; nobody ends by that. Who is left leaves it, where that can be."""
 
 
 class ProcessSystem(Protocol):
@@ -118,6 +150,15 @@ class ProcessSystem(Protocol):
         of; None where states say nothing of that either: some systems call everybody running.
         """
 
+    def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
+        """What it has open; None where that cannot be told."""
+
+    def shared_mappings(self, pid: int) -> frozenset[str] | None:
+        """`INODE PATH` of the memory that it may share; None where that cannot be told."""
+
+    def connections(self) -> Connections | None:
+        """Every socket here; None where that cannot be told."""
+
     # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
         """To this very process, verified at this moment, through a pidfd where there is one."""
@@ -155,7 +196,7 @@ class ProcessSystem(Protocol):
     def suspended_s(self) -> float | None:
         """Total time spent suspended since boot."""
 
-    def shared_memory_names(self) -> frozenset[str] | None:
-        """Names of POSIX shared memory and semaphores now (what /dev/shm lists), ours excluded."""
+    def shared_memory_names(self) -> Mapping[str, int] | None:
+        """POSIX shared memory and semaphores now (what /dev/shm lists) with inodes, not ours."""
 
     def remove_shared_memory(self, name: str) -> bool: ...

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from watchdog_train.system.protocol import Connections, UnixSocket
+
 if sys.platform != "linux":
     raise ImportError("only Linux answers")
 
@@ -23,6 +25,11 @@ NLM_F_REQUEST_DUMP = 0x301
 NLMSG_ERROR = 2
 NLMSG_DONE = 3
 INET_DIAG_INFO = 2
+TCP_ESTABLISHED, TCP_LISTEN = 1, 10
+ALL_STATES = 0xFFFFFFFF
+UNIX_DIAG_NAME, UNIX_DIAG_PEER = 0, 2
+UNIX_SHOW = 1 | 4  # its name, its peer
+UNIX_MESSAGE_BYTES = 16
 STATES_WITH_DATA = 0xFFF & ~(1 << 10) & ~(1 << 6)  # neither LISTEN nor TIME_WAIT
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -115,22 +122,63 @@ def tcp_sockets() -> dict[bytes, TcpSocket]:
         OSError: the kernel does not answer.
     """
     found: dict[bytes, TcpSocket] = {}
+    for message in _tcp_messages(1 << (INET_DIAG_INFO - 1), STATES_WITH_DATA):
+        counted = parse_message(message)
+        if counted is not None:
+            found[counted[0]] = counted[1]
+    return found
+
+
+def connections() -> Connections:
+    """Who listens, and who is connected to whom.
+
+    Raises:
+        OSError: the kernel does not answer.
+    """
+    ports: dict[int, int] = {}
+    tcp: dict[int, tuple[Endpoint, Endpoint]] = {}
+    unix: dict[int, UnixSocket] = {}
+    for message in _tcp_messages(0, 1 << TCP_LISTEN | 1 << TCP_ESTABLISHED):
+        if len(message) >= MESSAGE_BYTES:
+            (inode,) = struct.unpack_from("=I", message, INODE_OFFSET)
+            here, there = _endpoint(message, 0), _endpoint(message, 1)
+            if message[1] == TCP_LISTEN:
+                ports[inode] = here[1]
+            else:
+                tcp[inode] = here, there
+    wanted = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, ALL_STATES, 0, UNIX_SHOW, 0, 0)
+    for message in _ask(socket.AF_UNIX, wanted):
+        if len(message) >= UNIX_MESSAGE_BYTES:
+            (inode,) = struct.unpack_from("=I", message, 4)
+            about = dict(_attributes(message, UNIX_MESSAGE_BYTES))
+            peer = about.get(UNIX_DIAG_PEER, bytes(4))[:4]
+            unix[inode] = UnixSocket(about.get(UNIX_DIAG_NAME, b""), *struct.unpack("=I", peer))
+    return Connections(ports, tcp, unix)
+
+
+def _tcp_messages(extension: int, states: int) -> Iterator[bytes]:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        wanted = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, extension, states)
+        yield from _ask(family, wanted)
+
+
+def _ask(family: int, wanted: bytes) -> Iterator[bytes]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(TIMEOUT_S)
-        for family in (socket.AF_INET, socket.AF_INET6):
-            extension = 1 << (INET_DIAG_INFO - 1)
-            wanted = struct.pack(
-                "=BBBxI48x", family, socket.IPPROTO_TCP, extension, STATES_WITH_DATA
-            )
-            header = _HEADER.pack(
-                _HEADER.size + len(wanted), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, family, 0
-            )
-            link.sendall(header + wanted)
-            for message in _dump(link):
-                counted = parse_message(message)
-                if counted is not None:
-                    found[counted[0]] = counted[1]
-    return found
+        header = _HEADER.pack(
+            _HEADER.size + len(wanted), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, family, 0
+        )
+        link.sendall(header + wanted)
+        yield from _dump(link)
+
+
+def _attributes(message: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+    while offset + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, offset)
+        if length < _ATTRIBUTE.size:
+            return
+        yield kind, message[offset + _ATTRIBUTE.size : offset + length]
+        offset += (length + 3) & ~3
 
 
 def parse_message(message: bytes) -> tuple[bytes, TcpSocket] | None:
@@ -138,19 +186,13 @@ def parse_message(message: bytes) -> tuple[bytes, TcpSocket] | None:
     if len(message) < MESSAGE_BYTES:
         return None
     (inode,) = struct.unpack_from("=I", message, INODE_OFFSET)
-    offset = MESSAGE_BYTES
-    while offset + _ATTRIBUTE.size <= len(message):
-        length, kind = _ATTRIBUTE.unpack_from(message, offset)
-        if length < _ATTRIBUTE.size:
-            return None
-        counters = offset + _ATTRIBUTE.size + COUNTERS_OFFSET
-        if kind == INET_DIAG_INFO and counters + _COUNTERS.size <= offset + length:
-            acknowledged, received = _COUNTERS.unpack_from(message, counters)
-            cookie = message[COOKIE_OFFSET : COOKIE_OFFSET + 8]
-            here, there = _endpoint(message, 0), _endpoint(message, 1)
-            return cookie, TcpSocket(inode, acknowledged + received, here, there)
-        offset += (length + 3) & ~3
-    return None
+    info = dict(_attributes(message, MESSAGE_BYTES)).get(INET_DIAG_INFO, b"")
+    if len(info) < COUNTERS_OFFSET + _COUNTERS.size:
+        return None
+    acknowledged, received = _COUNTERS.unpack_from(info, COUNTERS_OFFSET)
+    cookie = message[COOKIE_OFFSET : COOKIE_OFFSET + 8]
+    here, there = _endpoint(message, 0), _endpoint(message, 1)
+    return cookie, TcpSocket(inode, acknowledged + received, here, there)
 
 
 def _endpoint(message: bytes, which: int) -> Endpoint:

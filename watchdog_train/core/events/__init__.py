@@ -13,6 +13,7 @@ from watchdog_train.core.events.attempt import (
     AttemptExited,
     AttemptLaunched,
     AttemptLaunching,
+    DaemonsJudged,
     FirstBeat,
     FirstStep,
     HookNotArmed,
@@ -123,6 +124,7 @@ __all__ = [
     "CommandResult",
     "CommandsRan",
     "CommandsStarting",
+    "DaemonsJudged",
     "Diagnosed",
     "DuplicateDumped",
     "Event",
@@ -227,6 +229,7 @@ AnyEvent = (
     | Signalling
     | Signalled
     | SurvivedKill
+    | DaemonsJudged
     | TreeGone
     | AttemptExited
     | CheckpointChosen
@@ -261,6 +264,7 @@ LIFECYCLE = (
     StallDeclared,
     EvidenceCollected,
     EvidenceMoved,
+    DaemonsJudged,
     Signalling,
     TreeGone,
     AttemptExited,

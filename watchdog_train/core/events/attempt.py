@@ -3,7 +3,15 @@
 from typing import Literal
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Member, Phase, Plan, RankPlaces, RankStatus, RunProgress
+from watchdog_train.core.model import (
+    Daemon,
+    Member,
+    Phase,
+    Plan,
+    RankPlaces,
+    RankStatus,
+    RunProgress,
+)
 
 
 class AttemptLaunching(Event, frozen=True, kw_only=True):
@@ -88,8 +96,18 @@ class RankEnded(Event, frozen=True, kw_only=True):
     """What its interpreter said at its end; null: nothing, as after SIGKILL or os._exit."""
 
 
+class DaemonsJudged(Event, frozen=True, kw_only=True):
+    """Processes outside the training's session: killed with it, or left. Told before a kill."""
+
+    daemons: tuple[Daemon, ...]
+    """New ones, and those whose judgement has changed."""
+
+
 class TreeGone(Event, frozen=True, kw_only=True):
     shared_memory_removed: tuple[str, ...] = ()
+    """Semaphores included."""
+    left: tuple[Daemon, ...] = ()
+    """What the attempts of this run have started, lives, and is not ours to kill."""
 
 
 class AttemptExited(Event, frozen=True, kw_only=True):

@@ -118,14 +118,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return ending.signalled(state, event)
         case e.SurvivedKill():
             return _replace(state, survivors=event.pids)
-        case e.TreeGone():
-            return _replace(
-                records.attempt(state, tree_gone=True),
-                kill=None,
-                members=(),
-                ranks=(),
-                survivors=(),
-            )
+        case e.DaemonsJudged() | e.TreeGone():
+            return ending.whose(state, event)
         case e.AttemptExited():
             return _exited(state, event)
         case e.CheckpointChosen() | e.CheckpointRejected() | e.CheckpointsShared():

@@ -6,6 +6,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import Kill, State, StopAsk, StopRequest
 from watchdog_train.core.model import KeptCopy, ProcessId
 
@@ -156,3 +157,19 @@ def warnings(state: State, event: e.Slowdown | e.SlowdownEnded | e.Warned | e.Wa
             )
             new = (event,) if isinstance(event, e.Warned) else ()
             return _replace(state, warned=(*others, *new))
+
+
+def whose(state: State, event: e.DaemonsJudged | e.TreeGone) -> State:
+    """What is killed with the attempt; when the rest is gone, what is left."""
+    if isinstance(event, e.DaemonsJudged):
+        known = {one.process: one for one in (*state.daemons, *event.daemons)}
+        return _replace(state, daemons=tuple(known.values()))
+    return _replace(
+        records.attempt(state, tree_gone=True),
+        kill=None,
+        daemons=(),
+        left=event.left,
+        members=(),
+        ranks=(),
+        survivors=(),
+    )

@@ -20,6 +20,7 @@ from watchdog_train.core.events import (
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
+    Daemon,
     Diagnosis,
     GuiltyNode,
     KeptCopy,
@@ -230,6 +231,10 @@ class State(Value, frozen=True, kw_only=True):
     best_step: int | None = None
     best_checkpoint_step: int | None = None
     members: tuple[Member, ...] = ()
+    daemons: tuple[Daemon, ...] = ()
+    """Processes of the present attempt outside its session, as judged last."""
+    left: tuple[Daemon, ...] = ()
+    """Those that ended attempts have left running."""
     ranks: tuple[RankStatus, ...] = ()
     rank_ends: tuple[RankEnd, ...] = ()
     """Ranks of the present attempt that have ended before the others."""

@@ -34,6 +34,9 @@ class ProcessRow(Value, frozen=True, kw_only=True):
     io_bytes: int | None
     """Bytes read and written through system calls (not received from sockets)."""
     name: str
+    session: int | None = None
+    terminal: str = ""
+    """The controlling one; empty for none, and where the system does not tell."""
 
     @property
     def identity(self) -> ProcessId:
@@ -123,6 +126,51 @@ class MemberSample(Value, frozen=True, kw_only=True):
     """Of a wrapper: a process without heartbeat above a launcher or rank; None: not looked up."""
 
 
+Ground = Literal[
+    "pipe", "socket", "memory", "terminal", "gpu", "port", "file", "output", "fork", "take",
+    "own-terminal", "clients", "leave", "none",
+]  # fmt: skip
+"""The first ten say that it belongs to the training, the others that it is left."""
+
+
+class Hold(Value, frozen=True, kw_only=True):
+    """One thing that ties a process to the training."""
+
+    ground: Ground
+    what: str = ""
+    """A path, a port, a pid, a pattern."""
+    member: ProcessId | None = None
+    """Who holds the other end, or the same thing: with its death the tie cannot be seen again."""
+
+
+class DaemonFacts(Value, frozen=True, kw_only=True):
+    """What was read of one process outside the training's session."""
+
+    process: ProcessId
+    command: str
+    session: int
+    parent_session: int | None = None
+    leave: str | None = None
+    """The pattern of `stopping.leave` that its command line has."""
+    take: str | None = None
+    own_terminal: bool = False
+    client: str | None = None
+    """Where somebody outside the training is connected to it."""
+    holds: tuple[Hold, ...] = ()
+
+
+class Daemon(Value, frozen=True, kw_only=True):
+    """The judgement: killed with its attempt, or left."""
+
+    process: ProcessId
+    command: str
+    hold: Hold
+
+    @property
+    def is_left(self) -> bool:
+        return self.hold.ground in ("own-terminal", "clients", "leave", "none")
+
+
 class RankEnd(Value, frozen=True, kw_only=True):
     """A rank process that has ended while its attempt went on."""
 
@@ -182,6 +230,8 @@ class Sample(Value, frozen=True, kw_only=True):
     empty_looks: int = 0
     """Consecutive full looks, token scan included, that found no live member but the keeper."""
     keeper_alive: bool | None = None
+    daemons: tuple[Daemon, ...] = ()
+    """Those of the members that have left the training's session and are judged."""
     suspended_s: float | None = None
     """Total time the machine has slept since boot."""
     late_s: float = 0.0

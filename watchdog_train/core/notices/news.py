@@ -57,6 +57,8 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
         )
         found += milestones_event(observation, state)
     found += hook_events(observation, state)
+    changed = tuple(one for one in sample.daemons if one not in state.daemons)
+    found += [e.DaemonsJudged(daemons=changed)] if changed else []
     found += _phases(ranks, state, now)
     found += _rank_ends(sample, state)
     said = {report.remedy: report for report in reversed(observation.settings)}

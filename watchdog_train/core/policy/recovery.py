@@ -35,6 +35,20 @@ class Stopping(Section, frozen=True, kw_only=True):
     outlive_s: Annotated[
         float, non_negative("what outlives a successful exit (an uploader) is ended after this")
     ] = 30.0
+    leave: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="never kill a process with one of these shell patterns in its command "
+            "line, such as tensorboard; ranks, launchers and workers do not count"
+        ),
+    ] = ()
+    take: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="kill with the training what left its session and has one of these shell "
+            "patterns in its command line; leave comes first"
+        ),
+    ] = ()
 
 
 class Recovery(Section, frozen=True, kw_only=True):

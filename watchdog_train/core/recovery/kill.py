@@ -56,11 +56,14 @@ LOOK_AGAIN_S = 0.05
 
 
 def live(sample: Sample) -> tuple[MemberSample, ...]:
-    """Members that can still do something: not the keeper, not zombies."""
+    """Members that can still do something and are ours to kill: not the keeper, not zombies."""
+    left = {daemon.process for daemon in sample.daemons if daemon.is_left}
     return tuple(
         member
         for member in sample.members
-        if member.member.role != "keeper" and member.state not in ("Z", "X")
+        if member.member.role != "keeper"
+        and member.state not in ("Z", "X")
+        and member.member.identity not in left
     )
 
 
@@ -149,9 +152,15 @@ def _enter(
         if stage == "ask":
             continue
         targets = _targets(sequence, stage, alive, state)
-        if not targets and stage != "keeper":
-            continue
         signal = _root_signal(state) if stage == "root" else SIGNALS[stage]
+        if stage == "keeper":
+            # The keeper waits for its orphans: it is told that those who are left stay.
+            stays = any(daemon.is_left for daemon in sample.daemons)
+            keeper = state.attempt.keeper if state.attempt is not None else None
+            targets = (keeper,) if stays and keeper is not None else ()
+            signal, why = (SIGTERM if targets else 0), WORDS["keeper"]
+        elif not targets:
+            continue
         return Signal(
             sequence=sequence,
             stage=stage,
@@ -203,7 +212,7 @@ def _targets(
             chosen = others
         case "helpers":
             chosen = helpers
-        case "launchers" | "keeper":
+        case "launchers":
             chosen = list(alive)
     return tuple(m.member.identity for m in chosen)
 
@@ -270,10 +279,8 @@ def _keeper(
     if keeper is None:
         return CleanUp()
     if kill.stage != "keeper":
-        return Signal(
-            sequence=kill.sequence, stage="keeper", targets=(), signal=0, why=WORDS["keeper"]
-        )
-    if kill.signal == 0 and now >= kill.stage_mono + stopping.keeper_s:
+        return _enter(kill.sequence, after="launchers", state=state, sample=sample, why=kill.why)
+    if kill.signal != SIGKILL and now >= kill.stage_mono + stopping.keeper_s:
         return Signal(
             sequence=kill.sequence,
             stage="keeper",
@@ -281,7 +288,7 @@ def _keeper(
             signal=SIGKILL,
             why="the keeper did not end by itself",
         )
-    if kill.signal and now >= kill.stage_mono + stopping.kill_s:
+    if kill.signal == SIGKILL and now >= kill.stage_mono + stopping.kill_s:
         return (
             None
             if state.survivors
