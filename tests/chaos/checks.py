@@ -23,6 +23,8 @@ def after_run(case: Case, code: int, checksum: str) -> list[str]:
     """Problems of the run itself, while the bystanders still live."""
     problems = [*_exit(case, code), *_log(case, code), *_words(case)]
     problems += _training(case, code, checksum)
+    for check in case.expected.also:
+        problems += check()
     assert case.crowd is not None
     problems += case.crowd.harm()
     return problems
@@ -155,6 +157,8 @@ def _training(case: Case, code: int, checksum: str) -> Iterable[str]:
         elif finished[-1][5] != checksum:
             yield f"the result is {finished[-1][5]}, undisturbed it is {checksum}"
     yield from _resumes(case, lines)
+    if any(line[3] == "twin" for line in case.journal()):
+        yield "two attempts trained at the same time"
     begins = [line for line in lines if line[3] == "begin"]
     planned = 1 + (case.trouble != "none")
     if case.expected.harmless and len(begins) > planned:

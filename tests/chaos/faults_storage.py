@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +19,7 @@ SMALL = "size=12m"
 FULL_S = (1.0, 8.0)
 """How long a disk is full, when it gets room again at all."""
 FILLING = "filling"
+GAVE_UP = 76
 
 
 def small_runs(case: Case) -> None:
@@ -193,17 +197,88 @@ def cut_checkpoint(case: Case) -> None:
     if newest.is_dir():
         victim = next(path for path in newest.iterdir() if path.suffix in (".safetensors", ".pt"))
     os.truncate(victim, victim.stat().st_size // 2)
-    case.expected.spoiled.add((_step(newest), len([ln for ln in case.journal() if ln[2] == "0"])))
+    _spoil(case, _step(newest))
     case.notes.append(f"{victim} cut")
 
 
+def _spoil(case: Case, *steps: int) -> None:
+    """From now on no attempt need begin at these."""
+    at = len([line for line in case.journal() if line[2] == "0"])
+    case.expected.spoiled |= {(step, at) for step in steps}
+
+
+def useless_checkpoints(case: Case) -> None:
+    """The newest are whole, but do not load or lead to NaN: the next older ones are tried."""
+    whole = _saved(case, case.chance.choice((2, 3)))
+    case.kill(case.one("rank", 3.0), signal.SIGKILL)
+    useless, older = whole[1:], whole[0]
+    how = case.chance.choice(("crash", "nan"))
+    note = {path.name: path.stat().st_mtime_ns for path in useless}
+    (case.cwd / "useless.json").write_text(json.dumps({**note, "how": how}), encoding="utf-8")
+    case.notes.append(f"{how} with {sorted(note)}")
+    _spoil(case, *map(_step, useless))
+
+    def tried() -> Iterable[str]:
+        lines = case.journal()
+        tries = Counter(int(line[4]) for line in lines if line[3] == "useless")
+        wanted = {_step(path): 2 if path == useless[-1] else 1 for path in useless}
+        if tries != wanted:
+            yield f"attempts with useless checkpoints, by step: {dict(tries)}, expected {wanted}"
+        last = [int(line[4]) for line in lines if line[3] == "begin"][-1]
+        if last != _step(older):
+            yield f"the last attempt began at step {last}, not at {_step(older)}"
+
+    case.expected.also.append(tried)
+
+
+def slow_steps(case: Case) -> None:
+    """So that a second passes from the first step to the first save."""
+    case.command[case.command.index("--step-s") + 1] = "0.3"
+
+
+def ignore_checkpoint(case: Case) -> None:
+    """The next attempts load nothing and begin at step 1: stopped before they save, and said."""
+    case.expected.codes = {GAVE_UP}
+    _saved(case, 2)
+    case.kill(case.one("rank", 3.0), signal.SIGKILL)
+    (case.cwd / "ignores-checkpoints").touch()
+    before = {path: path.stat() for path in (case.cwd / "checkpoints").iterdir()}
+
+    def kept() -> Iterable[str]:
+        for path, stat in before.items():
+            now = path.stat() if path.exists() else None
+            if now is None or (now.st_ino, now.st_mtime_ns) != (stat.st_ino, stat.st_mtime_ns):
+                yield f"{path.name} was lost to an attempt that had not loaded it"
+        if all(event["ok"] for event in of_type(case.events, "resume_verified")):
+            yield "nothing says that the resume failed"
+        begins = [line for line in case.journal() if line[3] == "begin"]
+        if len(begins) != 2:
+            yield f"{len(begins)} attempts, expected 2"
+
+    case.expected.also.append(kept)
+    _spoil(case, *range(case.shape.steps))
+
+
+def _saved(case: Case, count: int) -> list[Path]:
+    """The newest so many checkpoints, oldest first, as soon as there are so many."""
+    while len(found := _checkpoints(case)) < count:
+        if case.ended():
+            raise NotReachedError(f"there are no {count} checkpoints")
+        case.wait(0.02)
+    return found[-count:]
+
+
 def _newest(case: Case) -> Path:
+    if not (found := _checkpoints(case)):
+        raise NotReachedError("there is no checkpoint yet")
+    return found[-1]
+
+
+def _checkpoints(case: Case) -> list[Path]:
     saved = {int(line[4]) for line in case.journal() if line[3] == "saved"}
     folder = case.cwd / "checkpoints"
     found = [path for path in folder.glob("*") if _step(path) in saved] if folder.is_dir() else []
-    if not found:
-        raise NotReachedError("there is no checkpoint yet")
-    return max(found, key=_step)
+    return sorted(found, key=_step)
 
 
 def _step(path: Path) -> int:

@@ -35,9 +35,9 @@ class Numbers(Dataset):
 def train(args: argparse.Namespace, journal: Journal) -> None:
     """One process, with or without workers."""
     training = Training(args.step_s)
-    training.resume(args.resume)
-    journal.note("begin", training.step)
     trouble = Trouble(args.trouble, args.at)
+    training.resume(trouble.taken(args.resume, journal))
+    journal.note("begin", training.step)
     workers = args.shape in ("fork", "spawn")
     data = Numbers(training.step * 4, args.steps * 4, trouble)
     loader = DataLoader(
