@@ -121,8 +121,10 @@ class Case:
     @property
     def events(self) -> list[Event]:
         run_dir = self.run_dir
+        if run_dir is None or not (run_dir / "events.jsonl").is_file():
+            return []
         try:
-            return read_log(run_dir) if run_dir is not None else []
+            return read_log(run_dir)
         except (OSError, ValueError):  # a log that a fault has cut
             return []
 
@@ -301,7 +303,7 @@ class Case:
     def _pause(self, seconds: float, why: str) -> None:
         now = time.monotonic()
         if now > self._deadline:
-            raise LateError(f"the case took more than {CASE_S:.0f} s: {why}")
+            raise LateError(f"the case took too long: {why}")
         due = [do for at, do in self._later if at <= now]
         self._later = [(at, do) for at, do in self._later if at > now]
         for do in due:

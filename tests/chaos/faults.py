@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from signal import SIGKILL, SIGSTOP, SIGTERM
 
 from tests.chaos import (
@@ -50,14 +51,11 @@ def _launcher(shape: Shape) -> bool:
     return bool(shape.launcher)
 
 
-def _light(shape: Shape) -> bool:
-    return shape.light
-
-
 def _plain(shape: Shape) -> bool:
     return not shape.launcher and shape.name != "trainer"
 
 
+Isolated = partial(Fault, needs_isolation=True)
 p, s, t, u = faults_processes, faults_storage, faults_tools, faults_people
 m, o = faults_machine, faults_strangers
 FAULTS = {
@@ -91,36 +89,12 @@ FAULTS = {
         ),
         Fault("SIGKILL of the scan of checkpoints", p.kill_scans, ("restart",)),
         Fault("SIGSTOP of the scan of checkpoints", p.stop_scan, ("restart",)),
-        Fault(
-            "everything that dies gets an heir to its pid",
-            p.reuse_pids,
-            STEPS,
-            needs_isolation=True,
-        ),
-        Fault(
-            "full disk under the run directory",
-            s.fill_runs,
-            ANY[1:],
-            prepare=s.small_runs,
-            needs_isolation=True,
-        ),
-        Fault(
-            "run directory read-only",
-            s.freeze_runs,
-            ANY[1:],
-            prepare=s.small_runs,
-            needs_isolation=True,
-        ),
-        Fault(
-            "full disk under the checkpoints",
-            s.fill_output,
-            STEPS,
-            _plain,
-            s.small_output,
-            needs_isolation=True,
-        ),
+        Isolated("everything that dies gets an heir to its pid", p.reuse_pids, STEPS),
+        Isolated("full disk under the run directory", s.fill_runs, ANY[1:], prepare=s.small_runs),
+        Isolated("run directory read-only", s.freeze_runs, ANY[1:], prepare=s.small_runs),
+        Isolated("full disk under the checkpoints", s.fill_output, STEPS, _plain, s.small_output),
         Fault("slot cut to nothing", s.cut_slot, STEPS),
-        Fault("shared memory swept", s.sweep_memory, RUNNING, needs_isolation=True),
+        Isolated("shared memory swept", s.sweep_memory, RUNNING),
         Fault("log torn in its last line, supervisor killed", s.tear_log, ANY[1:]),
         Fault("log cut while it is written", s.cut_log, RUNNING),
         Fault("half-written checkpoint", s.half_checkpoint, STEPS),
@@ -131,19 +105,15 @@ FAULTS = {
         Fault("FIFO in place of a file", o.stand_in, (*ANY[1:], "restart")),
         Fault("daemons beside the training", t.nothing, RUNNING, _plain, o.daemons),
         Fault("files of another user", o.foreign, RUNNING, prepare=o.another_user),
-        Fault("py-spy hangs", t.nothing, COLLECT, prepare=t.slow_pyspy, needs_isolation=True),
-        Fault("py-spy fails", t.nothing, COLLECT, prepare=t.failing_pyspy, needs_isolation=True),
+        Isolated("py-spy hangs", t.nothing, COLLECT, prepare=t.slow_pyspy),
+        Isolated("py-spy fails", t.nothing, COLLECT, prepare=t.failing_pyspy),
         Fault("port taken", t.take_port, STEPS, _launcher, t.fixed_port),
         Fault("clock a day ahead", t.clock_ahead, ANY[1:], prepare=t.clock),
         Fault("clock a day back", t.clock_back, ANY[1:], prepare=t.clock),
-        Fault(
-            "run directory on a disk that hangs",
-            m.hang_runs,
-            RUNNING,
-            prepare=m.hanging_runs,
-            needs_isolation=True,
+        Isolated(
+            "run directory on a disk that hangs", m.hang_runs, RUNNING, prepare=m.hanging_runs
         ),
-        Fault("shared memory full", m.fill_memory, ANY[1:], needs_isolation=True),
+        Isolated("shared memory full", m.fill_memory, ANY[1:]),
         Fault("supervisor without descriptors", m.take_descriptors, RUNNING),
         Fault("everything asleep for a while", m.sleep, RUNNING),
         Fault("a second supervisor", u.second_supervisor, ANY[1:]),

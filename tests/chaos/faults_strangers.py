@@ -66,11 +66,12 @@ def stand_in(case: Case) -> None:
     """A FIFO, a socket or a folder in place of files of the run: nobody may wait for it."""
     case.expected.harmless = True
     case.hurry(150.0)
-    places = _places(case)
-    for path in case.chance.sample(places, min(len(places), case.chance.randint(1, 3))):
-        _replace(case, path)
-    run_dir = case.run_dir
+    run_dir, places = case.run_dir, _places(case)
     assert run_dir is not None
+    request = f"{time.time_ns()}-{case.chance.choice(('stop', 'dump', 'save'))}.json"
+    chosen = case.chance.sample(places, min(len(places), case.chance.randint(1, 5)))
+    for path in (run_dir / "requests" / request, *chosen):
+        _replace(case, path)
     for words in case.chance.sample(READERS, 3):
         run = [] if words.startswith(("ps", "clean")) else [str(run_dir)]
         asked = case.ask(*words.split(), *run, within_s=ANSWER_S)
@@ -92,8 +93,6 @@ def _places(case: Case) -> list[Path]:
         folder = run_dir / "attempts" / f"{number:04d}"
         names = ("exit.json", "survey.json", "saves.1.jsonl", "launch.json", "keeper.json")
         found += [folder / name for name in names if folder.is_dir()]
-    stamp = time.time_ns()
-    found += [run_dir / "requests" / f"{stamp}-{word}.json" for word in ("stop", "dump", "save")]
     return sorted(set(found))
 
 
