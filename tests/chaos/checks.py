@@ -63,6 +63,11 @@ def after_all(case: Case, memory_before: frozenset[str]) -> list[str]:
     return problems
 
 
+def has_a_bug(said: str) -> bool:
+    """Whether a command says so, or shows a traceback of ours; the training's own is there, too."""
+    return "a bug of" in said or _OUR_FRAME.search(said) is not None
+
+
 def shared_memory() -> frozenset[str]:
     """Names in /dev/shm."""
     return frozenset(os.listdir("/dev/shm"))
@@ -140,8 +145,7 @@ def _order(case: Case) -> Iterable[str]:
 
 def _words(case: Case) -> Iterable[str]:
     for running in case.supervisors:
-        # The training's own traceback is on its stderr, too.
-        if "a bug of" in running.stderr or _OUR_FRAME.search(running.stderr):
+        if has_a_bug(running.stderr):
             yield f"wtrain has a bug: {running.stderr[-1500:]}"
 
 

@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from tests.chaos import checks
 from tests.chaos.bystanders import state_of
 from tests.chaos.case import Case, NotReachedError
-from tests.support import Event, is_alive, of_type
+from tests.support import is_alive, of_type
 
 OTHER_USER = 65534
-REFUSED = 78
+REFUSED, BUG = 78, 70
 READERS = ("status", "ps", "ps -a", "show", "logs", "checkpoints", "report", "clean")
 """Commands that look at a run and must not care what they find."""
 ANSWER_S = 60.0
@@ -75,7 +76,7 @@ def stand_in(case: Case) -> None:
     for words in case.chance.sample(READERS, 3):
         run = [] if words.startswith(("ps", "clean")) else [str(run_dir)]
         asked = case.ask(*words.split(), *run, within_s=ANSWER_S)
-        if "Traceback" in asked.stderr or asked.returncode == 70:
+        if checks.has_a_bug(asked.stderr) or asked.returncode == BUG:
             case.complain(asked)
 
 
@@ -134,7 +135,8 @@ def daemons(case: Case) -> None:
     case.env["CHAOS_BESIDE"] = "agent nohup orphan"
 
     def lived() -> Iterable[str]:
-        told = {pid for event in case.events for pid in _pids(event)}
+        gone = of_type(case.events, "tree_gone")
+        told = {one["process"]["pid"] for event in gone for one in event.get("left", ())}
         for line in case.journal():
             kind, pid = line[3], int(line[4])
             if kind == "orphan" and is_alive(pid):
@@ -149,22 +151,6 @@ def daemons(case: Case) -> None:
                     os.kill(pid, signal.SIGKILL)
 
     case.expected.also.append(lived)
-
-
-def _pids(event: Event) -> set[int]:
-    """Every pid that an event names; a census names whoever is a member, which tells nothing."""
-    if event["type"] == "progress":
-        return set()
-    found: set[int] = set()
-    values: list[object] = [event]
-    while values:
-        value = values.pop()
-        if isinstance(value, dict):
-            found |= {number for key, number in value.items() if key == "pid"}
-            values += value.values()
-        elif isinstance(value, list):
-            values += value
-    return found
 
 
 # -- Another user's files --------------------------------------------------------------------------
