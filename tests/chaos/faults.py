@@ -103,7 +103,7 @@ FAULTS = {
         Fault("checkpoint ignored", s.ignore_checkpoint, STEPS, _plain, s.slow_steps),
         Fault("slow reader of the output", t.nothing, (*STEPS, "hang"), _plain, o.slow_reader),
         Fault("FIFO in place of a file", o.stand_in, (*ANY[1:], "restart")),
-        Fault("daemons beside the training", t.nothing, RUNNING, _plain, o.daemons),
+        Fault("daemons beside the training", t.nothing, RUNNING, prepare=o.daemons),
         Fault("files of another user", o.foreign, RUNNING, prepare=o.another_user),
         Isolated("py-spy hangs", t.nothing, COLLECT, prepare=t.slow_pyspy),
         Isolated("py-spy fails", t.nothing, COLLECT, prepare=t.failing_pyspy),
