@@ -55,6 +55,10 @@ def _plain(shape: Shape) -> bool:
     return not shape.launcher and shape.name != "trainer"
 
 
+def _torch_script(shape: Shape) -> bool:
+    return _plain(shape) and not shape.light
+
+
 Isolated = partial(Fault, needs_isolation=True)
 p, s, t, u = faults_processes, faults_storage, faults_tools, faults_people
 m, o = faults_machine, faults_strangers
@@ -100,7 +104,7 @@ FAULTS = {
         Fault("half-written checkpoint", s.half_checkpoint, STEPS),
         Fault("newest checkpoint cut", s.cut_checkpoint, STEPS),
         Fault("newest checkpoint of no use", s.useless_checkpoints, STEPS, _plain),
-        Fault("checkpoint ignored", s.ignore_checkpoint, STEPS, _plain, s.slow_steps),
+        Fault("checkpoint ignored", s.ignore_checkpoint, STEPS, _torch_script, s.one_file),
         Fault("slow reader of the output", t.nothing, (*STEPS, "hang"), _plain, o.slow_reader),
         Fault("FIFO in place of a file", o.stand_in, (*ANY[1:], "restart")),
         Fault("daemons beside the training", t.nothing, RUNNING, prepare=o.daemons),

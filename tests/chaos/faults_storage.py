@@ -231,24 +231,28 @@ def useless_checkpoints(case: Case) -> None:
     case.expected.also.append(tried)
 
 
-def slow_steps(case: Case) -> None:
-    """So that a second passes from the first step to the first save."""
+def one_file(case: Case) -> None:
+    """Every save overwrites the same file, and a second passes from the first step to a save."""
+    case.env["CHAOS_ONE_FILE"] = "1"
     case.command[case.command.index("--step-s") + 1] = "0.3"
 
 
 def ignore_checkpoint(case: Case) -> None:
-    """The next attempts load nothing and begin at step 1: stopped before they save, and said."""
+    """The next attempt loads nothing and begins at step 1: stopped before it saves, and said."""
     case.expected.codes = {GAVE_UP}
-    _saved(case, 2)
+    while sum(line[3] == "saved" for line in case.journal()) < 2:
+        if case.ended():
+            raise NotReachedError("there are no two saves")
+        case.wait(0.02)
     case.kill(case.one("rank", 3.0), signal.SIGKILL)
     (case.cwd / "ignores-checkpoints").touch()
-    before = {path: path.stat() for path in (case.cwd / "checkpoints").iterdir()}
+    path = case.cwd / "checkpoints" / "last.pt"
+    before = path.read_bytes()
+    _spoil(case, *range(case.shape.steps))
 
     def kept() -> Iterable[str]:
-        for path, stat in before.items():
-            now = path.stat() if path.exists() else None
-            if now is None or (now.st_ino, now.st_mtime_ns) != (stat.st_ino, stat.st_mtime_ns):
-                yield f"{path.name} was lost to an attempt that had not loaded it"
+        if path.read_bytes() != before:
+            yield f"{path.name} was overwritten by an attempt that had not loaded it"
         if not any(event.get("contradicted") for event in of_type(case.events, "resume_verified")):
             yield "nothing says that the resume was contradicted"
         begins = [line for line in case.journal() if line[3] == "begin"]
@@ -256,7 +260,6 @@ def ignore_checkpoint(case: Case) -> None:
             yield f"{len(begins)} attempts, expected 2"
 
     case.expected.also.append(kept)
-    _spoil(case, *range(case.shape.steps))
 
 
 def _saved(case: Case, count: int) -> list[Path]:
