@@ -429,6 +429,7 @@ def start_wtrain(
     cwd: Path,
     env: Mapping[str, str] | None = None,
     stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
     wtrain: Sequence[str] = (),
 ) -> RunningWtrain:
     """Starts the installed `wtrain` (or another way to call it) in `cwd`, with its own state."""
@@ -443,7 +444,7 @@ def start_wtrain(
             cwd=cwd,
             env=full,
             stdin=stdin,
-            stdout=out_file,
+            stdout=out_file if stdout is None else stdout,
             stderr=err_file,
             start_new_session=True,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -32,6 +33,8 @@ class Options:
     minutes: float | None
     most: int | None
     only: int | None
+    kept: bool
+    """Whether cases that once failed come first; they count as well."""
     jobs: int
     shapes: Collection[str]
     faults: Collection[str]
@@ -49,7 +52,7 @@ class Campaign:
         self._lock = threading.Lock()
         self._baselines: dict[str, str] = {}
         self._baseline_locks = {name: threading.Lock() for name in trainings.SHAPES}
-        self._specs = self._draw()
+        self._specs = self.cases()
         self.skipped: dict[str, int] = {}
         """Cases that could not be tried, by the reason."""
         self.results: list[Result] = []
@@ -75,24 +78,31 @@ class Campaign:
                 self._over = True
         return self.results
 
-    def _draw(self) -> Iterator[plan.CaseSpec]:
+    def cases(self) -> Iterator[plan.CaseSpec]:
+        """What is tried, in order; those that cannot be are counted."""
         options = self._options
         until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-        number = drawn = 0
-        while options.most is None or drawn < options.most:
-            number = options.only if options.only is not None else number + 1
+        drawn = 0
+        for found in self._candidates():
             if until is not None and time.monotonic() >= until:
                 return
-            found = plan.case(
-                options.seed, number, options.shapes, options.faults, isolated=self._isolated
-            )
             if isinstance(found, plan.CaseSpec):
                 drawn += 1
                 yield found
             else:
                 self.skipped[found] = self.skipped.get(found, 0) + 1
-            if options.only is not None:
+            if drawn == options.most:
                 return
+
+    def _candidates(self) -> Iterator[plan.CaseSpec | str]:
+        """The kept ones, then by number; words for one that cannot be tried."""
+        options = self._options
+        choice = options.shapes, options.faults
+        if options.kept:
+            yield from (plan.chosen(one, *choice, isolated=self._isolated) for one in plan.kept())
+        numbers = itertools.count(1) if options.only is None else (options.only,)
+        for number in numbers:
+            yield plan.case(options.seed, number, *choice, isolated=self._isolated)
 
     def _work(self) -> None:
         try:
@@ -126,6 +136,9 @@ class Campaign:
         result = run_one(spec, folder)
         if result.outcome != "failed":
             shutil.rmtree(folder, ignore_errors=True)
+        else:
+            with self._lock:
+                plan.keep(spec)
         return result
 
     def _baseline(self, name: str) -> str:

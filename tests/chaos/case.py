@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,14 @@ evidence:
 """Limits of seconds; thresholds of quiet are the real ones."""
 
 
+HELPERS = {
+    "scan": (b"watchdog_train.checkpoints.survey",),
+    "collector": (b"watchdog_train.evidence.collect", b"watchdog_train.checkpoints.survey"),
+    "new keeper": (b"watchdog_train/keeper/__main__.py",),
+}
+"""Children of a supervisor by their command lines."""
+
+
 class NotReachedError(Exception):
     """The moment of the fault did not come: the run had ended before, or had no such process."""
 
@@ -74,6 +82,8 @@ class Expected:
     """The disk of the run directory got no room again: the end of the log stays in memory."""
     never_started: bool = False
     """There may be no run at all: it was ended before it began."""
+    also: list[Callable[[], Iterable[str]]] = field(default_factory=list)
+    """Checks of the fault's own, after the run; they yield problems."""
 
 
 class Case:
@@ -85,7 +95,8 @@ class Case:
         self.trouble = trouble
         self.chance = random.Random(seed)
         self.env: dict[str, str] = {}
-        self.options: list[str] = []
+        self.stdout: int | None = None
+        """A pipe for the output of the run, if the fault is at its other end."""
         self.command = shape.command(trouble)
         self.expected = Expected()
         self.crowd: Crowd | None = None
@@ -110,8 +121,10 @@ class Case:
     @property
     def events(self) -> list[Event]:
         run_dir = self.run_dir
+        if run_dir is None or not (run_dir / "events.jsonl").is_file():
+            return []
         try:
-            return read_log(run_dir) if run_dir is not None else []
+            return read_log(run_dir)
         except (OSError, ValueError):  # a log that a fault has cut
             return []
 
@@ -138,8 +151,8 @@ class Case:
         """Live processes of the present attempt, or of its supervisor."""
         if role == "supervisor":
             return [self.supervisor.pid] if self.supervisor else []
-        if role == "collector":
-            return self._collectors()
+        if role in HELPERS:
+            return self._helpers(role)
         root = self.launched["pid"]
         if role == "keeper":
             return [pid for pid in [self.launched["keeper_pid"]] if is_alive(pid)]
@@ -152,13 +165,15 @@ class Case:
         workers = [pid for rank in ranks for pid in children_of(rank) if is_alive(pid)]
         return [pid for pid in workers if b"resource_tracker" not in command_line(pid)]
 
-    def _collectors(self) -> list[int]:
+    def _helpers(self, role: str) -> list[int]:
         assert self.supervisor is not None
-        words = (b"watchdog_train.evidence.collect", b"watchdog_train.checkpoints.survey")
+        ended = {event["attempt"] for event in of_type(self.events, "attempt_exited")}
+        launched = of_type(self.events, "attempt_launched")
+        known = {event["keeper_pid"] for event in launched if event["attempt"] in ended}
         return [
             pid
             for pid in children_of(self.supervisor.pid)
-            if any(word in command_line(pid) for word in words)
+            if pid not in known and any(word in command_line(pid) for word in HELPERS[role])
         ]
 
     def one(self, role: str, within_s: float = 0.0) -> int:
@@ -177,8 +192,10 @@ class Case:
     # -- what is done --------------------------------------------------------------------
     def start(self) -> None:
         """wtrain run."""
-        args = ("run", "--config", "fast.yaml", *self.shape.run_options, *self.options)
-        self._follow(start_wtrain(*args, "--", *self.command, cwd=self.cwd, env=self.env))
+        words = ("run", "--config", "fast.yaml", *self.shape.run_options, "--", *self.command)
+        self._follow(start_wtrain(*words, cwd=self.cwd, env=self.env, stdout=self.stdout))
+        if self.stdout is not None:
+            os.close(self.stdout)
 
     def adopt(self) -> None:
         """wtrain adopt, by somebody who has noticed after a while."""
@@ -256,6 +273,27 @@ class Case:
         self.catch_up()
         return code
 
+    def hurry(self, within_s: float) -> None:
+        """Whoever hangs is known by a deadline that is sooner than that of all cases."""
+        self._deadline = min(self._deadline, time.monotonic() + within_s)
+
+    def ask(
+        self,
+        *words: str,
+        within_s: float = 60.0,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CompletedRun:
+        """Another command of wtrain; that it hangs is a failure of the case."""
+        self.notes.append(f"wtrain {' '.join(words[:4])}")
+        running = start_wtrain(*words, cwd=cwd or self.cwd, env={**self.env, **(env or {})})
+        return running.result(within_s)
+
+    def complain(self, asked: CompletedRun) -> None:
+        """It did not answer as documented."""
+        words = " ".join(asked.args[1:4])
+        self.complaints.append(f"wtrain {words} gave {asked.returncode}: {asked.stderr[-500:]}")
+
     def catch_up(self) -> None:
         """Have everything done now that was for later: nothing stays broken."""
         due, self._later = self._later, []
@@ -265,7 +303,7 @@ class Case:
     def _pause(self, seconds: float, why: str) -> None:
         now = time.monotonic()
         if now > self._deadline:
-            raise LateError(f"the case took more than {CASE_S:.0f} s: {why}")
+            raise LateError(f"the case took too long: {why}")
         due = [do for at, do in self._later if at <= now]
         self._later = [(at, do) for at, do in self._later if at > now]
         for do in due:

@@ -23,6 +23,8 @@ def after_run(case: Case, code: int, checksum: str) -> list[str]:
     """Problems of the run itself, while the bystanders still live."""
     problems = [*_exit(case, code), *_log(case, code), *_words(case)]
     problems += _training(case, code, checksum)
+    for check in case.expected.also:
+        problems += check()
     assert case.crowd is not None
     problems += case.crowd.harm()
     return problems
@@ -59,6 +61,11 @@ def after_all(case: Case, memory_before: frozenset[str]) -> list[str]:
         if (run_dir / "lock.json").exists():
             problems.append("the lock still names a holder")
     return problems
+
+
+def has_a_bug(said: str) -> bool:
+    """Whether a command says so, or shows a traceback of ours; the training's own is there, too."""
+    return "a bug of" in said or _OUR_FRAME.search(said) is not None
 
 
 def shared_memory() -> frozenset[str]:
@@ -138,8 +145,7 @@ def _order(case: Case) -> Iterable[str]:
 
 def _words(case: Case) -> Iterable[str]:
     for running in case.supervisors:
-        # The training's own traceback is on its stderr, too.
-        if "a bug of" in running.stderr or _OUR_FRAME.search(running.stderr):
+        if has_a_bug(running.stderr):
             yield f"wtrain has a bug: {running.stderr[-1500:]}"
 
 
@@ -155,6 +161,8 @@ def _training(case: Case, code: int, checksum: str) -> Iterable[str]:
         elif finished[-1][5] != checksum:
             yield f"the result is {finished[-1][5]}, undisturbed it is {checksum}"
     yield from _resumes(case, lines)
+    if any(line[3] == "twin" for line in case.journal()):
+        yield "two attempts trained at the same time"
     begins = [line for line in lines if line[3] == "begin"]
     planned = 1 + (case.trouble != "none")
     if case.expected.harmless and len(begins) > planned:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from signal import SIGKILL, SIGSTOP, SIGTERM
 
 from tests.chaos import (
     faults_machine,
     faults_people,
     faults_processes,
     faults_storage,
+    faults_strangers,
     faults_tools,
 )
 from tests.chaos.case import Case
@@ -48,87 +51,73 @@ def _launcher(shape: Shape) -> bool:
     return bool(shape.launcher)
 
 
-def _light(shape: Shape) -> bool:
-    return shape.light
-
-
 def _plain(shape: Shape) -> bool:
     return not shape.launcher and shape.name != "trainer"
 
 
+def _torch_script(shape: Shape) -> bool:
+    return _plain(shape) and not shape.light
+
+
+Isolated = partial(Fault, needs_isolation=True)
 p, s, t, u = faults_processes, faults_storage, faults_tools, faults_people
-m = faults_machine
+m, o = faults_machine, faults_strangers
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("SIGKILL of a rank", p.kill_rank, RUNNING),
-        Fault("SIGSTOP of a rank", p.stop_rank, STEPS),
-        Fault("SIGTERM of a rank", p.term_rank, RUNNING),
-        Fault("SIGKILL of a worker", p.kill_worker, STEPS, _workers),
-        Fault("SIGSTOP of a worker", p.stop_worker, STEPS, _workers),
-        Fault("SIGTERM of a worker", p.term_worker, STEPS, _workers),
-        Fault("SIGKILL of the launcher", p.kill_launcher, STEPS, _launcher),
-        Fault("SIGSTOP of the launcher", p.stop_launcher, STEPS, _launcher),
-        Fault("SIGTERM of the launcher", p.term_launcher, STEPS, _launcher),
+        Fault("SIGKILL of a rank", p.send("rank", SIGKILL), RUNNING),
+        Fault("SIGSTOP of a rank", p.stop("rank"), STEPS),
+        Fault("SIGTERM of a rank", p.send("rank", SIGTERM), RUNNING),
+        Fault("SIGKILL of a worker", p.send("worker", SIGKILL), STEPS, _workers),
+        Fault("SIGSTOP of a worker", p.stop("worker"), STEPS, _workers),
+        Fault("SIGTERM of a worker", p.send("worker", SIGTERM), STEPS, _workers),
+        Fault("SIGKILL of the launcher", p.send("launcher", SIGKILL), STEPS, _launcher),
+        Fault("SIGSTOP of the launcher", p.stop("launcher"), STEPS, _launcher),
+        Fault("SIGTERM of the launcher", p.send("launcher", SIGTERM), STEPS, _launcher),
         Fault("SIGKILL of the supervisor", p.kill_supervisor, ANY),
         Fault("SIGKILL of two supervisors", p.kill_supervisor_twice, ANY),
         Fault("SIGSTOP of the supervisor", p.stop_supervisor, ANY),
         Fault("SIGTERM of the supervisor", p.term_supervisor, ANY),
         Fault("SIGHUP of the supervisor", p.hup_supervisor, ANY),
-        Fault("SIGKILL of the keeper", p.kill_keeper, RUNNING),
+        # The exit code is lost with it, so the end of the training may count as a crash.
+        Fault("SIGKILL of the keeper", p.send("keeper", SIGKILL), RUNNING),
+        Fault("SIGKILL of a keeper that starts", p.kill_new_keeper, ("begin", "restart")),
         Fault("SIGSTOP of the keeper", p.stop_keeper, RUNNING),
-        Fault("SIGTERM of the keeper", p.term_keeper, RUNNING),
+        Fault("SIGTERM of the keeper", p.send("keeper", SIGTERM, harmless=True), RUNNING),
         Fault("SIGKILL of supervisor and keeper", p.kill_supervisor_and_keeper, STEPS),
-        Fault("SIGKILL of a collector", p.kill_collector, COLLECT),
-        Fault("SIGSTOP of a collector", p.stop_collector, COLLECT),
-        Fault("SIGTERM of a collector", p.term_collector, COLLECT),
-        Fault(
-            "everything that dies gets an heir to its pid",
-            p.reuse_pids,
-            STEPS,
-            needs_isolation=True,
+        *(
+            Fault(
+                f"{number.name} of a collector", p.send("collector", number, harmless=True), COLLECT
+            )
+            for number in (SIGKILL, SIGSTOP, SIGTERM)
         ),
-        Fault(
-            "full disk under the run directory",
-            s.fill_runs,
-            ANY[1:],
-            prepare=s.small_runs,
-            needs_isolation=True,
-        ),
-        Fault(
-            "run directory read-only",
-            s.freeze_runs,
-            ANY[1:],
-            prepare=s.small_runs,
-            needs_isolation=True,
-        ),
-        Fault(
-            "full disk under the checkpoints",
-            s.fill_output,
-            STEPS,
-            _plain,
-            s.small_output,
-            needs_isolation=True,
-        ),
+        Fault("SIGKILL of the scan of checkpoints", p.kill_scans, ("restart",)),
+        Fault("SIGSTOP of the scan of checkpoints", p.stop_scan, ("restart",)),
+        Isolated("everything that dies gets an heir to its pid", p.reuse_pids, STEPS),
+        Isolated("full disk under the run directory", s.fill_runs, ANY[1:], prepare=s.small_runs),
+        Isolated("run directory read-only", s.freeze_runs, ANY[1:], prepare=s.small_runs),
+        Isolated("full disk under the checkpoints", s.fill_output, STEPS, _plain, s.small_output),
         Fault("slot cut to nothing", s.cut_slot, STEPS),
-        Fault("shared memory swept", s.sweep_memory, RUNNING, needs_isolation=True),
+        Isolated("shared memory swept", s.sweep_memory, RUNNING),
         Fault("log torn in its last line, supervisor killed", s.tear_log, ANY[1:]),
         Fault("log cut while it is written", s.cut_log, RUNNING),
         Fault("half-written checkpoint", s.half_checkpoint, STEPS),
         Fault("newest checkpoint cut", s.cut_checkpoint, STEPS),
-        Fault("py-spy hangs", t.nothing, COLLECT, prepare=t.slow_pyspy, needs_isolation=True),
-        Fault("py-spy fails", t.nothing, COLLECT, prepare=t.failing_pyspy, needs_isolation=True),
+        Fault("newest checkpoint of no use", s.useless_checkpoints, STEPS, _plain),
+        Fault("checkpoint ignored", s.ignore_checkpoint, STEPS, _torch_script, s.one_file),
+        Fault("slow reader of the output", t.nothing, (*STEPS, "hang"), _plain, o.slow_reader),
+        Fault("FIFO in place of a file", o.stand_in, (*ANY[1:], "restart")),
+        Fault("daemons beside the training", t.nothing, RUNNING, prepare=o.daemons),
+        Fault("files of another user", o.foreign, RUNNING, prepare=o.another_user),
+        Isolated("py-spy hangs", t.nothing, COLLECT, prepare=t.slow_pyspy),
+        Isolated("py-spy fails", t.nothing, COLLECT, prepare=t.failing_pyspy),
         Fault("port taken", t.take_port, STEPS, _launcher, t.fixed_port),
         Fault("clock a day ahead", t.clock_ahead, ANY[1:], prepare=t.clock),
         Fault("clock a day back", t.clock_back, ANY[1:], prepare=t.clock),
-        Fault(
-            "run directory on a disk that hangs",
-            m.hang_runs,
-            RUNNING,
-            prepare=m.hanging_runs,
-            needs_isolation=True,
+        Isolated(
+            "run directory on a disk that hangs", m.hang_runs, RUNNING, prepare=m.hanging_runs
         ),
-        Fault("shared memory full", m.fill_memory, ANY[1:], needs_isolation=True),
+        Isolated("shared memory full", m.fill_memory, ANY[1:]),
         Fault("supervisor without descriptors", m.take_descriptors, RUNNING),
         Fault("everything asleep for a while", m.sleep, RUNNING),
         Fault("a second supervisor", u.second_supervisor, ANY[1:]),

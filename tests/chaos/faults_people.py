@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from tests.chaos.case import Case, NotReachedError
-from tests.support import read_log, run_directories, start_wtrain
+from tests.support import read_log, run_directories
 
 REFUSED = 78
 
@@ -33,12 +33,9 @@ def _request(case: Case, *words: str) -> None:
     assert run_dir is not None
     case.expected.codes = {77}
     _may_be_over(case)
-    case.notes.append(f"wtrain {' '.join(words)}")
-    asked = start_wtrain(*words, str(run_dir), cwd=case.cwd, env=case.env)
-    case.later(0.0, lambda: None)
-    code = asked.result(120).returncode
-    if code not in (0, 77):
-        case.complaints.append(f"wtrain {words} gave {code}: {asked.stderr[-500:]}")
+    asked = case.ask(*words, str(run_dir), within_s=120)
+    if asked.returncode not in (0, 77):
+        case.complain(asked)
 
 
 def interrupt(case: Case) -> None:
@@ -70,26 +67,23 @@ def second_supervisor(case: Case) -> None:
     case.expected.harmless = True
     run_dir = case.run_dir
     assert run_dir is not None
-    asked = start_wtrain("adopt", str(run_dir), cwd=case.cwd, env=case.env)
-    code = asked.result(60).returncode
-    if code != REFUSED:
-        case.complaints.append(f"a second supervisor got {code}: {asked.stderr[-500:]}")
+    asked = case.ask("adopt", str(run_dir))
+    if asked.returncode != REFUSED:
+        case.complain(asked)
 
 
 def same_training(case: Case) -> None:
     """wtrain run of the same command in the same place: refused while the first one lives."""
     case.expected.harmless = True
     words = ("run", "--config", "fast.yaml", "--runs-dir", "twins", "--", *case.command)
-    env = {**case.env, "CHAOS_JOURNAL": "twin-journal.txt"}
-    asked = start_wtrain(*words, cwd=case.cwd, env=env)
-    code = asked.result(60).returncode
-    if code == REFUSED:
+    asked = case.ask(*words, env={"CHAOS_JOURNAL": "twin-journal.txt"})
+    if asked.returncode == REFUSED:
         return
     over = [event["t"] for event in case.events if event["type"] == "run_finished"]
     twins = [read_log(path) for path in run_directories(case.cwd, "twins")]
     if over and twins and over[0] < twins[0][0]["t"]:
         raise NotReachedError("the run had ended before the same training looked for it")
-    case.complaints.append(f"the same training again got {code}: {asked.stderr[-500:]}")
+    case.complain(asked)
 
 
 def dump(case: Case) -> None:

@@ -5,61 +5,44 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from tests.chaos.case import Case, NotReachedError
 from tests.support import is_alive
 
 FIND_S = 3.0
+SOON_S = 15.0
+"""For a process that a run is about to start."""
+NEW_S = 0.05
 SHORT_STOP_S = 1.2
 """Shorter than the shortest limit of the fast settings: nothing may come of it."""
 SUPERVISOR_STOP_S = 6.0
 """Longer than `late_poll_s`: the gap must not count as silence."""
 
 
-def kill_rank(case: Case) -> None:
-    case.kill(case.one("rank", FIND_S), signal.SIGKILL)
+def send(role: str, number: signal.Signals, *, harmless: bool = False) -> Callable[[Case], None]:
+    """One signal to one process of a role; harmless: training must not notice."""
+
+    def strike(case: Case) -> None:
+        case.expected.harmless = harmless
+        case.kill(case.one(role, FIND_S), number)
+
+    return strike
 
 
-def term_rank(case: Case) -> None:
-    case.kill(case.one("rank", FIND_S), signal.SIGTERM)
-
-
-def stop_rank(case: Case) -> None:
-    _stop(case, "rank")
-
-
-def kill_worker(case: Case) -> None:
-    case.kill(case.one("worker", FIND_S), signal.SIGKILL)
-
-
-def term_worker(case: Case) -> None:
-    case.kill(case.one("worker", FIND_S), signal.SIGTERM)
-
-
-def stop_worker(case: Case) -> None:
-    _stop(case, "worker")
-
-
-def kill_launcher(case: Case) -> None:
-    case.kill(case.one("launcher", FIND_S), signal.SIGKILL)
-
-
-def term_launcher(case: Case) -> None:
-    case.kill(case.one("launcher", FIND_S), signal.SIGTERM)
-
-
-def stop_launcher(case: Case) -> None:
-    _stop(case, "launcher")
-
-
-def _stop(case: Case, role: str) -> None:
+def stop(role: str) -> Callable[[Case], None]:
     """For a moment, which is nobody's business, or for good."""
-    pid = case.one(role, FIND_S)
-    case.kill(pid, signal.SIGSTOP)
-    if case.chance.random() < 0.5:
-        case.expected.harmless = True
-        case.wait(case.chance.uniform(0.2, SHORT_STOP_S))
-        _go_on(case, pid)
+
+    def strike(case: Case) -> None:
+        pid = case.one(role, FIND_S)
+        case.kill(pid, signal.SIGSTOP)
+        if case.chance.random() < 0.5:
+            case.expected.harmless = True
+            case.wait(case.chance.uniform(0.2, SHORT_STOP_S))
+            _go_on(case, pid)
+
+    return strike
 
 
 def _go_on(case: Case, pid: int) -> None:
@@ -121,11 +104,6 @@ def _is_ending(case: Case) -> bool:
     )
 
 
-def kill_keeper(case: Case) -> None:
-    # The exit code is lost with it, so the end of the training cannot be told from a crash.
-    case.kill(case.one("keeper", FIND_S), signal.SIGKILL)
-
-
 def stop_keeper(case: Case) -> None:
     case.expected.harmless = True
     pid = case.one("keeper", FIND_S)
@@ -134,30 +112,39 @@ def stop_keeper(case: Case) -> None:
     _go_on(case, pid)
 
 
-def term_keeper(case: Case) -> None:
-    case.expected.harmless = True
-    case.kill(case.one("keeper", FIND_S), signal.SIGTERM)
-
-
 def kill_supervisor_and_keeper(case: Case) -> None:
     keeper = case.one("keeper", FIND_S)
     case.kill(case.one("supervisor"), signal.SIGKILL)
     case.kill(keeper, signal.SIGKILL)
 
 
-def kill_collector(case: Case) -> None:
-    case.expected.harmless = True
-    case.kill(case.one("collector", FIND_S), signal.SIGKILL)
+def kill_scans(case: Case) -> None:
+    """As the OOM killer does: the first scan of checkpoints, or every one."""
+    case.kill(case.one("scan", SOON_S), signal.SIGKILL)
+    if case.chance.random() < 0.5:
+        case.expected.codes |= {75}
+        case.notes.append("and every scan after it")
+        _kill_all(case, "scan")
 
 
-def term_collector(case: Case) -> None:
-    case.expected.harmless = True
-    case.kill(case.one("collector", FIND_S), signal.SIGTERM)
+def _kill_all(case: Case, role: str) -> None:
+    for pid in case.pids(role):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if not case.ended():
+        case.later(0.0, lambda: _kill_all(case, role))
 
 
-def stop_collector(case: Case) -> None:
-    case.expected.harmless = True
-    case.kill(case.one("collector", FIND_S), signal.SIGSTOP)
+def stop_scan(case: Case) -> None:
+    """As a network file system that does not answer: a scan that never ends."""
+    case.kill(case.one("scan", SOON_S), signal.SIGSTOP)
+
+
+def kill_new_keeper(case: Case) -> None:
+    """Before it has started the training, while it does, or just after."""
+    pid = case.one("new keeper", SOON_S)
+    time.sleep(case.chance.uniform(0.0, NEW_S))
+    case.kill(pid, signal.SIGKILL)
 
 
 def reuse_pids(case: Case) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +19,7 @@ SMALL = "size=12m"
 FULL_S = (1.0, 8.0)
 """How long a disk is full, when it gets room again at all."""
 FILLING = "filling"
+GAVE_UP = 76
 
 
 def small_runs(case: Case) -> None:
@@ -193,17 +197,96 @@ def cut_checkpoint(case: Case) -> None:
     if newest.is_dir():
         victim = next(path for path in newest.iterdir() if path.suffix in (".safetensors", ".pt"))
     os.truncate(victim, victim.stat().st_size // 2)
-    case.expected.spoiled.add((_step(newest), len([ln for ln in case.journal() if ln[2] == "0"])))
+    _spoil(case, _step(newest))
     case.notes.append(f"{victim} cut")
 
 
+def _spoil(case: Case, *steps: int) -> None:
+    """From now on no attempt need begin at these."""
+    at = len([line for line in case.journal() if line[2] == "0"])
+    case.expected.spoiled |= {(step, at) for step in steps}
+
+
+def useless_checkpoints(case: Case) -> None:
+    """The newest are whole, but do not load or lead to NaN: the next older ones are tried."""
+    count = case.chance.choice((2, 3))
+    _until_saved(case, count)
+    case.kill(case.one("rank", 3.0), signal.SIGKILL)
+    older, *known = _checkpoints(case)[-count:]
+    # The last one of them may be half-written, or whole and not in the journal.
+    useless = [path for path in older.parent.iterdir() if _step(path) > _step(older)]
+    how = case.chance.choice(("crash", "nan"))
+    note = {path.name: path.stat().st_mtime_ns for path in useless}
+    (case.cwd / "useless.json").write_text(json.dumps({**note, "how": how}), encoding="utf-8")
+    case.notes.append(f"{how} with {sorted(note)}")
+    _spoil(case, *map(_step, useless))
+
+    def tried() -> Iterable[str]:
+        lines = case.journal()
+        tries = Counter(int(line[4]) for line in lines if line[3] == "useless")
+        newest = max(tries, default=0)
+        # One that comes a step further than any before it does not count; a save may be late.
+        wrong = {step for step in tries if tries[step] not in ((2, 3) if step == newest else (1,))}
+        if wrong or not set(map(_step, known)) <= set(tries):
+            yield f"attempts with useless checkpoints, by step: {dict(tries)}"
+        last = [int(line[4]) for line in lines if line[3] == "begin"][-1]
+        if last != _step(older):
+            yield f"the last attempt began at step {last}, not at {_step(older)}"
+
+    case.expected.also.append(tried)
+
+
+def one_file(case: Case) -> None:
+    """Every save overwrites the same file, and a second passes from the first step to a save."""
+    case.env["CHAOS_ONE_FILE"] = "1"
+    case.command[case.command.index("--step-s") + 1] = "0.3"
+
+
+def ignore_checkpoint(case: Case) -> None:
+    """The next attempt loads nothing and begins at step 1: stopped before it saves, and said."""
+    case.expected.codes = {GAVE_UP}
+    _until_saved(case, 2)
+    case.kill(case.one("rank", 3.0), signal.SIGKILL)
+    (case.cwd / "ignores-checkpoints").touch()
+    path = case.cwd / "checkpoints" / "last.pt"
+    before = path.read_bytes()
+    _spoil(case, *range(case.shape.steps))
+
+    def kept() -> Iterable[str]:
+        if path.read_bytes() != before:
+            yield f"{path.name} was overwritten by an attempt that had not loaded it"
+        if not any(event.get("contradicted") for event in of_type(case.events, "resume_verified")):
+            yield "nothing says that the resume was contradicted"
+        begins = [line for line in case.journal() if line[3] == "begin"]
+        if len(begins) != 2:
+            yield f"{len(begins)} attempts, expected 2"
+
+    case.expected.also.append(kept)
+
+
+def _until_saved(case: Case, count: int) -> None:
+    """So many saves, and three steps more: an attempt that fails sooner brings no newer step."""
+    while True:
+        lines = case.journal()
+        saved = [int(line[4]) for line in lines if line[3] == "saved"]
+        if len(saved) >= count and int(lines[-1][4]) >= saved[-1] + 3:
+            return
+        if case.ended():
+            raise NotReachedError(f"there are no {count} saves")
+        case.wait(0.01)
+
+
 def _newest(case: Case) -> Path:
+    if not (found := _checkpoints(case)):
+        raise NotReachedError("there is no checkpoint yet")
+    return found[-1]
+
+
+def _checkpoints(case: Case) -> list[Path]:
     saved = {int(line[4]) for line in case.journal() if line[3] == "saved"}
     folder = case.cwd / "checkpoints"
     found = [path for path in folder.glob("*") if _step(path) in saved] if folder.is_dir() else []
-    if not found:
-        raise NotReachedError("there is no checkpoint yet")
-    return max(found, key=_step)
+    return sorted(found, key=_step)
 
 
 def _step(path: Path) -> int:

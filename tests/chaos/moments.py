@@ -6,11 +6,14 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-Where = Literal["early", "launch", "train", "ending", "hang", "crash", "collect"]
+Where = Literal[
+    "early", "begin", "launch", "train", "ending", "hang", "crash", "collect", "restart"
+]
 Trouble = Literal["none", "hang", "crash"]
 
 EVENTS: dict[Where, tuple[tuple[str, int], ...]] = {
     "early": (("", 1),),
+    "begin": (("run_started", 1),),
     "launch": (("attempt_launching", 1), ("attempt_launched", 1), ("first_beat", 1)),
     "train": (("first_step", 1),),
     "ending": (("attempt_exited", 1), ("tree_gone", 1)),
@@ -43,18 +46,26 @@ EVENTS: dict[Where, tuple[tuple[str, int], ...]] = {
         ("resume_verified", 1),
     ),
     "collect": (("suspected", 1), ("evidence_collecting", 1)),
+    "restart": (("attempt_exited", 1), ("tree_gone", 1)),
 }
 """Every boundary at which a run changes hands with the disk or with the processes."""
 LONGEST_S: dict[Where, float] = {
     "early": 0.8,
+    "begin": 0.0,
     "launch": 0.5,
     "train": 2.0,
     "ending": 0.1,
     "hang": 0.3,
     "crash": 0.3,
     "collect": 0.3,
+    "restart": 0.0,
 }
-TROUBLE: dict[Where, Trouble] = {"hang": "hang", "collect": "hang", "crash": "crash"}
+TROUBLE: dict[Where, Trouble] = {
+    "hang": "hang",
+    "collect": "hang",
+    "crash": "crash",
+    "restart": "crash",
+}
 """What a training must run into by itself for such a moment to come."""
 
 

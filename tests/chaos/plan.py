@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Container
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.moments import TROUBLE, Moment, draw
 from tests.chaos.trainings import SHAPES, Shape
+
+KEPT = Path(__file__).with_name("kept.jsonl")
+"""Cases that were not survived once, one a line; a campaign begins with them."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,30 @@ class CaseSpec:
         return f"{self.fault}; {self.shape}{trouble}; {self.moment}"
 
 
+def kept() -> list[CaseSpec]:
+    """The cases that once failed: whole, because with one fault more a seed gives other cases."""
+    return [CaseSpec.from_json(json.loads(line)) for line in KEPT.read_text("ascii").splitlines()]
+
+
+def keep(spec: CaseSpec) -> None:
+    """Have every campaign to come begin with it."""
+    spec = replace(spec, checksum="")
+    if spec not in kept():
+        with KEPT.open("a", encoding="ascii") as file:
+            file.write(json.dumps(spec.to_json()) + "\n")
+
+
+def chosen(
+    spec: CaseSpec, shapes: Container[str], faults: Container[str], *, isolated: bool
+) -> CaseSpec | str:
+    """The case itself; words when it cannot be tried here."""
+    if spec.fault not in faults or spec.shape not in shapes:
+        return "not chosen"
+    if FAULTS[spec.fault].needs_isolation and not isolated:
+        return "needs namespaces and mounts of its own"
+    return spec
+
+
 def case(
     seed: int, number: int, shapes: Container[str], faults: Container[str], *, isolated: bool
 ) -> CaseSpec | str:
@@ -51,16 +80,12 @@ def case(
     block, place = divmod(number - 1, len(names))
     random.Random(f"{seed}/order/{block}").shuffle(names)
     fault = FAULTS[names[place]]
-    if fault.name not in faults:
-        return "not chosen"
     chance = random.Random(f"{seed}/{number}")
     shape = _shape(fault, shapes, chance)
     if shape is None:
         return "none of the chosen trainings has what it strikes"
-    if fault.needs_isolation and not isolated:
-        return "needs namespaces and mounts of its own"
     where = chance.choice(fault.where)
-    return CaseSpec(
+    spec = CaseSpec(
         seed=seed,
         number=number,
         fault=fault.name,
@@ -68,6 +93,7 @@ def case(
         trouble=TROUBLE.get(where, "none"),
         moment=draw(where, chance),
     )
+    return chosen(spec, shapes, faults, isolated=isolated)
 
 
 def _shape(fault: Fault, shapes: Container[str], chance: random.Random) -> Shape | None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+
+SLEEP = "import time; time.sleep(1e6)"
+AGENT = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
+LOUD_LINE = "loud {:012d} " + "." * 81 + "\n"
 
 
 def idle_if_asked() -> None:
@@ -30,26 +38,95 @@ def idle_if_asked() -> None:
 
 
 class Journal:
-    """Lines `attempt pid rank word step`, each one write: what the campaign believes."""
+    """Lines `attempt pid rank word number`, each one write: what the campaign believes.
+
+    With CHAOS_LOUD so many lines are printed at every step, and copied to loud.txt. With
+    CHAOS_BESIDE processes are left beside the training, and noted.
+    """
 
     def __init__(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self.descriptor = os.open(os.environ.get("CHAOS_JOURNAL", "journal.txt"), flags, 0o600)
-        self.head = f"{os.environ.get('WTRAIN_ATTEMPT', '0')} {os.getpid()}"
-        self.head += f" {os.environ.get('RANK', '0')}"
+        path = os.environ.get("CHAOS_JOURNAL", "journal.txt")
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        rank = os.environ.get("RANK", "0")
+        self.head = f"{os.environ.get('WTRAIN_ATTEMPT', '0')} {os.getpid()} {rank}"
+        # Forks do not inherit such a lock: only a second training can hold it.
+        self.lock = open(f"{path}.{rank}.lock", "w")  # noqa: SIM115 - until this process ends
+        try:
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.note("twin", 0)
+        self.loud = int(os.environ.get("CHAOS_LOUD", "0"))
+        for kind in os.environ.get("CHAOS_BESIDE", "").split():
+            self.leave(kind)
 
-    def note(self, word: str, step: int, *more: object) -> None:
-        line = " ".join(map(str, (self.head, word, step, *more)))
+    def note(self, word: str, number: int, *more: object) -> None:
+        line = " ".join(map(str, (self.head, word, number, *more)))
         os.write(self.descriptor, f"{line}\n".encode())
+        if word == "step" and self.loud:
+            first = number * self.loud
+            lines = "".join(map(LOUD_LINE.format, range(first, first + self.loud)))
+            data = memoryview(lines.encode())
+            while data:
+                data = data[os.write(1, data) :]
+            with open("loud.txt", "a", encoding="ascii") as file:
+                file.write(lines)
+
+    def leave(self, kind: str) -> None:
+        """A process in a session of its own, with no pipe and no file of ours."""
+        if kind == "nohup":
+            null = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            words = ["nohup", sys.executable, "-S", "-c", SLEEP]
+            self.note(kind, subprocess.Popen(words, start_new_session=True, **null).pid)
+            return
+        if os.fork():
+            os.wait()
+            return
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        self.note(kind, os.getpid())
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)
+        os.closerange(3, 1024)
+        if kind == "agent":  # else a fork that never becomes another program
+            name = f"agent-{os.getpid()}.socket"
+            os.execv(sys.executable, [sys.executable, "-S", "-c", AGENT + SLEEP, name])
+        while True:
+            time.sleep(60)
 
 
 class Trouble:
-    """What goes wrong by itself, once, at a step."""
+    """What goes wrong by itself, once, at a step; and checkpoints that are whole but no use."""
 
     def __init__(self, kind: str, at: int) -> None:
         self.kind, self.at = kind, at
+        self.nan_at: int | None = None
+
+    def taken(self, path: str | None, journal: Journal) -> str | None:
+        """What the training really loads of this checkpoint; asked before it loads.
+
+        Raises:
+            RuntimeError: the file useless.json says that this version of it does not load.
+        """
+        if not path or os.path.exists("ignores-checkpoints"):
+            return None
+        if not os.path.exists("useless.json"):
+            return path
+        with open("useless.json", encoding="utf-8") as file:
+            useless = json.load(file)
+        if useless.get(os.path.basename(path)) != os.stat(path).st_mtime_ns:
+            return path
+        step = int(path.rpartition("-")[2].partition(".")[0])
+        journal.note("useless", step)
+        if useless["how"] == "crash":
+            raise RuntimeError("Error(s) in loading state_dict: size mismatch for weights")
+        self.nan_at = step + 2
+        return path
 
     def strike(self, step: int) -> None:
+        if self.nan_at is not None and step >= self.nan_at:
+            raise FloatingPointError("loss is nan")
         if self.kind == "none" or step < self.at:
             return
         try:

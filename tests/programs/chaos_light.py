@@ -77,7 +77,7 @@ def main() -> None:
     journal = Journal()
     trouble = Trouble(args.trouble, args.at)
     weights, step = [1.0] * WEIGHTS, 0
-    resumed = wt.resume_path()
+    resumed = trouble.taken(wt.resume_path(), journal)
     if resumed:
         weights, step = load(resumed)
     journal.note("begin", step)

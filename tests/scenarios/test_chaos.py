@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import plan
+from tests.chaos.campaign import Campaign, Options
 from tests.chaos.faults import FAULTS
+from tests.chaos.moments import Moment
 from tests.chaos.trainings import SHAPES
 from tests.support import REPOSITORY
 
@@ -47,7 +50,7 @@ def campaign(folder: Path, *args: str, timeout_s: float) -> list[dict[str, objec
 def test_a_campaign_of_two_minutes(tmp_path: Path) -> None:
     """Faults on trainings without torch."""
     words = [word for name in LIGHT for word in ("--training", name)]
-    cases = campaign(tmp_path, "--minutes", "2", "--jobs", "1", *words, timeout_s=420)
+    cases = campaign(tmp_path, "--minutes", "2", "--jobs", "1", "--fresh", *words, timeout_s=420)
     assert [case for case in cases if case["outcome"] == "survived"], cases
 
 
@@ -68,6 +71,22 @@ def test_a_case_follows_from_its_seed_and_number() -> None:
     spec = first[0]
     assert isinstance(spec, plan.CaseSpec)
     assert plan.CaseSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_a_case_that_failed_is_kept_once_and_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole case, not its seed: with one fault more a seed gives other cases."""
+    assert {case.fault for case in plan.kept()} <= set(FAULTS)
+    assert {case.shape for case in plan.kept()} <= set(SHAPES)
+    monkeypatch.setattr(plan, "KEPT", tmp_path / "kept.jsonl")
+    plan.KEPT.touch()
+    spec = plan.CaseSpec(3, 4, "a stop", "beats", "none", Moment("train", "first_step", 1, 0.5))
+    for checksum in ("of this machine", "of another"):
+        plan.keep(replace(spec, checksum=checksum))
+    choice = {"shapes": SHAPES, "faults": FAULTS, "folder": tmp_path, "jobs": 1, "seed": 1}
+    options = Options(minutes=None, most=1, only=None, kept=True, **choice)  # type: ignore[arg-type]
+    assert list(Campaign(options, print).cases()) == [spec]
 
 
 def test_a_fault_that_cannot_be_tried_is_counted_with_its_reason() -> None:
