@@ -60,6 +60,7 @@ class Child:
         self.started_at = now
         self.deadline: float | None = None
         self.timed_out = False
+        self.ended: FinishedChild | None = None
 
     @property
     def pid(self) -> int:
@@ -168,7 +169,8 @@ class ChildTable:
                 code = -SIGKILL
             else:
                 continue
-            finished.append(self._finished(child, code))
+            child.ended = self._finished(child, code)
+            finished.append(child.ended)
         if rows:
             self._reap_adopted(rows)
         return finished

@@ -6,30 +6,26 @@ Must not wait, but at the end of a run, and then with a bound. What a restart wa
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from watchdog_train.commands.order import Order, failed, read_answer
+from watchdog_train.commands.order import Order, failed
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import RunCommands
 from watchdog_train.core.commands import OnEvent, envelope, wanted
-from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.events.telling import BEFORE_RESTART, CommandResult
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.notify_words import news
-from watchdog_train.supervisor.children import Child, ChildTable
+from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
-from watchdog_train.trusted_files import make_folder
-from watchdog_train.whole_files import replace_json
+from watchdog_train.supervisor.helper import Helper, module
 
-CHILD = "commands"
 MOST_WAITING = 20
 """Events whose turn has not come; of more the oldest are left out, and said to be."""
 OURS = ("WTRAIN_NOTIFY", "WTRAIN_PING", "WTRAIN_ON")
@@ -94,14 +90,12 @@ class Commands:
         self._wanted: Mapping[str, tuple[OnEvent, ...]] = (
             wanted(policy) if policy.notify.commands else {}
         )
-        self._children = children
-        self._staging_dir = staging_dir
+        self._helper = Helper(children, "on-event", staging_dir)
         self._environment = environment
         self._clock = clock
         self._waiting: deque[tuple[int, Order]] = deque()
         self._left_out: list[tuple[str, int, Order]] = []
-        self._running: tuple[Child, str, int, Order] | None = None
-        self._number = 0
+        self._running: tuple[int, Order] | None = None
 
     def follow(self, event: e.AnyEvent, state: State) -> None:
         """Keep an event that a command wants."""
@@ -111,13 +105,12 @@ class Commands:
         if name not in self._wanted:
             return
         told = news(event, state)
-        self._number += 1
         order = order_for(
             name,
             e.to_builtins(event),
             state,
             policy=self._policy,
-            out=self._staging_dir / f"command-answer-{self._number}.json",
+            out=self._helper.answer_file,
             message=told.line if told is not None else None,
         )
         self._waiting.append((event.attempt, order))
@@ -134,13 +127,13 @@ class Commands:
             yield e.CommandsRan(for_event=name, for_attempt=attempt, results=failed(order, why))
         self._left_out.clear()
         if self._running is not None:
-            child, name, attempt, order = self._running
-            if child in self._children.running():
+            if self._helper.running:
                 return
+            attempt, order = self._running
             self._running = None
-            why = "the process that runs it left no answer"
-            results = read_answer(order, why)
-            self._order_file.unlink(missing_ok=True)
+            found = self._helper.answer(tuple[CommandResult, ...])
+            results = found or failed(order, self._helper.why_no_answer())
+            name = str(order.event["event"])
             yield e.CommandsRan(for_event=name, for_attempt=attempt, results=results)
         if self._waiting:
             yield from self._start(*self._waiting.popleft())
@@ -150,10 +143,10 @@ class Commands:
         if not self._wanted:
             return
         orders = [order for _, order in self._waiting]
-        orders += [self._running[3]] if self._running is not None else []
+        orders += [self._running[1]] if self._running is not None else []
         until = self._clock() + max((order.within_s for order in orders), default=0.0) + 1.0
         while (self._waiting or self._running is not None) and self._clock() < until:
-            self._children.poll()
+            self._helper.children.poll()
             yield from self.poll()
             time.sleep(0.05)
         for attempt, order in self._waiting:
@@ -167,22 +160,14 @@ class Commands:
         numbers = tuple(number for number, _ in order.commands)
         yield e.CommandsStarting(for_event=name, for_attempt=attempt, numbers=numbers)
         try:
-            make_folder(self._staging_dir)
-            replace_json(self._order_file, order)
-            child = self._children.spawn(
-                [sys.executable, "-I", "-m", "watchdog_train.commands.run", str(self._order_file)],
-                name=CHILD,
+            self._helper.start(
+                module("watchdog_train.commands.run"),
+                question=order,
                 deadline_s=order.within_s,
                 env=environment_for(self._environment),
             )
         except OSError as error:
-            with suppress(OSError):
-                self._order_file.unlink(missing_ok=True)
             results = failed(order, f"it could not be started: {error.strerror}")
             yield e.CommandsRan(for_event=name, for_attempt=attempt, results=results)
             return
-        self._running = (child, name, attempt, order)
-
-    @property
-    def _order_file(self) -> Path:
-        return self._staging_dir / "command-order.json"
+        self._running = (attempt, order)

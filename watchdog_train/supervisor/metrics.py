@@ -5,10 +5,7 @@ Must not wait for a disk or a client: a thread writes, a child serves.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core import events as e
@@ -18,14 +15,13 @@ from watchdog_train.core.model import RunProgress
 from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.metrics_text import metrics_text
-from watchdog_train.supervisor.children import Child, ChildTable
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.helper import Helper, module
 from watchdog_train.supervisor.newest_text import NewestText
 from watchdog_train.whole_files import replace_whole
 
-CHILD = "metrics"
 OWN_FILE = "metrics.prom"
 LAST_S = 2.0
-LINE_CAP_BYTES = 1024
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -45,10 +41,9 @@ class Metrics:
             self._file = Path(cwd) / wanted.file
         elif wanted.port:
             self._file = run_dir / OWN_FILE
-        self._children = children
+        self._helper = Helper(children, "metrics")
+        self._serves = False
         self._next = 0.0
-        self._child: Child | None = None
-        self._stdin = self._stdout = -1
         self._writer = NewestText(_replace)
         self._trouble: str | None = None
 
@@ -73,42 +68,21 @@ class Metrics:
 
     def close(self) -> None:
         """The child ends when its stdin is closed."""
-        for fd in (self._stdin, self._stdout):
-            if fd >= 0:
-                os.close(fd)
-        self._stdin = self._stdout = -1
+        self._helper.close()
 
     def _serve(self) -> Iterator[e.Noticed]:
-        if not self._port:
-            return
-        if self._child is None:
-            yield from self._start(self._port)
-        elif self._child not in self._children.running() and self._stdout >= 0:
-            with suppress(OSError):
-                said = os.read(self._stdout, LINE_CAP_BYTES).decode("utf-8", "replace").strip()
-                why = said.removeprefix("listening").strip() or "the process that serves has ended"
-                yield from self._say(f"metrics are not served at port {self._port}: {why}")
-            self.close()
-
-    def _start(self, port: int) -> Iterator[e.Noticed]:
-        stdin, self._stdin = os.pipe()
-        self._stdout, stdout = os.pipe()
-        argv = [sys.executable, "-I", "-m", "watchdog_train.metrics.serve"]
-        try:
-            if sys.platform != "win32":
-                os.set_blocking(self._stdout, False)
-            self._child = self._children.spawn(
-                [*argv, str(self._file), str(port)],
-                name=CHILD,
-                deadline_s=None,
-                stdin=stdin,
-                stdout=stdout,
-            )
-        except OSError as error:
-            yield from self._say(f"metrics are not served: {error.strerror}")
-        finally:
-            os.close(stdin)
-            os.close(stdout)
+        if self._port and not self._serves:
+            self._serves = True
+            argv = module("watchdog_train.metrics.serve", str(self._file), str(self._port))
+            try:
+                self._helper.start(argv, stays="stdout")
+            except OSError as error:
+                yield from self._say(f"metrics are not served: {error.strerror}")
+        elif self._port and not self._helper.running:
+            said = self._helper.last_words().removeprefix("listening").strip()
+            why = said or "the process that serves has ended"
+            yield from self._say(f"metrics are not served at port {self._port}: {why}")
+            self._port = 0
 
     def _say(self, why: str) -> Iterator[e.Noticed]:
         if why != self._trouble:

@@ -6,7 +6,6 @@ Must not be waited for while training runs.
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +14,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.reporting.write import WITHIN_S
 from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.helper import Helper, module
 
-CHILD = "report"
 END_WITHIN_S = 15.0
 """At the end of a run somebody waits; the plain page is there already."""
 LONG_RUN_S = 60.0
@@ -26,15 +25,14 @@ _TOLD = (e.EvidenceCollected, e.Diagnosed, e.WouldHaveKilled, e.StallRecovered)
 
 def command(run_dir: Path) -> Sequence[str]:
     """The child that writes the whole page."""
-    # The training's directory must not be on the path, as for every child of ours.
-    return (sys.executable, "-I", "-m", "watchdog_train.reporting.write", str(run_dir))
+    return module("watchdog_train.reporting.write", str(run_dir))
 
 
 class ReportPage:
     """Has the page written anew after what is worth reading, one child at a time."""
 
     def __init__(self, children: ChildTable, run_dir: Path) -> None:
-        self._children = children
+        self._helper = Helper(children, "report")
         self._run_dir = run_dir
         self._due = False
 
@@ -44,12 +42,12 @@ class ReportPage:
 
     def write(self) -> None:
         """Start the child if it is due and none runs; returns at once."""
-        if not self._due or any(child.name == CHILD for child in self._children.running()):
+        if not self._due or self._helper.running:
             return
         self._due = False
         # A page that cannot be written now is written at the end of the run, which says so.
         with suppress(OSError):
-            self._children.spawn(command(self._run_dir), name=CHILD, deadline_s=WITHIN_S)
+            self._helper.start(command(self._run_dir), deadline_s=WITHIN_S)
 
 
 def deserves_whole_page(state: State) -> bool:
