@@ -1,51 +1,47 @@
-"""How long a start takes: of a command alone, of one under wtrain, and of a look at a run.
+"""How long the commands take that people and scripts ask often, beside a bare Python.
 
     python scripts/bench/start.py [turns]
 
-Prints medians of interleaved turns, because the absolute numbers are the machine's and the
-differences are ours. `status`, `ps` read a run directory made from a golden event log.
+Interleaved turns, because the absolute numbers are the machine's and the differences are ours.
+`status`, `ps` read a run directory made from a golden event log.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from measured import REPOSITORY, WTRAIN, Row, machine, table
+
 GOLDEN = REPOSITORY / "tests" / "golden" / "supervisor_died.events.jsonl"
-WTRAIN = str(Path(sys.executable).parent / "wtrain")
 COMMANDS = {
-    "true": ["true"],
     "python -c pass": [sys.executable, "-c", "pass"],
     "wtrain --version": [WTRAIN, "--version"],
     "wtrain status": [WTRAIN, "status"],
     "wtrain status --json": [WTRAIN, "status", "--json"],
     "wtrain ps -a": [WTRAIN, "ps", "-a"],
-    "wtrain run -- true": [WTRAIN, "run", "--runs-dir", "other-runs", "--", "true"],
 }
-BUDGET_MS = {"wtrain --version": 120, "wtrain status": 120, "wtrain run -- true": 250}
-"""Of the run: over `true` alone."""
+BUDGET_MS = {"wtrain --version": 20.0, "wtrain status": 90.0}
+
+
+def rows(turns: int) -> list[Row]:
+    """Milliseconds by the clock; the processor's are what a busy machine keeps."""
+    with tempfile.TemporaryDirectory() as place:
+        measured = measure(Path(place), turns)
+    return [
+        Row(name, taken, "ms", BUDGET_MS.get(name), f"CPU {sum(cpu) / len(cpu):.0f} ms")
+        for name, (taken, cpu) in measured.items()
+    ]
 
 
 def main() -> None:
-    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 21
-    with tempfile.TemporaryDirectory() as place:
-        measured = measure(Path(place), turns)
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    print(f"median (fastest to slowest) of {turns} turns; CPU time is what a busy machine keeps")
-    for name, (taken_ms, cpu_ms) in measured.items():
-        budget = f"  budget {BUDGET_MS[name]} ms" if name in BUDGET_MS else ""
-        spread = f"({min(taken_ms):.0f} to {max(taken_ms):.0f})"
-        mean_ms = statistics.mean(cpu_ms)  # the clock ticks of 10 ms average out
-        middle_ms = statistics.median(taken_ms)
-        print(f"{name:<22}{middle_ms:6.0f} ms {spread:<14}cpu {mean_ms:4.0f} ms{budget}")
+    print(machine())
+    print(table(rows(int(sys.argv[1]) if len(sys.argv) > 1 else 21)))
 
 
 def measure(place: Path, turns: int) -> dict[str, tuple[list[float], list[float]]]:
