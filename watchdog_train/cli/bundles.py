@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, read_bundle
-from watchdog_train.evidence.listing import bundle_folders
+from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, bundle_folders, read_bundle
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import default_runs_dir, runs_in
 from watchdog_train.trusted_files import distrusted

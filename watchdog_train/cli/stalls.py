@@ -10,8 +10,7 @@ import click
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
-from watchdog_train.evidence.bundle import Bundle
-from watchdog_train.evidence.listing import bundles_in
+from watchdog_train.evidence.bundle import Bundle, bundles_in
 from watchdog_train.store.resolve import resolve
 
 SCHEMA_VERSION = 1

@@ -43,6 +43,7 @@ STACKS_FOLDER = "stacks"
 RECORDER_FOLDER = "flight-recorder"
 RANKS_FILE = "ranks.json"
 _READ_CAP = 64 << 20
+BUNDLES_CAP = 1000
 _T = TypeVar("_T")
 
 
@@ -230,3 +231,19 @@ def _log_text(logs: tuple[LogText, ...]) -> str:
     for log in logs:
         parts += [f"==> {log.source} <==", *log.lines, ""]
     return "\n".join(parts) or "no output was captured\n"
+
+
+def bundle_folders(stalls: Path) -> tuple[Path, ...]:
+    """Folders with a verdict, oldest first."""
+    try:
+        names = sorted(name for name in os.listdir(stalls) if name.isdigit())
+    except OSError:
+        return ()
+    found = (stalls / name for name in names[-BUNDLES_CAP:])
+    return tuple(path for path in found if (path / VERDICT_FILE).is_file())
+
+
+def bundles_in(stalls: Path) -> tuple[tuple[Path, Bundle], ...]:
+    """All bundles that can be read, oldest first."""
+    read = ((path, read_bundle(path)) for path in bundle_folders(stalls))
+    return tuple((path, bundle) for path, bundle in read if bundle is not None)
