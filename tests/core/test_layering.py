@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -289,3 +290,12 @@ def test_importing_the_package_costs_nothing() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "['watchdog_train']"
+
+
+def test_only_the_system_reads_proc() -> None:
+    """One reader of processes; those inside the training and the keeper may import nothing."""
+    opens = re.compile(r"""(open|readlink|listdir|scandir|exists|isdir|stat|Path)\(f?["']/proc""")
+    readers = {room_of(path) for path in modules() if opens.search(path.read_text("utf-8"))}
+    assert readers <= {"system", "client", "keeper", "doctor"}, (
+        "doctor: in a program for the training"
+    )

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from watchdog_train.supervisor.display import wants_colour
-from watchdog_train.system import proc_files
+from watchdog_train.system import proc
 from watchdog_train.system.sock_diag import MESSAGE_BYTES, parse_message
 
 FIELDS = "S 7 3 3 0 -1 4194560 1 2 3 4 50 25 7 3 20 0 4 0 268441 1 2 3"
@@ -17,34 +17,34 @@ FIELDS = "S 7 3 3 0 -1 4194560 1 2 3 4 50 25 7 3 20 0 4 0 268441 1 2 3"
 @pytest.mark.parametrize("name", ["python", "a b", "(sd-pam)", ") R 1 2 (", "", "x\ny"])
 def test_stat_with_any_name(name: str) -> None:
     """The fields are found behind the last parenthesis, whatever the name is."""
-    found = proc_files.parse_stat(f"42 ({name}) {FIELDS}\n".encode())
-    assert found == proc_files.Stat(42, name, "S", 7, 75, 10, 4, 268441, 3, 0)
+    found = proc.parse_stat(f"42 ({name}) {FIELDS}\n".encode())
+    assert found == proc.Stat(42, name, "S", 7, 75, 10, 4, 268441, 3, 0, 2)
     assert not found.is_dead
 
 
 @pytest.mark.parametrize("text", [b"", b"42", b"42 (x) S 1", b"x (y) " + FIELDS.encode()])
 def test_torn_stat_is_unknown(text: bytes) -> None:
     """A text that is no stat line is None, not an exception."""
-    assert proc_files.parse_stat(text) is None
+    assert proc.parse_stat(text) is None
 
 
 @pytest.mark.parametrize(("state", "threads", "dead"), [("Z", 1, True), ("Z", 2, False)])
 def test_zombie_with_threads_is_not_dead(state: str, threads: int, dead: bool) -> None:
     """Only a zombie without living threads is dead."""
-    stat = proc_files.Stat(42, "x", state, 1, 0, 0, threads, 5, 1, 0)
+    stat = proc.Stat(42, "x", state, 1, 0, 0, threads, 5, 1, 0)
     assert stat.is_dead is dead
 
 
 def test_io_needs_both_counters() -> None:
     """Read and written characters are added; half an answer is none."""
-    assert proc_files.parse_io_bytes(b"rchar: 10\nwchar: 5\nsyscr: 1\n") == 15
-    assert proc_files.parse_io_bytes(b"rchar: 10\n") is None
+    assert proc.parse_io_bytes(b"rchar: 10\nwchar: 5\nsyscr: 1\n") == 15
+    assert proc.parse_io_bytes(b"rchar: 10\n") is None
 
 
 def test_environment_takes_the_named_only() -> None:
     """Values may contain '=' and undecodable bytes; other variables stay where they are."""
     text = b"A=1\0B=x=y\0C=\xff\0broken\0D=4\0"
-    assert proc_files.parse_environment(text, ["B", "C", "E", "broken"]) == {
+    assert proc.parse_environment(text, ["B", "C", "E", "broken"]) == {
         "B": "x=y",
         "C": "\udcff",
     }
@@ -74,7 +74,7 @@ broken line
 )
 def test_mount_that_holds_a_path(path: str, kind: str) -> None:
     """The longest mount point wins, and the last of equal ones."""
-    assert proc_files.mount_type(MOUNTS, path) == kind
+    assert proc.mount_type(MOUNTS, path) == kind
 
 
 def diag_message(*attributes: bytes) -> bytes:

@@ -14,6 +14,7 @@ from watchdog_train.doctor import Check
 from watchdog_train.doctor.ask import AskError, ask
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store.registry import LiveRun, live_runs
+from watchdog_train.system import proc
 
 MOST_NAMED = 4
 MAPS_CAP_BYTES = 4 << 20
@@ -105,11 +106,7 @@ def find_trainings() -> tuple[Training, ...]:
 
 
 def _has_torch(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/maps", "rb") as maps:
-            return _TORCH in maps.read(MAPS_CAP_BYTES)
-    except OSError:
-        return False
+    return _TORCH in (proc.read(f"/proc/{pid}/maps", MAPS_CAP_BYTES) or b"")
 
 
 def trainings(found: Iterable[Training]) -> Iterator[Check]:

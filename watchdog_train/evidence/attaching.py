@@ -15,7 +15,7 @@ import msgspec
 from watchdog_train.evidence import other_tools, pyspy
 from watchdog_train.evidence.draft import Draft
 from watchdog_train.evidence.jobs import Finished, Job, run_all
-from watchdog_train.evidence.proc import look
+from watchdog_train.evidence.process_look import look
 from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.evidence.targets import ORDER, Target, in_the_kernel
 from watchdog_train.evidence.text.formats import Tool

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchdog_train.core.diagnosis.facts import HostFacts
-from watchdog_train.evidence.proc import PROC, read_text
+from watchdog_train.system import proc
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _MOST_LEVELS = 32
@@ -19,7 +19,7 @@ def oom_kills(pid: int | str = "self") -> int | None:
     """Kills by the memory killer in the cgroup of a process so far; None where it does not tell."""
     for folder in _memory_folders(pid):
         for name in ("memory.events", "memory.oom_control"):
-            text = read_text(f"{folder}/{name}")
+            text = proc.text(f"{folder}/{name}")
             if text is not None:
                 return _value(text, "oom_kill")
     return None
@@ -28,7 +28,7 @@ def oom_kills(pid: int | str = "self") -> int | None:
 def _memory_folders(pid: int | str) -> list[str]:
     """Where the memory cgroup of a process may have its files, version 2 or 1, its own first."""
     found = []
-    for line in (read_text(f"{PROC}/{pid}/cgroup") or "").splitlines():
+    for line in (proc.text(f"/proc/{pid}/cgroup") or "").splitlines():
         hierarchy, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
         if hierarchy == "0":
             root = _CGROUP_ROOT
@@ -60,7 +60,7 @@ def cgroup_memory(pid: int | str = "self") -> dict[str, int | None] | None:
     }
     found: dict[str, int | None] = {}
     for key, files in names.items():
-        texts = (read_text(f"{folder}/{name}") for name in files)
+        texts = (proc.text(f"{folder}/{name}") for name in files)
         text = next(filter(None, texts), "").strip()
         found[key] = int(text) if text.isdigit() and int(text) < _NO_LIMIT else None
     return found
@@ -70,7 +70,7 @@ def cgroup_cache_bytes(pid: int | str = "self") -> int:
     """Of what cgroup_memory() calls used: cached files, which the kernel gives back when needed."""
     for folder in _memory_folders(pid):
         found = {}
-        for line in (read_text(f"{folder}/memory.stat") or "").splitlines():
+        for line in (proc.text(f"{folder}/memory.stat") or "").splitlines():
             name, _, value = line.partition(" ")
             if name in ("active_file", "inactive_file") and value.strip().isdigit():
                 found[name] = int(value)
@@ -83,7 +83,7 @@ def pressure() -> dict[str, str]:
     """Share of time in which something, or everything, waited for memory, disk or CPU."""
     found = {}
     for name in ("memory", "io", "cpu"):
-        text = read_text(f"{PROC}/pressure/{name}", 1024)
+        text = proc.text(f"/proc/pressure/{name}", 1024)
         if text:
             found[name] = text.strip().replace("\n", "; ")
     return found
@@ -138,8 +138,7 @@ def collect(paths: Sequence[str], oom_kills_before: int | None) -> tuple[HostFac
 def _memory() -> dict[str, int]:
     wanted = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Shmem", "Dirty", "Writeback")
     found = {}
-    for line in (read_text(f"{PROC}/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
+    for name, value in proc.fields("/proc/meminfo").items():
         if name in wanted and value.split() and value.split()[0].isdigit():
             found[name] = int(value.split()[0]) * 1024
     return found or _psutil_memory()

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.evidence.logs import clean_line
-from watchdog_train.evidence.proc import PROC, read_text
+from watchdog_train.system import proc
 
 SOURCE = "kernel log"
 _DEVICE = "/dev/kmsg"
@@ -45,7 +45,7 @@ def started_at(starts: Iterable[int]) -> float | None:
     `starts` are in clock ticks since boot; the log's clock does not count suspended time.
     """
     ticks = [start for start in starts if start > 0]
-    uptime = (read_text(f"{PROC}/uptime") or "").split()
+    uptime = (proc.text("/proc/uptime") or "").split()
     if sys.platform == "win32" or not ticks or not uptime:
         return None
     age_s = float(uptime[0]) - min(ticks) / os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,7 @@ import socket
 
 from watchdog_train.core.diagnosis.facts import LockFact
 from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
-from watchdog_train.evidence.proc import PROC
+from watchdog_train.system import proc
 from watchdog_train.trusted_files import read_regular
 
 _FILES_CAP = 500
@@ -23,16 +23,14 @@ def find(pid: int) -> tuple[LockFact, ...]:
     """Lock files in the working directory of the process that name a pid of this machine."""
     found = []
     try:
-        folder = os.readlink(f"{PROC}/{pid}/cwd")
-        with os.scandir(folder) as entries:
+        with os.scandir(proc.link(pid, "cwd") or "") as entries:
             names = [entry.path for entry, _ in zip(entries, range(_FILES_CAP), strict=False)]
     except OSError:
         return ()
     for path in names:
         owner = _owner(path) if path.endswith(".lock") else None
         if owner is not None:
-            alive = os.path.exists(f"{PROC}/{owner}")
-            found.append(LockFact(path=path, owner_pid=owner, owner_alive=alive))
+            found.append(LockFact(path=path, owner_pid=owner, owner_alive=proc.exists(owner)))
     return tuple(found)
 
 

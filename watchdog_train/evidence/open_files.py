@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
-from watchdog_train.evidence.proc import PROC
-from watchdog_train.system import proc_files
+from watchdog_train.system import proc
 
 _FILES_CAP = 256
 
@@ -17,14 +15,12 @@ def open_files(pid: int) -> dict[str, Any]:
     counts: dict[str, int] = {}
     names: list[str] = []
     sockets: list[str] = []
-    try:
-        entries = os.listdir(f"{PROC}/{pid}/fd")
-    except OSError:
+    entries = proc.numbers(pid, "fd")
+    if entries is None:
         return {}
     for entry in entries[:_FILES_CAP]:
-        try:
-            target = os.readlink(f"{PROC}/{pid}/fd/{entry}")
-        except OSError:
+        target = proc.link(pid, f"fd/{entry}")
+        if target is None:
             continue
         kind = target.partition(":")[0] if ":" in target else "file"
         counts[kind] = counts.get(kind, 0) + 1
@@ -45,12 +41,9 @@ def is_fed_by(pid: int, others: Iterable[int]) -> bool:
 
     `python train.py | tee log`: tee waits for the training, not for a person.
     """
-    try:
-        pipe = os.readlink(f"{PROC}/{pid}/fd/0")
-    except OSError:
-        return False
+    pipe = proc.link(pid, "fd/0") or ""
     return pipe.startswith("pipe:") and any(
         file.name == pipe and file.writes
         for other in others
-        for file in proc_files.open_files(other) or ()
+        for file in proc.open_files(other) or ()
     )

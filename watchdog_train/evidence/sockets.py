@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from contextlib import suppress
 
-from watchdog_train.evidence.proc import PROC, read_text
+from watchdog_train.system import proc
 
 _SHOWN = 16
-_READ_CAP = 4 << 20
 _STATES = {
     1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2",
     6: "TIME_WAIT", 7: "CLOSE", 8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING",
@@ -25,9 +23,8 @@ class Connections:
 
     def of(self, pid: int, inodes: list[str]) -> tuple[str, ...]:
         """`10.0.0.1:4242 -> 10.0.0.2:29500 ESTABLISHED, 512 bytes to send`, listening ones last."""
-        try:
-            namespace = os.readlink(f"{PROC}/{pid}/ns/net")
-        except OSError:
+        namespace = proc.link(pid, "ns/net")
+        if namespace is None:
             return ()
         if namespace not in self._tables:
             self._tables[namespace] = _table(pid)
@@ -39,7 +36,7 @@ class Connections:
 def _table(pid: int) -> dict[str, str]:
     rows: dict[str, str] = {}
     for name in ("tcp", "tcp6"):
-        text = read_text(f"{PROC}/{pid}/net/{name}", _READ_CAP) or ""
+        text = proc.text(f"/proc/{pid}/net/{name}") or ""
         for line in text.splitlines()[1:]:
             with suppress(ValueError, IndexError, OSError, struct.error):
                 fields = line.split()

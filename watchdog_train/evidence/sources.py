@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 
 from watchdog_train.evidence.logs import clean_line
-from watchdog_train.evidence.proc import PROC, read_text
+from watchdog_train.system import proc
+from watchdog_train.system.places import NETWORK_FILE_SYSTEMS
 from watchdog_train.trusted_files import read_regular
 
 _FILE_CAP_BYTES = 2 << 20
 _LINE_CAP = 200
-_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "glusterfs", "beegfs", "9p")
 
 
 class SourceReader:
@@ -44,11 +44,9 @@ def _read_lines(path: str) -> list[bytes]:
 
 
 def _network_mounts() -> tuple[str, ...]:
-    mounts = []
-    for line in (read_text(f"{PROC}/self/mountinfo") or "").splitlines():
-        left, separator, right = line.partition(" - ")
-        fields = left.split()
-        kind = right.split(maxsplit=1)[0] if right else ""
-        if separator and len(fields) > 4 and (kind in _NETWORK or kind.startswith("fuse")):
-            mounts.append(fields[4].rstrip("/") + "/")
-    return tuple(mounts)
+    found = proc.mounts(proc.read("/proc/self/mountinfo") or b"")
+    return tuple(
+        place.rstrip("/") + "/"
+        for place, kind in found
+        if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse")
+    )

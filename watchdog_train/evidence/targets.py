@@ -19,11 +19,12 @@ from watchdog_train.core.diagnosis.stacks import (
     printable,
 )
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
-from watchdog_train.evidence import proc, redact
+from watchdog_train.evidence import process_look, redact
 from watchdog_train.evidence.milestones import read_milestones
 from watchdog_train.evidence.open_files import open_files
 from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.text.tracebacks import kernel_frames
+from watchdog_train.system import current, proc
 
 _ARGUMENTS_CAP, _ARGUMENT_CAP = 100, 300
 ORDER = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
@@ -41,8 +42,8 @@ class Target:
         self.member = member
         self.end = end
         """A rank that had ended before: it is listed, for the others wait for it."""
-        self.first = proc.look(member.pid, now, threads=True)
-        self.second: proc.ProcLook | None = None
+        self.first = process_look.look(member.pid, now, threads=True)
+        self.second: process_look.ProcLook | None = None
         self.threads: tuple[ThreadStack, ...] = ()
         self.how: How | None = None
         self.why_not: str | None = None
@@ -97,7 +98,7 @@ class Target:
         return self.member.pid
 
     @property
-    def last(self) -> proc.ProcLook | None:
+    def last(self) -> process_look.ProcLook | None:
         """The newest look."""
         return self.second or self.first
 
@@ -127,10 +128,10 @@ class Target:
         """The second look, to compare with the first."""
         if self.first is None:
             return
-        again = proc.look(self.pid, now, threads=True)
+        again = process_look.look(self.pid, now, threads=True)
         if again is not None and again.start == self.first.start:
             self.second = again
-            self.waits_for_input = proc.waits_for_input(self.pid, again)
+            self.waits_for_input = current().waits_for_input(self.pid)
 
     def read_facts(self, slot_dir: str | None, connections: Connections) -> None:
         """Everything that needs no second look: of /proc, and its own words."""
@@ -138,10 +139,10 @@ class Target:
         self.milestones_at = time.monotonic() if self.milestones else None
         if self.first is None or self.first.state in ("Z", "X"):
             return
-        self.python = proc.is_python(self.pid)
-        variables = proc.environment(self.pid)
+        self.python = process_look.is_python(self.pid)
+        variables = proc.parse_environment(proc.read(f"/proc/{self.pid}/environ") or b"")
         redact.learn(variables)
-        command = redact.redact_argv(proc.command_line(self.pid))
+        command = redact.redact_argv(proc.command_line(self.pid) or ())
         self.command = tuple(printable(text, _ARGUMENT_CAP) for text in command[:_ARGUMENTS_CAP])
         kept = [name for name in variables if _KEEP_VARIABLES.match(name)]
         self.environment = redact.redact_environment(variables, kept)
@@ -149,7 +150,8 @@ class Target:
         self.files = open_files(self.pid)
         if self.files:
             self.files["sockets"] = connections.of(self.pid, self.files["sockets"])
-        self.kernel_stack = proc.kernel_stack(self.pid)
+        # Reading does not attach, so it is safe in state D; root only.
+        self.kernel_stack = proc.text(f"/proc/{self.pid}/stack", 16384) or None
 
     def take(self, threads: tuple[ThreadStack, ...], how: How) -> None:
         """Stacks came back."""
@@ -176,10 +178,10 @@ class Target:
     def cpu_share(self) -> float | None:
         """Of one core, between the looks."""
         both = self.first is not None and self.second is not None
-        return proc.cpu_share(self.first, self.second) if both else None  # type: ignore[arg-type]
+        return process_look.cpu_share(self.first, self.second) if both else None  # type: ignore[arg-type]
 
     def sealed(self) -> bool | None:
-        """See proc.sealed; helper threads are told by their Python frames."""
+        """See process_look.sealed; helper threads are told by their Python frames."""
         if self.first is None or self.second is None:
             return None
         helpers = frozenset(
@@ -187,14 +189,14 @@ class Target:
             for thread in self.threads
             if thread.os_id is not None and is_idle_helper(thread)
         )
-        return proc.sealed(self.first, self.second, helpers)
+        return process_look.sealed(self.first, self.second, helpers)
 
     def evidence(self) -> ProcessEvidence:
         """As a diagnosis sees it."""
         look, member = self.last, self.member
         rate = None
         if self.first is not None and self.second is not None:
-            rate = proc.io_rate(self.first, self.second)
+            rate = process_look.io_rate(self.first, self.second)
         return ProcessEvidence(
             pid=self.pid,
             start=self.identity.start,
@@ -207,7 +209,7 @@ class Target:
             state=self.state,
             wchan=look.wchan if look else None,
             kernel=kernel_frames(self.kernel_stack or ""),
-            waits=proc.waits_in_words(look) if look else None,
+            waits=process_look.waits_in_words(look) if look else None,
             sealed=self.sealed(),
             cpu_share=self.cpu_share(),
             io_bytes_s=rate,
@@ -246,7 +248,7 @@ class Target:
         )
 
 
-def in_the_kernel(look: proc.ProcLook) -> str:
+def in_the_kernel(look: process_look.ProcLook) -> str:
     """Why a process in state D is not touched."""
     where = f" in {look.wchan}" if look.wchan else ""
     return f"in uninterruptible sleep{where}: a debugger would hang with it"

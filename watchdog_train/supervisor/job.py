@@ -19,6 +19,7 @@ from watchdog_train.core.model import ProcessId
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.peers.protocol import Records
 from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.system import proc
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import open_regular
 
@@ -201,10 +202,7 @@ def decode(record: bytes) -> Summary | None:
 
 def machine_of(system: ProcessSystem) -> str:
     """Within which the number of a process means something: host, boot and pid namespace."""
-    try:
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        namespace = ""
+    namespace = proc.link("self", "ns/pid") or ""
     return f"{socket.gethostname()}/{system.boot_id() or ''}/{namespace}"
 
 

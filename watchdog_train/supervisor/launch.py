@@ -29,6 +29,7 @@ from watchdog_train.supervisor.records import (
 )
 from watchdog_train.supervisor.streams import Ends, TakenEnds
 from watchdog_train.supervisor.terminal import Terminal
+from watchdog_train.system import proc
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.whole_files import replace_whole
 
@@ -241,9 +242,8 @@ def _inherited_fds() -> list[int]:
     Python marks everything that it opens itself as not inheritable.
     """
     found = []
-    with suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError, ValueError):
-                if int(name) > 2 and os.get_inheritable(int(name)):
-                    found.append(int(name))
-    return sorted(found)
+    for number in proc.numbers("self", "fd") or ():
+        with suppress(OSError):  # the one by which they were listed
+            if number > 2 and os.get_inheritable(number):
+                found.append(number)
+    return found

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from watchdog_train.system import delegation, proc_files
+from watchdog_train.system import delegation, proc
 
 ATTRIBUTES = ("user.delegate", "trusted.delegate")
 """Set by systemd on what it delegates; the second one is older, and for root to read."""
@@ -31,12 +31,12 @@ MOST_GROUPS = 256
 """Below the one of an attempt: a training may divide it further."""
 
 
-def delegated(proc: str = "/proc/self") -> Path | None:
+def delegated(about: str = "/proc/self") -> Path | None:
     """Our own group, where it may be divided; None where there is none or it may not."""
     if sys.platform != "linux":
         return None
-    root = _mounted(proc)
-    own = _own(proc)
+    root = _mounted(about)
+    own = _own(about)
     if root is None or own is None:
         return None
     folder = root / own.lstrip("/")
@@ -53,17 +53,17 @@ def _has_attribute(folder: Path) -> bool:
     return False
 
 
-def _own(proc: str) -> str | None:
-    text = proc_files.read(f"{proc}/cgroup") or b""
+def _own(about: str) -> str | None:
+    text = proc.read(f"{about}/cgroup") or b""
     for line in os.fsdecode(text).splitlines():
         if line.startswith("0::/") and "/.." not in line and not line.endswith(" (deleted)"):
             return line[len("0::") :]
     return None
 
 
-def _mounted(proc: str) -> Path | None:
+def _mounted(place: str) -> Path | None:
     """Where the whole hierarchy is mounted, or as much of it as we may see."""
-    text = proc_files.read(f"{proc}/mountinfo", PROCS_CAP_BYTES) or b""
+    text = proc.read(f"{place}/mountinfo", PROCS_CAP_BYTES) or b""
     for line in os.fsdecode(text).splitlines():
         mount, _, about = line.partition(" - ")
         fields = mount.split(" ")
@@ -73,7 +73,7 @@ def _mounted(proc: str) -> Path | None:
 
 
 def _may_be_divided(folder: Path) -> bool:
-    kind = proc_files.read(str(folder / "cgroup.type")) or b""
+    kind = proc.read(str(folder / "cgroup.type")) or b""
     return kind.strip() == b"domain" and os.access(folder, os.W_OK) and (folder / KILL).exists()
 
 
@@ -101,7 +101,7 @@ class ControlGroup:
             if number >= MOST_GROUPS:
                 raise OSError(f"more than {MOST_GROUPS} groups are below {self._folder}")
             if "cgroup.procs" in names:
-                text = proc_files.read(f"{folder}/cgroup.procs", PROCS_CAP_BYTES) or b""
+                text = proc.read(f"{folder}/cgroup.procs", PROCS_CAP_BYTES) or b""
                 found.update(int(line) for line in text.split() if line.isdigit())
         return frozenset(found - {0})  # 0: in a namespace of pids that we do not see
 

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 
 from watchdog_train.core.model import ProcessId
-from watchdog_train.system import proc_files
+from watchdog_train.system import proc
 
 if sys.platform != "linux":
     raise ImportError("only for Linux; see system.current()")
@@ -53,7 +53,7 @@ def watch(who: ProcessId) -> PidfdWatch | None:
     except OSError:
         return None
     # Only now: an identity that was checked before the open could have changed since.
-    found = proc_files.read_stat(who.pid)
+    found = proc.read_stat(who.pid)
     if found is None or found.start != who.start:
         os.close(descriptor)
         return None
@@ -72,12 +72,12 @@ def _of_reaped(descriptor: int) -> int | None:
 
 
 def _of_zombie(who: ProcessId) -> int | None:
-    text = proc_files.read(f"/proc/{who.pid}/stat", proc_files.SMALL_BYTES)
-    found = proc_files.parse_stat(text) if text else None
+    text = proc.read(f"/proc/{who.pid}/stat", proc.SMALL_BYTES)
+    found = proc.parse_stat(text) if text else None
     if text is None or found is None or found.start != who.start or not found.is_dead:
         return None
     # To whom the kernel hides it, it shows a 0; the same check guards the I/O counters.
-    if proc_files.read_io_bytes(who.pid) is None:
+    if proc.read_io_bytes(who.pid) is None:
         return None
     with suppress(ValueError, IndexError):
         return int(text.rpartition(b")")[2].split()[49])

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
-from watchdog_train.system import control_group, exit_watch, proc_files, sock_diag
+from watchdog_train.system import control_group, exit_watch, proc, sock_diag
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
 from watchdog_train.system.protocol import (
     Connections,
@@ -58,19 +58,19 @@ class LinuxSystem:
     # -- who -----------------------------------------------------------------
     def boot_id(self) -> str | None:
         """The kernel's random id of this boot."""
-        text = proc_files.read("/proc/sys/kernel/random/boot_id")
+        text = proc.read("/proc/sys/kernel/random/boot_id")
         return text.decode().strip() if text else None
 
     def identity(self, pid: int) -> ProcessId | None:
         """The process that has this pid now, a zombie included."""
-        found = proc_files.read_stat(pid)
+        found = proc.read_stat(pid)
         return ProcessId(pid, found.start) if found else None
 
     def is_alive(self, who: ProcessId) -> bool | None:
         """Whether this very process lives."""
-        found = proc_files.read_stat(who.pid)
+        found = proc.read_stat(who.pid)
         if found is None:
-            return None if _exists(who.pid) else False
+            return None if proc.exists(who.pid) else False
         return found.start == who.start and not found.is_dead
 
     def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
@@ -79,7 +79,7 @@ class LinuxSystem:
         A pid that was given away within one interval is noticed at the next full look.
         """
         starts = {who.pid: who.start for who in known}
-        pids = proc_files.list_pids()
+        pids = proc.list_pids()
         full = self._looks % FULL_LOOK_EVERY == 0
         self._looks += 1
         seen, self._seen = self._seen, set(pids)
@@ -87,47 +87,42 @@ class LinuxSystem:
         for pid in pids:
             if not full and pid in seen and pid not in starts:
                 continue
-            found = proc_files.read_stat(pid, strict=True)
+            found = proc.read_stat(pid, strict=True)
             if found is not None:
                 is_known = starts.get(pid) == found.start
-                rows[pid] = found.row(proc_files.read_io_bytes(pid) if is_known else None)
+                rows[pid] = found.row(proc.read_io_bytes(pid) if is_known else None)
         return rows
 
     def all_processes(self) -> Mapping[int, ProcessRow]:
         """A full look."""
-        stats = (proc_files.read_stat(pid, strict=True) for pid in proc_files.list_pids())
+        stats = (proc.read_stat(pid, strict=True) for pid in proc.list_pids())
         return {found.pid: found.row() for found in stats if found}
 
     # -- what about it ---------------------------------------------------------
     def command_line(self, pid: int) -> tuple[str, ...] | None:
         """Its arguments, as it shows them."""
-        text = proc_files.read(f"/proc/{pid}/cmdline", 128 * 1024)
-        if text is None:
-            return None
-        return tuple(os.fsdecode(text).rstrip("\0").split("\0")) if text else ()
+        return proc.command_line(pid)
 
     def working_directory(self, pid: int) -> str | None:
         """Where it works now."""
-        with suppress(OSError):
-            return os.readlink(f"/proc/{pid}/cwd")
-        return None
+        return proc.link(pid, "cwd")
 
     def user_id(self, pid: int) -> int | None:
         """Its real user: the owner of /proc/PID is root for a process that may not be dumped."""
-        field = proc_files.status_field(pid, "Uid")
+        field = proc.status_field(pid, "Uid")
         return int(field.split()[0]) if field else None
 
     def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
         """The named variables of its start; empty files of zombies are unknown."""
-        text = proc_files.read(f"/proc/{pid}/environ")
-        return proc_files.parse_environment(text, names) if text else None
+        text = proc.read(f"/proc/{pid}/environ")
+        return proc.parse_environment(text, names) if text else None
 
     def waits_for_input(self, pid: int) -> bool | None:
         """By the system call its main thread is in; by where it sleeps when that is hidden."""
-        place = proc_files.read(f"/proc/{pid}/wchan") or b"0"
+        place = proc.read(f"/proc/{pid}/wchan") or b"0"
         if b"n_tty_read" in place:
             return True
-        call = proc_files.read(f"/proc/{pid}/syscall")
+        call = proc.read(f"/proc/{pid}/syscall")
         fields = call.split() if call else []
         if len(fields) > 2:
             number, first = int(fields[0]), int(fields[1], 16)
@@ -144,10 +139,8 @@ class LinuxSystem:
 
     @staticmethod
     def _reads_from_a_person(pid: int) -> bool | None:
-        try:
-            return _HUMAN_END.match(os.readlink(f"/proc/{pid}/fd/0")) is not None
-        except OSError:
-            return None
+        stdin = proc.link(pid, "fd/0")
+        return None if stdin is None else _HUMAN_END.match(stdin) is not None
 
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
         """By the mask of caught signals."""
@@ -178,7 +171,7 @@ class LinuxSystem:
         found = {}
         left = MOST_THREADS
         for pid in pids:
-            threads = proc_files.read_waits(pid, left)
+            threads = proc.read_waits(pid, left)
             if threads:
                 found[pid] = threads
                 left -= len(threads)
@@ -186,11 +179,11 @@ class LinuxSystem:
 
     def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
         """By its descriptors in /proc."""
-        return proc_files.open_files(pid)
+        return proc.open_files(pid)
 
     def shared_mappings(self, pid: int) -> frozenset[str] | None:
         """By its maps."""
-        return proc_files.shared_mappings(pid)
+        return proc.shared_mappings(pid)
 
     def connections(self) -> Connections | None:
         """As netlink lists them."""
@@ -223,7 +216,7 @@ class LinuxSystem:
                 if error.errno not in NO_PIDFD:
                     raise
             # Only now: an identity that was checked before the open could have changed since.
-            found = proc_files.read_stat(who.pid)
+            found = proc.read_stat(who.pid)
             if found is None:
                 return "gone"
             if found.start != who.start:
@@ -263,7 +256,7 @@ class LinuxSystem:
         except OSError:
             return None
         try:
-            found = proc_files.read_stat(who.pid)
+            found = proc.read_stat(who.pid)
             if found is None or found.start != who.start:
                 return None
             taken = _pidfd_getfd(handle, number)
@@ -289,8 +282,8 @@ class LinuxSystem:
 
     def on_network_file_system(self, path: Path) -> bool | None:
         """By the type of the mount that holds it, or would hold it."""
-        text = proc_files.read("/proc/self/mountinfo")
-        kind = proc_files.mount_type(text, os.path.realpath(path)) if text else None
+        text = proc.read("/proc/self/mountinfo")
+        kind = proc.mount_type(text, os.path.realpath(path)) if text else None
         return None if kind is None else kind in NETWORK_FILE_SYSTEMS
 
     def monotonic(self) -> float:
@@ -326,12 +319,8 @@ class LinuxSystem:
         return False
 
 
-def _exists(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
-
-
 def _in_mask(pid: int, mask: str, signal_number: int) -> bool | None:
-    field = proc_files.status_field(pid, mask)
+    field = proc.status_field(pid, mask)
     return bool(int(field, 16) >> (signal_number - 1) & 1) if field else None
 
 

@@ -7,8 +7,7 @@ import sys
 from contextlib import suppress
 
 from watchdog_train.core.model import HostLoad
-
-READ_BYTES = 65536
+from watchdog_train.system import proc
 
 
 def host_load() -> HostLoad:
@@ -24,9 +23,9 @@ def host_load() -> HostLoad:
 def swap_bytes() -> int | None:
     """Read from and written to swap since boot; None where it is not told."""
     pages = None
-    for line in _read("/proc/vmstat").splitlines():
-        name, _, value = line.partition(b" ")
-        if name in (b"pswpin", b"pswpout") and value.isdigit():
+    for line in (proc.text("/proc/vmstat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("pswpin", "pswpout") and value.isdigit():
             pages = (pages or 0) + int(value)
     return None if pages is None else pages * _page_size()
 
@@ -40,16 +39,10 @@ def _page_size() -> int:
 
 def _pressure(what: str) -> float | None:
     """Per cent of the last minute in which some process waited; needs CONFIG_PSI."""
-    first = _read(f"/proc/pressure/{what}").partition(b"\n")[0]
+    first = (proc.text(f"/proc/pressure/{what}") or "").partition("\n")[0]
     for field in first.split():
-        name, _, value = field.partition(b"=")
-        if name == b"avg60":
+        name, _, value = field.partition("=")
+        if name == "avg60":
             with suppress(ValueError):
                 return float(value)
     return None
-
-
-def _read(path: str) -> bytes:
-    with suppress(OSError), open(path, "rb") as file:
-        return file.read(READ_BYTES)
-    return b""

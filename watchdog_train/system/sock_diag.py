@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from watchdog_train.system import proc
 from watchdog_train.system.protocol import Connections, UnixSocket
 
 if sys.platform != "linux":
@@ -80,7 +81,7 @@ class TcpCounter:
             others: launchers and ranks of the tree: connections to them do not count.
             ports: where the store of the job listens, on another machine maybe: nor do these.
         """
-        ours = _network(os.getpid())
+        ours = proc.link("self", "ns/net")
         by_pid = {pid: _socket_inodes(pid, ours) for pid in pids}
         inodes: set[int] = set()
         for found in by_pid.values():
@@ -234,12 +235,6 @@ def _socket_inodes(pid: int, network: str | None) -> set[int] | None:
             target = os.readlink(f"{folder}/{name}")
             if target.startswith("socket:["):
                 inodes.add(int(target[8:-1]))
-    if inodes and _network(pid) not in (network, None):
+    if inodes and proc.link(pid, "ns/net") not in (network, None):
         return None
     return inodes
-
-
-def _network(pid: int) -> str | None:
-    with suppress(OSError):
-        return os.readlink(f"/proc/{pid}/ns/net")
-    return None

@@ -1,13 +1,15 @@
-"""Readers of /proc: bytes in, values out, None for whatever is gone or refused.
+"""The only reader of /proc: bytes in, values out, None for whatever is gone or refused.
 
-They must never raise for a process that ends while it is read.
+It must never raise for a process that ends while it is read. Elsewhere than on Linux everything is
+None or empty.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from watchdog_train.core.model import ProcessRow, ThreadWait
@@ -35,6 +37,7 @@ class Stat(NamedTuple):
     session: int
     terminal: int
     """Its number; 0 for none."""
+    rss_pages: int = 0
 
     @property
     def is_dead(self) -> bool:
@@ -86,6 +89,33 @@ def read(path: str, cap_bytes: int = READ_CAP_BYTES, *, strict: bool = False) ->
         os.close(fd)
 
 
+def text(path: str, cap_bytes: int = READ_CAP_BYTES) -> str | None:
+    """The same as text."""
+    found = read(path, cap_bytes)
+    return None if found is None else found.decode("utf-8", "replace")
+
+
+def exists(pid: int) -> bool:
+    """Whether /proc shows a process with this pid."""
+    return os.path.exists(f"/proc/{pid}")
+
+
+def link(pid: int | str, name: str) -> str | None:
+    """Where a link of a process leads: `cwd`, `exe`, `fd/3`, `ns/net`."""
+    try:
+        return os.readlink(f"/proc/{pid}/{name}")
+    except OSError:
+        return None
+
+
+def numbers(pid: int | str, folder: str) -> list[int] | None:
+    """The numbers of its threads (`task`) or descriptors (`fd`), smallest first."""
+    try:
+        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/{folder}"))
+    except (OSError, ValueError):
+        return None
+
+
 def list_pids() -> list[int]:
     """Every process that /proc shows us.
 
@@ -102,7 +132,7 @@ def parse_stat(text: bytes) -> Stat | None:
     """A stat line; the name may contain spaces, newlines and parentheses."""
     head, _, tail = text.rpartition(b")")
     pid, _, name = head.partition(b" (")
-    fields = tail.split(None, 20)
+    fields = tail.split(None, 22)
     try:
         return Stat(
             pid=int(pid),
@@ -115,6 +145,7 @@ def parse_stat(text: bytes) -> Stat | None:
             start=int(fields[19]),
             session=int(fields[3]),
             terminal=int(fields[4]),
+            rss_pages=int(fields[21]),
         )
     except (ValueError, IndexError):
         return None
@@ -165,9 +196,8 @@ def read_waits(pid: int, most_threads: int) -> dict[int, ThreadWait]:
     """The threads of a process; its main thread only where it has more than that."""
     threads = [pid]
     if most_threads > 1:
-        try:
-            listed = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-        except OSError:
+        listed = numbers(pid, "task")
+        if listed is None:
             return {}
         threads = listed if len(listed) <= most_threads else threads
     found = {}
@@ -179,38 +209,45 @@ def read_waits(pid: int, most_threads: int) -> dict[int, ThreadWait]:
     return found
 
 
-def parse_environment(text: bytes, names: Iterable[str]) -> dict[str, str]:
-    """The named variables among those of an environ file."""
-    wanted = {os.fsencode(name): name for name in names}
-    found = {}
-    for entry in text.split(b"\0"):
-        name, separator, value = entry.partition(b"=")
-        if separator and name in wanted:
-            found[wanted[name]] = os.fsdecode(value)
-    return found
+def command_line(pid: int | str) -> tuple[str, ...] | None:
+    """Its arguments, as it shows them; secrets included."""
+    found = read(f"/proc/{pid}/cmdline", 128 * 1024)
+    if found is None:
+        return None
+    return tuple(os.fsdecode(found).rstrip("\0").split("\0")) if found else ()
+
+
+def parse_environment(text: bytes, names: Iterable[str] | None = None) -> dict[str, str]:
+    """The named variables of an environ file; None: all."""
+    wanted = None if names is None else frozenset(names)
+    entries = (entry.partition("=") for entry in os.fsdecode(text).split("\0"))
+    return {n: value for n, is_one, value in entries if is_one and (wanted is None or n in wanted)}
+
+
+def fields(path: str) -> dict[str, str]:
+    """A file of lines `name: value`, like status and meminfo."""
+    lines = (line.partition(":") for line in (text(path) or "").splitlines())
+    return {name: value.strip() for name, _, value in lines}
 
 
 def status_field(pid: int, field: str) -> str | None:
     """One line of /proc/PID/status, without its name."""
-    text = read(f"/proc/{pid}/status")
-    prefix = field.encode() + b":"
-    for line in (text or b"").splitlines():
-        if line.startswith(prefix):
-            return line[len(prefix) :].strip().decode("utf-8", "replace")
-    return None
+    return fields(f"/proc/{pid}/status").get(field)
+
+
+def mounts(text: bytes) -> Iterator[tuple[str, str]]:
+    """Place and type of each file system, by the text of a mountinfo file."""
+    for line in text.decode("utf-8", "surrogateescape").splitlines():
+        words = line.split(" ")
+        with suppress(ValueError, IndexError):
+            yield _unescape(words[4]), words[words.index("-", 6) + 1]
 
 
 def mount_type(text: bytes, path: str) -> str | None:
     """Type of the file system that holds a resolved path, by the text of a mountinfo file."""
     best = ""
     best_type = None
-    for line in text.decode("utf-8", "surrogateescape").splitlines():
-        fields = line.split(" ")
-        try:
-            dash = fields.index("-", 6)
-            point, kind = _unescape(fields[4]), fields[dash + 1]
-        except (ValueError, IndexError):
-            continue
+    for point, kind in mounts(text):
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):  # the last of equals is mounted over the others
             best, best_type = point, kind

@@ -8,15 +8,13 @@ from __future__ import annotations
 import mmap
 import os
 import platform
-import stat
 
 import msgspec
 
-PROC = "/proc"
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+from watchdog_train.system import proc
+
 _TASKS_CAP = 64
 """Threads looked at one by one; a process with more is not worth the time."""
-_READ_CAP = 1 << 20
 
 _SYSCALLS = {
     "x86_64": {
@@ -70,45 +68,27 @@ class ProcLook(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ("T", "t")
 
 
-def has_proc() -> bool:
-    """Whether this system has Linux's /proc."""
-    return os.path.exists(f"{PROC}/self/stat")
-
-
-def read_text(path: str, cap: int = _READ_CAP) -> str | None:
-    """A small file of /proc, None when it is gone or refused."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(cap).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return None
-
-
 def look(pid: int, now: float, *, threads: bool = False) -> ProcLook | None:
     """One look; None when there is no such process."""
-    if not has_proc():
+    if not proc.exists(os.getpid()):
         return _psutil_look(pid, now)
-    text = read_text(f"{PROC}/{pid}/stat")
-    if text is None or ")" not in text:
+    found = proc.read_stat(pid)
+    if found is None:
         return None
-    head, _, tail = text.rpartition(")")
-    fields = tail.split()
-    if len(fields) < 22:
-        return None
-    wchan = read_text(f"{PROC}/{pid}/wchan")
+    wchan = (proc.text(f"/proc/{pid}/wchan") or "").strip()
     return ProcLook(
         pid=pid,
-        start=int(fields[19]),
-        ppid=int(fields[1]),
-        name=head.partition("(")[2],
-        state=fields[0],
-        cpu_s=(int(fields[11]) + int(fields[12])) / _CLOCK_TICKS,
-        os_threads=int(fields[17]),
+        start=found.start,
+        ppid=found.ppid,
+        name=found.name,
+        state=found.state,
+        cpu_s=found.cpu_ticks / proc.TICKS_S,
+        os_threads=found.threads,
         at=now,
-        wchan=wchan.strip() if wchan and wchan.strip() not in ("", "0") else None,
-        io_bytes=_io_bytes(pid),
-        rss_bytes=int(fields[21]) * mmap.PAGESIZE,
-        traced=_is_traced(pid),
+        wchan=wchan if wchan not in ("", "0") else None,
+        io_bytes=proc.read_io_bytes(pid),
+        rss_bytes=found.rss_pages * mmap.PAGESIZE,
+        traced=proc.status_field(pid, "TracerPid") not in ("0", None),
         tasks=_tasks(pid) if threads else {},
     )
 
@@ -136,33 +116,10 @@ def _psutil_look(pid: int, now: float) -> ProcLook | None:
         return None
 
 
-def _is_traced(pid: int) -> bool:
-    status = read_text(f"{PROC}/{pid}/status", 8192) or ""
-    return any(
-        line.startswith("TracerPid:") and line.split()[-1] != "0" for line in status.splitlines()
-    )
-
-
-def _io_bytes(pid: int) -> int | None:
-    text = read_text(f"{PROC}/{pid}/io")
-    if text is None:
-        return None
-    values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    try:
-        return int(values["rchar"]) + int(values["wchar"])
-    except (KeyError, ValueError):
-        return None
-
-
 def _tasks(pid: int) -> dict[int, TaskLook]:
-    try:
-        tids = sorted(int(name) for name in os.listdir(f"{PROC}/{pid}/task"))
-    except (OSError, ValueError):
-        return {}
     found = {}
-    for tid in tids[: _TASKS_CAP + 1]:
-        status = read_text(f"{PROC}/{pid}/task/{tid}/status") or ""
-        values = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    for tid in (proc.numbers(pid, "task") or [])[: _TASKS_CAP + 1]:
+        values = proc.fields(f"/proc/{pid}/task/{tid}/status")
         try:
             switches = int(values["voluntary_ctxt_switches"]) + int(
                 values["nonvoluntary_ctxt_switches"]
@@ -170,8 +127,8 @@ def _tasks(pid: int) -> dict[int, TaskLook]:
         except (KeyError, ValueError):
             continue
         found[tid] = TaskLook(
-            state=values.get("State", "?").strip()[:1],
-            syscall=(read_text(f"{PROC}/{pid}/task/{tid}/syscall", 512) or "").strip(),
+            state=values.get("State", "?")[:1],
+            syscall=(proc.text(f"/proc/{pid}/task/{tid}/syscall", 512) or "").strip(),
             switches=switches,
         )
     return found
@@ -244,50 +201,12 @@ def io_rate(first: ProcLook, second: ProcLook) -> float | None:
     return max(0, second.io_bytes - first.io_bytes) / passed
 
 
-def kernel_stack(pid: int) -> str | None:
-    """The kernel's own stack; root only. This reads, it does not attach: safe in state D."""
-    text = read_text(f"{PROC}/{pid}/stack", 16384)
-    return text.strip() or None if text else None
-
-
-def command_line(pid: int) -> tuple[str, ...]:
-    """Arguments as they are, secrets included: redact before keeping."""
-    text = read_text(f"{PROC}/{pid}/cmdline", 65536) or ""
-    return tuple(text.rstrip("\0").split("\0")) if text else ()
-
-
-def environment(pid: int) -> dict[str, str]:
-    """As it was when the process started; secrets included: redact before keeping."""
-    text = read_text(f"{PROC}/{pid}/environ") or ""
-    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
-
-
 def is_python(pid: int) -> bool | None:
     """Whether an interpreter runs in this process; None when that cannot be read."""
-    try:
-        executable = os.path.basename(os.readlink(f"{PROC}/{pid}/exe")).lower()
-    except OSError:
+    executable = os.path.basename(proc.link(pid, "exe") or "").lower()
+    if not executable:
         return None
     if "python" in executable or "pypy" in executable:
         return True
-    maps = read_text(f"{PROC}/{pid}/maps", 4 << 20)
-    return None if maps is None else "libpython" in maps
-
-
-def waits_for_input(pid: int, process: ProcLook) -> bool | None:
-    """Blocked reading a terminal or its standard input; None where the system does not tell."""
-    task = process.tasks.get(pid)
-    if process.wchan and "tty_read" in process.wchan:
-        return True
-    if task is None or not task.syscall:
-        return None
-    parts = task.syscall.split()
-    if len(parts) < 2 or not parts[0].isdigit() or _SYSCALLS.get(int(parts[0])) != "read":
-        return False
-    if int(parts[1], 16) != 0:
-        return False
-    try:
-        mode = os.stat(f"{PROC}/{pid}/fd/0").st_mode
-    except OSError:
-        return None
-    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+    maps = proc.read(f"/proc/{pid}/maps")
+    return None if maps is None else b"libpython" in maps
