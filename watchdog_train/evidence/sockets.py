@@ -1,25 +1,18 @@
-"""TCP connections of processes, by the inodes of their open sockets. Only reads /proc."""
+"""TCP connections of processes, by the inodes of their open sockets."""
 
 from __future__ import annotations
 
-import socket
-import struct
-from contextlib import suppress
-
 from watchdog_train.system import proc
+from watchdog_train.system.sockets import TcpRow, tcp_rows
 
 _SHOWN = 16
-_STATES = {
-    1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2",
-    6: "TIME_WAIT", 7: "CLOSE", 8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING",
-}  # fmt: skip
 
 
 class Connections:
     """The tables of each network namespace, read once."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, dict[str, str]] = {}
+        self._tables: dict[str, dict[int, TcpRow]] = {}
 
     def of(self, pid: int, inodes: list[str]) -> tuple[str, ...]:
         """`10.0.0.1:4242 -> 10.0.0.2:29500 ESTABLISHED, 512 bytes to send`, listening ones last."""
@@ -27,38 +20,16 @@ class Connections:
         if namespace is None:
             return ()
         if namespace not in self._tables:
-            self._tables[namespace] = _table(pid)
+            self._tables[namespace] = tcp_rows(pid)
         rows = self._tables[namespace]
-        found = sorted({rows[inode] for inode in inodes if inode in rows})
+        found = sorted({_words(rows[int(inode)]) for inode in inodes if int(inode) in rows})
         return tuple(sorted(found, key=lambda row: row.endswith("LISTEN"))[:_SHOWN])
 
 
-def _table(pid: int) -> dict[str, str]:
-    rows: dict[str, str] = {}
-    for name in ("tcp", "tcp6"):
-        text = proc.text(f"/proc/{pid}/net/{name}") or ""
-        for line in text.splitlines()[1:]:
-            with suppress(ValueError, IndexError, OSError, struct.error):
-                fields = line.split()
-                rows[fields[9]] = _row(fields)
-    return rows
-
-
-def _row(fields: list[str]) -> str:
-    state = _STATES.get(int(fields[3], 16), "?")
-    if state == "LISTEN":
-        return f"{_address(fields[1])} LISTEN"
-    sending, received = (int(part, 16) for part in fields[4].split(":"))
-    words = [f"{_address(fields[1])} -> {_address(fields[2])} {state}"]
-    words += [f"{sending} bytes to send"] if sending else []
-    words += [f"{received} bytes not read"] if received else []
+def _words(row: TcpRow) -> str:
+    if row.state == "LISTEN":
+        return f"{row.here} LISTEN"
+    words = [f"{row.here} -> {row.there} {row.state}"]
+    words += [f"{row.to_send_bytes} bytes to send"] if row.to_send_bytes else []
+    words += [f"{row.unread_bytes} bytes not read"] if row.unread_bytes else []
     return ", ".join(words)
-
-
-def _address(text: str) -> str:
-    """`0100007F:1F90` as /proc writes it: words of the machine's own byte order."""
-    host, _, port = text.partition(":")
-    data = b"".join(struct.pack("=I", int(host[at : at + 8], 16)) for at in range(0, len(host), 8))
-    family = socket.AF_INET if len(data) == 4 else socket.AF_INET6
-    shown = socket.inet_ntop(family, data).removeprefix("::ffff:")
-    return f"[{shown}]:{int(port, 16)}" if ":" in shown else f"{shown}:{int(port, 16)}"

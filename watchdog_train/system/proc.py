@@ -73,15 +73,13 @@ def read(path: str, cap_bytes: int = READ_CAP_BYTES, *, strict: bool = False) ->
             raise BlindError(error.errno, error.strerror, path) from error
         return None
     try:
-        text = os.read(fd, min(cap_bytes, 65536))
-        if len(text) < SMALL_BYTES:  # all but environments and lists fit in one read
-            return text
-        parts = [text]
-        size = len(text)
-        while text and size < cap_bytes:
-            text = os.read(fd, 65536)
-            parts.append(text)
-            size += len(text)
+        if cap_bytes <= SMALL_BYTES:
+            return os.read(fd, cap_bytes)
+        # The kernel gives a long list piece by piece: a short answer is not the end.
+        parts, size = [os.read(fd, 65536)], 0
+        while parts[-1] and size < cap_bytes:
+            size += len(parts[-1])
+            parts.append(os.read(fd, 65536))
         return b"".join(parts)[:cap_bytes]
     except OSError:  # ESRCH: it ended between open and read
         return None
@@ -114,6 +112,20 @@ def numbers(pid: int | str, folder: str) -> list[int] | None:
         return sorted(int(name) for name in os.listdir(f"/proc/{pid}/{folder}"))
     except (OSError, ValueError):
         return None
+
+
+def memory(pid: int, address: int, count: int) -> bytes | None:
+    """Bytes of its memory; needs the right to trace it. Short where less is mapped."""
+    try:
+        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return os.pread(fd, count, address)
+    except (OSError, OverflowError):
+        return None
+    finally:
+        os.close(fd)
 
 
 def list_pids() -> list[int]:
