@@ -101,7 +101,7 @@ BACKWARD = ("_engine_run_backward (torch/autograd/graph.py:1)", "main (train.py:
 
 def two_ranks(main, **of_rank_1):
     """Rank 0 waits for others in a backward pass; rank 1 is at `main`."""
-    where = {"state": "S", "cpu_share": 0.0, "waits": "waits for a lock without a time limit"}
+    where = {"state": "S", "cpu_share": 0.0, "wait": {"wait": "mutex", "address": 1}}
     processes = [
         {"pid": 10, "ppid": 1, "role": "rank", "rank": 0, "main": BACKWARD, **where},
         {"pid": 11, "ppid": 1, "role": "rank", "rank": 1, "main": main, **where},

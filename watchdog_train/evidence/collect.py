@@ -37,6 +37,7 @@ from watchdog_train.evidence.attaching import Attaching, Tools
 from watchdog_train.evidence.draft import CUT_SHORT, Draft
 from watchdog_train.evidence.gpu import GpuLook
 from watchdog_train.evidence.open_files import is_fed_by
+from watchdog_train.evidence.process_look import thread_reader
 from watchdog_train.evidence.recorders import Recorders
 from watchdog_train.evidence.request import (
     EvidenceRequest,
@@ -110,8 +111,9 @@ class _Collection:
             for end in request.ended
         ]
         members.sort(key=lambda m: (ORDER[m.role], m.rank or 0, m.worker or 0, m.pid))
+        reader = thread_reader()  # before any tool: a signal hides what a thread waits for
         self.targets = [
-            Target(member, time.monotonic(), ends.get((member.pid, member.start)))
+            Target(member, time.monotonic(), reader, ends.get((member.pid, member.start)))
             for member in members
         ]
         self.by_pid = {target.pid: target for target in self.targets if target.end is None}
@@ -145,8 +147,9 @@ class _Collection:
         pause = self.started + _APART_S - time.monotonic()
         if pause > 0 and self.targets:
             time.sleep(min(pause, max(0.0, self.until - time.monotonic())))
+        reader = thread_reader()
         for target in self.targets:
-            target.look_again(time.monotonic())
+            target.look_again(time.monotonic(), reader)
         for target in self.targets:
             if target.waits_for_input and is_fed_by(target.pid, self.by_pid.keys() - {target.pid}):
                 target.waits_for_input = False

@@ -38,11 +38,17 @@ _KEEP_VARIABLES = re.compile(
 class Target:
     """Filled in while the collection goes on."""
 
-    def __init__(self, member: Member, now: float, end: RankEnd | None = None) -> None:
+    def __init__(
+        self,
+        member: Member,
+        now: float,
+        reader: process_look.ThreadReader | None,
+        end: RankEnd | None = None,
+    ) -> None:
         self.member = member
         self.end = end
         """A rank that had ended before: it is listed, for the others wait for it."""
-        self.first = process_look.look(member.pid, now, threads=True)
+        self.first = process_look.look(member.pid, now, reader)
         self.second: process_look.ProcLook | None = None
         self.threads: tuple[ThreadStack, ...] = ()
         self.how: How | None = None
@@ -124,11 +130,11 @@ class Target:
         """Stopped or traced before we came: a blocking dump would fail or wait."""
         return self.first is not None and (self.first.stopped or self.first.traced)
 
-    def look_again(self, now: float) -> None:
+    def look_again(self, now: float, reader: process_look.ThreadReader | None) -> None:
         """The second look, to compare with the first."""
         if self.first is None:
             return
-        again = process_look.look(self.pid, now, threads=True)
+        again = process_look.look(self.pid, now, reader)
         if again is not None and again.start == self.first.start:
             self.second = again
             self.waits_for_input = current().waits_for_input(self.pid)
@@ -209,7 +215,7 @@ class Target:
             state=self.state,
             wchan=look.wchan if look else None,
             kernel=kernel_frames(self.kernel_stack or ""),
-            waits=process_look.waits_in_words(look) if look else None,
+            wait=look.wait if look else None,
             sealed=self.sealed(),
             cpu_share=self.cpu_share(),
             io_bytes_s=rate,

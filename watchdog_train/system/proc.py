@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -116,6 +117,8 @@ def numbers(pid: int | str, folder: str) -> list[int] | None:
 
 def memory(pid: int, address: int, count: int) -> bytes | None:
     """Bytes of its memory; needs the right to trace it. Short where less is mapped."""
+    if sys.platform == "win32":
+        return None
     try:
         fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
     except OSError:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.diagnosis.stacks import ThreadStack, deciding_frame, is_forked
+from watchdog_train.core.diagnosis.wait_words import wait_words
 from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
@@ -17,6 +18,7 @@ from watchdog_train.core.model import (
     Role,
     Value,
 )
+from watchdog_train.core.model.waits import Wait
 
 FLAT_CPU_SHARE = 0.02
 """Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
@@ -60,8 +62,8 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     wchan: str | None = None
     kernel: tuple[str, ...] = ()
     """Its stack in the kernel, innermost first, where it could be read."""
-    waits: str | None = None
-    """What the main thread waits for in the kernel, in words: `futex without a time limit`."""
+    wait: Wait | None = None
+    """What the main thread waits for."""
     sealed: bool | None = None
     """True: every thread waits, without a time limit, for a lock that only a thread of this same
     process can release, and none ran between two looks: no one is left to wake it, ever."""
@@ -135,8 +137,7 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
             parts.append(f"state {self.state}")
         if self.cpu_share is not None:
             parts.append(f"CPU {self.cpu_share:.0%}")
-        if self.waits:
-            parts.append(self.waits)
+        parts += filter(None, [wait_words(self.wait)])
         return f"{self.who}: {', '.join(parts) or 'no stack'}"
 
 

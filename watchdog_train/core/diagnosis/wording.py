@@ -14,16 +14,13 @@ from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_worker
 from watchdog_train.core.diagnosis.matching import Bound, Match
 from watchdog_train.core.diagnosis.scene import Scene
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame
+from watchdog_train.core.diagnosis.wait_words import is_outside, wait_words
 from watchdog_train.core.model import NO_STACK, Culprit
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 LINE_SHOWN = 300
 SHOWN = 8
 """Ranks that are named; of more their number."""
-_OUTSIDE = frozenset(
-    f"waits in {call}"
-    for call in ("recvfrom", "recvmsg", "read", "write", "openat", "fsync", "flock", "fcntl")
-)
 
 
 def sealed_rank(evidence: Evidence) -> ProcessEvidence | None:
@@ -33,7 +30,9 @@ def sealed_rank(evidence: Evidence) -> ProcessEvidence | None:
 
 def waiting_outside(evidence: Evidence) -> ProcessEvidence | None:
     """A rank that waits in the kernel for a network, a disk or another process's lock on a file."""
-    return next((p for p in evidence.processes if p.role == "rank" and p.waits in _OUTSIDE), None)
+    members = frozenset(p.pid for p in evidence.processes)
+    ranks = (p for p in evidence.processes if p.role == "rank")
+    return next((p for p in ranks if is_outside(p.wait, members)), None)
 
 
 def stopped_rank(evidence: Evidence) -> ProcessEvidence | None:
@@ -64,10 +63,7 @@ def what_is_known(scene: Scene) -> str:
         return f"Stacks of {names}{more} would decide; they could not be taken: {why}."
     outside = waiting_outside(evidence)
     if outside is not None:
-        return (
-            f"{outside.label} {outside.waits} for something outside the training"
-            f"{_its_place(outside)}."
-        )
+        return f"{outside.who} {wait_words(outside.wait)}{_its_place(outside)}."
     if scene.first_failure is not None:
         return first_failure_in_words(scene.first_failure, evidence.host)
     return _which_capture(scene)
