@@ -9,270 +9,35 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.events.attempt import (
-    AttemptExited,
-    AttemptLaunched,
-    AttemptLaunching,
-    DaemonsJudged,
-    FirstBeat,
-    FirstStep,
-    HookNotArmed,
-    LaunchPostponed,
-    Milestones,
-    PhaseChanged,
-    Progress,
-    RankEnded,
-    TreeGone,
-)
-from watchdog_train.core.events.base import SCHEMA_VERSION, Event
-from watchdog_train.core.events.ending import (
-    KillSequence,
-    KillStage,
-    RequestAnswered,
-    RequestRefused,
-    SaveProven,
-    SaveRequested,
-    Signalled,
-    Signalling,
-    StopAsked,
-    StopRequested,
-    SurvivedKill,
-)
-from watchdog_train.core.events.job import (
-    BarrierMissed,
-    BarrierReached,
-    CheckpointUnseen,
-    JobEvent,
-    PeerAnnounced,
-    PeerLost,
-    PeerRetracted,
-    PlanReceived,
-    TaskJoined,
-    TasksCoupled,
-)
-from watchdog_train.core.events.recovery import (
-    BackingOff,
-    CheckpointChosen,
-    CheckpointKept,
-    CheckpointNotKept,
-    CheckpointRejected,
-    CheckpointRestored,
-    CheckpointsShared,
-    GivenUp,
-    GpuMemoryFree,
-    GpuMemoryHeld,
-    PlanMade,
-    RemedyTaken,
-    ResumeVerified,
-)
-from watchdog_train.core.events.run import (
-    Adopted,
-    DuplicateDumped,
-    LogBehind,
-    Orphan,
-    OrphansFound,
-    ProcessKilled,
-    Reopened,
-    RunFinished,
-    RunStarted,
-    SupervisorLeft,
-)
-from watchdog_train.core.events.stall import (
-    Diagnosed,
-    EvidenceCollected,
-    EvidenceCollecting,
-    EvidenceMoved,
-    Looked,
-    Noticed,
-    NoticeKind,
-    Slowdown,
-    SlowdownEnded,
-    StallDeclared,
-    StallRecovered,
-    Suspected,
-    SuspicionEnded,
-    Warned,
-    WarningKind,
-    WarningOver,
-    WouldHaveKilled,
-)
-from watchdog_train.core.events.telling import (
-    CommandResult,
-    CommandsRan,
-    CommandsStarting,
-    Notified,
-)
-
-__all__ = [
-    "LIFECYCLE",
-    "SCHEMA_VERSION",
-    "Adopted",
-    "AnyEvent",
-    "AttemptExited",
-    "AttemptLaunched",
-    "AttemptLaunching",
-    "BackingOff",
-    "BarrierMissed",
-    "BarrierReached",
-    "CheckpointChosen",
-    "CheckpointKept",
-    "CheckpointNotKept",
-    "CheckpointRejected",
-    "CheckpointRestored",
-    "CheckpointUnseen",
-    "CheckpointsShared",
-    "CommandResult",
-    "CommandsRan",
-    "CommandsStarting",
-    "DaemonsJudged",
-    "Diagnosed",
-    "DuplicateDumped",
-    "Event",
-    "EvidenceCollected",
-    "EvidenceCollecting",
-    "EvidenceMoved",
-    "FirstBeat",
-    "FirstStep",
-    "GivenUp",
-    "GpuMemoryFree",
-    "GpuMemoryHeld",
-    "HookNotArmed",
-    "JobEvent",
-    "KillSequence",
-    "KillStage",
-    "LaunchPostponed",
-    "LogBehind",
-    "Looked",
-    "Milestones",
-    "NoticeKind",
-    "Noticed",
-    "Notified",
-    "Orphan",
-    "OrphansFound",
-    "PeerAnnounced",
-    "PeerLost",
-    "PeerRetracted",
-    "PhaseChanged",
-    "PlanMade",
-    "PlanReceived",
-    "ProcessKilled",
-    "Progress",
-    "RankEnded",
-    "RemedyTaken",
-    "Reopened",
-    "RequestAnswered",
-    "RequestRefused",
-    "ResumeVerified",
-    "RunFinished",
-    "RunStarted",
-    "SaveProven",
-    "SaveRequested",
-    "Signalled",
-    "Signalling",
-    "Slowdown",
-    "SlowdownEnded",
-    "StallDeclared",
-    "StallRecovered",
-    "StopAsked",
-    "StopRequested",
-    "SupervisorLeft",
-    "SurvivedKill",
-    "Suspected",
-    "SuspicionEnded",
-    "TaskJoined",
-    "TasksCoupled",
-    "TreeGone",
-    "Warned",
-    "WarningKind",
-    "WarningOver",
-    "WouldHaveKilled",
-    "decode",
-    "encode",
-    "to_builtins",
-]
+from watchdog_train.core.events.attempt import *
+from watchdog_train.core.events.base import *
+from watchdog_train.core.events.ending import *
+from watchdog_train.core.events.job import *
+from watchdog_train.core.events.recovery import *
+from watchdog_train.core.events.run import *
+from watchdog_train.core.events.stall import *
+from watchdog_train.core.events.telling import *
 
 AnyEvent = (
-    RunStarted
-    | OrphansFound
-    | DuplicateDumped
-    | ProcessKilled
-    | AttemptLaunching
-    | AttemptLaunched
-    | LaunchPostponed
-    | FirstBeat
-    | FirstStep
-    | PhaseChanged
-    | Progress
-    | Milestones
-    | HookNotArmed
-    | RankEnded
-    | Suspected
-    | Looked
-    | SuspicionEnded
-    | StallDeclared
-    | StallRecovered
-    | Noticed
-    | Slowdown
-    | SlowdownEnded
-    | Warned
-    | WarningOver
-    | EvidenceCollecting
-    | EvidenceCollected
-    | EvidenceMoved
-    | Diagnosed
-    | StopRequested
-    | SaveRequested
-    | SaveProven
-    | StopAsked
-    | RequestAnswered
-    | RequestRefused
-    | Signalling
-    | Signalled
-    | SurvivedKill
-    | DaemonsJudged
-    | TreeGone
-    | AttemptExited
-    | CheckpointChosen
-    | CheckpointRejected
-    | CheckpointsShared
-    | CheckpointKept
-    | CheckpointNotKept
-    | CheckpointRestored
-    | PlanMade
-    | WouldHaveKilled
-    | GivenUp
-    | BackingOff
-    | GpuMemoryHeld
-    | GpuMemoryFree
-    | RemedyTaken
-    | ResumeVerified
-    | Adopted
-    | Reopened
-    | SupervisorLeft
-    | LogBehind
-    | Notified
-    | CommandsStarting
-    | CommandsRan
-    | JobEvent
-    | RunFinished
-)
+    RunStarted | OrphansFound | DuplicateDumped | ProcessKilled | AttemptLaunching
+    | AttemptLaunched | LaunchPostponed | FirstBeat | FirstStep | PhaseChanged | Progress
+    | Milestones | HookNotArmed | RankEnded | Suspected | Looked | SuspicionEnded
+    | StallDeclared | StallRecovered | Noticed | Slowdown | SlowdownEnded | Warned
+    | WarningOver | EvidenceCollecting | EvidenceCollected | EvidenceMoved | Diagnosed
+    | StopRequested | SaveRequested | SaveProven | StopAsked | RequestAnswered | RequestRefused
+    | Signalling | Signalled | SurvivedKill | DaemonsJudged | TreeGone | AttemptExited
+    | CheckpointChosen | CheckpointRejected | CheckpointsShared | CheckpointKept
+    | CheckpointNotKept | CheckpointRestored | PlanMade | WouldHaveKilled | GivenUp
+    | BackingOff | GpuMemoryHeld | GpuMemoryFree | RemedyTaken | ResumeVerified | Adopted
+    | Reopened | SupervisorLeft | LogBehind | Notified | CommandsStarting | CommandsRan
+    | JobEvent | RunFinished
+)  # fmt: skip
 
 LIFECYCLE = (
-    RunStarted,
-    AttemptLaunching,
-    AttemptLaunched,
-    StallDeclared,
-    EvidenceCollected,
-    EvidenceMoved,
-    DaemonsJudged,
-    Signalling,
-    TreeGone,
-    AttemptExited,
-    PlanMade,
-    Adopted,
-    Reopened,
-    RunFinished,
-)
+    RunStarted, AttemptLaunching, AttemptLaunched, StallDeclared, EvidenceCollected,
+    EvidenceMoved, DaemonsJudged, Signalling, TreeGone, AttemptExited, PlanMade, Adopted,
+    Reopened, RunFinished,
+)  # fmt: skip
 """Types that are on disk (fsync) before the loop goes on."""
 
 _encoder = msgspec.json.Encoder()
