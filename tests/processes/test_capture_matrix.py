@@ -19,8 +19,9 @@ from watchdog_train.client import layout
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.discover import slot_dir_of, tree_of
-from watchdog_train.evidence.request import read_result, write_request
+from watchdog_train.evidence.request import read_result
 from watchdog_train.system import current
+from watchdog_train.whole_files import replace_json
 
 pytestmark = [
     pytest.mark.processes,
@@ -169,7 +170,7 @@ def test_nobody_attaches_to_a_process_in_the_kernel(tmp_path, started):
 def denied(tmp_path, pid, slot_dir, prefix):
     """Collects in a process that has lost a right."""
     request = request_for(tmp_path, tree_of(current(), pid), slot_dir=slot_dir)
-    write_request(request, tmp_path / "request.json")
+    replace_json(tmp_path / "request.json", request)
     command = [sys.executable, "-m", "watchdog_train.evidence.collect"]
     subprocess.run(
         [*prefix, *command, str(tmp_path / "request.json")], check=True, timeout=60, cwd="/"
@@ -231,7 +232,7 @@ def test_a_process_of_another_user_is_named_as_such(tmp_path, started):
     try:
         folder.chmod(0o777)
         request = request_for(folder, tree_of(current(), process.pid))
-        write_request(request, folder / "request.json")
+        replace_json(folder / "request.json", request)
         command = [sys.executable, "-c", STRANGER_COLLECTS, str(folder / "request.json")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr

@@ -20,8 +20,9 @@ from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.discover import tree_of
-from watchdog_train.evidence.request import read_result, write_request
+from watchdog_train.evidence.request import read_result
 from watchdog_train.system import current
+from watchdog_train.whole_files import replace_json
 
 pytestmark = pytest.mark.processes
 
@@ -249,7 +250,7 @@ def test_the_bundle_is_private_and_reads_back(tmp_path, sleeper):
 def test_the_module_runs_as_a_program(tmp_path, sleeper):
     """`python -m watchdog_train.evidence.collect REQUEST` leaves its answer in result.json."""
     request = request_for(tmp_path, [Member(pid=sleeper.pid, start=0, role="rank")], "look")
-    write_request(request, tmp_path / "request.json")
+    replace_json(tmp_path / "request.json", request)
     argv = [sys.executable, "-m", "watchdog_train.evidence.collect", str(tmp_path / "request.json")]
     subprocess.run(argv, check=True, timeout=60)
     assert read_result(request).captured == 1

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.support import run_wtrain, start_wtrain, wait_until
-from watchdog_train.commands.order import Order, read_answer
+from watchdog_train.commands.order import Order
 from watchdog_train.core.events import CommandResult
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.system import current
@@ -42,7 +42,9 @@ def carried_out(
     children.spawn(argv, name="commands", deadline_s=order.within_s)
     wait_until(lambda: children.poll() or None, order.within_s + 30, "the end of the child")
     assert not path.exists()
-    return read_answer(order, "no answer")
+    return msgspec.json.decode(
+        (tmp_path / "answer.json").read_bytes(), type=tuple[CommandResult, ...]
+    )
 
 
 def test_one_after_another_with_the_event_on_stdin(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_what_was_collected_outlives_its_collector(tmp_path, monkeypatch, sleepe
     tasks = Tasks(table)
 
     def step():
-        for ended in table.poll():
-            tasks.finished(ended)
+        table.poll()
+        tasks.poll()
 
     tasks.collect(request)
     (collector,) = table.running()
@@ -140,6 +140,6 @@ def test_an_older_look_is_no_answer_to_a_newer_one(tmp_path, monkeypatch):
     table = ChildTable(current())
     tasks = Tasks(table)
     tasks.collect(request)
-    wait_until(lambda: [tasks.finished(e) for e in table.poll()] and tasks.look, 60, "an answer")
+    wait_until(lambda: table.poll() and (tasks.poll() or tasks.look), 60, "an answer")
     assert tasks.look.patience == "unknown"
     assert "exit code 1" in tasks.look.problem

@@ -103,7 +103,7 @@ def test_a_survey_that_cannot_be_started_is_no_survey(tmp_path: Path) -> None:
     ask = partial(
         tasks.scan_checkpoints,
         request,
-        tmp_path / "request.json",
+        tmp_path,
         keep=tmp_path / "survey.json",
         deadline_s=30.0,
     )
@@ -114,8 +114,8 @@ def test_a_survey_that_cannot_be_started_is_no_survey(tmp_path: Path) -> None:
     ask()
 
     def answered() -> bool:
-        for ended in children.poll():
-            tasks.finished(ended)
+        children.poll()
+        tasks.poll()
         return tasks.survey is not None
 
     wait_until(answered, 30, "the survey answers")
@@ -130,20 +130,20 @@ def test_a_scan_without_an_answer_has_failed(how: str, tmp_path: Path) -> None:
     now = [100.0]
     children = ChildTable(current(), clock=lambda: now[0])
     tasks = Tasks(children)
-    path = tmp_path / "request.json"
+    answer = tmp_path / "task-survey-answer.json"
     request = SurveyRequest(directories=(str(tmp_path),))
-    tasks.scan_checkpoints(request, path, keep=tmp_path / "keep.json", deadline_s=30.0)
+    tasks.scan_checkpoints(request, tmp_path, keep=tmp_path / "keep.json", deadline_s=30.0)
     (child,) = children.running()
     os.kill(child.pid, signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
     if how == "garbage":
-        (tmp_path / "survey.json").write_text('{"findings": [')
+        answer.write_text('{"findings": [')
     if how == "gone":
-        (tmp_path / "survey.json").mkdir()
+        answer.mkdir()
 
     def answered() -> bool:
         now[0] += 1.0
-        for ended in children.poll():
-            tasks.finished(ended)
+        children.poll()
+        tasks.poll()
         return tasks.survey is not None
 
     wait_until(answered, 30, "the scan is over")

@@ -40,7 +40,7 @@ class KeepRequest(Value, frozen=True, kw_only=True):
     save: SaveRecord
     """Without files where nobody writes any more: then the file counts as it is."""
     copy: str
-    out: str
+    out: str = ""
     """Where the answer goes."""
     most_bytes: int
     earlier: KeptCopy | None = None

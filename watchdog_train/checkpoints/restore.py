@@ -31,7 +31,7 @@ class RestoreRequest(Value, frozen=True, kw_only=True):
     saved_at: float
     """Of the torn file, Unix seconds: one that was written since is left alone."""
     copy: str
-    out: str
+    out: str = ""
     """Where the answer goes."""
 
 

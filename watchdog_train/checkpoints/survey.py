@@ -47,7 +47,7 @@ NOTED = "unchanged since it was saved"
 class SurveyRequest(Value, frozen=True, kw_only=True):
     """What to survey."""
 
-    out: str | None = None
+    out: str = ""
     """Where survey.json goes."""
     directories: tuple[str, ...] = ()
     """From the notes of the training, or named by the user."""

@@ -5,14 +5,11 @@ Must not run anything.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from watchdog_train.core.events import CommandResult
-from watchdog_train.whole_files import read_json
 
 ORDER_CAP_BYTES = 4 << 20
 ANSWER_CAP_BYTES = 1 << 20
@@ -30,25 +27,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     """For each."""
     cwd: str
-    out: str
+    out: str = ""
     """File for the answer."""
 
     @property
     def within_s(self) -> float:
         """By when the child has answered, or it hangs itself."""
         return len(self.commands) * self.deadline_s + EXTRA_S
-
-
-def read_answer(order: Order, problem: str) -> tuple[CommandResult, ...]:
-    """What became of them; without an answer the `problem` is why, for each.
-
-    The answer file is removed.
-    """
-    out = Path(order.out)
-    found = read_json(out, tuple[CommandResult, ...], cap_bytes=ANSWER_CAP_BYTES)
-    with suppress(OSError):
-        out.unlink(missing_ok=True)
-    return failed(order, problem) if found is None else found
 
 
 def failed(order: Order, why: str) -> tuple[CommandResult, ...]:

@@ -10,7 +10,7 @@ import msgspec
 from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
 from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
 from watchdog_train.trusted_files import open_read, remove
-from watchdog_train.whole_files import read_json, replace_json
+from watchdog_train.whole_files import read_json
 
 RESULT_FILE = "result.json"
 PARTIAL_FILE = "partial.json"
@@ -60,23 +60,23 @@ class JointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     bundles: tuple[str, ...]
     """Their directories; the answer is kept in the first."""
-    out: str
+    out: str = ""
     names: tuple[str, ...] = ()
     """Of the tasks whose they are, for people."""
     rules_dirs: tuple[str, ...] = ()
 
 
-def write_request(request: EvidenceRequest, path: Path) -> None:
-    """For `python -m watchdog_train.evidence.collect PATH`; it becomes a part of the bundle.
+def without_secrets(request: EvidenceRequest) -> EvidenceRequest:
+    """For `python -m watchdog_train.evidence.collect FILE`; it becomes a part of the bundle.
 
     Paths stay as they are: the collector follows them.
     """
-    hidden = {
-        "command": redact_argv(request.command),
-        "verdict": redact_data(request.verdict),
-        "gpu_others": tuple(map(redact_text, request.gpu_others)),
-    }
-    replace_json(path, msgspec.structs.replace(request, **hidden))
+    return msgspec.structs.replace(
+        request,
+        command=redact_argv(request.command),
+        verdict=redact_data(request.verdict),
+        gpu_others=tuple(map(redact_text, request.gpu_others)),
+    )
 
 
 def read_request(path: Path) -> EvidenceRequest:

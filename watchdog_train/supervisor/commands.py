@@ -38,7 +38,6 @@ def order_for(
     state: State,
     *,
     policy: Policy,
-    out: Path,
     message: str | None,
 ) -> Order:
     """What the child is to do for one event."""
@@ -47,7 +46,6 @@ def order_for(
         event=envelope(name, data, state, message),
         deadline_s=policy.notify.command_s,
         cwd=state.cwd,
-        out=str(out),
     )
 
 
@@ -67,11 +65,9 @@ def run_before_restart(
         {"plan": msgspec.to_builtins(action.plan)},
         state,
         policy=context.policy,
-        out=context.staging_dir / "before-restart-answer.json",
         message=None,
     )
-    path = context.staging_dir / "before-restart-order.json"
-    context.tasks.run_commands(order, path, environment_for(context.environment))
+    context.tasks.run_commands(order, context.staging_dir, environment_for(context.environment))
 
 
 class Commands:
@@ -110,7 +106,6 @@ class Commands:
             e.to_builtins(event),
             state,
             policy=self._policy,
-            out=self._helper.answer_file,
             message=told.line if told is not None else None,
         )
         self._waiting.append((event.attempt, order))

@@ -113,18 +113,13 @@ class EvidenceRequests:
         }
 
 
-def joint_request(
-    context: Context, action: a.StartJoint, state: State
-) -> tuple[JointRequest, Path]:
-    """To read the bundles of all tasks together; and the file that says so."""
-    folder = context.directory.attempt(_number(state))
-    request = JointRequest(
+def joint_request(context: Context, action: a.StartJoint) -> JointRequest:
+    """To read the bundles of all tasks together."""
+    return JointRequest(
         bundles=action.bundles,
         names=action.names,
-        out=str(folder / "joint.json"),
         rules_dirs=tuple(map(os.path.abspath, context.policy.evidence.rules_dirs)),
     )
-    return request, folder / "joint-request.json"
 
 
 def _files(attempt_dir: Path) -> frozenset[str]:

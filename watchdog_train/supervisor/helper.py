@@ -136,6 +136,12 @@ class Helper:
         self._forget_files()
         return found
 
+    @property
+    def seconds(self) -> float:
+        """How long it ran; 0 as long as it does."""
+        ended = self._child.ended if self._child is not None else None
+        return ended.seconds if ended is not None else 0.0
+
     def why_no_answer(self) -> str:
         """Why there is none, for a person."""
         ended = self._child.ended if self._child is not None else None

@@ -51,31 +51,22 @@ def start_copy(context: Context, action: KeepCopy, state: State) -> None:
     from watchdog_train.checkpoints.keep import KeepRequest
 
     number = state.attempt.attempt if state.attempt is not None else 0
-    folder = context.directory.attempt(number)
     kept = next((one for one in state.kept if one.path == action.save.path), None)
     request = KeepRequest(
         save=action.save,
         copy=str(context.directory.kept(action.save.path)),
-        out=str(folder / "kept.json"),
         most_bytes=context.policy.recovery.keep_bytes,
         earlier=kept if kept is not None and kept.attempt < number else None,
     )
-    context.tasks.keep_copy(request, folder / "keep-request.json", deadline_s=KEEP_S)
+    context.tasks.keep_copy(request, context.staging_dir, deadline_s=KEEP_S)
 
 
-def start_restore(context: Context, action: RestoreCopy, state: State) -> None:
+def start_restore(context: Context, action: RestoreCopy) -> None:
     """Start the child that puts a copy back; its answer is an observation."""
     from watchdog_train.checkpoints.restore import RestoreRequest
 
-    number = state.attempt.attempt if state.attempt is not None else 0
-    folder = context.directory.attempt(number)
-    request = RestoreRequest(
-        path=action.path,
-        saved_at=action.saved_at,
-        copy=action.copy,
-        out=str(folder / "restored.json"),
-    )
-    context.tasks.restore_copy(request, folder / "restore-request.json", deadline_s=RESTORE_S)
+    request = RestoreRequest(path=action.path, saved_at=action.saved_at, copy=action.copy)
+    context.tasks.restore_copy(request, context.staging_dir, deadline_s=RESTORE_S)
 
 
 def remove_copies(directory: RunDirectory) -> None:

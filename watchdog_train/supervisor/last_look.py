@@ -168,8 +168,8 @@ class _Collection:
 
     def look(self) -> e.DuplicateDumped | None:
         """What came of it; None while it runs. Never blocks."""
-        for ended in self._children.poll():
-            self._tasks.finished(ended)
+        self._children.poll()
+        self._tasks.poll()
         result = self._tasks.evidence
         if result is None and time.monotonic() < self._until:
             return None

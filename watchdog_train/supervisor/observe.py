@@ -110,8 +110,8 @@ class Observer:
     def observe(self, state: State) -> Observation:
         """Everything seen at this moment."""
         context = self._context
-        for ended in context.children.poll():
-            context.tasks.finished(ended)
+        context.children.poll()
+        context.tasks.poll()
         now = context.system.monotonic()
         attempt = state.attempt
         self._follow(state, now)
@@ -147,8 +147,8 @@ class Observer:
             evidence=tasks.evidence,
             survey=tasks.survey,
             joint=tasks.joint,
-            kept=tasks.kept,
-            restored=tasks.restored,
+            kept=tasks.keep,
+            restored=tasks.restore,
             commands=tasks.commands,
             saves=self._saves.look(attempt, now),
             other_port=self._other_port(state),
@@ -293,8 +293,8 @@ class Observer:
         if judged:
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
-        for ended in context.children.poll(sampler.rows):
-            context.tasks.finished(ended)
+        context.children.poll(sampler.rows)
+        context.tasks.poll()
         saves = self._saves.look(attempt, now) if attempt.launched and not attempt.ended else None
         self._assessor.advance(self._sample, state, now, saves)
         self._keep(state, attempt)

@@ -81,7 +81,7 @@ class Performer:
             case a.StartEvidence():
                 yield from self._evidence(action, state, observation)
             case a.StartJoint():
-                self._diagnose_together(action, state)
+                self._diagnose_together(action)
             case a.StartSurvey():
                 self._survey(action, state, observation)
             case a.RunCommands():
@@ -89,7 +89,7 @@ class Performer:
             case a.KeepCopy():
                 start_copy(self._context, action, state)
             case a.RestoreCopy():
-                start_restore(self._context, action, state)
+                start_restore(self._context, action)
             case a.Signal():
                 yield from self._signal(action, observation)
             case a.AskStop() | a.AskSave():
@@ -187,9 +187,9 @@ class Performer:
         others = self._observer.gpu_others()
         return EvidenceRequests(self._context, state, observation, gpu_others=others)
 
-    def _diagnose_together(self, action: a.StartJoint, state: State) -> None:
-        request, path = joint_request(self._context, action, state)
-        self._context.tasks.diagnose_together(request, path, deadline_s=JOINT_S)
+    def _diagnose_together(self, action: a.StartJoint) -> None:
+        request, folder = joint_request(self._context, action), self._context.staging_dir
+        self._context.tasks.diagnose_together(request, folder, deadline_s=JOINT_S)
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
         # With all formats of checkpoints, which most runs never ask for.
@@ -235,7 +235,7 @@ class Performer:
         try:
             context.tasks.scan_checkpoints(
                 request,
-                context.staging_dir / "survey-request.json",
+                context.staging_dir,
                 keep=context.directory.attempt(number) / "survey.json",
                 deadline_s=deadline_s,
             )
