@@ -60,15 +60,6 @@ ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {
     "integrations",
     "doctor",
 }
-ROOMS["bisecting"] = {
-    *_LOWER,
-    "bisecting",
-    "checkpoints",
-    "config",
-    "remedies",
-    "store",
-    "supervisor",
-}
 ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {
     "client",
     "integrations",

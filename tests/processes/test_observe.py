@@ -57,8 +57,8 @@ def directory(tmp_path: Path) -> RunDirectory:
 @pytest.fixture
 def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
     """As much of a supervisor as an observer looks at."""
-    results = dict.fromkeys(("look", "evidence", "survey", "joint", "kept", "restored", "commands"))
-    tasks = SimpleNamespace(running=frozenset(), **results)
+    results = dict.fromkeys(("look", "evidence", "survey", "joint", "keep", "restore", "commands"))
+    tasks = SimpleNamespace(running=frozenset(), poll=lambda: None, **results)
     return SimpleNamespace(
         system=clock,
         directory=directory,

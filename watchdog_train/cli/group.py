@@ -53,9 +53,6 @@ COMMANDS: dict[str, CommandRow] = {
     "diagnose": CommandRow(
         "Understand", "diagnose:diagnose", "Name the cause behind dumps and logs you bring."
     ),
-    "bisect": CommandRow(
-        "Understand", "bisect:bisect", "Find the setting that makes a hang appear."
-    ),
     "report": CommandRow("Understand", "report:report", "Tell what happened to a run."),
     "checkpoints": CommandRow(
         "Prepare", "checkpoints:checkpoints", "List checkpoints and tell which are whole."

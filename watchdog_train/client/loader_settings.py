@@ -9,7 +9,7 @@ import sys
 import time
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes, phases, settings, slot, trial_settings
+from watchdog_train.client import notes, phases, settings, slot
 from watchdog_train.client.hooks import dynamo
 
 _WORKER_ARGUMENTS = (
@@ -303,7 +303,6 @@ def _drop_last(_, arguments):
 
 # Workers go first: the others look at how many are left.
 _LOADER = {
-    **trial_settings.LOADER,
     "num-workers-0": _no_workers,
     "spawn": _spawn,
     "pin-memory-off": _no_pinning,

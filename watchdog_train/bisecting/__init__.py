@@ -1,1 +1,0 @@
-"""`wtrain bisect`: short supervised trials of a command, each with one thing changed."""
