@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -163,8 +162,3 @@ def settings_to_keep(state: State) -> tuple[str, ...]:
         return ()
     refused = set(attempt.reported) - set(attempt.taken)
     return tuple(use.id for use in attempt.plan.remedies if use.id not in refused)
-
-
-def file_in_run(state: State, name: str) -> str:
-    """A file of the run directory, as a person in the working directory would name it."""
-    return posixpath.join(words.short_path(state.run_dir, state.cwd), name)

@@ -100,10 +100,6 @@ class RunDirectory:
         """
         return private_runtime_directory("spill", self.run_id, make=False)
 
-    def make_spill_dir(self) -> Path | None:
-        """The same for the writer; None where no private local memory is to be had."""
-        return private_runtime_directory("spill", self.run_id, make=True)
-
     def attempt(self, number: int) -> Path:
         """The folder of an attempt, 1-based."""
         return self.attempts / f"{number:04d}"

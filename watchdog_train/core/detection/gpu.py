@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-from watchdog_train.core.model.gpu import GpuDevice, GpuReading, GpuUse, GpuXid
+from watchdog_train.core.model.gpu import GpuDevice, GpuReading, GpuUse
 
 IN_USE_BYTES = 256 << 20
 """Of GPU memory: a device without even the context of a process holds less."""
@@ -57,11 +56,3 @@ def _pids(device: GpuDevice) -> set[int]:
 
 def _share(value: float | None, limit: float | None) -> float | None:
     return round(value / limit, 3) if value is not None and limit else None
-
-
-def xid_words(xids: Iterable[GpuXid]) -> str:
-    """`Xid 79 on GPU 0`."""
-    return ", ".join(
-        f"Xid {xid.code}" + (f" on GPU {xid.index}" if xid.index is not None else "")
-        for xid in xids
-    )

@@ -88,11 +88,6 @@ class LogIndex:
         """How often some counter reached a new high, in the log where that was most often."""
         return max((len(log.progress) for log in self._logs), default=0)
 
-    def ends_with_progress(self) -> bool:
-        """Whether the last lines of every log that counts something are progress."""
-        counting = [log for log in self._logs if log.progress]
-        return bool(counting) and all(log.progress[-1] >= len(log.lines) - 3 for log in counting)
-
     def at_end(self, patterns: Sequence[str]) -> Iterator[Hit]:
         """Lines that fit and with which a log ends."""
         for hit in self.hits(patterns):

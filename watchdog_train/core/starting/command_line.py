@@ -78,14 +78,6 @@ def find_in_script(text: str) -> Found | None:
     return find(("sh", "-c", text))
 
 
-def with_one_rank(argv: Sequence[str]) -> tuple[str, ...] | None:
-    """The command with one rank on this machine; None where no launcher stands in it openly."""
-    found = find(argv)
-    torchrun = found is not None and found.family == "torchrun"
-    one = "--nproc-per-node=1" if torchrun else "--num_processes=1"
-    return with_options(argv, (one,))
-
-
 def with_options(argv: Sequence[str], options: Sequence[str]) -> tuple[str, ...] | None:
     """The command with these options of its launcher; None where none stands in it openly."""
     own = _own_words(argv)
