@@ -18,6 +18,7 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import ExitStatus
+from watchdog_train.core.model.waits import Wait
 from watchdog_train.errors import WtrainError
 from watchdog_train.rules import RulesError, load_rules, rule_problems
 
@@ -46,6 +47,10 @@ def evidence_of(case, shift=0):
         threads = ()
         if texts is not None:
             threads = (ThreadStack(frames=frames_of(texts, source), main=True, os_id=entry["pid"]),)
+            gil = entry.pop("owns_gil", False)
+            threads = (msgspec.structs.replace(threads[0], owns_gil=gil),)
+        if "wait" in entry:
+            entry["wait"] = msgspec.convert(entry["wait"], Wait)
         how = "py-spy" if threads else None
         processes.append(ProcessEvidence(start=1, threads=threads, how=how, **entry))
     end = case.get("exit")
@@ -75,6 +80,7 @@ def test_hand_written_evidence_gets_the_family_it_was_written_for(path):
     if "first_remedy" in expect:
         assert diagnosis.remedies[0] == expect["first_remedy"]
     assert diagnosis.family is not None or diagnosis.confidence < 0.45
+    assert expect.get("says", "") in diagnosis.explanation
 
 
 def test_the_fingerprint_does_not_depend_on_pids():

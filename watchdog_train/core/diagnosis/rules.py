@@ -58,6 +58,8 @@ class ProcessClause(Part, frozen=True, kw_only=True):
     cpu: Literal["flat", "busy", "not-busy"] | None = None
     """not-busy: flat or unknown."""
     sealed: bool | None = None
+    outside: bool | None = None
+    """Its main thread was seen to wait for a file, a lock on one, or another process."""
     forked: bool | None = None
     """Its stack shows that it was forked."""
     spawned: bool | None = None
