@@ -94,7 +94,7 @@ def verdict_sentence(state: State) -> str:
         return f"The run has not ended; its log ends in state '{state.state}'{at}."
     restarts = f" after {words.count(state.restarts, 'restart')}" if state.restarts else ""
     restarts += _reasons(state) if restarts else ""
-    why = clean(state.why or "", 800).removeprefix("stopped: ").rstrip(".")
+    why = clean(state.why or "", 800).rstrip(".")
     match state.outcome:
         case "succeeded":
             text = f"The training succeeded{restarts}{at}"

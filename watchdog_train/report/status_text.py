@@ -138,7 +138,7 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
                 parts.append(f"ran {duration(state.updated_at - state.started_at)}")
         parts.append(f"exit code {state.exit_code}")
         if state.outcome != "succeeded" and state.why:
-            parts.append(clean(state.why, 800).removeprefix("stopped: ").rstrip("."))
+            parts.append(clean(state.why, 800).rstrip("."))
         if state.warning:
             parts.append(paint(clean(state.warning), "warn"))
         return "; ".join(parts)

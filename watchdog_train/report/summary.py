@@ -118,7 +118,7 @@ def outcome_line(state: State) -> str:
         "gave_up": "gave up",
     }
     head = heads[state.outcome or "failed"]
-    why = clean(state.why or "no reason recorded", 800).removeprefix(f"{head}: ").rstrip(".")
+    why = clean(state.why or "no reason recorded", 800).rstrip(".")
     parts = [f"{head}: {why}"]
     progress = state.progress
     step = progress.step if progress.step is not None else state.best_step

@@ -17,7 +17,7 @@ def finish(state: State) -> RunFinished:
             outcome="stopped",
             exit_code=state.stop.exit_code,
             warning="; ".join(filter(None, (_unsaved(state), survivors_words(state)))) or None,
-            why=f"stopped: {state.stop.by}",
+            why=state.stop.by,
         )
     if state.given_up is not None:
         return RunFinished(
