@@ -48,6 +48,10 @@ def after_all(case: Case, memory_before: frozenset[str]) -> list[str]:
     if spilled is not None and case.expected.full_for_good:  # the end of the log is only there
         kept = (spilled.parent, spilled, *spilled.iterdir())
         made -= {str(path.relative_to(home)) for path in kept}
+        # Evidence that the run directory has refused has no other place, either.
+        staging = spilled.parent.with_name(spilled.parent.name.replace("spill", "staging"))
+        if any((staging / spilled.name).glob("full-*/SUMMARY.md")):
+            made -= {str(path.relative_to(home)) for path in (staging, *staging.rglob("*"))}
     folders = sorted(made)
     if folders:
         problems.append(f"private folders are left: {folders[:12]}")

@@ -98,7 +98,7 @@ def _places(case: Case) -> list[Path]:
 
 
 def _replace(case: Case, path: Path) -> None:
-    """What was there comes back after a while, if nobody has written it anew."""
+    """What was there comes back after a while, if the run has not written or removed it meanwhile."""
     how = case.chance.choice(("FIFO", "FIFO", "socket", "folder"))
     aside = path.with_name(f".aside-{path.name}")
     path.parent.mkdir(exist_ok=True)
@@ -117,10 +117,8 @@ def _replace(case: Case, path: Path) -> None:
 
     def back() -> None:
         with suppress(OSError):
-            if not path.is_file():
+            if path.exists() and not path.is_file():
                 path.rmdir() if path.is_dir() else path.unlink()
-        if not path.exists():
-            with suppress(FileNotFoundError):
                 aside.rename(path)
         aside.unlink(missing_ok=True)
 

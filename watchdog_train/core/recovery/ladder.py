@@ -212,7 +212,7 @@ def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse
 def _with_older(case: Case, survey: Survey | None) -> Case | None:
     """The same with the next older valid checkpoint, where the newest had its turns."""
     failed = older.failed_last(case.idle)
-    if failed is None:
+    if failed is None or case.family not in older.BY_A_CHECKPOINT:
         return None
     choice = plans.choose_checkpoint(case.state, survey, instead_of=failed)
     resume = plans.resume(case.state, choice, _resume_arg(case), survey)

@@ -12,6 +12,8 @@ from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import CheckpointFinding, CheckpointRef
 from watchdog_train.core.recovery.outcome import exit_words
 
+BY_A_CHECKPOINT = (None, "nan-loss")
+"""Causes that a checkpoint may have; any other is known not to be its fault: a port, a GPU."""
 TURNS = 2
 """Attempts from one unchanged checkpoint that fail the same way; then each older one has one."""
 
