@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.checkpoint_samples import write_hf
-from tests.support import run_wtrain, scenario_environment
+from tests.checkpoint_samples import torch_zip, write_hf
+from tests.support import REPOSITORY, run_wtrain, scenario_environment
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 
+DOCS = REPOSITORY / "docs"
 MOVES = """\
 def waits_first():
     print("first", flush=True)
@@ -26,6 +28,7 @@ def waits_second():
 waits_first()
 waits_second()
 """
+STATE = b'{"global_step": 10}\n'
 REINIT = (
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess. "
     "To use CUDA with multiprocessing, you must use the 'spawn' start method\n"
@@ -38,8 +41,10 @@ def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
 
 
 def test_checkpoints_are_judged_and_left_as_they_are(tmp_path: Path) -> None:
-    """The newest valid one is named, the incomplete one has its reason; no file is touched."""
-    valid = write_hf(tmp_path / "out", 10)
+    """The newest valid one is named, the cut one has its reason; nothing is unpickled."""
+    touch = f"\x80\x02cos\nsystem\n(S'touch {tmp_path}/unpickled'\ntR.".encode("latin-1")
+    files = {"optimizer__pt": torch_zip(pickle=touch), "trainer_state__json": STATE}
+    valid = write_hf(tmp_path / "out", 10, **files)
     write_hf(tmp_path / "out", 20, optimizer__pt=b"PK\x03\x04 cut")
     before = contents(tmp_path / "out")
     for level in ("quick", "full"):
@@ -50,6 +55,7 @@ def test_checkpoints_are_judged_and_left_as_they_are(tmp_path: Path) -> None:
     assert "checkpoint-20" in words
     assert "optimizer.pt" in words
     assert contents(tmp_path / "out") == before
+    assert not (tmp_path / "unpickled").exists()
 
 
 def test_two_dumps_of_a_process_are_compared(tmp_path: Path) -> None:
@@ -87,12 +93,24 @@ def test_two_dumps_of_a_process_are_compared(tmp_path: Path) -> None:
 
 
 def test_a_log_is_explained(tmp_path: Path) -> None:
-    """By its cause; what is not there is refused with what to bring."""
+    """By our rules and by those of docs/rules.md; what is wrong or missing is refused."""
     (tmp_path / "train.log").write_text(REINIT)
     told = run_wtrain("diagnose", "train.log", "--json", cwd=tmp_path).check().json()
     assert (told["schema_version"], told["family"]) == (1, "fork-cuda-init")
     refused = run_wtrain("diagnose", "nothing.log", cwd=tmp_path).check(78)
     assert "evidence-missing" in refused.stderr
+    rule, settings = re.findall(r"```yaml\n(.*?)```", (DOCS / "rules.md").read_text(), re.DOTALL)
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/featurestore.yaml").write_text(rule)
+    (tmp_path / "wtrain.yaml").write_text(settings)
+    (tmp_path / "run.log").write_text("step 1 loss 2\nfeature store: retrying\n")
+    run_wtrain("config", "check", cwd=tmp_path).check()
+    told = run_wtrain("diagnose", "run.log", "--json", cwd=tmp_path).check().json()
+    assert told["family"] == "feature-store-wait"
+    (tmp_path / "rules/featurestore.yaml").write_text(rule.replace("kind: hang", "kind: hung"))
+    refused = run_wtrain("run", "--", "touch", "started", cwd=tmp_path).check(78)
+    assert "featurestore.yaml:2" in refused.stderr
+    assert not (tmp_path / "started").exists()
 
 
 def test_a_flag_wins_over_its_variable_and_that_over_the_file(tmp_path: Path) -> None:
