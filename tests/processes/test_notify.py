@@ -73,15 +73,15 @@ def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
         url = sink.url.replace(f"mia:{SECRET}@", "")
         args = ("run", "--name", "bed", "--on-crash", "stop", "--notify", url)
         run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
-    crash, message = sink.messages
-    assert (crash["topics"], "crashed" in crash["message"]) == (["crashed"], True)
+    message = sink.messages[-1]  # a fast machine tells the crash in the same one
+    assert [one for told in sink.messages for one in told["topics"]] == ["crashed", "gave-up"]
+    assert "crashed" in sink.messages[0]["message"]
     assert message["title"] == "wtrain bed: gave up or failed"
-    assert message["topics"] == ["gave-up"]
     assert "The training failed" in message["message"]
     assert "report.html" in message["message"]
     assert "to go on: wtrain restart bed-" in message["message"]
     told = [(said["channel"], said["sent"], said["why"]) for said in run.of_type("notified")]
-    assert told == [("http #1", True, None)] * 2
+    assert told == [("http #1", True, None)] * len(sink.messages)
     assert SECRET not in run.stdout + run.stderr
     directory = next((tmp_path / "wtrain-runs").glob("bed-*"))
     told = [path for path in directory.rglob("*") if path.is_file() and path.name != "config.yaml"]

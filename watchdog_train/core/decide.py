@@ -188,10 +188,10 @@ def _wind_up(
     attempt = state.attempt
     if attempt is None or not attempt.ended or attempt.tree_gone or state.survivors:
         return None
-    failed = attempt.code != 0 and attempt.root is not None
+    failed = attempt.code != 0
     known = attempt.crash_id is not None or attempt.stall_id is not None
     ours = state.stop is not None or state.given_up is not None
-    if failed and not known and not ours:
+    if failed and attempt.root is not None and not known and not ours:
         return start_evidence(observation, state, next_stall_id(observation, state), "crash")
     stall = present_stall(state)
     if stall is not None and not stall.collected and not _hurried(state):

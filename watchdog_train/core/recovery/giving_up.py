@@ -60,9 +60,9 @@ def stop_what_began_anew(
 def _began_anew_words(
     attempt: int, used: CheckpointRef, observation: Observation, state: State
 ) -> str:
-    options = observation.resume_options
+    options = observation.resume_options or state.resume_options
     if options:
-        template = f"{sure_option(options) or options[0]} {{checkpoint}}"
+        template = sure_option(options) or options[0]
         command = shlex.join(with_arguments(state.argv, template, used.path))
         way = f"to resume: wtrain run --resume-arg '{template}' -- {command}"
     else:
