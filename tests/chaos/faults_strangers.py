@@ -98,7 +98,7 @@ def _places(case: Case) -> list[Path]:
 
 
 def _replace(case: Case, path: Path) -> None:
-    """What was there comes back after a while, if the run has not written or removed it meanwhile."""
+    """What was there comes back after a while, if the run has not written or removed it."""
     how = case.chance.choice(("FIFO", "FIFO", "socket", "folder"))
     aside = path.with_name(f".aside-{path.name}")
     path.parent.mkdir(exist_ok=True)

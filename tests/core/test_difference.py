@@ -124,24 +124,6 @@ def bundle_in(folder, given: Evidence, at: float) -> None:
     )
 
 
-def test_diff_says_it_in_words_and_as_json(tmp_path, capsys):
-    """Two folders: seconds between them, whether it is the same hang, and what moved."""
-    first, second = tmp_path / "0001", tmp_path / "0002"
-    bundle_in(first, evidence(rank0_pid1=dump(REDUCE), rank1_pid2=dump(LOADER)), 100.0)
-    bundle_in(second, evidence(rank0_pid1=dump(REDUCE), rank1_pid2=dump(REDUCE)), 160.0)
-    assert main.run(["diff", str(first), str(second)]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("60 s apart")
-    assert "rank 1 (pid 2) moved" in text
-    assert "rank 0" not in text
-    assert main.run(["diff", str(first), str(second), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["schema_version"], answer["same_fingerprint"]) == (1, False)
-    assert [process["what"] for process in answer["processes"]] == ["moved", "same"]
-    assert main.run(["diff", str(first), str(first)]) == 0
-    assert "that proves no hang" in capsys.readouterr().out
-
-
 def test_our_own_bundle_is_diagnosed_like_its_collector_did(tmp_path, capsys):
     """`wtrain diagnose` of a stall folder, and of its text files alone, names the same cause."""
     folder = tmp_path / "0001"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import run_wtrain
 from watchdog_train.client.libraries import HOOKS
 from watchdog_train.doctor import inside, machine, night, ranks, settings
 from watchdog_train.doctor.gpus import described
@@ -76,19 +74,6 @@ def test_a_directory_that_is_not_there_fails(tmp_path: Path) -> None:
     check = machine.disk(PortableSystem(), tmp_path / "nowhere")
     assert check.status == "failure"
     assert "--checkpoints" in str(check.mend)
-
-
-@pytest.mark.processes
-def test_on_this_machine(tmp_path: Path) -> None:
-    """Every check has an answer; what failed has a cure, and the exit code says so."""
-    args = ("doctor", "--json", "--python", sys.executable, "--checkpoints", str(tmp_path / "no"))
-    done = run_wtrain(*args, cwd=tmp_path).check(1)
-    answer = json.loads(done.stdout)
-    assert answer["schema_version"] == 1
-    checks = {check["name"]: check for check in answer["checks"]}
-    assert next(iter(checks)) == "platform"
-    assert {"stacks", "orphans", "signals", "network", "heartbeats", "python"} <= set(checks)
-    assert all(c["mend"] for c in checks.values() if c["status"] in ("failure", "warning"))
 
 
 def test_variables_that_mean_something_else_are_named() -> None:
@@ -231,13 +216,3 @@ def test_ranks_that_fail_or_wait_have_an_end(
 def test_ranks_agree_with_torch() -> None:
     """The training's interpreter here has torch."""
     assert ranks.all_reduce(sys.executable, 2, load_s=120.0).status == "ok"
-
-
-def test_a_start_script_is_never_written_over_a_file(tmp_path: Path) -> None:
-    """Written once, for its owner; refused where something is."""
-    run_wtrain("doctor", "--fix", "-o", "start.sh", "--ranks", "2", cwd=tmp_path).check(0)
-    script = tmp_path / "start.sh"
-    assert "OMP_NUM_THREADS" in script.read_text()
-    assert script.stat().st_mode & 0o777 == 0o700
-    refused = run_wtrain("doctor", "--fix", "-o", "start.sh", cwd=tmp_path).check(78)
-    assert "doctor-fix-file" in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,13 +17,12 @@ from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.report.metrics_text import metrics_text
-from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.keep_awake import KeepAwake, command
-from watchdog_train.system import current
+from watchdog_train.supervisor.keep_awake import command
 
 pytestmark = pytest.mark.processes
 GOLDEN = Path(__file__).parents[1] / "golden"
-UNTIL_THE_END = ("sh", "-c", "until [ -e end ]; do sleep 0.1; done")
+WAITS = "import os, time\nwhile not os.path.exists('end'): time.sleep(0.1)"
+UNTIL_THE_END = (sys.executable, "-S", "-c", WAITS)
 LINE = re.compile(r'wtrain_[a-z_]+\{([a-z_]+="([^"\\\n]|\\.)*",?)+\} -?\d+(\.\d+)?(e-?\d+)?')
 
 
@@ -114,36 +114,30 @@ def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     assert done.stderr.count("metrics file cannot be written") == 1
 
 
-def test_where_the_machine_cannot_be_kept_awake_it_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (None, "systemd-inhibit is not here"),
+        ("echo Access denied >&2; exit 1", "Access denied"),
+        (": > held; read nothing", None),
+    ],
+)
+def test_a_machine_that_cannot_be_kept_awake_is_said(
+    tmp_path: Path, program: str | None, said: str | None
 ) -> None:
-    """No program, and one that is refused: one notice each; one that stays: none, until closed."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    def notices(tick_s: float) -> list[str]:
-        children, moment = ChildTable(current()), [0.0]
-        awake = KeepAwake(children, wanted=True)
-        told: list[str] = []
-
-        def look() -> bool:
-            children.poll()
-            told.extend(one.why for one in awake.follow(moment[0]))
-            moment[0] += tick_s
-            return bool(told) or not awake._open
-
-        wait_until(look, 60, "it is settled")
-        awake.close()
-        wait_until(lambda: not (children.poll() or children.running()), 60, "the child's end")
-        return told
-
-    assert "systemd-inhibit is not here" in notices(0.0)[0]
-    program = tmp_path / "systemd-inhibit"
-    program.write_text("#!/bin/sh\necho Access denied >&2\nexit 1\n")
-    program.chmod(0o755)
-    (why,) = notices(0.0)
-    assert "Access denied" in why
-    program.write_text("#!/bin/sh\nread nothing\n")
-    assert notices(10.0) == []
+    """No program, and one that is refused: one notice; one that stays ends with the run."""
+    path = tmp_path / "bin"
+    path.mkdir()
+    if program is not None:
+        (path / "systemd-inhibit").write_text(f"#!/bin/sh\n{program}\n")
+        (path / "systemd-inhibit").chmod(0o755)
+    env = {"PATH": str(path)}
+    run = start_wtrain("run", "--keep-awake", "--", *UNTIL_THE_END, cwd=tmp_path, env=env)
+    wait_until(lambda: (said or "\0") in run.stderr or (tmp_path / "held").exists(), 30, "settled")
+    (tmp_path / "end").touch()
+    done = run.result(30).check(0)
+    notices = [one["why"] for one in done.of_type("noticed") if one["kind"] == "awake"]
+    assert len(notices) == (said is not None)
 
 
 def test_each_platform_has_its_own_way() -> None:

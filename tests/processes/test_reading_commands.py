@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,9 @@ def test_logs_across_attempts_and_rotated_files(tmp_path: Path) -> None:
     assert run_wtrain("logs", "-n", "0", cwd=tmp_path).check(0).stdout == ""
     assert run_wtrain("logs", "--attempt", "1", cwd=tmp_path).stdout == "a1\na2\na3\n"
     assert run_wtrain("logs", "--previous", cwd=tmp_path).stdout == "a1\na2\na3\n"
+    now = int(time.time())
+    (run / "attempts/0002/output.log.times").write_text(f"{now - 3600} 0\n{now - 1800} 3\n")
+    assert run_wtrain("logs", "--attempt", "2", "--since", "1m", cwd=tmp_path).stdout == "b2\n"
     unknown = run_wtrain("logs", "--attempt", "7", cwd=tmp_path).check(78)
     assert "attempts: 1, 2" in unknown.stderr
 

@@ -74,6 +74,33 @@ def test_steps_that_sleep_30_s(tmp_path: Path) -> None:
     assert_never_killed(run)
 
 
+ANNOUNCES = """
+import time
+import watchdog_train as wt
+for step in range(1, 41):
+    wt.beat(step, 40)
+    time.sleep(0.1)
+    if step == 20:
+        wt.expect(13)
+    if step in (20, 30):
+        print("silent after", step, flush=True)
+        time.sleep(12)
+"""
+
+
+@pytest.mark.slow
+def test_an_announced_silence(tmp_path: Path) -> None:
+    """Of two equal silences only the one that expect() did not announce is suspected."""
+    config = write_fast_config(tmp_path)
+    options = ("--config", str(config), "--observe", "--", sys.executable, "-c", ANNOUNCES)
+    run = run_wtrain("run", *options, cwd=tmp_path, timeout_s=90).check(0)
+    (first, *_) = run.of_type("suspected")
+    steps = [
+        one["progress"]["step"] for one in run.of_type("progress") if one["seq"] < first["seq"]
+    ]
+    assert max(filter(None, steps)) == 30, run.describe()
+
+
 def test_waiting_for_a_person(tmp_path: Path) -> None:
     """A question on standard input is noticed, named, and never killed in the foreground."""
     config = write_fast_config(tmp_path)

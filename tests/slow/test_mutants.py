@@ -1,4 +1,4 @@
-"""The tests of the core are strong enough to see it broken."""
+"""The fast tests are strong enough to see the code broken."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 
 @pytest.mark.timeout(1200)
-def test_every_mutant_of_the_core_is_caught() -> None:
-    """Each promise that is broken by hand fails a core or property test."""
+def test_every_mutant_is_caught() -> None:
+    """Each promise that is broken by hand fails a test of its folder."""
     done = subprocess.run(
         [sys.executable, REPOSITORY / "scripts" / "mutants"],
         capture_output=True,

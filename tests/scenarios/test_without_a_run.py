@@ -1,0 +1,166 @@
+"""Commands that need no run: their answers, their exit codes, and that they change nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint_samples import torch_zip, write_hf
+from tests.support import REPOSITORY, run_wtrain, scenario_environment
+
+pytestmark = [pytest.mark.processes, pytest.mark.scenario]
+
+DOCS = REPOSITORY / "docs"
+MOVES = """\
+def waits_first():
+    print("first", flush=True)
+    input()
+
+def waits_second():
+    print("second", flush=True)
+    input()
+
+waits_first()
+waits_second()
+"""
+STATE = b'{"global_step": 10}\n'
+REINIT = (
+    "RuntimeError: Cannot re-initialize CUDA in forked subprocess. "
+    "To use CUDA with multiprocessing, you must use the 'spawn' start method\n"
+)
+
+
+def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_checkpoints_are_judged_and_left_as_they_are(tmp_path: Path) -> None:
+    """The newest valid one is named, the cut one has its reason; nothing is unpickled."""
+    touch = f"\x80\x02cos\nsystem\n(S'touch {tmp_path}/unpickled'\ntR.".encode("latin-1")
+    files = {"optimizer__pt": torch_zip(pickle=touch), "trainer_state__json": STATE}
+    valid = write_hf(tmp_path / "out", 10, **files)
+    write_hf(tmp_path / "out", 20, optimizer__pt=b"PK\x03\x04 cut")
+    before = contents(tmp_path / "out")
+    for level in ("quick", "full"):
+        command = ("checkpoints", "out", "--level", level, "--json")
+        told = run_wtrain(*command, cwd=tmp_path).check().json()
+        assert told["newest_whole"] == str(valid)
+    words = run_wtrain("checkpoints", "out", cwd=tmp_path).check().stdout
+    assert "checkpoint-20" in words
+    assert "optimizer.pt" in words
+    assert contents(tmp_path / "out") == before
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_two_dumps_of_a_process_are_compared(tmp_path: Path) -> None:
+    """Of a process that wtrain did not start: its line, what moved, and nobody is ended."""
+    (tmp_path / "moves.py").write_text(MOVES)
+    dumps = []
+    with subprocess.Popen(
+        [sys.executable, "moves.py"],
+        cwd=tmp_path,
+        env=scenario_environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            for word in ("first", "second"):
+                assert process.stdout.readline() == f"{word}\n"
+                dump = run_wtrain("dump", "--pid", str(process.pid), "--json", cwd=tmp_path)
+                dumps.append(dump.check().json()["dir"])
+                shown = run_wtrain("show", dumps[-1], cwd=tmp_path).check().stdout
+                assert f"waits_{word} (moves.py" in shown
+                assert process.poll() is None
+                process.stdin.write("\n")
+                process.stdin.flush()
+            assert process.wait(10) == 0, "a dump ends nobody"
+        finally:
+            process.kill()
+    moved = run_wtrain("diff", *dumps, "--json", cwd=tmp_path).check().json()
+    assert [one["what"] for one in moved["processes"]] == ["moved"]
+    assert "moved" in run_wtrain("diff", *dumps, cwd=tmp_path).check().stdout
+    same = run_wtrain("diff", dumps[0], dumps[0], cwd=tmp_path).check().stdout
+    assert "that proves no hang" in same
+
+
+def test_a_log_is_explained(tmp_path: Path) -> None:
+    """By our rules and by those of docs/rules.md; what is wrong or missing is refused."""
+    (tmp_path / "train.log").write_text(REINIT)
+    told = run_wtrain("diagnose", "train.log", "--json", cwd=tmp_path).check().json()
+    assert (told["schema_version"], told["family"]) == (1, "fork-cuda-init")
+    refused = run_wtrain("diagnose", "nothing.log", cwd=tmp_path).check(78)
+    assert "evidence-missing" in refused.stderr
+    rule, settings = re.findall(r"```yaml\n(.*?)```", (DOCS / "rules.md").read_text(), re.DOTALL)
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/featurestore.yaml").write_text(rule)
+    (tmp_path / "wtrain.yaml").write_text(settings)
+    (tmp_path / "run.log").write_text("step 1 loss 2\nfeature store: retrying\n")
+    run_wtrain("config", "check", cwd=tmp_path).check()
+    told = run_wtrain("diagnose", "run.log", "--json", cwd=tmp_path).check().json()
+    assert told["family"] == "feature-store-wait"
+    (tmp_path / "rules/featurestore.yaml").write_text(rule.replace("kind: hang", "kind: hung"))
+    refused = run_wtrain("run", "--", "touch", "started", cwd=tmp_path).check(78)
+    assert "featurestore.yaml:2" in refused.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_flag_wins_over_its_variable_and_that_over_the_file(tmp_path: Path) -> None:
+    """What `wtrain run` would use; a setting and the remedies are explained by name."""
+    (tmp_path / "wtrain.yaml").write_text("recovery: {max_restarts: 3}\n")
+    variable = {"WTRAIN_MAX_RESTARTS": "4"}
+    for flags, env, used in (
+        ((), {}, 3),
+        ((), variable, 4),
+        (("--max-restarts", "5"), variable, 5),
+    ):
+        shown = run_wtrain("config", "show", *flags, "--json", cwd=tmp_path, env=env).check().json()
+        assert shown["settings"]["recovery.max_restarts"] == used
+    run_wtrain("config", "check", cwd=tmp_path).check()
+    explained = run_wtrain("config", "explain", "max_restarts", cwd=tmp_path).check().stdout
+    assert "default: 5" in explained
+    listed = run_wtrain("remedies", "--json", cwd=tmp_path).check().json()["remedies"]
+    kinds = {remedy["id"]: remedy["kind"] for remedy in listed}
+    assert (kinds["num-workers-0"], kinds["batch-halve-accumulate"]) == ("execution", "training")
+
+
+def test_the_batch_script_of_slurm(tmp_path: Path) -> None:
+    """Flags of run go into the script; those that belong to one node are refused."""
+    flags = ("--nodes", "2", "--max-restarts", "3")
+    text = run_wtrain("slurm", *flags, "--", "torchrun", "train.py", cwd=tmp_path).check().stdout
+    assert "#SBATCH --nodes=2" in text
+    assert "--max-restarts 3 --" in text
+    (tmp_path / "job.sh").write_text(text)
+    subprocess.run(["bash", "-n", "job.sh"], cwd=tmp_path, check=True, timeout=30)
+    for wrong in (("--nodes", "auto"), ("--node-rank", "1")):
+        run_wtrain("slurm", *wrong, "--", "torchrun", "train.py", cwd=tmp_path).check(78)
+
+
+def test_doctor_on_this_machine(tmp_path: Path) -> None:
+    """Every check has an answer; what failed has a cure, and the exit code says so."""
+    args = ("doctor", "--json", "--python", sys.executable, "--checkpoints", str(tmp_path / "no"))
+    done = run_wtrain(*args, cwd=tmp_path).check(1)
+    answer = json.loads(done.stdout)
+    assert answer["schema_version"] == 1
+    checks = {check["name"]: check for check in answer["checks"]}
+    assert next(iter(checks)) == "platform"
+    assert {"stacks", "orphans", "signals", "network", "heartbeats", "python"} <= set(checks)
+    assert all(c["mend"] for c in checks.values() if c["status"] in ("failure", "warning"))
+
+
+def test_a_start_script_is_never_written_over_a_file(tmp_path: Path) -> None:
+    """Written once, for its owner; refused where something is."""
+    run_wtrain("doctor", "--fix", "-o", "start.sh", "--ranks", "2", cwd=tmp_path).check(0)
+    script = tmp_path / "start.sh"
+    assert "OMP_NUM_THREADS" in script.read_text()
+    assert script.stat().st_mode & 0o777 == 0o700
+    refused = run_wtrain("doctor", "--fix", "-o", "start.sh", cwd=tmp_path).check(78)
+    assert "doctor-fix-file" in refused.stderr
