@@ -136,8 +136,17 @@ def _deliver(case: dict[str, Any], run: RunningWtrain) -> None:
         os.kill(int(_noted(run.cwd)[outside["to"]]), signal.Signals[outside["signal"]])
 
 
+def _stop(run: RunningWtrain) -> None:
+    """Interrupts wtrain, a second time where it is slow, so that it removes what it made."""
+    for _ in range(2):
+        if run.process.poll() is None:
+            run.send(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.process.wait(10)
+
+
 def _end_all() -> None:
-    """Kills everything that this test has started, and waits until it is gone."""
+    """Kills what is left of everything that this test has started, and waits until it is gone."""
 
     def none_left() -> bool:
         left = marked_processes(os.environ[MARKER])
@@ -164,6 +173,7 @@ def run_case(case: dict[str, Any], cwd: Path) -> Screens:
             cwd=cwd,
             env={"PLANTED": case.get("planted", "")},
         )
+        stack.callback(_stop, run)
         _deliver(case, run)
         at_first: dict[str, str] = {}
 
