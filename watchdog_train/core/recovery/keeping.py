@@ -118,7 +118,10 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
 
 
 def restore(observation: Observation, state: State, policy: Policy, plan: Plan) -> Action | None:
-    """Put the kept copy back where the script opens its own path and that is torn; once."""
+    """Put a kept copy back where the script opens its own path and that is torn; once.
+
+    Also where the next attempt is told of another checkpoint: it may not listen.
+    """
     used, told, survey = plan.checkpoint, observation.restored, observation.survey
     if told is not None:
         event = e.CheckpointRestored(
@@ -127,15 +130,17 @@ def restore(observation: Observation, state: State, policy: Policy, plan: Plan) 
         # What is at the path now is for another scan to say.
         done = told.problem is None
         return Record(events=(event,), consumes=("restore", "survey") if done else ("restore",))
-    if used is None or used.copy_of is None or plan.resume_via not in ("env", "script"):
+    if used is None or plan.resume_via not in ("env", "script"):
         return None
     if "restore" in observation.running:
         return Wait(until=observation.now + 0.05)
     if not policy.recovery.restore_kept or state.restore_tried == plan.attempt - 1:
         return None
-    for found in survey.findings if survey is not None else ():
-        if found.path == used.copy_of and found.whole is False and found.saved_at is not None:
-            return RestoreCopy(path=found.path, saved_at=found.saved_at, copy=used.path)
+    findings = survey.findings if survey is not None else ()
+    copies = {copy.copy_of: copy.path for copy in findings if copy.whole}
+    for found in findings:
+        if found.path in copies and found.whole is False and found.saved_at is not None:
+            return RestoreCopy(path=found.path, saved_at=found.saved_at, copy=copies[found.path])
     return None
 
 
