@@ -20,6 +20,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import KeepCopy, Launch, Record, RestoreCopy, StartSurvey, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     CheckpointFinding,
@@ -293,6 +294,32 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
     assert isinstance(before_launch(planned("/o/c.pt"), recovery={"keep_bytes": 0}), Launch)
     older = msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(4.0, 1.0).kept)
     assert isinstance(before_launch(older), KeepCopy)
+    changed = e.CheckpointKept(
+        path="/out/ckpt.pt", copy="/r/c.pt", format="torch", step=1, saved_at=9.0, size_bytes=1,
+        how="copy", seconds=0.1,
+    )  # fmt: skip
+    assert isinstance(before_launch(planned("/out/ckpt.pt", changed)), Launch)
+
+
+def test_copies_are_kept_on_after_a_reboot() -> None:
+    """The monotonic clock begins anew: the newest copy would seem to be of days ahead."""
+    before = msgspec.structs.replace(kept(5.0, 1e6), keep_failed=True, boot_id="before")
+    for event in (
+        e.Adopted(pid=1, start=1, boot_id="after", previous_pid=1, why="", mono=50.0),
+        e.Reopened(
+            pid=1,
+            start=1,
+            boot_id="after",
+            slot_dir=None,
+            with_remedies=(),
+            allow=(),
+            why="",
+            mono=50.0,
+        ),
+    ):
+        state = evolve(before, event)
+        state = msgspec.structs.replace(state, attempts=before.attempts)
+        assert decided(state, save(at=9), at=900.0) is not None
 
 
 def torn_and_kept(whole: bool | None = False) -> Survey:

@@ -106,8 +106,11 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return None if late else Wait(until=observation.now + 0.05)
     used = plan.checkpoint
     kept = next((one for one in state.kept if one.path == used.path), None)
-    failed = state.keep_failed and state.kept_mono >= attempt.ended_mono
-    if used.format not in _FORMATS or used.copy_of is not None or failed:
+    # Once: the file may be another one by now than the scan has found.
+    tried = state.keep_failed or state.kept[-1:] == (kept,)
+    if tried and state.kept_mono >= attempt.ended_mono:
+        return None
+    if used.format not in _FORMATS or used.copy_of is not None:
         return None
     if policy.recovery.keep_bytes == 0 or policy.recovery.observe:
         return None
