@@ -20,6 +20,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import KeepCopy, Launch, Record, RestoreCopy, StartSurvey, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     CheckpointFinding,
@@ -161,6 +162,36 @@ def test_a_torn_file_gives_way_to_the_copy_that_was_kept(tmp_path: Path, content
     assert surveyed(path, record, answer)[1] == (answer.copy, False)
 
 
+def test_a_copy_stands_where_its_own_age_puts_it(tmp_path: Path) -> None:
+    """A best.pt that is torn hours after its copy was made must not take the run back to then."""
+    best, last = tmp_path / "out" / "best.pt", tmp_path / "out" / "last.pt"
+    best.parent.mkdir()
+    for number, path in enumerate((best, last)):
+        path.write_bytes(checkpoint(epoch=3 + number))
+        os.utime(path, (1000 + 3600 * number,) * 2)
+    record = noted(best)
+    answer = copied(tmp_path, record)
+    best.write_bytes(best.read_bytes()[:50])
+    found = [path for path, _ in surveyed(best, record, answer)]
+    assert found == [str(best), str(last), answer.copy]
+    last.write_bytes(torch_zip())  # weights alone
+    os.utime(last, (4600, 4600))
+    assert [path for path, _ in surveyed(best, record, answer)][1:] == [answer.copy, str(last)]
+
+
+def test_a_torn_file_is_known_again_on_another_way_to_it(tmp_path: Path) -> None:
+    """The user may name the directory by a link."""
+    path = tmp_path / "out" / "ckpt.pt"
+    path.parent.mkdir()
+    path.write_bytes(torch_zip())
+    record = noted(path)
+    answer = copied(tmp_path, record)
+    path.write_bytes(torch_zip()[:50])
+    (tmp_path / "link").symlink_to(path.parent)
+    copy = surveyed(tmp_path / "link" / "ckpt.pt", record, answer)[1]
+    assert copy == (answer.copy, True)
+
+
 def test_what_has_changed_since_is_not_copied(tmp_path: Path) -> None:
     """A copy of the next save in the middle is worth nothing; the older one stays."""
     path = tmp_path / "ckpt.pt"
@@ -263,6 +294,32 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
     assert isinstance(before_launch(planned("/o/c.pt"), recovery={"keep_bytes": 0}), Launch)
     older = msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(4.0, 1.0).kept)
     assert isinstance(before_launch(older), KeepCopy)
+    changed = e.CheckpointKept(
+        path="/out/ckpt.pt", copy="/r/c.pt", format="torch", step=1, saved_at=9.0, size_bytes=1,
+        how="copy", seconds=0.1,
+    )  # fmt: skip
+    assert isinstance(before_launch(planned("/out/ckpt.pt", changed)), Launch)
+
+
+def test_copies_are_kept_on_after_a_reboot() -> None:
+    """The monotonic clock begins anew: the newest copy would seem to be of days ahead."""
+    before = msgspec.structs.replace(kept(5.0, 1e6), keep_failed=True, boot_id="before")
+    for event in (
+        e.Adopted(pid=1, start=1, boot_id="after", previous_pid=1, why="", mono=50.0),
+        e.Reopened(
+            pid=1,
+            start=1,
+            boot_id="after",
+            slot_dir=None,
+            with_remedies=(),
+            allow=(),
+            why="",
+            mono=50.0,
+        ),
+    ):
+        state = evolve(before, event)
+        state = msgspec.structs.replace(state, attempts=before.attempts)
+        assert decided(state, save(at=9), at=900.0) is not None
 
 
 def torn_and_kept(whole: bool | None = False) -> Survey:
@@ -279,6 +336,9 @@ def test_a_kept_copy_is_put_back_where_only_its_own_path_reaches_the_script() ->
     state = b.running(b.exited(1), e.TreeGone(), at=50.0)
     action = before_launch(state, survey=torn_and_kept())
     assert action == RestoreCopy(path="/out/c.pt", saved_at=1e9 + 60.0, copy="/r/c.pt")
+    newer = msgspec.structs.replace(torn_and_kept().findings[1], path="/out/x.pt", copy_of=None)
+    beside = Survey(findings=(newer, *torn_and_kept().findings), directories=("/out",))
+    assert before_launch(state, survey=beside) == action, "it may open its own path nevertheless"
     busy = before_launch(state, survey=torn_and_kept(), running=frozenset({"restore"}))
     assert isinstance(busy, Wait)
     done = RestoreAnswer(path="/out/c.pt", copy="/r/c.pt", aside="/out/c.pt.torn-1")

@@ -143,6 +143,10 @@ def test_a_launch_is_not_put_off_for_ever() -> None:
     assert NONE_LEFT in given_up.why
     made = e.AttemptLaunched(pid=7, start=8, keeper_pid=9, keeper_start=10)
     assert evolve(state, made).postponed is None
+    again = e.Reopened(
+        pid=7, start=8, boot_id="b", slot_dir=None, with_remedies=(), allow=(), why=""
+    )
+    assert evolve(late, again).postponed is None, "or it would give up at once, each time"
 
 
 def test_what_was_launched_is_not_put_off() -> None:

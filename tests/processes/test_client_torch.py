@@ -638,9 +638,10 @@ def test_a_save_behind_the_checkpoint_is_told(training: Training) -> None:
         ("nothing", {"epoch": 1, "step": 4}, "out/other.pt", 0),
         ("nothing", {"weights": 4}, "out/c.pt", 0),
         ("the fold before", {"epoch": 1, "step": 4}, "out/c.pt", 0),
-        ("it", {"epoch": 1, "step": 4}, "out/c.pt", 0),
         ("another", {"epoch": 1, "step": 4}, "out/c.pt", 0),
         ("a buffer", {"epoch": 1, "step": 4}, "out/c.pt", 0),
+        ("it", {"epoch": 1, "step": 4}, "out/c.pt", 0),
+        ("nothing", {"epoch": 1, "step": 4}, "out/c.pt", 0),  # the next command of a script
     ]
     (training.root / "out").mkdir()
     training.resume = {

@@ -481,7 +481,7 @@ def test_the_environment_of_a_run_is_kept_for_a_restart(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     had = {
         "LR": "0.1", "DEVICE": "1", "HF_TOKEN": "hush", "PROXY": "http://me:hush@host", "TERM": "a",
-        "GONE": "x", "ODD": "\udcff", "SSH_TTY": "/dev/pts/1",
+        "GONE": "x", "ODD": "\udcff", "SSH_TTY": "/dev/pts/1", "N\udcff": "1",
     }  # fmt: skip
     shell = {"DEVICE": "2", "HF_TOKEN": "new", "TERM": "b", "EXTRA": "y", "HERE": "z"}
     assert environment_again(directory, shell).variables == shell  # nothing was kept

@@ -19,7 +19,7 @@ import msgspec
 from watchdog_train.checkpoints.files import UnreadableError, sizes_of
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict
-from watchdog_train.checkpoints.pickle_head import counters, step_of
+from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
 from watchdog_train.checkpoints.records import Records, Running, Whose
 from watchdog_train.checkpoints.registry import by_name, newest_first, plugin_problems
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
@@ -95,7 +95,10 @@ def survey(
     deadline = time.monotonic() + request.budget_s
     findings: list[CheckpointFinding] = []
     whole_found = False
-    for candidate in ordered:
+    copies = {os.path.realpath(one.path): one for one in request.kept}
+    left: list[tuple[Candidate, CheckpointFinding | None]] = [(item, None) for item in ordered]
+    while left:
+        candidate, torn = left.pop(0)
         deep = request.level == "full" and (request.check == "all" or not whole_found)
         deep = deep or (
             request.full_since is not None and candidate.mtime_ns / 1e9 >= request.full_since
@@ -105,22 +108,23 @@ def survey(
             time_left=lambda: deadline - time.monotonic(),
             world_size=request.world_size,
         )
-        verdict = (
-            Verdict(whole=True, why=NOTED, how_checked="recorded")
-            if noted_only
-            else _judge(candidate, limits, records, moving.get(candidate.path))
-        )
-        copy = next((one for one in request.kept if one.path == candidate.path), None)
-        finding = _finding(candidate, verdict, records.whose(candidate))
+        copy = copies.get(os.path.realpath(candidate.path))
+        if copy is not None and torn is not None:
+            finding = _finding_of_copy(copy, torn, limits)
+        else:
+            verdict = (
+                Verdict(whole=True, why=NOTED, how_checked="recorded")
+                if noted_only
+                else _judge(candidate, limits, records, moving.get(candidate.path))
+            )
+            finding = _finding(candidate, verdict, records.whose(candidate))
+            if copy is not None and not verdict.whole:
+                left.insert(_newer_than(copy, left), (candidate, finding))
         # Level `noted` reads no file.
-        if verdict.whole and not whole_found and not noted_only:
+        if finding.whole and not whole_found and not noted_only:
             finding = _with_counters(finding, records)
-        whole_found = whole_found or verdict.whole is True
+        whole_found = whole_found or finding.whole is True
         findings.append(finding)
-        if copy is not None and not verdict.whole:
-            found_copy = _finding_of_copy(copy, finding, limits, records)
-            whole_found = whole_found or found_copy.whole is True
-            findings.append(found_copy)
     return Survey(
         findings=tuple(findings),
         directories=found.directories,
@@ -224,10 +228,22 @@ def _with_counters(finding: CheckpointFinding, records: Records) -> CheckpointFi
     )
 
 
-def _finding_of_copy(
-    copy: KeptCopy, torn: CheckpointFinding, limits: Limits, records: Records
-) -> CheckpointFinding:
-    """The copy of the last valid version, right behind the file that has been torn since."""
+def _newer_than(copy: KeptCopy, others: Sequence[tuple[Candidate, object]]) -> int:
+    """How many of these go before the copy: up to the first that is further by its own count.
+
+    A best.pt may be torn hours after its copy was made, with a last.pt of minutes ago beside it.
+    """
+    counted = counters(copy.copy)
+    newer = (
+        number
+        for number, (other, _) in enumerate(others, start=1)
+        if other.mtime_ns / 1e9 > copy.saved_at and is_behind(counted, counters(other.path))
+    )
+    return next(newer, 0)
+
+
+def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) -> CheckpointFinding:
+    """The copy of the last valid version of a file that has been torn since."""
     sizes = sizes_of(copy.copy)
     candidate = Candidate(
         path=copy.copy, format=copy.format, step=copy.step, order=copy.step, files=sizes
@@ -238,7 +254,7 @@ def _finding_of_copy(
     elif verdict.whole is None:
         # It was copied as the save hook had noted it.
         verdict = msgspec.structs.replace(verdict, whole=True)
-    found = msgspec.structs.replace(
+    return msgspec.structs.replace(
         torn,
         path=copy.copy,
         format=copy.format,
@@ -248,9 +264,8 @@ def _finding_of_copy(
         how_checked="recorded",
         saved_at=copy.saved_at,
         counters={},
-        copy_of=copy.path,
+        copy_of=torn.path,
     )
-    return _with_counters(found, records) if verdict.whole else found
 
 
 def _is_legacy(path: str) -> bool:

@@ -147,6 +147,9 @@ def look_at_save(content, path):
     # A file that is renamed once it is complete is called ckpt.pt.tmp or so.
     if not os.path.realpath(path).startswith(os.path.realpath(wanted["path"])):
         return counters
+    if os.path.exists(_loaded_name()):
+        _settled = True
+        return counters
     pairs = [(counters[name], before[name]) for name in counters if name in before]
     if all(now <= then for now, then in pairs) and any(now < then for now, then in pairs):
         slot.words[L.W_BEGAN_ANEW] = pairs[0][0] + 1
@@ -257,7 +260,7 @@ def loaded(source):
             return
         if hasattr(source, "getbuffer"):
             if _holds(source, wanted["path"]):
-                injected()
+                _is_loaded()
             else:
                 _settled = True
             return
@@ -268,11 +271,24 @@ def loaded(source):
             return
         path = os.path.realpath(source)
         if _same(path, wanted["path"]) or _same(os.path.dirname(path), wanted["path"]):
-            injected()
+            _is_loaded()
         elif _same(os.path.dirname(path), os.path.dirname(os.path.realpath(wanted["path"]))):
             _settled = True
     except Exception:
         pass
+
+
+def _is_loaded():
+    injected()
+    os.close(os.open(_loaded_name(), os.O_WRONLY | os.O_CREAT, 0o600))
+
+
+def _loaded_name():
+    """A file that tells the other processes of this attempt, such as the next command of a script.
+
+    One that trains something else counts from its start, and one that only saves has read nothing.
+    """
+    return os.path.join(slot.slot_dir, "loaded-" + str(slot.attempt))
 
 
 def _holds(memory, path):

@@ -62,7 +62,8 @@ def keep_environment(directory: RunDirectory, environment: Mapping[str, str]) ->
     if _is_of_a_job(environment):
         return
     kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
-    secrets = tuple(sorted(environment.keys() - kept.keys()))
+    names = environment.keys() - kept.keys()
+    secrets = tuple(sorted(name for name in names if _is_text(name)))
     replace_json(directory.environment, KeptEnvironment(variables=kept, secrets=secrets))
 
 
@@ -108,11 +109,16 @@ def _is_of_now(name: str, secrets: Iterable[str] = ()) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
+    # Of what is not text nobody can tell what it is.
+    return not _is_text(name + value) or is_secret_name(name) or redact_text(value) != value
+
+
+def _is_text(value: str) -> bool:
     try:
-        f"{name}{value}".encode()
-    except UnicodeEncodeError:  # not text: nobody can tell what it is
-        return True
-    return is_secret_name(name) or redact_text(value) != value
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def training_environment(

@@ -26,14 +26,22 @@ def adopted(state: State, event: e.Adopted) -> State:
     if state.attempts:
         moved = _replace(state.attempts[-1], launching_mono=event.mono, ended_mono=event.mono)
         state = _replace(state, attempts=(*state.attempts[:-1], moved))
+    return _with_new_clock(state, event.mono)
+
+
+def _with_new_clock(state: State, mono: float) -> State:
+    """What waited for a moment, or until some time after one, waits no more."""
     return _replace(
         state,
         backoff_until=None,
         gpu_held=None,
         scan_failures=0,
-        suspicion_mono=event.mono,
-        progress_mono=event.mono,
-        phase_mono=event.mono,
+        postponed=None,
+        kept_mono=0.0,
+        keep_failed=False,
+        suspicion_mono=mono,
+        progress_mono=mono,
+        phase_mono=mono,
     )
 
 
@@ -44,7 +52,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         last = _replace(attempts[-1], ended=True, ended_mono=event.mono, tree_gone=True)
         attempts = (*attempts[:-1], last)
     return _replace(
-        state,
+        _with_new_clock(state, event.mono),
         state="idle",
         outcome=None,
         exit_code=None,
@@ -63,9 +71,6 @@ def reopened(state: State, event: e.Reopened) -> State:
         ranks=(),
         next_plan=None,
         job=None,  # its peers have ended with the job; it may join another one now
-        backoff_until=None,
-        gpu_held=None,
-        scan_failures=0,
         suspicion=None,
         look=None,
         muted=False,
@@ -77,7 +82,4 @@ def reopened(state: State, event: e.Reopened) -> State:
         supervisor=ProcessId(event.pid, event.start),
         boot_id=event.boot_id,
         slot_dir=event.slot_dir,
-        suspicion_mono=event.mono,
-        progress_mono=event.mono,
-        phase_mono=event.mono,
     )

@@ -106,8 +106,11 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return None if late else Wait(until=observation.now + 0.05)
     used = plan.checkpoint
     kept = next((one for one in state.kept if one.path == used.path), None)
-    failed = state.keep_failed and state.kept_mono >= attempt.ended_mono
-    if used.format not in _FORMATS or used.copy_of is not None or failed:
+    # Once: the file may be another one by now than the scan has found.
+    tried = state.keep_failed or state.kept[-1:] == (kept,)
+    if tried and state.kept_mono >= attempt.ended_mono:
+        return None
+    if used.format not in _FORMATS or used.copy_of is not None:
         return None
     if policy.recovery.keep_bytes == 0 or policy.recovery.observe:
         return None
@@ -118,7 +121,10 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
 
 
 def restore(observation: Observation, state: State, policy: Policy, plan: Plan) -> Action | None:
-    """Put the kept copy back where the script opens its own path and that is torn; once."""
+    """Put a kept copy back where the script opens its own path and that is torn; once.
+
+    Also where the next attempt is told of another checkpoint: it may not listen.
+    """
     used, told, survey = plan.checkpoint, observation.restored, observation.survey
     if told is not None:
         event = e.CheckpointRestored(
@@ -127,15 +133,17 @@ def restore(observation: Observation, state: State, policy: Policy, plan: Plan) 
         # What is at the path now is for another scan to say.
         done = told.problem is None
         return Record(events=(event,), consumes=("restore", "survey") if done else ("restore",))
-    if used is None or used.copy_of is None or plan.resume_via not in ("env", "script"):
+    if used is None or plan.resume_via not in ("env", "script"):
         return None
     if "restore" in observation.running:
         return Wait(until=observation.now + 0.05)
     if not policy.recovery.restore_kept or state.restore_tried == plan.attempt - 1:
         return None
-    for found in survey.findings if survey is not None else ():
-        if found.path == used.copy_of and found.whole is False and found.saved_at is not None:
-            return RestoreCopy(path=found.path, saved_at=found.saved_at, copy=used.path)
+    findings = survey.findings if survey is not None else ()
+    copies = {copy.copy_of: copy.path for copy in findings if copy.whole}
+    for found in findings:
+        if found.path in copies and found.whole is False and found.saved_at is not None:
+            return RestoreCopy(path=found.path, saved_at=found.saved_at, copy=copies[found.path])
     return None
 
 
