@@ -244,11 +244,11 @@ def test_hostile_text_costs_no_more_than_its_length(part):
 
 
 def test_evidence_reaches_a_disk_by_the_redactor_alone():
-    """bundle.py copies what is written so; request.py keeps paths, which a collector follows."""
+    """bundle.py copies what is written so."""
     folder = Path(redact.__file__).parent
     writers = re.compile(r"replace_(?:whole|json)\(|write_bytes\(|\bopen\([^)]*[\"'][wax]b?[\"']")
     using = {path.name for path in folder.rglob("*.py") if writers.search(path.read_text())}
-    assert using == {"redact.py", "bundle.py", "request.py"}
+    assert using == {"redact.py", "bundle.py"}
 
 
 def test_the_own_environment_is_known_from_the_start():

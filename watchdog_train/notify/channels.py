@@ -43,7 +43,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be sent now; the file that holds it is deleted by who reads it."""
 
     parcels: tuple[Parcel, ...]
-    out: str
+    out: str = ""
     """File for the answers."""
 
 

@@ -66,7 +66,8 @@ class Helper:
 
         Args:
             argv: the command; the path of the question's file is added.
-            question: what it is to do. An old answer is removed first.
+            question: what it is to do; its field `out` becomes the path for the answer. An old
+                answer is removed first.
             deadline_s: until it is killed; None: it ends by itself.
             env: None: that of the supervisor.
             stays: which of its streams we hear; its stdin ends when we do.
@@ -81,6 +82,8 @@ class Helper:
             if question is not None:
                 make_folder(self.question.parent)
                 remove(self.answer_file)
+                if hasattr(question, "out"):
+                    question = msgspec.structs.replace(question, out=str(self.answer_file))
                 replace_json(self.question, question)
                 argv = (*argv, str(self.question))
             if stays is not None:

@@ -82,7 +82,7 @@ class Notifier:
                 step=state.progress.step,
             )
             parcels.append(Parcel(channel=name, url=self._urls[name], message=message))
-        order = Order(parcels=tuple(parcels), out=str(self._helper.answer_file))
+        order = Order(parcels=tuple(parcels))
         try:
             argv = module("watchdog_train.notify.send")
             self._helper.start(argv, question=order, deadline_s=CHILD_S)

@@ -228,8 +228,6 @@ class Tasks:
     ) -> None:
         self.discard(name)
         helper = Helper(self._children, f"task-{name}", folder)
-        if hasattr(request, "out"):
-            request = msgspec.structs.replace(request, out=str(helper.answer_file))
         limit_s = deadline_s + EXTRA_S
         argv = module(f"watchdog_train.{module_name or MODULES[name]}")
         helper.start(argv, question=request, deadline_s=limit_s, env=env)
