@@ -16,6 +16,7 @@ from watchdog_train.keeper.wake import Wake
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 SETTLE_S = 0.5  # how long an exit status waits for the output written before it
@@ -46,10 +47,9 @@ def drain(orders: dict[str, Any]) -> int:
     for stream in streams.values():
         stream.wait_read()
     ranks.wait()
-    finish_by = time.monotonic() + orders["linger_s"]
-    ranks.finish(orders["linger_s"])
     for stream in streams.values():
-        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
+        stream.file.gate.is_over = True
+    _write_the_rest(ranks, streams.values(), orders["linger_s"])
     return 0
 
 
@@ -93,11 +93,8 @@ def keep(orders: dict[str, Any]) -> int:
     ended.make_durable()
 
     _read_the_rest(training, ranks, streams)
-    finish_by = time.monotonic() + orders["linger_s"]
     ranks.close_writes()
-    ranks.finish(orders["linger_s"])
-    for stream in streams:
-        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
+    _write_the_rest(ranks, streams, orders["linger_s"])
     lost_bytes = sum(stream.lost_bytes() for stream in streams)
     if lost_bytes > dropped_bytes:
         amended.fill({**outcome, "dropped_bytes": lost_bytes}, patience_s=0.0)
@@ -157,6 +154,13 @@ def _read_the_rest(training: Training, ranks: RankStreams, streams: tuple[Stream
         _settle(ranks, streams)
         for stream in streams:
             stream.end()
+
+
+def _write_the_rest(ranks: RankStreams, streams: Iterable[Stream], linger_s: float) -> None:
+    finish_by = time.monotonic() + linger_s
+    ranks.finish(linger_s)
+    for stream in streams:
+        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
 
 
 def _settle(ranks: RankStreams, streams: tuple[Stream, ...]) -> None:
