@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 import time
 
@@ -16,11 +17,11 @@ from watchdog_train.keeper.wake import Wake
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
 SETTLE_S = 0.5  # how long an exit status waits for the output written before it
 SETTLE_STEP_S = 0.004
+DRAIN_LOOK_S = 0.2
 
 
 def main(path: str) -> int:
@@ -40,16 +41,22 @@ def main(path: str) -> int:
 
 
 def drain(orders: dict[str, Any]) -> int:
-    """The keeper before us has died: the training writes on, somebody must drain it."""
-    streams = start_pump(orders, orders["fds"], Wake(None))
+    """The keeper before us has died: the training writes on, somebody must drain it.
+
+    SIGTERM says, as it does to a keeper, that who is left stays.
+    """
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    pump = start_pump(orders, orders["fds"], Wake(None))
     ranks = RankStreams(orders.get("ranks"))
-    ranks.start(streams)
-    for stream in streams.values():
-        stream.wait_read()
-    ranks.wait()
-    for stream in streams.values():
+    ranks.start(pump)
+    streams = tuple(pump.values())
+    while not told and not all(stream.ended for stream in streams):
+        time.sleep(DRAIN_LOOK_S)
+    for stream in streams:
         stream.file.gate.is_over = True
-    _write_the_rest(ranks, streams.values(), orders["linger_s"])
+    _end(ranks, streams)
+    _write_the_rest(ranks, streams, orders["linger_s"])
     return 0
 
 
@@ -151,12 +158,16 @@ def _read_the_rest(training: Training, ranks: RankStreams, streams: tuple[Stream
         for stream in streams:
             stream.wait_read()
     elif training.some_stay:
-        _settle(ranks, streams)
-        for stream in streams:
-            stream.end()
+        _end(ranks, streams)
 
 
-def _write_the_rest(ranks: RankStreams, streams: Iterable[Stream], linger_s: float) -> None:
+def _end(ranks: RankStreams, streams: tuple[Stream, ...]) -> None:
+    _settle(ranks, streams)
+    for stream in streams:
+        stream.end()
+
+
+def _write_the_rest(ranks: RankStreams, streams: tuple[Stream, ...], linger_s: float) -> None:
     finish_by = time.monotonic() + linger_s
     ranks.finish(linger_s)
     for stream in streams:
