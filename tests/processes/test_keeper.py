@@ -540,6 +540,22 @@ def test_pump_alone_drains_what_a_dead_keeper_left(tmp_path: Path) -> None:
     assert not (tmp_path / "exit.json").exists()
 
 
+def test_pump_alone_leaves_all_of_what_came_while_its_reader_was_behind(tmp_path: Path) -> None:
+    """Nobody is left who writes: it does not wait at the gate until its own end."""
+    (read_end, write_end), (gate, opens) = os.pipe(), os.pipe()
+    orders = write_orders(
+        tmp_path, None, fds={"output": read_end}, cap_bytes=200_000, gates={"output": gate}
+    )
+    with start_keeper_process(orders, pass_fds=(read_end, gate)) as process:
+        os.close(read_end)
+        os.close(gate)
+        with open(write_end, "wb") as stream:
+            stream.write(b"x" * 3_000_000)
+        assert process.wait(30) == 0
+    os.close(opens)
+    assert (tmp_path / "output.log").stat().st_size == 3_000_000
+
+
 def test_keeper_is_small_and_idle(tmp_path: Path) -> None:
     """Beside a silent training the keeper uses no CPU time at all, and less than 13 MiB."""
     os.mkfifo(tmp_path / "gate")

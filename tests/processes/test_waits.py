@@ -177,6 +177,22 @@ def test_a_child_is_named_in_every_way_to_wait_for_it(start: Start) -> None:
     assert pids(wait.others) - {joins.pid}
 
 
+def test_a_child_is_named_by_our_number_for_it(start: Start, tmp_path: Path) -> None:
+    """In a pid namespace of its own a parent waits for number 2: here that is somebody else's."""
+    namespace = ("unshare", "--user", "--map-root-user", "--pid", "--fork")
+    if subprocess.run([*namespace, "true"], check=False).returncode:
+        pytest.skip("a pid namespace cannot be made here")
+    program = "import subprocess; open('up', 'w'); subprocess.run(['sleep', '600'])"
+    outside = start(
+        f"import os; os.execvp('unshare', {[*namespace, sys.executable, '-c', program]})"
+    )
+    wait_until((tmp_path / "up").exists, 20, "it runs")
+    (parent,) = wait_of(outside.pid, w.ChildWait).children
+    wait_until(
+        lambda: [c.name for c in wait_of(parent.pid, w.ChildWait).children] == ["sleep"], 20, "it"
+    )
+
+
 def test_a_mutex_names_its_owner_and_whether_it_lives(start: Start, tmp_path: Path) -> None:
     """Held by a thread of the process, and held by nobody: it was held when the process forked."""
     mutex = """

@@ -87,8 +87,9 @@ def main() -> None:
     held.append(mmap.mmap(memory, 4096))
     daemon("memory", MAPS, str(memory), pass_fds=(memory,))
     daemon("output", SLEEP, stderr=None)
-    held.append(os.open("journal.txt", os.O_WRONLY | os.O_CREAT))
-    daemon("file", WRITES, "journal.txt")
+    journal = os.fsdecode(b"journal-\xff")  # names need not be UTF-8
+    held.append(os.open(journal, os.O_WRONLY | os.O_CREAT))
+    daemon("file", WRITES, journal)
     Path("saves").mkdir()
     daemon("checkpoint", WRITES, "saves/model.pt")
     daemon("port", LISTEN, os.environ["MASTER_PORT"])

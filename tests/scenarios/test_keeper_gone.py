@@ -7,6 +7,7 @@ import platform
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,11 +67,7 @@ def test_keepers_that_are_killed_at_their_start(tmp_path: Path, deaths: int) -> 
 
     def kill_a_keeper() -> bool:
         for pid in set(children_of(running.pid)) - killed:
-            try:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"keeper/__main__.py" in words:
+            if b"keeper/__main__.py" in command_of(pid):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
         return len(killed) == deaths
@@ -175,3 +172,32 @@ def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
     assert (exited["code"], exited["how_known"]) == (7, "kernel"), run.describe()
     status = run_wtrain("status", "--json", cwd=tmp_path).json()
     assert (status["outcome"], status["exit_code"]) == ("failed", 7)
+
+
+@pytest.mark.needs_subreaper
+@pytest.mark.needs_open_files
+def test_who_is_left_keeps_no_pump_without_a_keeper(tmp_path: Path) -> None:
+    """A daemon that stays has the output open: whoever drains it ends with the run."""
+    daemon = f"{sys.executable} -c 'import time; please_stay = time.sleep(90)'"
+    script = f"setsid {daemon} & echo $! >daemon; {GATED.format(0)}"
+    (tmp_path / "wtrain.yaml").write_text("stopping: {leave: [please_stay]}\n")
+    os.mkfifo(tmp_path / "gate")
+    running = start_wtrain("run", "--", "sh", "-c", script, cwd=tmp_path)
+    launched = running.wait_for("attempt_launched", 60)
+    running.wait_for("daemons_judged", 60)
+    os.kill(launched["keeper_pid"], signal.SIGKILL)
+    running.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
+    [pump] = [pid for pid in children_of(running.pid) if b"drain.json" in command_of(pid)]
+    open_gate(tmp_path)
+    run = running.result(60).check(0)
+    daemon_pid = int((tmp_path / "daemon").read_text())
+    assert is_alive(daemon_pid), run.describe()
+    os.kill(daemon_pid, signal.SIGKILL)
+    assert not is_alive(pump), run.describe()
+    assert run.stdout == "on\n"
+
+
+def command_of(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 import time
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SETTLE_S = 0.5  # how long an exit status waits for the output written before it
 SETTLE_STEP_S = 0.004
+DRAIN_LOOK_S = 0.2
 
 
 def main(path: str) -> int:
@@ -39,17 +41,22 @@ def main(path: str) -> int:
 
 
 def drain(orders: dict[str, Any]) -> int:
-    """The keeper before us has died: the training writes on, somebody must drain it."""
-    streams = start_pump(orders, orders["fds"], Wake(None))
+    """The keeper before us has died: the training writes on, somebody must drain it.
+
+    SIGTERM says, as it does to a keeper, that who is left stays.
+    """
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    pump = start_pump(orders, orders["fds"], Wake(None))
     ranks = RankStreams(orders.get("ranks"))
-    ranks.start(streams)
-    for stream in streams.values():
-        stream.wait_read()
-    ranks.wait()
-    finish_by = time.monotonic() + orders["linger_s"]
-    ranks.finish(orders["linger_s"])
-    for stream in streams.values():
-        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
+    ranks.start(pump)
+    streams = tuple(pump.values())
+    while not told and not all(stream.ended for stream in streams):
+        time.sleep(DRAIN_LOOK_S)
+    for stream in streams:
+        stream.file.gate.is_over = True
+    _end(ranks, streams)
+    _write_the_rest(ranks, streams, orders["linger_s"])
     return 0
 
 
@@ -93,11 +100,8 @@ def keep(orders: dict[str, Any]) -> int:
     ended.make_durable()
 
     _read_the_rest(training, ranks, streams)
-    finish_by = time.monotonic() + orders["linger_s"]
     ranks.close_writes()
-    ranks.finish(orders["linger_s"])
-    for stream in streams:
-        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
+    _write_the_rest(ranks, streams, orders["linger_s"])
     lost_bytes = sum(stream.lost_bytes() for stream in streams)
     if lost_bytes > dropped_bytes:
         amended.fill({**outcome, "dropped_bytes": lost_bytes}, patience_s=0.0)
@@ -154,9 +158,20 @@ def _read_the_rest(training: Training, ranks: RankStreams, streams: tuple[Stream
         for stream in streams:
             stream.wait_read()
     elif training.some_stay:
-        _settle(ranks, streams)
-        for stream in streams:
-            stream.end()
+        _end(ranks, streams)
+
+
+def _end(ranks: RankStreams, streams: tuple[Stream, ...]) -> None:
+    _settle(ranks, streams)
+    for stream in streams:
+        stream.end()
+
+
+def _write_the_rest(ranks: RankStreams, streams: tuple[Stream, ...], linger_s: float) -> None:
+    finish_by = time.monotonic() + linger_s
+    ranks.finish(linger_s)
+    for stream in streams:
+        stream.writer.join(max(finish_by - time.monotonic(), 0.0))
 
 
 def _settle(ranks: RankStreams, streams: tuple[Stream, ...]) -> None:

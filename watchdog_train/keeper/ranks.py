@@ -85,11 +85,6 @@ class RankStreams:
         finally:
             self.moving.release()
 
-    def wait(self) -> None:
-        """Until the last writer of every stream is gone."""
-        if self.streams:
-            self.reader.join()
-
     def close_writes(self) -> None:
         """No rank is left that could open them; only a keeper that started the ranks has them."""
         for rank in self.streams:

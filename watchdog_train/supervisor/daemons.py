@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 import msgspec
 
+from watchdog_train.core.diagnosis.stacks import printable
 from watchdog_train.core.model import (
     Daemon,
     DaemonFacts,
@@ -211,11 +212,12 @@ class Daemons:
         stays = row.session in (None, *self._sessions)
         if is_copy and (stays or now - first < SETTLED_S):
             return None
+        arguments = self._system.command_line(who.pid) or ()
         facts = DaemonFacts(
             process=who,
             # What never left the session is judged by itself, and by its name alone.
             session=-who.pid if stays or row.session is None else row.session,
-            command=" ".join(redact_argv(self._system.command_line(who.pid) or ()))[:COMMAND_CHARS],
+            command=printable(" ".join(redact_argv(arguments))[:COMMAND_CHARS]),
             leave=matching(command, self._stopping.leave),
         )
         if stays:
@@ -284,8 +286,8 @@ class _Table:
         for member in self._members[:MOST_MAPS] if mine else ():
             if member not in self._memory:
                 self._memory[member] = _private(self._system.shared_mappings(member.pid))
-            if mine & self._memory[member]:
-                yield Hold(ground="memory", what=min(mine & self._memory[member]), member=member)
+            if both := mine & self._memory[member]:
+                yield Hold(ground="memory", what=printable(min(both)), member=member)
 
     def _hold(self, file: OpenFile) -> Iterator[Hold]:
         name = file.name
@@ -318,7 +320,8 @@ class _Table:
             shared = [who for who, other in theirs if other.writes]
             inside = any(PurePath(name).is_relative_to(place) for place in self._places)
             if shared or (inside and file.number > LAST_OF_ITS_OWN):
-                yield Hold(ground="file", what=name, member=shared[0] if shared else None)
+                member = shared[0] if shared else None
+                yield Hold(ground="file", what=printable(name), member=member)
 
     def _tie(self, ground: Ground, ends: Iterable[ProcessId]) -> Iterator[Hold]:
         for who in ends:
@@ -339,7 +342,7 @@ class _Table:
             if unix is None or not (unix.name and unix.peer):
                 continue
             if f"socket:[{unix.peer}]" not in self._known:
-                return unix.name.decode("utf-8", "replace").strip("\0")
+                return printable(unix.name.decode("utf-8", "replace").strip("\0"))
         return None
 
 

@@ -310,10 +310,11 @@ class RunSession:
 
     def _close(self) -> None:
         context = self.context
-        finished = self.supervisor.state.finished
+        finished, left = self.supervisor.state.finished, self.supervisor.state.left
         self.supervisor.close()
         for child in context.children.running():
-            if child.name == KEEPER_CHILD:  # or the pump of a dead one: both outlive us
+            # Or the pump of a dead one: both outlive us, but not for who is left to stay.
+            if child.name == KEEPER_CHILD and not (finished and left):
                 context.children.release(child)
         context.children.end_all()
         context.let_go()

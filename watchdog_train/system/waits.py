@@ -318,16 +318,17 @@ class WaitReader:
 
     # -- processes, locks, time -------------------------------------------------------------------
     def _child(self, pid: int, call: tuple[int, ...]) -> w.Wait:
-        if _CALLS[call[0]] == "wait4":
-            number = _signed(call[1])
-        else:
+        kind, number = 1, _signed(call[1])
+        if _CALLS[call[0]] == "waitid":
             kind, number = call[1], _signed(call[2])
-            if kind == 3:  # P_PIDFD
-                about = proc.fields(f"/proc/{pid}/fdinfo/{number}")
-                number = int(about.get("Pid", "-1"))
-            elif kind != 1:
-                number = -1
-        return w.ChildWait(children=(_ref(number),) if number > 0 else _children(pid))
+        children = _children(pid)
+        if kind == 3:  # P_PIDFD
+            about = proc.fields(f"/proc/{pid}/fdinfo/{number}")
+            children = tuple(each for each in children if str(each.pid) == about.get("Pid"))
+        elif kind == 1 and number > 0:
+            depth = len(_numbers(pid))
+            children = tuple(c for c in children if _numbers(c.pid)[:depth][-1:] == [number])
+        return w.ChildWait(children=children)
 
     def _futex(self, pid: int, call: tuple[int, ...]) -> w.Wait:
         address, operation, value, timeout = call[1:5]
@@ -437,6 +438,12 @@ def _children(pid: int) -> w.Refs:
     return tuple(w.ProcessRef(f.pid, f.start, f.name) for f in found if f and f.ppid == pid)
 
 
+def _numbers(place: int | str) -> list[int]:
+    """Of a process or thread: in our pid namespace, then in each deeper one that it is in."""
+    words = proc.fields(f"/proc/{place}/status").get("NSpid", "").split()
+    return [int(word) for word in words]
+
+
 def _signed(word: int) -> int:
     """The lower half of a register as the C int that it holds."""
     return int.from_bytes((word & 0xFFFFFFFF).to_bytes(4, "little"), "little", signed=True)
@@ -500,8 +507,7 @@ def _lives(pid: int, tid: int) -> bool | None:
         return None
     if tid in tids and proc.link(pid, "ns/pid") == proc.link("self", "ns/pid"):
         return True
-    own = (proc.fields(f"/proc/{pid}/task/{each}/status").get("NSpid", "") for each in tids)
-    return tid in {int(numbers.split()[-1]) for numbers in own if numbers}
+    return any(tid in _numbers(f"{pid}/task/{each}")[-1:] for each in tids)
 
 
 def _mapping(pid: int, address: int) -> tuple[str, str, str] | None:
