@@ -13,7 +13,7 @@ import pytest
 from tests.client_runs import Training, plain_environment, run_script
 from tests.support import free_port, wait_until
 from watchdog_train.client import layout
-from watchdog_train.store.slots import read_slots
+from watchdog_train.store.slots import read_saves, read_slots
 
 pytestmark = [pytest.mark.processes, pytest.mark.torch]
 
@@ -579,6 +579,18 @@ with tempfile.TemporaryFile() as file:
     torch.save([5.0], file)
 print(json.dumps(len(saves._open_files)))
 """
+
+
+def test_a_save_is_known_where_the_run_directory_takes_no_record(training: Training) -> None:
+    """Beside the slots, in memory: else a restart would know of no checkpoint."""
+    program = """
+import os, torch
+from watchdog_train.client import slot
+os.mkdir(os.path.join(slot.attempt_dir, "saves.%d.jsonl" % os.getpid()))
+torch.save([1.0], "ckpt.pt")
+"""
+    training.run(program)
+    assert [Path(save.path).name for save in read_saves(training.slot_dir)] == ["ckpt.pt"]
 
 
 def test_a_save_into_an_open_file_is_recorded_when_that_is_closed(training: Training) -> None:

@@ -205,7 +205,14 @@ def record(
 
 
 def _append(data):
-    name = os.path.join(slot.attempt_dir, "saves." + str(os.getpid()) + ".jsonl")
+    try:
+        _append_in(slot.attempt_dir, data)
+    except OSError:  # the disk of the run is full; the checkpoints' own may not be
+        _append_in(slot.slot_dir, data)
+
+
+def _append_in(folder, data):
+    name = os.path.join(folder, "saves." + str(os.getpid()) + ".jsonl")
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO of that name must not hold the training
@@ -213,7 +220,8 @@ def _append(data):
     try:
         if os.fstat(descriptor).st_size > _MOST_LOG_BYTES:
             return
-        os.write(descriptor, data)
+        if os.write(descriptor, data) < len(data):
+            raise OSError("no room for the whole line")
     finally:
         os.close(descriptor)
 

@@ -205,6 +205,8 @@ class Performer:
             for attempt in state.attempts
             for save in read_saves(directory.attempt(attempt.attempt), SAVES_CAP)
         ]
+        if context.slot_dir is not None:  # what the run directory had no room for
+            saves += read_saves(context.slot_dir, SAVES_CAP)
         named = context.policy.recovery.checkpoints
         places = named or places_of_all(
             self._output_dirs | resumed_places(state), observation, state
