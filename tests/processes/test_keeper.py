@@ -114,24 +114,27 @@ def test_output_waits_at_the_gate(tmp_path: Path) -> None:
     cap = 200_000
     program = "import sys\nfor n in range(200_000): sys.stdout.write('%099d\\n' % n)"
     orders = write_orders(tmp_path, [PYTHON, "-c", program], cap_bytes=cap, gates={"output": gate})
+    log, older = tmp_path / "output.log", tmp_path / "output.log.1"
     with start_keeper_process(orders, pass_fds=(gate,)) as process:
         os.close(gate)
         root = record(tmp_path, "keeper.json")["pid"]
-        log, older = tmp_path / "output.log", tmp_path / "output.log.1"
 
         def waits_in_write() -> bool:
-            return "pipe_write" in Path(f"/proc/{root}/wchan").read_text()
+            full = log.stat().st_size > cap // 4  # before, it only waits for the keeper
+            return full and "pipe_write" in Path(f"/proc/{root}/wchan").read_text()
 
-        wait_until(waits_in_write, 20, "the training waits in write")
-        assert log.stat().st_size <= cap // 2
-        assert not older.exists()
-        os.write(opens, b".")
-        wait_until(lambda: older.exists() and log.exists(), 10, "one byte, one rotation")
-        assert older.read_bytes().startswith(b"%099d\n" % 0)
-        wait_until(waits_in_write, 20, "the training waits in write again")
-        assert older.read_bytes().startswith(b"%099d\n" % 0)
-        os.close(opens)
-        assert process.wait(30) == 0
+        try:
+            wait_until(waits_in_write, 60, "the training waits in write")
+            assert log.stat().st_size <= cap // 2
+            assert not older.exists()
+            os.write(opens, b".")
+            wait_until(lambda: older.exists() and log.exists(), 60, "one byte, one rotation")
+            assert older.read_bytes().startswith(b"%099d\n" % 0)
+            wait_until(waits_in_write, 60, "the training waits in write again")
+            assert older.read_bytes().startswith(b"%099d\n" % 0)
+        finally:
+            os.close(opens)
+        assert process.wait(60) == 0
     assert log.read_bytes().endswith(b"%099d\n" % 199_999)
     assert older.stat().st_size + log.stat().st_size <= cap
     assert record(tmp_path, "exit.json")["dropped_bytes"] == 0
