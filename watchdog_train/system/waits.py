@@ -63,7 +63,7 @@ _MOST_THREADS = 512
 
 
 class WaitReader:
-    """One look at who waits for what; descriptors of all processes are listed once, when needed."""
+    """One look at who waits for what; what all processes have is listed once, when needed."""
 
     def __init__(self) -> None:
         self._open_by: dict[str, list[tuple[int, int]]] | None = None
@@ -71,6 +71,7 @@ class WaitReader:
         self._tcp: dict[str, dict[int, TcpRow]] = {}
         self._unix: dict[int, int] | None = None
         self._mapped: dict[tuple[str, str], list[int]] = {}
+        self._by_parent: dict[int, list[w.ProcessRef]] | None = None
         self._by_call: dict[str, Callable[[int, tuple[int, ...]], w.Wait]] = {
             "open": self._open,
             "openat": self._open,
@@ -123,7 +124,7 @@ class WaitReader:
             return w.Running()
         name = _CALLS.get(call[0]) if call else None
         if name == "spawn":
-            return w.ChildWait(children=_children(pid))
+            return w.ChildWait(children=self._children(pid))
         if state == "D":
             return self._disk(pid, tid, name, call)
         if call is None:
@@ -321,7 +322,7 @@ class WaitReader:
         kind, number = 1, _signed(call[1])
         if _CALLS[call[0]] == "waitid":
             kind, number = call[1], _signed(call[2])
-        children = _children(pid)
+        children = self._children(pid)
         if kind == 3:  # P_PIDFD
             about = proc.fields(f"/proc/{pid}/fdinfo/{number}")
             children = tuple(each for each in children if str(each.pid) == about.get("Pid"))
@@ -329,6 +330,14 @@ class WaitReader:
             depth = len(_numbers(pid))
             children = tuple(c for c in children if _numbers(c.pid)[:depth][-1:] == [number])
         return w.ChildWait(children=children)
+
+    def _children(self, pid: int) -> w.Refs:
+        if self._by_parent is None:
+            self._by_parent = {}
+            for found in filter(None, map(proc.read_stat, proc.list_pids())):
+                child = w.ProcessRef(found.pid, found.start, found.name)
+                self._by_parent.setdefault(found.ppid, []).append(child)
+        return tuple(self._by_parent.get(pid, ()))
 
     def _futex(self, pid: int, call: tuple[int, ...]) -> w.Wait:
         address, operation, value, timeout = call[1:5]
@@ -431,11 +440,6 @@ def _call(pid: int, tid: int) -> tuple[int, ...] | None:
 def _ref(pid: int) -> w.ProcessRef:
     found = proc.read_stat(pid)
     return w.ProcessRef(pid, found.start, found.name) if found else w.ProcessRef(pid, 0)
-
-
-def _children(pid: int) -> w.Refs:
-    found = (proc.read_stat(each) for each in proc.list_pids())
-    return tuple(w.ProcessRef(f.pid, f.start, f.name) for f in found if f and f.ppid == pid)
 
 
 def _numbers(place: int | str) -> list[int]:
