@@ -67,7 +67,7 @@ class WaitReader:
 
     def __init__(self) -> None:
         self._open_by: dict[str, list[tuple[int, int]]] | None = None
-        self._complete = True
+        self._complete = proc.read_stat(1) is not None  # else mounted with hidepid
         self._tcp: dict[str, dict[int, TcpRow]] = {}
         self._unix: dict[int, int] | None = None
         self._mapped: dict[tuple[str, str], list[int]] = {}
