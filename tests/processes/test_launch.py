@@ -155,9 +155,10 @@ def test_command_that_cannot_start_is_a_status(launch: Launch, attempt: Path) ->
 
 
 @processes
-def test_garbage_in_records_is_unknown(attempt: Path) -> None:
+@pytest.mark.parametrize("garbage", ['{"keeper_pid": "x"}', '{"error": "x"}'])
+def test_garbage_in_records_is_unknown(attempt: Path, garbage: str) -> None:
     """A record that cannot be read says nothing, instead of something wrong."""
-    (attempt / "keeper.json").write_text('{"keeper_pid": "x"}')
+    (attempt / "keeper.json").write_text(garbage)
     (attempt / "exit.json").write_text("[")
     (attempt / "launch.json").write_text('{"streams": 5}')
     assert read_keeper(attempt) is None
