@@ -18,18 +18,19 @@ from watchdog_train.core.model import CheckpointRef, Plan
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor import terminal as terminal_module
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.environment import environment_again, keep_environment
-from watchdog_train.supervisor.launch import (
+from watchdog_train.supervisor.environment import (
     INJECT_DIRECTORY,
+    environment_again,
+    keep_environment,
+    training_environment,
+)
+from watchdog_train.supervisor.launch import (
     LaunchContext,
     LaunchedKeeper,
     drain_without_keeper,
-    read_exit,
-    read_keeper,
     start_keeper,
-    stream_files,
-    training_environment,
 )
+from watchdog_train.supervisor.records import read_exit, read_keeper, stream_files
 from watchdog_train.supervisor.streams import TakenEnds
 from watchdog_train.supervisor.terminal import Terminal, terminal_now
 from watchdog_train.system import current
