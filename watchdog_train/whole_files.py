@@ -39,7 +39,18 @@ def replace_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 def replace_json(path: Path, value: Any) -> None:
     """replace_whole() of a value as JSON."""
-    replace_whole(path, msgspec.json.encode(value))
+    replace_whole(path, as_json(value))
+
+
+def as_json(value: Any) -> bytes:
+    """With `?` for what is no UTF-8 in names that others have chosen."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        import json  # milliseconds that others need not wait
+
+        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
+        return text.encode("utf-8", "replace")
 
 
 def read_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind | None:

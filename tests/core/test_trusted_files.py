@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from watchdog_train import trusted_files
+from watchdog_train.core.model.waits import FileWait
+from watchdog_train.evidence.redact import write_json
 from watchdog_train.trusted_files import ForeignError
-from watchdog_train.whole_files import read_json, replace_whole
+from watchdog_train.whole_files import read_json, replace_json, replace_whole
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows opens no directories")
 needs_second_user = pytest.mark.skipif(
@@ -146,3 +148,13 @@ def test_under_root_squash_we_are_whoever_our_files_belong_to() -> None:
         command = [sys.executable, "-c", SQUASHED, *map(str, folders)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout == "mine\nFalse\n", done.stderr
+
+
+def test_names_that_are_no_utf8_cost_no_evidence(run: Path) -> None:
+    """JSON cannot carry them: a process that waits for such a file is on record all the same."""
+    name = os.fsdecode(b"model-\xff.pt")
+    for write in (replace_json, write_json):
+        write(run / "facts.json", FileWait(call="open", path=name))
+        found = read_json(run / "facts.json", FileWait, cap_bytes=4096)
+        assert found is not None
+        assert found.path == "model-?.pt"

@@ -559,6 +559,30 @@ def test_pump_alone_leaves_all_of_what_came_while_its_reader_was_behind(tmp_path
     assert (tmp_path / "output.log").stat().st_size == 3_000_000
 
 
+def test_keeper_ends_without_who_stays(tmp_path: Path) -> None:
+    """A daemon that stays has the stream of a rank open: nobody waits for the end of that."""
+    rank = os.pipe()
+    own = {"output": {"path": "ranks/0/output.log", "fds": list(rank)}}
+    program = (
+        "import json, os, subprocess as s\n"
+        "place = json.loads(os.environ['RANKS'])['ranks'][0]['output']\n"
+        "with open(place, 'w') as own:\n"
+        "    daemon = s.Popen(['sleep', '60'], stdout=own, stderr=own, start_new_session=True)\n"
+        "    print(daemon.pid, file=own)\n"
+    )
+    ranks = {"variable": "RANKS", "cap_bytes": 1000, "streams": [own]}
+    orders = write_orders(tmp_path, [PYTHON, "-c", program], ranks=ranks, linger_s=60.0)
+    with start_keeper_process(orders, pass_fds=rank) as process:
+        for end in rank:
+            os.close(end)
+        record(tmp_path, "exit.json")
+        process.terminate()
+        assert process.wait(30) == 0
+    said = (tmp_path / "ranks/0/output.log").read_text()
+    os.kill(int(said), signal.SIGKILL)
+    assert said == (tmp_path / "output.log").read_text()
+
+
 def test_keeper_is_small_and_idle(tmp_path: Path) -> None:
     """Beside a silent training the keeper uses no CPU time at all, and less than 13 MiB."""
     os.mkfifo(tmp_path / "gate")

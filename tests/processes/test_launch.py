@@ -18,18 +18,19 @@ from watchdog_train.core.model import CheckpointRef, Plan
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor import terminal as terminal_module
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.environment import environment_again, keep_environment
-from watchdog_train.supervisor.launch import (
+from watchdog_train.supervisor.environment import (
     INJECT_DIRECTORY,
+    environment_again,
+    keep_environment,
+    training_environment,
+)
+from watchdog_train.supervisor.launch import (
     LaunchContext,
     LaunchedKeeper,
     drain_without_keeper,
-    read_exit,
-    read_keeper,
     start_keeper,
-    stream_files,
-    training_environment,
 )
+from watchdog_train.supervisor.records import read_exit, read_keeper, stream_files
 from watchdog_train.supervisor.streams import TakenEnds
 from watchdog_train.supervisor.terminal import Terminal, terminal_now
 from watchdog_train.system import current
@@ -155,9 +156,10 @@ def test_command_that_cannot_start_is_a_status(launch: Launch, attempt: Path) ->
 
 
 @processes
-def test_garbage_in_records_is_unknown(attempt: Path) -> None:
+@pytest.mark.parametrize("garbage", ['{"keeper_pid": "x"}', '{"error": "x"}'])
+def test_garbage_in_records_is_unknown(attempt: Path, garbage: str) -> None:
     """A record that cannot be read says nothing, instead of something wrong."""
-    (attempt / "keeper.json").write_text('{"keeper_pid": "x"}')
+    (attempt / "keeper.json").write_text(garbage)
     (attempt / "exit.json").write_text("[")
     (attempt / "launch.json").write_text('{"streams": 5}')
     assert read_keeper(attempt) is None

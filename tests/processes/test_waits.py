@@ -96,6 +96,43 @@ def test_a_pipe_that_is_full_names_its_reader(start: Start) -> None:
     assert (wait.call, pids(wait.others)) == ("write", {reader.pid})
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize("hidden", [0, 1, 2])
+def test_who_is_hidden_by_the_system_is_not_nobody(hidden: int) -> None:
+    """Mounted with hidepid, /proc shows a user nothing of others, or not even that they are."""
+    program = """
+        import ctypes, os
+        from watchdog_train.system.waits import WaitReader
+        def be_nobody():
+            os.setgroups([]); os.setgid(65534); os.setuid(65534)
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+        read_end, write_end = os.pipe()  # its other end stays ours, who are root
+        reader = os.fork()
+        if reader == 0:
+            os.close(write_end); be_nobody(); os.read(read_end, 1); os._exit(0)
+        looker = os.fork()
+        if looker == 0:
+            os.close(write_end); os.close(read_end); be_nobody()
+            waits = []
+            while not waits or getattr(waits[0], "call", "") != "read":
+                waits = [fact.wait for fact in WaitReader().threads(reader)]
+            print(waits[0].others, waits[0].complete, flush=True); os._exit(0)
+        os.close(read_end); os.waitpid(looker, 0); os.kill(reader, 9)
+    """
+    mount = f"mount -t proc -o hidepid={hidden} proc /proc"
+    inside = ("sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, textwrap.dedent(program))
+    run = subprocess.run(
+        ["unshare", "-m", *inside],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if "mount" in run.stderr:
+        pytest.skip(run.stderr)
+    assert run.stdout == "() False\n", run.stderr
+
+
 def test_a_lock_is_held_by_all_who_inherited_it(start: Start, tmp_path: Path) -> None:
     """flock taken before a fork whose parent has died: the child is named."""
     holder = start(

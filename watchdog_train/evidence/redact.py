@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.whole_files import replace_whole
+from watchdog_train.whole_files import as_json, replace_whole
 
 HIDDEN = "[removed]"
 
@@ -278,7 +278,7 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    replace_whole(path, msgspec.json.format(msgspec.json.encode(redact_data(value)), indent=2))
+    replace_whole(path, msgspec.json.format(as_json(redact_data(value)), indent=2))
 
 
 def write_text(path: Path, text: str) -> None:

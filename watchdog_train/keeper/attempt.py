@@ -163,6 +163,7 @@ def _read_the_rest(training: Training, ranks: RankStreams, streams: tuple[Stream
 
 def _end(ranks: RankStreams, streams: tuple[Stream, ...]) -> None:
     _settle(ranks, streams)
+    ranks.end()
     for stream in streams:
         stream.end()
 

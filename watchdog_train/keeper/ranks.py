@@ -92,10 +92,17 @@ class RankStreams:
                 for fd in one["fds"][1:]:
                     os.close(fd)
 
+    def end(self) -> None:
+        """Nothing more will come."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify()
+
     def finish(self, patience_s: float) -> None:
         """Pass on the rest."""
         if self.streams:
-            self.reader.join(patience_s)
+            if not self.ended:  # else who stays may hold the other ends for ever
+                self.reader.join(patience_s)
             self.writer.join(patience_s)
 
     def _read(self) -> None:
@@ -112,9 +119,7 @@ class RankStreams:
                     self.into[fd].take(block)
         for stream in fed:
             stream.end()
-        with self.changed:
-            self.ended = True
-            self.changed.notify()
+        self.end()
 
     def _copy(self, copy: Copy, block: bytes) -> None:
         with self.changed:

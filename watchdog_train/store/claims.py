@@ -19,7 +19,7 @@ import msgspec
 
 from watchdog_train.store.places import private_runtime_directory, shared_bases
 from watchdog_train.trusted_files import open_regular
-from watchdog_train.whole_files import read_json
+from watchdog_train.whole_files import as_json, read_json
 
 PURPOSE = "claims"
 _MAX_BYTES = 8192
@@ -139,7 +139,7 @@ def _take(fd: int, path: Path, who: Claimant) -> Release | Claimant | Literal["a
         os.close(fd)
         return "again"
     os.ftruncate(fd, 0)
-    os.pwrite(fd, msgspec.json.encode(who), 0)
+    os.pwrite(fd, as_json(who), 0)
 
     def release() -> None:
         with suppress(OSError):

@@ -212,7 +212,7 @@ class Daemons:
         stays = row.session in (None, *self._sessions)
         if is_copy and (stays or now - first < SETTLED_S):
             return None
-        arguments = self._system.command_line(who.pid) or ()
+        arguments = (self._system.command_line(who.pid) or ())[:COMMAND_CHARS]  # thousands of files
         facts = DaemonFacts(
             process=who,
             # What never left the session is judged by itself, and by its name alone.

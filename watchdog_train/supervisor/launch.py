@@ -17,38 +17,14 @@ from typing import Any
 
 import watchdog_train.keeper
 from watchdog_train.core.model import ExitStatus, Plan, ProcessId, Value
-from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.supervisor.children import Child, ChildTable
-from watchdog_train.supervisor.environment import INJECT_DIRECTORY, training_environment
-from watchdog_train.supervisor.records import (
-    KeeperRecord,
-    read_exit,
-    read_keeper,
-    read_orders,
-    stream_files,
-)
+from watchdog_train.supervisor.environment import training_environment
+from watchdog_train.supervisor.records import read_orders
 from watchdog_train.supervisor.streams import Ends, TakenEnds
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import proc
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.whole_files import replace_whole
-
-__all__ = [
-    "EXIT_AT_GATE",
-    "INJECT_DIRECTORY",
-    "KEEPER",
-    "KeeperRecord",
-    "LaunchContext",
-    "LaunchedKeeper",
-    "Terminal",
-    "drain_without_keeper",
-    "hold_streams",
-    "read_exit",
-    "read_keeper",
-    "start_keeper",
-    "stream_files",
-    "training_environment",
-]
 
 KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
 KEEPER_CHILD = "keeper"

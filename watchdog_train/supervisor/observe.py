@@ -21,6 +21,7 @@ from watchdog_train.core.model import MemberSample, Sample, newest_checkpoint
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.requests.asking import awaits_proof
 from watchdog_train.core.traces.trace import TraceWriter
+from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.side_files import SideFiles
 from watchdog_train.store.slots import read_saves
@@ -28,8 +29,9 @@ from watchdog_train.supervisor.assess import Assessor
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.ending import Ending
 from watchdog_train.supervisor.keeping import SavesSeen
-from watchdog_train.supervisor.launch import EXIT_AT_GATE, KEEPER, KeeperRecord, read_keeper
+from watchdog_train.supervisor.launch import KEEPER
 from watchdog_train.supervisor.meeting import Meeting
+from watchdog_train.supervisor.records import KeeperRecord, read_keeper
 from watchdog_train.supervisor.room import RestartRoom
 from watchdog_train.supervisor.sampling import Sampler
 from watchdog_train.system.protocol import BlindError

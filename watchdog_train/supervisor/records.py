@@ -50,7 +50,8 @@ def read_keeper(attempt_dir: Path) -> KeeperRecord | None:
     fields = _read_record(attempt_dir / "keeper.json")
     if fields is None:
         return None
-    error = fields.pop("error", None) or {}
+    told = fields.pop("error", None)
+    error = told if isinstance(told, dict) else {}
     with suppress(msgspec.ValidationError):
         flat = {**fields, "error": error.get("message"), "errno": error.get("errno")}
         return msgspec.convert(flat, KeeperRecord)

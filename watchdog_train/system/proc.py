@@ -20,7 +20,7 @@ TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 READ_CAP_BYTES = 4 * 1024 * 1024
 SMALL_BYTES = 4096
 """Room for a file of a few lines; making 64 KiB of it costs as much as the kernel's answer."""
-MOST_FILES = 4096
+MOST_FILES = 65536
 PTS_MAJOR = 136
 
 
@@ -277,25 +277,26 @@ def _unescape(field: str) -> str:
 
 def open_files(pid: int) -> tuple[OpenFile, ...] | None:
     """By the links in /proc, which ask no file system; None where they are not for us."""
-    folder = f"/proc/{pid}/fd"
+    found = []
     try:
-        numbers = os.listdir(folder)[:MOST_FILES]
+        folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY)
     except OSError:
         return None
-    found = []
-    for number in numbers:
-        try:
-            name = os.readlink(f"{folder}/{number}")
-            mode = os.lstat(f"{folder}/{number}").st_mode  # tells for what it is open
-        except OSError:
-            continue
-        if name in ("/dev/ptmx", "/dev/pts/ptmx"):
-            about = read(f"/proc/{pid}/fdinfo/{number}", SMALL_BYTES) or b""
-            index = about.partition(b"tty-index:")[2].split()
-            name = f"{MASTER}/dev/pts/{index[0].decode()}" if index else name
-        found.append(
-            OpenFile(int(number), name, bool(mode & stat.S_IRUSR), bool(mode & stat.S_IWUSR))
-        )
+    try:
+        for number in os.listdir(folder)[:MOST_FILES]:
+            with suppress(OSError):
+                name = os.readlink(number, dir_fd=folder)
+                mode = os.lstat(number, dir_fd=folder).st_mode  # tells for what it is open
+                if name in ("/dev/ptmx", "/dev/pts/ptmx"):
+                    about = read(f"/proc/{pid}/fdinfo/{number}", SMALL_BYTES) or b""
+                    index = about.partition(b"tty-index:")[2].split()
+                    name = f"{MASTER}/dev/pts/{index[0].decode()}" if index else name
+                may = bool(mode & stat.S_IRUSR), bool(mode & stat.S_IWUSR)
+                found.append(OpenFile(int(number), name, *may))
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
     return tuple(found)
 
 

@@ -22,6 +22,7 @@ import msgspec
 from watchdog_train.core.model import waits as w
 from watchdog_train.system import proc, sock_diag
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS
+from watchdog_train.system.protocol import OpenFile
 from watchdog_train.system.sockets import TcpRow, tcp_rows
 
 if sys.platform != "linux":
@@ -63,14 +64,15 @@ _MOST_THREADS = 512
 
 
 class WaitReader:
-    """One look at who waits for what; descriptors of all processes are listed once, when needed."""
+    """One look at who waits for what; what all processes have is listed once, when needed."""
 
     def __init__(self) -> None:
-        self._open_by: dict[str, list[tuple[int, int]]] | None = None
-        self._complete = True
+        self._open_by: dict[str, list[tuple[int, OpenFile]]] | None = None
+        self._complete = proc.read_stat(1) is not None  # else mounted with hidepid
         self._tcp: dict[str, dict[int, TcpRow]] = {}
         self._unix: dict[int, int] | None = None
         self._mapped: dict[tuple[str, str], list[int]] = {}
+        self._by_parent: dict[int, list[w.ProcessRef]] | None = None
         self._by_call: dict[str, Callable[[int, tuple[int, ...]], w.Wait]] = {
             "open": self._open,
             "openat": self._open,
@@ -123,7 +125,7 @@ class WaitReader:
             return w.Running()
         name = _CALLS.get(call[0]) if call else None
         if name == "spawn":
-            return w.ChildWait(children=_children(pid))
+            return w.ChildWait(children=self._children(pid))
         if state == "D":
             return self._disk(pid, tid, name, call)
         if call is None:
@@ -205,8 +207,8 @@ class WaitReader:
             return w.UnknownWait(why="refused", call="lock")
         holders = [
             _ref(other)
-            for other, number in self._listing().get(path, ())
-            if (other, number) != (pid, call[1]) and _has_lock(other, number)
+            for other, file in self._listing().get(path, ())
+            if (other, file.number) != (pid, call[1]) and _has_lock(other, file.number)
         ]
         return w.FileLockWait(
             path=path, holders=tuple(dict.fromkeys(holders)), complete=self._complete
@@ -321,7 +323,7 @@ class WaitReader:
         kind, number = 1, _signed(call[1])
         if _CALLS[call[0]] == "waitid":
             kind, number = call[1], _signed(call[2])
-        children = _children(pid)
+        children = self._children(pid)
         if kind == 3:  # P_PIDFD
             about = proc.fields(f"/proc/{pid}/fdinfo/{number}")
             children = tuple(each for each in children if str(each.pid) == about.get("Pid"))
@@ -329,6 +331,14 @@ class WaitReader:
             depth = len(_numbers(pid))
             children = tuple(c for c in children if _numbers(c.pid)[:depth][-1:] == [number])
         return w.ChildWait(children=children)
+
+    def _children(self, pid: int) -> w.Refs:
+        if self._by_parent is None:
+            self._by_parent = {}
+            for found in filter(None, map(proc.read_stat, proc.list_pids())):
+                child = w.ProcessRef(found.pid, found.start, found.name)
+                self._by_parent.setdefault(found.ppid, []).append(child)
+        return tuple(self._by_parent.get(pid, ()))
 
     def _futex(self, pid: int, call: tuple[int, ...]) -> w.Wait:
         address, operation, value, timeout = call[1:5]
@@ -382,21 +392,19 @@ class WaitReader:
         return w.SleepWait(left_s=left_s, timed=True)
 
     # -- who has what open ------------------------------------------------------------------------
-    def _listing(self) -> dict[str, list[tuple[int, int]]]:
+    def _listing(self) -> dict[str, list[tuple[int, OpenFile]]]:
         if self._open_by is not None:
             return self._open_by
         self._open_by = {}
         for pid in proc.list_pids():
-            numbers = proc.numbers(pid, "fd")
-            if numbers is None:
+            files = proc.open_files(pid)
+            if files is None:
                 # A zombie has none; a process that ended meanwhile has none either.
                 found = proc.read_stat(pid)
                 self._complete = self._complete and (found is None or found.is_dead)
                 continue
-            for number in numbers:
-                target = proc.link(pid, f"fd/{number}")
-                if target is not None:
-                    self._open_by.setdefault(target, []).append((pid, number))
+            for file in files:
+                self._open_by.setdefault(file.name, []).append((pid, file))
         return self._open_by
 
     def _listed_all(self) -> bool:
@@ -406,8 +414,8 @@ class WaitReader:
     def _holders(self, target: str, *, writing: bool | None = None) -> w.Refs:
         found = [
             _ref(pid)
-            for pid, number in self._listing().get(target, ())
-            if writing is None or _may(pid, number, writing=writing)
+            for pid, file in self._listing().get(target, ())
+            if writing is None or (file.writes if writing else file.reads)
         ]
         return tuple(dict.fromkeys(found))
 
@@ -431,11 +439,6 @@ def _call(pid: int, tid: int) -> tuple[int, ...] | None:
 def _ref(pid: int) -> w.ProcessRef:
     found = proc.read_stat(pid)
     return w.ProcessRef(pid, found.start, found.name) if found else w.ProcessRef(pid, 0)
-
-
-def _children(pid: int) -> w.Refs:
-    found = (proc.read_stat(each) for each in proc.list_pids())
-    return tuple(w.ProcessRef(f.pid, f.start, f.name) for f in found if f and f.ppid == pid)
 
 
 def _numbers(place: int | str) -> list[int]:
@@ -474,15 +477,6 @@ def _kind(mode: int) -> Literal["regular", "directory", "fifo", "device", "unkno
 def _network_type(pid: int, path: str) -> str | None:
     kind = proc.mount_type(proc.read(f"/proc/{pid}/mountinfo") or b"", path)
     return kind if kind in NETWORK_FILE_SYSTEMS else None
-
-
-def _may(pid: int, number: int, *, writing: bool) -> bool:
-    """Whether this descriptor can write (or read) what is at the other end."""
-    try:
-        mode = os.lstat(f"/proc/{pid}/fd/{number}").st_mode
-    except OSError:
-        return False
-    return bool(mode & (stat.S_IWUSR if writing else stat.S_IRUSR))
 
 
 def _has_lock(pid: int, number: int) -> bool:
