@@ -73,6 +73,8 @@ def test_the_first_save_of_a_file_without_a_number_is_kept() -> None:
         ((save("/out/step-5.pt"),), {}),  # the next one has another name
         ((save(files={"model/0": (5, 5)}),), {}),  # a directory
         ((save(format="hf"),), {}),
+        ((save("/out/ckpt.pt.tmp"),), {}),  # renamed by the next moment
+        ((save("/out/optimizer.pt"),), {}),  # nothing resumes from it alone
         ((save(size=10**12),), {}),
         ((save(),), {"recovery": {"keep_bytes": 0}}),
         ((save(),), {"recovery": {"observe": True}}),
