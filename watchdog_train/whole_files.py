@@ -7,6 +7,8 @@ Must not be given what a training wrote to write to: the paths are ours.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,3 +81,10 @@ def take_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind:
         data = file.read(cap_bytes)
     remove(path)
     return msgspec.json.decode(data, type=kind)
+
+
+def answer_question(kind: type[Any], work: Callable[[Any], object]) -> None:
+    """What a helper process with one question does: the file of that is its last argument."""
+    with open_read(sys.argv[-1]) as file:
+        question = msgspec.json.decode(file.read(), type=kind)
+    replace_json(Path(question.out), work(question))

@@ -22,8 +22,10 @@ from tests.checkpoint_samples import (
     write_hf,
 )
 from watchdog_train.checkpoints.find import directories_in_arguments, find_candidates
-from watchdog_train.checkpoints.survey import SurveyRequest, main, survey
+from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.core.model import SaveRecord, Survey
+
+COMMAND = (sys.executable, "-m", "watchdog_train.checkpoints.survey")
 
 
 def record(path: Path, format_: str, **fields: object) -> SaveRecord:
@@ -239,7 +241,7 @@ def test_the_command_writes_an_answer_that_decodes(tmp_path):
         directories=(str(tmp_path / "out"),), out=str(tmp_path / "survey.json"), settle_s=0.0
     )
     (tmp_path / "request.json").write_bytes(msgspec.json.encode(request))
-    assert main([str(tmp_path / "request.json")]) == 0
+    subprocess.run([*COMMAND, str(tmp_path / "request.json")], check=True)
     answer = msgspec.json.decode((tmp_path / "survey.json").read_bytes(), type=Survey)
     assert answer.newest_whole is not None
     assert answer.newest_whole.step == 20
@@ -352,4 +354,4 @@ def test_odd_names_are_no_trouble(tmp_path):
         directories=(str(tmp_path),), out=str(tmp_path / "survey.json"), settle_s=0.0
     )
     (tmp_path / "request.json").write_bytes(msgspec.json.encode(request))
-    assert main([str(tmp_path / "request.json")]) == 0
+    subprocess.run([*COMMAND, str(tmp_path / "request.json")], check=True)

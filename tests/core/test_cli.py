@@ -18,6 +18,7 @@ from tests.golden.compare import assert_golden
 from watchdog_train.cli import group, main
 from watchdog_train.cli.group import COMMANDS, CommandRow
 from watchdog_train.errors import WtrainError
+from watchdog_train.supervisor.command import check_command
 
 
 @pytest.fixture
@@ -245,3 +246,13 @@ def test_the_version_needs_no_heavy_import() -> None:
         "sys.exit(code)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
+
+
+@pytest.mark.parametrize("words", [("\udcff",), ("x" * 100,) * 10_000])
+def test_a_command_that_cannot_be_recorded_whole_is_refused(words: tuple[str, ...]) -> None:
+    """It was started with a part of its arguments, and trained on a part of the files."""
+    command = (sys.executable, "-c", "", *words)
+    with pytest.raises(WtrainError) as refused:
+        check_command(command)
+    assert (refused.value.reference, refused.value.exit_code) == ("command-not-recordable", 78)
+    check_command(command[:3] + ("x" * 100,) * 8000)

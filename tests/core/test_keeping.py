@@ -33,6 +33,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import keeping
+from watchdog_train.core.starting.jobs import JobTask
 
 
 def save(path: str = "/out/ckpt.pt", *, at: int = 5, size: int = 100, **changes: Any) -> SaveRecord:
@@ -73,6 +74,8 @@ def test_the_first_save_of_a_file_without_a_number_is_kept() -> None:
         ((save("/out/step-5.pt"),), {}),  # the next one has another name
         ((save(files={"model/0": (5, 5)}),), {}),  # a directory
         ((save(format="hf"),), {}),
+        ((save("/out/ckpt.pt.tmp"),), {}),  # renamed by the next moment
+        ((save("/out/optimizer.pt"),), {}),  # nothing resumes from it alone
         ((save(size=10**12),), {}),
         ((save(),), {"recovery": {"keep_bytes": 0}}),
         ((save(),), {"recovery": {"observe": True}}),
@@ -299,6 +302,12 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
         how="copy", seconds=0.1,
     )  # fmt: skip
     assert isinstance(before_launch(planned("/out/ckpt.pt", changed)), Launch)
+    for task in (0, 1):
+        who = JobTask(job="j", source="slurm", task=task, tasks=2, here=1)
+        joined = evolve(planned("/out/ckpt.pt"), e.TaskJoined(task=who, together=True))
+        looked = b.observation(b.sample(100.0, keeper_alive=False, empty_looks=2))
+        copies = keeping.before_launch(looked, joined, Policy()) is not None
+        assert copies is (task == 0), "not one in each of sixty-four nodes"
 
 
 def test_copies_are_kept_on_after_a_reboot() -> None:

@@ -497,6 +497,8 @@ def test_the_environment_of_a_run_is_kept_for_a_restart(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (again.missing, again.different) == (("PROXY",), ("DEVICE",))
     assert "DEVICE" not in environment_again(directory, {}, ("DEVICE",)).variables
+    keep_environment(directory, again.variables)
+    assert environment_again(directory, shell).missing == ("PROXY",), "said at each restart"
 
     job = {**shell, "SLURM_JOB_ID": "7"}
     assert environment_again(directory, job).variables == job

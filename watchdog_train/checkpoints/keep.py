@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -22,10 +21,9 @@ from watchdog_train.checkpoints.files import UnreadableError
 from watchdog_train.checkpoints.files import open_regular as open_checkpoint
 from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
 from watchdog_train.core.model import KeepAnswer, KeptCopy, SaveRecord, Value
-from watchdog_train.trusted_files import make_folder, open_read, open_regular, remove, rename
-from watchdog_train.whole_files import replace_json
+from watchdog_train.trusted_files import make_folder, open_regular, remove, rename
+from watchdog_train.whole_files import answer_question
 
-_REQUEST_CAP_BYTES = 4 * 1024 * 1024
 _CHUNK_BYTES = 4 * 1024 * 1024
 _FREE_BYTES = 1024**3
 """So much stays free beside the copy: a full disk ends the training."""
@@ -160,15 +158,7 @@ def _reflinked(source: int, target: int) -> bool:
     return True
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Read the request, write the answer by an atomic replace."""
+if __name__ == "__main__":
     if hasattr(os, "nice"):
         os.nice(_NICE)
-    with open_read(arguments[0]) as file:
-        request = msgspec.json.decode(file.read(_REQUEST_CAP_BYTES), type=KeepRequest)
-    replace_json(Path(request.out), keep(request))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    answer_question(KeepRequest, keep)

@@ -9,19 +9,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
-from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
-
-import msgspec
 
 from watchdog_train.checkpoints.files import UnreadableError
 from watchdog_train.checkpoints.keep import NotKeptError, copy_file
 from watchdog_train.core.model import RestoreAnswer, Value
-from watchdog_train.whole_files import replace_json
-
-_REQUEST_CAP_BYTES = 1024 * 1024
+from watchdog_train.whole_files import answer_question
 
 
 class RestoreRequest(Value, frozen=True, kw_only=True):
@@ -91,13 +84,5 @@ def _sync_directory(path: str) -> None:
             os.close(descriptor)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Read the request, write the answer by an atomic replace."""
-    with open(arguments[0], "rb") as file:
-        request = msgspec.json.decode(file.read(_REQUEST_CAP_BYTES), type=RestoreRequest)
-    replace_json(Path(request.out), restore(request))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    answer_question(RestoreRequest, restore)

@@ -7,7 +7,6 @@ that a stuck file system can be given up on. Reads only; nothing is deleted, ren
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -32,10 +31,8 @@ from watchdog_train.core.model import (
     Survey,
     Value,
 )
-from watchdog_train.trusted_files import open_read
-from watchdog_train.whole_files import replace_json
+from watchdog_train.whole_files import answer_question
 
-_REQUEST_CAP_BYTES = 64 * 1024 * 1024
 _CHECKED_CAP = 200
 """Checkpoints that are looked at, newest first."""
 _SAME_MOMENT_S = 2.0
@@ -275,16 +272,5 @@ def _is_legacy(path: str) -> bool:
         return False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Read the request, write survey.json beside it by an atomic replace."""
-    with open_read(arguments[0]) as file:
-        request = msgspec.json.decode(file.read(_REQUEST_CAP_BYTES), type=SurveyRequest)
-    if request.out is None:
-        sys.stderr.write("the request names no file to write to\n")
-        return 2
-    replace_json(Path(request.out), survey(request))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    answer_question(SurveyRequest, survey)

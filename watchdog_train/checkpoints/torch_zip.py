@@ -22,9 +22,8 @@ from watchdog_train.checkpoints.formats import (
     by_number_then_time,
     number_in_name,
 )
-from watchdog_train.core.model.recovery import PARTS
+from watchdog_train.core.model.recovery import PARTS, SUFFIXES
 
-SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pth.tar")
 _ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 """The pickled magic number that torch.save wrote first before version 1.6."""

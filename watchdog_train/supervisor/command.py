@@ -8,8 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from watchdog_train.errors import WtrainError
+import msgspec
 
+from watchdog_train.errors import WtrainError
+from watchdog_train.store.log_lines import MAX_LINE_BYTES
+
+MAX_COMMAND_BYTES = MAX_LINE_BYTES - 128 * 1024
+"""The rest of its line in the log is for the environment of a plan, and for words."""
 _SHEBANG_BYTES = 512
 
 
@@ -32,6 +37,7 @@ def check_command(command: tuple[str, ...]) -> None:
             hint="options of wtrain come before the command: wtrain run --help lists them",
             reference="unknown-option",
         )
+    _refuse_what_cannot_be_recorded(command)
     if shutil.which(program) is not None:
         return
     if program.endswith(".py") and os.path.isfile(program):
@@ -55,6 +61,25 @@ def check_command(command: tuple[str, ...]) -> None:
         hint="is its environment active? `which` shows where your shell finds a program",
         reference="command-not-found",
     )
+
+
+def _refuse_what_cannot_be_recorded(command: tuple[str, ...]) -> None:
+    """A restart repeats what is on record: a part of a command would train something else."""
+    try:
+        size = len(msgspec.json.encode((command, os.getcwd())))
+    except UnicodeEncodeError as error:
+        raise WtrainError(
+            "the command, or the directory it runs in, has a name that is not UTF-8",
+            context=error.object.encode("utf-8", "backslashreplace").decode(),
+            hint="rename it",
+            reference="command-not-recordable",
+        ) from None
+    if size > MAX_COMMAND_BYTES:
+        raise WtrainError(
+            f"the command has {size} characters, and {MAX_COMMAND_BYTES} can be recorded",
+            hint="put the long list into a file that the script reads",
+            reference="command-not-recordable",
+        )
 
 
 def pythons_of(command: Sequence[str]) -> tuple[str, ...]:

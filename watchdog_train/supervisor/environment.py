@@ -62,7 +62,9 @@ def keep_environment(directory: RunDirectory, environment: Mapping[str, str]) ->
     if _is_of_a_job(environment):
         return
     kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
-    names = environment.keys() - kept.keys()
+    before = read_json(directory.environment, KeptEnvironment, cap_bytes=_CAP_BYTES)
+    # One that a restart went without is lacking still.
+    names = {*environment, *(before.secrets if before is not None else ())} - kept.keys()
     secrets = tuple(sorted(name for name in names if _is_text(name)))
     replace_json(directory.environment, KeptEnvironment(variables=kept, secrets=secrets))
 

@@ -21,6 +21,8 @@ PARTS = (
 )
 """Beginnings of names of files that are a part of a checkpoint, not one."""
 _SINGLE_FILES = ("torch", "safetensors")
+SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pth.tar")
+"""Of a file of torch.save that is complete: others are renamed once they are."""
 
 
 class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from watchdog_train.core.actions import Action, KeepCopy, Observation, Record, R
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan, Sample, SaveRecord
+from watchdog_train.core.model.recovery import SUFFIXES
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -87,6 +88,8 @@ def _is_overwritten(save: SaveRecord, saves: tuple[SaveRecord, ...]) -> bool:
     name = _SEPARATORS.split(save.path)[-1]
     if save.format not in _FORMATS or tuple(save.files) != (name,):
         return False
+    if save.is_part or not name.endswith((*SUFFIXES, ".safetensors")):
+        return False  # no scan would take it for a checkpoint
     # A number in the name promises another file for the next save, until it has come twice.
     again = sum(other.path == save.path for other in saves) > 1
     return again or not _has_number(save.path)
@@ -114,6 +117,8 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return None
     if policy.recovery.keep_bytes == 0 or policy.recovery.observe:
         return None
+    if state.job is not None and state.job.together and state.job.task.task:
+        return None  # one copy is enough for a job, and that is its first task's
     if kept.saved_at == used.saved_at if kept is not None else _has_number(used.path):
         return None
     save = SaveRecord(path=used.path, format=used.format, step=used.step)
