@@ -50,7 +50,7 @@ Of `run` and `adopt`:
 | {retry} | stalled or trouble with the machine, no restart allowed here: worth retrying elsewhere |
 | {gave_up} | gave up: the restarts are spent, attempts make no progress, or one did not resume |
 | {stopped} | stopped on request |
-| {refused} | bad settings or usage, command not found, longer than 900 KB or not UTF-8, or refused |
+| {refused} | bad settings or usage, command not found, over 900 KB or not UTF-8, or refused |
 | {interrupted} | Ctrl-C |
 
 A child's own 75 to 78 passes through; `wtrain status` tells which it was. `wtrain status` itself

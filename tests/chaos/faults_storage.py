@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.chaos.case import Case, NotReachedError
 from tests.support import of_type
+from watchdog_train.core.events import LIFECYCLE
 
 SMALL = "size=12m"
 FULL_S = (1.0, 8.0)
@@ -144,7 +145,8 @@ def tear_log(case: Case) -> None:
         raise NotReachedError("the log has its last word")
     if b'"type":"run_started"' in last:
         raise NotReachedError("the log has one line only")
-    if case.chance.random() < 0.5:
+    durable = any(f'"type":"{kind.__struct_config__.tag}"'.encode() in last for kind in LIFECYCLE)
+    if durable or case.chance.random() < 0.5:
         # A half line after whole ones: the write that was under way.
         with path.open("ab") as file:
             file.write(b'{"v":1,"seq":99999,"t":17'[: case.chance.randrange(1, 25)])

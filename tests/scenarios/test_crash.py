@@ -257,7 +257,7 @@ def test_a_file_that_was_torn_in_place_goes_on_from_its_copy(tmp_path: Path) -> 
     chosen = run.only("checkpoint_chosen")
     assert (rejected["path"], chosen["path"]) == (kept["path"], kept["copy"])
     assert chosen["step"] == 10
-    assert run.only("resume_verified")["ok"], run.describe()
+    assert "at step 10" in run.stdout, run.describe()
     assert last_line(run.stdout).startswith("finished step=20 ")
     assert not (run.run_dir / "kept").exists(), "after a success nobody needs it"
 
