@@ -65,7 +65,7 @@ class CappedFile:
     def append(self, data: bytes) -> int:
         """How many bytes the file took; -1 when it refused."""
         try:
-            is_full = 0 < self._size_bytes and self._size_bytes + len(data) > self.half_bytes
+            is_full = self._size_bytes > 0 and self._size_bytes + len(data) > self.half_bytes
             if is_full and self.gate.wait():
                 self.close()
                 os.replace(self.path, self.path + ".1")
