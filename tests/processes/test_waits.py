@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import wait_until
 from watchdog_train.core.model import waits as w
+from watchdog_train.evidence.process_look import look, thread_reader
 
 if sys.platform != "linux":
     pytest.skip("by Linux's system calls", allow_module_level=True)
@@ -347,3 +348,18 @@ def test_many_processes_cost_little(start: Start) -> None:
     reader, began = WaitReader(), time.process_time()
     assert all(reader.threads(pid, only=[pid]) for pid in started)
     assert time.process_time() - began < 0.2
+
+
+def test_of_a_process_with_many_threads_the_main_one_is_read(start: Start) -> None:
+    """As it was before: a torch with many cores has more threads than are worth the time."""
+    process = start(
+        """
+        import threading, time
+        for _ in range(70): threading.Thread(target=threading.Event().wait, daemon=True).start()
+        time.sleep(600)
+        """
+    )
+    wait_of(process.pid, w.SleepWait)
+    seen = look(process.pid, 0.0, thread_reader())
+    assert isinstance(seen.wait, w.SleepWait)
+    assert seen.os_threads > len(seen.threads) == 1

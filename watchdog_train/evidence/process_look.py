@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -16,9 +16,9 @@ from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.waits import ThreadFact
 from watchdog_train.system import proc
 
-ThreadReader = Callable[[int], tuple[ThreadFact, ...]]
+ThreadReader = Callable[[int, Iterable[int] | None], tuple[ThreadFact, ...]]
 _MOST_THREADS = 64
-"""A process with more is not worth the time."""
+"""Of a process with more only the main one is read."""
 
 
 class ProcLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +67,7 @@ def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook |
     if found is None:
         return None
     wchan = (proc.text(f"/proc/{pid}/wchan") or "").strip()
+    only = None if found.threads <= _MOST_THREADS else [pid]
     return ProcLook(
         pid=pid,
         start=found.start,
@@ -80,7 +81,7 @@ def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook |
         io_bytes=proc.read_io_bytes(pid),
         rss_bytes=found.rss_pages * mmap.PAGESIZE,
         traced=proc.status_field(pid, "TracerPid") not in ("0", None),
-        threads=reader(pid) if reader is not None and found.threads <= _MOST_THREADS else (),
+        threads=reader(pid, only) if reader is not None else (),
     )
 
 

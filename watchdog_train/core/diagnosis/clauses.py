@@ -50,7 +50,7 @@ def process_fits(clause: ProcessClause, process: ProcessEvidence) -> bool:
         and (not clause.ranks or process.rank in clause.ranks)
         and _cpu_fits(clause.cpu, process.cpu_share)
         and _is_or_unasked(clause.sealed, process.sealed)
-        and _is_or_unasked(clause.outside, is_outside(process.wait, frozenset()))
+        and (clause.outside is None or clause.outside is is_outside(process.wait, frozenset()))
         and _is_or_unasked(clause.changed, process.changed)
         and _is_or_unasked(clause.captured, process.how is not None)
         and _is_or_unasked(clause.waits_for_input, process.waits_for_input)
