@@ -51,10 +51,11 @@ def test_threads_fail_where_the_list_says_and_nowhere_else():
     assert not changes, "\n".join(["failing.list must change:", *changes])
 
 
-def test_each_thread_is_another_one_and_says_what_was_found():
+def test_each_thread_is_another_one_and_says_what_it_was():
     assert all(
         (case.source or "").startswith("https://")
         and case.cause
+        and case.basis in ("thread", "message", "inferred")
         and case.kind in ("hang", "crash", "slow", "healthy")
         and not set(case.never) & set(case.expect)
         for case in THREADS

@@ -3,8 +3,8 @@
 A case is a header line `##### name`, `key: value` lines, then files, each after `=== file name`.
 `expect` lists the families that are right, the most exact one first; insufficient-evidence stands
 for "I do not know". Cases from public threads (`threads*/`) also have `source`, the address,
-`cause`, what was found there, `kind` (hang, crash, slow, healthy) and `never`, families that would
-mislead.
+`cause`, what it was, `basis`, who says so (thread: somebody there; message: the evidence; inferred:
+we), `kind` (hang, crash, slow, healthy) and `never`, families that would mislead.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Case:
     never: tuple[str, ...] = ()
     source: str | None = None
     cause: str | None = None
+    basis: str | None = None
 
 
 def read_cases(part: str) -> list[Case]:
@@ -79,6 +80,7 @@ def _read(path: Path) -> list[Case]:
                 never=tuple(word.strip() for word in keys.get("never", "").split("|") if word),
                 source=keys.get("source"),
                 cause=keys.get("cause"),
+                basis=keys.get("basis"),
             )
         )
     return cases
