@@ -21,7 +21,7 @@ from watchdog_train.core.model import Diagnosis
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.rules import load_rules
 
-PARTS = ("tuning", "held_out", "captured")
+PARTS = ("tuning", "held_out", "captured", "threads", "threads_held_out")
 
 
 def main() -> int:
@@ -52,6 +52,7 @@ def main() -> int:
             f"({counts['right'] / max(1, total):.1%}), {len(families)} families; "
             f"confidently wrong {counts['sure and wrong']}; "
             f"healthy called sick {counts['false verdict']} of {counts['healthy']}; "
+            f"misleading {counts['misleading']}; "
             f"culprit right {counts['culprit right']} of {counts['culprit asked']}; {seconds:.1f} s"
         )
         failed |= bool(counts["sure and wrong"] or counts["false verdict"])

@@ -6,14 +6,16 @@ from collections import Counter
 
 import pytest
 
-from tests.corpus.cases import FOLDER, judged, read_cases, renderings
+from tests.corpus.cases import FOLDER, UNKNOWN, judged, read_cases, renderings
 from watchdog_train.core.diagnosis.diagnose import diagnose
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.rules import load_rules
 
 RULES = load_rules()
 PARTS = [part for part in ("tuning", "held_out", "captured") if (FOLDER / part).is_dir()]
+THREADS = read_cases("threads") + read_cases("threads_held_out")
 LEAST_RIGHT = 0.9
+FAILURES = ("wrong", "sure and wrong", "misleading", "false verdict", "culprit wrong")
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -32,6 +34,35 @@ def test_the_corpus_is_judged_as_it_says(part):
                 dangerous.append(words)
     assert not dangerous
     assert len(wrong) <= (1 - LEAST_RIGHT) * total, wrong
+
+
+def test_threads_fail_where_the_list_says_and_nowhere_else():
+    """A new failure is a regression. One that is mended must leave the list to stay mended."""
+    failures = set()
+    for case in THREADS:
+        for how, rendered in renderings(case).items():
+            found = judged(case, diagnose(gather(rendered.sources), RULES)[0])
+            bad = [word for word in found if word in FAILURES]
+            if bad:
+                failures.add(f"{case.name} ({how}): {', '.join(bad)}")
+    listed = set((FOLDER / "failing.list").read_text("utf-8").splitlines())
+    changes = [f"+ {line}" for line in sorted(failures - listed)]
+    changes += [f"- {line}" for line in sorted(listed - failures)]
+    assert not changes, "\n".join(["failing.list must change:", *changes])
+
+
+def test_each_thread_is_another_one_and_says_what_it_was():
+    assert all(
+        (case.source or "").startswith("https://")
+        and case.cause
+        and case.basis in ("thread", "message", "inferred")
+        and case.kind in ("hang", "crash", "slow", "healthy")
+        and not set(case.never) & set(case.expect)
+        for case in THREADS
+    )
+    assert len({case.source for case in THREADS}) == len(THREADS)
+    families = Counter(case.expect[0] for case in THREADS if not case.healthy)
+    assert not {name: n for name, n in families.items() if n > 5 and name != UNKNOWN}
 
 
 def test_every_family_is_in_the_corpus():

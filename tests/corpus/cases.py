@@ -1,7 +1,10 @@
 """Reads the corpus: cases in plain text, and the same stacks as other tools would print them.
 
 A case is a header line `##### name`, `key: value` lines, then files, each after `=== file name`.
-`expect` lists the families that are right; insufficient-evidence stands for "I do not know".
+`expect` lists the families that are right, the most exact one first; insufficient-evidence stands
+for "I do not know". Cases from public threads (`threads*/`) also have `source`, the address,
+`cause`, what it was, `basis`, who says so (thread: somebody there; message: the evidence; inferred:
+we), `kind` (hang, crash, slow, healthy) and `never`, families that would mislead.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watchdog_train.core.model import Diagnosis
@@ -41,10 +44,15 @@ class Case:
     culprit: str | None = None
     at_most: float = 1.0
     healthy: bool = False
+    kind: str | None = None
+    never: tuple[str, ...] = ()
+    source: str | None = None
+    cause: str | None = None
+    basis: str | None = None
 
 
 def read_cases(part: str) -> list[Case]:
-    """All cases of `tuning`, `held_out` or `captured`."""
+    """All cases of one folder here."""
     return [case for path in sorted((FOLDER / part).glob("*.txt")) for case in _read(path)]
 
 
@@ -59,6 +67,7 @@ def _read(path: Path) -> list[Case]:
             title, _, text = file.partition("\n")
             sources.append(Source(name=title.strip(), text=text))
         expect = tuple(word.strip() for word in keys["expect"].split("|"))
+        kind = keys.get("kind")
         cases.append(
             Case(
                 name=f"{path.stem}/{name}",
@@ -66,7 +75,12 @@ def _read(path: Path) -> list[Case]:
                 sources=tuple(sources),
                 culprit=keys.get("culprit"),
                 at_most=float(keys.get("at_most", "1")),
-                healthy="healthy-slow" in expect,
+                healthy=kind in ("slow", "healthy") if kind else "healthy-slow" in expect,
+                kind=kind,
+                never=tuple(word.strip() for word in keys.get("never", "").split("|") if word),
+                source=keys.get("source"),
+                cause=keys.get("cause"),
+                basis=keys.get("basis"),
             )
         )
     return cases
@@ -79,14 +93,16 @@ def judged(case: Case, diagnosis: Diagnosis) -> list[str]:
     words = ["judged", "right" if right else "wrong"]
     if family not in case.expect and diagnosis.confidence >= SURE:
         words.append("sure and wrong")
+    if family in case.never:
+        words.append("misleading")
     if case.healthy:
         words.append("healthy")
         if family not in case.expect and diagnosis.kind in ("hang", "crash"):
             words.append("false verdict")
     if case.culprit is not None:
         words.append("culprit asked")
-        if right and (named(diagnosis) or "none") == case.culprit:
-            words.append("culprit right")
+        same = right and (named(diagnosis) or "none") == case.culprit
+        words.append("culprit right" if same else "culprit wrong")
     return words
 
 
@@ -105,14 +121,7 @@ def renderings(case: Case) -> dict[str, Case]:
     for name, render in (("py-spy JSON", _as_json), ("faulthandler", _as_faulthandler)):
         sources = tuple(_rendered(source, render) for source in case.sources)
         if sources != case.sources:
-            found[name] = Case(
-                name=case.name,
-                expect=case.expect,
-                sources=sources,
-                culprit=case.culprit,
-                at_most=case.at_most,
-                healthy=case.healthy,
-            )
+            found[name] = replace(case, sources=sources)
     return found
 
 
