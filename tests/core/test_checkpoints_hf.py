@@ -86,11 +86,13 @@ def test_model_only_saves_are_whole_where_the_arguments_say_so(tmp_path):
     write_hf(tmp_path / "a", 5, training_args__bin=torch_zip(pickle=MODEL_ONLY), **lacking)
     write_hf(tmp_path / "b", 5, **lacking)
     write_hf(tmp_path / "c", 5, training_args__bin=None, **lacking)
+    del lacking["optimizer__pt"]
+    write_hf(tmp_path / "d", 5, training_args__bin=torch_zip(pickle=MODEL_ONLY), **lacking)
     # The witness stays the newest file.
-    for name in "abc":
+    for name in "abcd":
         os.utime(tmp_path / name / "checkpoint-5" / "trainer_state.json", (2e6, 2e6))
     told = {finding.path.split("/")[-2]: finding.whole for finding in look(tmp_path)}
-    assert told == {"a": True, "b": False, "c": None}
+    assert told == {"a": True, "b": False, "c": None, "d": False}
 
 
 def test_legacy_pickles_inside_are_unknown(tmp_path):

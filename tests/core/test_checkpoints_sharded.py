@@ -167,6 +167,13 @@ def test_a_pickle_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "bombed").exists()
 
 
+def test_a_pickle_that_is_no_plain_data_or_very_long_is_not_read() -> None:
+    """Half of an answer would be a wrong one."""
+    for content, most in ((b"\x80\x02\x82\x01.", 10), (pickle.dumps([1, 2, 3]), 3)):
+        with pytest.raises(pickle_data.UnreadablePickleError):
+            pickle_data.read(content, most)
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_any_bytes_are_answered(data: bytes) -> None:

@@ -15,8 +15,10 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.model import CheckpointFinding, Survey
 from watchdog_train.core.recovery.plans import choose_checkpoint
+from watchdog_train.store import claims
 from watchdog_train.store.claims import claims_directory, is_free
 from watchdog_train.supervisor.directories import OutputDirectories
+from watchdog_train.trusted_files import open_regular
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such locks there")
 
@@ -71,6 +73,27 @@ def test_the_second_run_hears_of_the_first_once() -> None:
     first.release()
     assert conflicts(third, "/w/out", "elsewhere") == []
     third.release()
+    second.release()
+
+
+def test_a_lock_that_is_removed_while_it_is_opened_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever had it before removes it between our open() and our lock: others see a new file."""
+
+    first, second = OutputDirectories("one", "/w"), OutputDirectories("two", "/w")
+    with monkeypatch.context() as patch:
+
+        def opened_too_early(path: Path, flags: int) -> int:
+            fd = open_regular(path, flags)
+            patch.undo()
+            path.unlink()
+            return fd
+
+        patch.setattr(claims, "open_regular", opened_too_early)
+        assert conflicts(first, "out") == []
+    assert conflicts(second, "out") == ["one /w/out"]
+    first.release()
     second.release()
 
 

@@ -68,6 +68,8 @@ class Disk:
         self.path = path
         self.full = False
         self.short = False
+        self.room: int | None = None
+        """Lines until it is full."""
         self.stuck = threading.Event()
         self.stuck.set()
         self._write = os.write
@@ -79,6 +81,8 @@ class Disk:
         assert self.stuck.wait(30.0), "the test forgot to free the disk"
         if self.short:
             return self._write(fd, data[: len(data) // 2])
+        if self.room is not None:
+            self.full, self.room = self.room == 0, max(0, self.room - 1)
         if self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._write(fd, data)
@@ -97,7 +101,7 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch, path: Path, opened: EventLog) -> Iterator[Disk]:
     disk = Disk(monkeypatch, path)
     yield disk
-    disk.full = disk.short = False
+    disk.full, disk.short, disk.room = False, False, None
     disk.stuck.set()
     opened.close(5.0)
     disk.close()
@@ -334,6 +338,21 @@ def test_half_a_line_never_stays_before_another(
     wait_until(lambda: opened.behind() is None, 5.0, "the log has caught up")
     assert seqs(path) == [1, 2]
     assert read_events(path).torn_tail is None
+
+
+def test_a_line_that_was_written_is_not_written_again(
+    opened: EventLog, disk: Disk, path: Path
+) -> None:
+    """The disk is full in the middle of several lines: those before it are in the log already."""
+    disk.stuck.clear()
+    for _ in range(4):
+        opened.append(OTHER, 1)
+    disk.room = 2
+    disk.stuck.set()
+    wait_until(lambda: disk.full, 5.0, "the third line is refused")
+    disk.full, disk.room = False, None
+    wait_until(lambda: opened.behind() is None, 5.0, "the log has caught up")
+    assert seqs(path) == [1, 2, 3, 4]
 
 
 def test_a_stuck_disk_costs_two_seconds_once(

@@ -193,7 +193,7 @@ def test_a_reopened_run_forgets_how_it_ended() -> None:
     )
     finished = e.RunFinished(outcome="gave_up", exit_code=76, warning=None, why="spent")
     given_up = e.GivenUp(why="spent", exit_code=76, outcome="gave_up")
-    before = b.running(b.exited(3), e.TreeGone(), given_up, finished)
+    before = b.running(b.stop(), b.exited(3), e.TreeGone(), given_up, finished)
     assert before.finished
     state = evolve(before, at(900.0, reopened))
     assert not state.finished

@@ -12,6 +12,7 @@ import pytest
 
 from tests.checkpoint_samples import LEGACY, torch_zip
 from tests.core import builders as b
+from watchdog_train.checkpoints import keep as keep_module
 from watchdog_train.checkpoints.keep import KeepRequest, keep
 from watchdog_train.checkpoints.pickle_head import counters
 from watchdog_train.checkpoints.restore import RestoreRequest, restore
@@ -109,8 +110,11 @@ def test_an_answer_is_recorded_and_remembered() -> None:
     told = decided(b.running(), kept=good)
     assert isinstance(told, Record)
     assert told.consumes == ("keep",)
+    other = b.running(*told.events, *decided(
+        b.running(), kept=msgspec.structs.replace(good, path="/o/b.pt", copy="/r/b.pt")
+    ).events)  # fmt: skip
+    assert [one.copy for one in other.kept] == ["/r/a.pt", "/r/b.pt"]
     state = b.running(*told.events)
-    assert [one.copy for one in state.kept] == ["/r/a.pt"]
     bad = msgspec.structs.replace(good, problem="too little space is free for a copy")
     (event,) = decided(state, kept=bad).events
     assert isinstance(event, e.CheckpointNotKept)
@@ -195,13 +199,19 @@ def test_a_torn_file_is_known_again_on_another_way_to_it(tmp_path: Path) -> None
     assert copy == (answer.copy, True)
 
 
-def test_what_has_changed_since_is_not_copied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["before it", "during it"])
+def test_what_has_changed_since_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
     """A copy of the next save in the middle is worth nothing; the older one stays."""
     path = tmp_path / "ckpt.pt"
     path.write_bytes(torch_zip())
     record = noted(path)
     answer = copied(tmp_path, record)
-    path.write_bytes(torch_zip()[:50])
+    if late:  # as large as before
+        monkeypatch.setattr(keep_module, "_reflinked", lambda *_: path.write_bytes(torch_zip()) < 0)
+    else:
+        path.write_bytes(torch_zip()[:50])
     again = copied(tmp_path, record)
     assert again.problem is not None
     assert "the next save has begun" in again.problem

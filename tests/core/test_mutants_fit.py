@@ -1,4 +1,4 @@
-"""The script that breaks the code by hand (scripts/mutants) still knows where to break it."""
+"""The mutants (scripts/mutants.toml) still fit the code, and there are enough of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from types import ModuleType
 
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, TESTS
 
 PACKAGE = REPOSITORY / "watchdog_train"
+ROOMS = {
+    "client", "keeper", "record", "detect", "decide", "explain", "evidence", "supervisor",
+    "system", "checkpoints", "store", "face",
+}  # fmt: skip
 
 
 def script() -> ModuleType:
@@ -24,11 +28,25 @@ def script() -> ModuleType:
     return module
 
 
+MUTANTS = script().mutants()
+
+
 def test_every_mutant_fits_the_code() -> None:
-    """Whether a test notices them is for the slow tier; a promise that moved is noticed here."""
-    mutants = script().MUTANTS
-    lost = [one.name for one in mutants if (PACKAGE / one.module).read_text().count(one.old) != 1]
+    """Whether its test notices it is for the slow tier; a promise that moved is noticed here."""
+    lost = [one.name for one in MUTANTS if (PACKAGE / one.file).read_text().count(one.old) != 1]
     assert lost == []
-    folders = Counter(one.folder for one in mutants)
-    assert folders.keys() == script().TESTS.keys()
-    assert min(folders.values()) >= 8
+    assert [one.name for one in MUTANTS if one.old == one.new] == []
+    assert max(Counter(one.name for one in MUTANTS).values()) == 1
+
+
+def test_the_test_of_every_mutant_exists() -> None:
+    for one in MUTANTS:
+        path, _, name = one.test.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (TESTS / path).read_text(), one.name
+
+
+def test_no_room_is_without_mutants() -> None:
+    rooms = Counter(one.room for one in MUTANTS)
+    assert rooms.keys() == ROOMS
+    assert min(rooms.values()) >= 8
+    assert rooms.total() >= 150

@@ -87,6 +87,7 @@ def test_a_zombie_has_a_parent_that_does_not_look() -> None:
 
 NO_STALL: dict[str, dict[str, Any]] = {
     "the others make progress": {"others": lambda at: other(words=int(at))},
+    "the others have moved after it": {"others": lambda at: other(words=min(int(at), 66))},
     "the others are busy": {"cpu_s": float},
     "the others have begun anew": {"others": lambda at: (other(), b.rank(31, 1, world_size=2))},
     "a rank of another job": {"others": lambda at: b.rank(10, 0, words=59, world_size=4)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchdog_train.client.layout import RECORDER_PREFIX
 from watchdog_train.core.diagnosis.collectives import compare
 from watchdog_train.core.diagnosis.facts import CollectiveFact
 from watchdog_train.core.diagnosis.pickle_data import (
@@ -26,7 +28,7 @@ from watchdog_train.core.diagnosis.recorder import (
     read_recorder,
     still_in,
 )
-from watchdog_train.evidence.recorders import read_dump
+from watchdog_train.evidence.recorders import left_in_files, read_dump
 from watchdog_train.evidence.text.sources import read_sources
 
 CAPTURED = Path(__file__).parents[1] / "programs" / "recorders"
@@ -49,6 +51,15 @@ def test_the_rank_that_left_is_named_with_its_collective(kind):
         "rank 0: collective 3 ALLREDUCE ([[5]]) enqueued 3, completed 2",
         "rank 1: collective 2 ALLREDUCE ([[3]]) enqueued 2, completed 2",
     )
+
+
+def test_what_nccl_left_at_an_earlier_start_is_not_read(tmp_path):
+    """Ranks that a launcher starts anew write into the same folder."""
+    left = tmp_path / f"{RECORDER_PREFIX}1"
+    left.write_bytes((CAPTURED / "gloo-left-rank1.pickle").read_bytes())
+    assert [one.rank for one in left_in_files(str(tmp_path))] == [1]
+    os.utime(left, (time.time() - 3600,) * 2)
+    assert left_in_files(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("kind", ["json", "pickle"])

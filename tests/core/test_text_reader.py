@@ -239,6 +239,7 @@ def test_prefixes_come_off_a_line(raw, rank, clock, text):
         ("model.bin:  37%|###7 | 1.85G/4.97G [03:10<05:21, 9.72MB/s]", 1.85e9),
         ("rebuilding: 0%| | 0.00B / 51.6GB [00:05<?, ?B/s]", 0.0),
         ("loading 3 files", None),
+        ("slurmstepd: error: *** STEP 77.0 ON gpu14 CANCELLED AT 2026-11-21T02:00:00 ***", None),
         ("Traceback (most recent call last):", None),
     ],
 )

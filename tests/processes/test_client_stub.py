@@ -332,6 +332,7 @@ signal.signal(signal.SIGURG, lambda *a: print("mine"))
 import os, watchdog_train
 watchdog_train.beat()
 os.kill(os.getpid(), signal.SIGURG)
+print("not mine")
 sys.stdin.readline()
 """
     process = training.start(script)

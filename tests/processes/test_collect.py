@@ -177,9 +177,14 @@ def slot_of(pid, start, number):
     return struct.pack(f"={layout.SLOT_WORDS}Q", *words).ljust(layout.SLOT_BYTES, b"\0")
 
 
-@pytest.mark.parametrize("registered", [True, False])
-def test_the_fault_handler_answers_where_ptrace_is_refused(tmp_path, registered):
-    """Registered: stacks without ptrace. A slot that only claims it: no signal, and it lives on."""
+@pytest.mark.parametrize(
+    ("registered", "age", "why"),
+    [(True, 0, ""), (False, 0, "not in place"), (True, 1, "no fault handler is registered")],
+)
+def test_the_fault_handler_answers_where_ptrace_is_refused(tmp_path, registered, age, why):
+    """Registered: stacks without ptrace. A slot that only claims it, or is that of an earlier
+    process with this pid: no signal, and it lives on.
+    """
     code = (
         HANDLER if registered else HANDLER.replace("faulthandler.register", "(lambda *a, **k: 0)")
     )
@@ -190,16 +195,16 @@ def test_the_fault_handler_answers_where_ptrace_is_refused(tmp_path, registered)
     try:
         assert process.stdout.readline() == "ready\n"
         who = current().identity(process.pid)
-        (tmp_path / f"{who.pid}.slot").write_bytes(slot_of(who.pid, who.start, signal.SIGURG))
+        (tmp_path / f"{who.pid}.slot").write_bytes(slot_of(who.pid, who.start - age, signal.SIGURG))
         (tmp_path / f"{who.pid}.dump.txt").symlink_to(dump)
         refused = fake_pyspy(tmp_path, "echo 'Permission denied' >&2; exit 1")
         result = collect_tree(tmp_path, who.pid, find_pyspy=refused, slot_dir=str(tmp_path))
-        assert result.captured == registered
-        if registered:
+        assert result.captured == (not why)
+        if not why:
             process_read = read_bundle(tmp_path / "out").evidence.processes[0]
             assert process_read.main.frames[0].name == "waits_here"
         else:
-            assert "not in place" in result.missing[0].why
+            assert why in result.missing[0].why
         assert process.poll() is None
     finally:
         process.kill()

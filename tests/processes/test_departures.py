@@ -117,11 +117,16 @@ def test_the_kernel_tells_others_how_it_ended(
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
-    [(0, None), (layout.EXIT_QUIET, "quiet"), (layout.EXIT_FAILED, "exception")],
+    ("word", "age", "said", "step"),
+    [
+        (0, 0, None, 27),
+        (layout.EXIT_QUIET, 0, "quiet", 27),
+        (layout.EXIT_FAILED, 0, "exception", 27),
+        (layout.EXIT_FAILED, 1, None, 25),  # of an earlier process with this pid
+    ],
 )
 def test_its_own_last_words_count(
-    jobs: list[Job], tmp_path: Path, word: int, said: str | None
+    jobs: list[Job], tmp_path: Path, word: int, age: int, said: str | None, step: int
 ) -> None:
     """What a rank wrote into its slot after the last look is heard, though the file is gone."""
     job = Job("exit", "reaps")
@@ -132,13 +137,16 @@ def test_its_own_last_words_count(
     words.follow([job.pid])
     departures.look((job.rank(),), 1.0)
     with path.open("r+b") as file:
-        for position, value in ((layout.W_OPTIMIZER_STEPS, 27), (layout.W_EXIT, word)):
+        start = job.identity.start - age
+        for position, value in (
+            (layout.W_OPTIMIZER_STEPS, 27), (layout.W_EXIT, word), (layout.W_START, start),
+        ):  # fmt: skip
             file.seek(8 * position)
             file.write(struct.pack("=Q", value))
     path.unlink()
     job.end_rank()
     (end,) = departures.look((), 2.0)
-    assert (end.said, end.step, end.code, end.signal) == (said, 27, None, None)
+    assert (end.said, end.step, end.code, end.signal) == (said, step, None, None)
     words.forget()
 
 

@@ -182,13 +182,15 @@ def test_times_tell_when_what_was_written(tmp_path: Path) -> None:
 
 def test_exit_is_written_while_grandchildren_hold_the_pipe(tmp_path: Path) -> None:
     """A root's exit status does not wait for a grandchild that keeps the stream open."""
-    orders = write_orders(tmp_path, ["sh", "-c", "echo before; sleep 60 & echo $! >left; exit 5"])
+    program = ["sh", "-c", "echo before; sleep 60 & echo $! >left; exit 5"]
+    orders = write_orders(tmp_path, program, linger_s=0.0)
     with start_keeper_process(orders) as process:
         ended = record(tmp_path, "exit.json", timeout_s=5.0)
         assert ended["code"] == 5
         assert (tmp_path / "output.log").read_text() == "before\n"
         left = int((tmp_path / "left").read_text())
-        assert process.poll() is None, "the keeper stays while somebody is left"
+        with pytest.raises(subprocess.TimeoutExpired):  # the keeper stays while somebody is left
+            process.wait(0.3)
         os.kill(left, signal.SIGKILL)
         assert process.wait(15) == 0
 
@@ -314,13 +316,13 @@ def test_many_orphans_leave_no_zombie_while_the_root_lives(tmp_path: Path) -> No
     )
     read_end, write_end = os.pipe()
     orders = write_orders(tmp_path, [PYTHON, "-c", program], child_fds=None)
-    with start_keeper_process(orders, stdin=read_end) as process:
+    with start_keeper_process(orders, stdin=read_end) as process, open(write_end, "wb") as words:
         os.close(read_end)
         root = record(tmp_path, "keeper.json")["pid"]
         log = tmp_path / "output.log"
         wait_until(lambda: log.exists() and log.read_text() == "done\n", 15, "all have forked")
         wait_until(lambda: _children(process.pid) == [root], 5, "only the root is left")
-        os.close(write_end)
+        words.close()
         assert process.wait(15) == 0
     assert record(tmp_path, "exit.json")["code"] == 0
 
@@ -380,10 +382,12 @@ def test_keeper_lets_go_of_the_users_input(tmp_path: Path) -> None:
         os.close(read_end)
         log = tmp_path / "output.log"
         wait_until(lambda: log.exists() and log.read_bytes(), 10, "the input is closed")
-        with pytest.raises(BrokenPipeError):
-            os.write(write_end, b"x")
-        os.close(write_end)
-        (tmp_path / "gate").write_text("\n")
+        try:
+            with pytest.raises(BrokenPipeError):
+                os.write(write_end, b"x")
+        finally:
+            os.close(write_end)
+            (tmp_path / "gate").write_text("\n")
         process.wait(15)
 
 
@@ -435,6 +439,7 @@ def test_status_is_told_when_the_folder_is_gone(tmp_path: Path, ending: str, lin
     assert not folder.exists()
 
 
+@pytest.mark.timeout(20)
 def test_record_that_cannot_be_published_is_given_up(tmp_path: Path) -> None:
     """A disk that refuses a record holds the keeper back for as long as its patience, no longer."""
     refusing = tmp_path / "exit.json"

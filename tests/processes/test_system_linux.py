@@ -143,9 +143,17 @@ def test_we_are_never_signalled(system: ProcessSystem) -> None:
     """Nor are we ourselves, nor our own group."""
     me = identity_of(system, os.getpid())
     assert system.send_signal(me, 0) == "not-ours"
-    group = system.identity(os.getpgrp())
-    if group is not None:
-        assert system.send_signal_to_group(group, 0) == "not-ours"
+    program = (
+        "import os, sys\n"
+        "from watchdog_train.system import linux, portable\n"
+        "system = (linux.LinuxSystem if 'linux' in sys.argv else portable.PortableSystem)()\n"
+        "leader = system.identity(os.getpid())\n"
+        "if os.fork() == 0:\n"
+        "    os._exit(system.send_signal_to_group(leader, 0) != 'not-ours')\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    )
+    argv = [sys.executable, "-c", program, system.name]
+    assert subprocess.run(argv, start_new_session=True, timeout=30, check=False).returncode == 0
 
 
 def test_zombie_is_gone_for_a_signal(system: ProcessSystem, start: Started) -> None:

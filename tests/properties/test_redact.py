@@ -243,8 +243,11 @@ def test_hostile_text_costs_no_more_than_its_length(part):
     assert time.process_time() - began < 5
 
 
-def test_evidence_reaches_a_disk_by_the_redactor_alone():
+def test_evidence_reaches_a_disk_by_the_redactor_alone(tmp_path):
     """bundle.py copies what is written so."""
+    redact.write_text(tmp_path / "text", "password=hunter22secret")
+    redact.write_json(tmp_path / "json", {"password": "hunter22secret"})
+    assert "hunter22" not in (tmp_path / "text").read_text() + (tmp_path / "json").read_text()
     folder = Path(redact.__file__).parent
     writers = re.compile(r"replace_(?:whole|json)\(|write_bytes\(|\bopen\([^)]*[\"'][wax]b?[\"']")
     using = {path.name for path in folder.rglob("*.py") if writers.search(path.read_text())}

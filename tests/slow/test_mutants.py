@@ -9,17 +9,17 @@ import pytest
 
 from tests.support import REPOSITORY
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.takes_minutes]
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_every_mutant_is_caught() -> None:
-    """Each promise that is broken by hand fails a test of its folder."""
+    """Each promise that is broken by hand fails the test that it names."""
     done = subprocess.run(
         [sys.executable, REPOSITORY / "scripts" / "mutants"],
         capture_output=True,
         text=True,
-        timeout=1190,
+        timeout=2390,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

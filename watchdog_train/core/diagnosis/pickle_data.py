@@ -18,8 +18,8 @@ class DamagedPickleError(ValueError):
     """It ends too early or contradicts itself; the text says how."""
 
 
-class UnreadablePickleError(ValueError):
-    """It is too long, or not plain data; the text says how."""
+class UnreadablePickleError(Exception):
+    """It is too long, or not plain data, which does not mean damaged; the text says how."""
 
 
 class Symbol(NamedTuple):
