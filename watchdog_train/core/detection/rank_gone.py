@@ -166,16 +166,17 @@ def recorded(event: RankEnded) -> RankEnd:
         code=event.code,
         signal=event.signal,
         said=event.said,
+        where=event.where,
     )
 
 
 def missing_ranks(sample: Sample) -> tuple[RankEnd, ...]:
     """Ranks that have ended and whose place nobody has taken."""
-    dead = {(end.pid, end.start) for end in sample.ended}
+    dead = {end.identity for end in sample.ended}
     living = {
         member.member.rank
         for member in sample.members
-        if member.member.role == "rank" and (member.member.pid, member.member.start) not in dead
+        if member.member.role == "rank" and member.member.identity not in dead
     }
     return tuple(end for end in sample.ended if end.rank not in living)
 
