@@ -311,7 +311,9 @@ def test_the_whole_group_is_ended_last(
         return can
 
     target = ProcessId(pid, 1)
-    action = Signal(sequence="hang", stage=stage, targets=(target,), signal=number, why="")
+    action = Signal(
+        host="", sequence="hang", stage=stage, targets=(target,), signal=number, why=""
+    )
     events = list(deliver(action, {}, Refusing(), end_group))
     assert [event.result for event in events] == told
     assert bool(asked) == (stage == "launchers" and pid == 12)
