@@ -24,14 +24,14 @@ from watchdog_train.supervisor.environment import (
     keep_environment,
     training_environment,
 )
-from watchdog_train.supervisor.launch import (
+from watchdog_train.supervisor.hands.launch import (
     LaunchContext,
     LaunchedKeeper,
     drain_without_keeper,
     start_keeper,
 )
-from watchdog_train.supervisor.records import read_exit, read_keeper, stream_files
-from watchdog_train.supervisor.streams import TakenEnds
+from watchdog_train.supervisor.hands.records import read_exit, read_keeper, stream_files
+from watchdog_train.supervisor.hands.streams import TakenEnds
 from watchdog_train.supervisor.terminal import Terminal, terminal_now
 from watchdog_train.system import current
 

@@ -23,8 +23,8 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Member, ProcessId, ProcessRow, Sample
 from watchdog_train.core.policy import Stopping
 from watchdog_train.core.recovery import kill
-from watchdog_train.supervisor.deliver import deliver
-from watchdog_train.supervisor.tree import ProcessTree
+from watchdog_train.supervisor.hands.local import deliver
+from watchdog_train.supervisor.hands.tree import ProcessTree
 
 SCOPE = "host/boot/"
 STOP, CONT, TERM, KILL = 19, 18, 15, 9

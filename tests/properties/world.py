@@ -42,7 +42,7 @@ from watchdog_train.core.policy import (
 )
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.store.last_words import LastWords
-from watchdog_train.supervisor.departures import Departures
+from watchdog_train.supervisor.hands.ends import Departures
 
 MOST_ACTIONS_AT_ONCE = 60
 

@@ -18,16 +18,17 @@ from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
+from watchdog_train.supervisor.hands.launch import drain_without_keeper
+from watchdog_train.supervisor.hands.local import LocalHands
+from watchdog_train.supervisor.hands.streams import Ends
 from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
-from watchdog_train.supervisor.launch import drain_without_keeper
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.pinger import Pinger
 from watchdog_train.supervisor.report_page import ReportPage
-from watchdog_train.supervisor.streams import Ends
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.supervisor.termination_log import TerminationLog
@@ -45,8 +46,9 @@ class Supervisor:
     def __init__(self, context: Context, state: State) -> None:
         self._context = context
         self.state = state
-        self._observer = Observer(context)
-        self._performer = Performer(context, self._observer)
+        self._hands = LocalHands(context)
+        self._observer = Observer(context, (self._hands,))
+        self._performer = Performer(context, self._observer, (self._hands,))
         self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
         self._page = ReportPage(context.children, context.directory.path)
         self._notifier = Notifier(
@@ -259,10 +261,7 @@ class Supervisor:
         """A scheduler's warning: to a root that handles it, else a save-request."""
         attempt = self.state.attempt
         root = attempt.root if attempt is not None and not attempt.ended else None
-        system = self._context.system
-        if root is not None and system.handles_signal(root.pid, number):
-            system.send_signal(root, number)
-        else:
+        if root is None or not self._hands.forward(root, number):
             self._observer.requests.append(Request(kind="save", by=number.name))
 
     def _take_requests(self) -> None:

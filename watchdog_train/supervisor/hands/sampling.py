@@ -27,13 +27,12 @@ from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 from watchdog_train.store.slots import read_note, read_saves, read_slots
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.daemons import Daemons
-from watchdog_train.supervisor.departures import Departures
-from watchdog_train.supervisor.gpu_memory import GpuMemory
-from watchdog_train.supervisor.gpu_watch import GpuWatch
-from watchdog_train.supervisor.group import AttemptGroup
-from watchdog_train.supervisor.semaphores import Semaphores
-from watchdog_train.supervisor.tree import ProcessTree, TreeLook
+from watchdog_train.supervisor.hands.daemons import Daemons
+from watchdog_train.supervisor.hands.ends import Departures
+from watchdog_train.supervisor.hands.gpu import GpuMemory, GpuWatch
+from watchdog_train.supervisor.hands.group import AttemptGroup
+from watchdog_train.supervisor.hands.semaphores import Semaphores
+from watchdog_train.supervisor.hands.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
 from watchdog_train.system.pressure import host_load
 from watchdog_train.system.strangers import stranger
