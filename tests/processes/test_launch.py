@@ -126,6 +126,28 @@ processes = pytest.mark.processes
 
 
 @processes
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_descriptors_of_any_number(launch: Launch, attempt: Path) -> None:
+    """select() knows only those below 1,024; whoever started us may have more than that open."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 2048:
+        pytest.skip("no more descriptors are to be had")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, limits[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        launched = launch(PYTHON, "-c", "print('said')")
+        assert min(launched.ends.reads()) > 1024
+        assert output(attempt) == "said\n"
+        assert launched.ends.are_waiting(), "their end counts, too"
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@processes
 def test_records_tell_who_and_how(launch: Launch, attempt: Path) -> None:
     """keeper.json and exit.json come back as typed records with verified identities."""
     assert read_keeper(attempt) is None

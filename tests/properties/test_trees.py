@@ -224,6 +224,14 @@ class Machines(World):
                 if isinstance(each, e.EvidenceCollected) and each.stall_id == bundle
             }
             assert had == {*HOSTS}, "a signal before the evidence of every machine"
+        if action.sequence == "hang" and attempt.stall_id is None:
+            assert any(tree.failed for tree in attempt.trees), "a healthy training is killed"
+        trees = {tree.host: tree for tree in attempt.trees}
+        if trees[action.host].kill is not None and action.sequence != "sweep":
+            for other in self.machines.values():
+                tree = trees[other.host]
+                begun = tree.settled or tree.kill is not None
+                assert begun or not other.present.alive, "one machine is ahead of another"
         yield e.Signalling(
             where=written(action.host),
             sequence=action.sequence,

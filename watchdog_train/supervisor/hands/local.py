@@ -25,7 +25,12 @@ from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.slots import sweep_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands.ends import Ending
-from watchdog_train.supervisor.hands.launch import KEEPER, LaunchContext, start_keeper
+from watchdog_train.supervisor.hands.launch import (
+    KEEPER,
+    LaunchContext,
+    drain_without_keeper,
+    start_keeper,
+)
 from watchdog_train.supervisor.hands.records import KeeperRecord, read_keeper
 from watchdog_train.supervisor.hands.sampling import Sampler
 from watchdog_train.system.protocol import ProcessSystem, SignalResult
@@ -211,6 +216,24 @@ class LocalHands:
         context.launched(launched)
         if context.foreground:
             context.display.follow(launched.streams, gates=launched.ends.take_gates())
+
+    def drain(self, number: int) -> None:
+        """Take the output of an attempt whose keeper has died."""
+        context = self._context
+        if context.ends is None:
+            return
+        try:
+            # Not in the run directory: that may be what the keeper died of.
+            make_folder(context.staging_dir)
+            drain_without_keeper(
+                context.ends,
+                context.directory.attempt(number),
+                context.staging_dir,
+                context.children,
+                log_cap_bytes=context.policy.output.log_cap_bytes,
+            )
+        except OSError as error:
+            context.display.say(f"wtrain: nobody takes the training's output any more: {error}")
 
     def signal(self, action: Signal) -> Iterator[Signalled]:
         """Send the signals of one stage of a kill."""
