@@ -91,7 +91,7 @@ class Observer:
         self._follow(state, now)
         if attempt is not None and not attempt.tree_gone:
             for each in self._hands:
-                each.hear(attempt, now)
+                each.hear(state, now)
             self._hear_ends()
             if _is_hurried(state, attempt):
                 # What begins to end is not left until a healthy run's next look; and a look from
@@ -145,9 +145,9 @@ class Observer:
             short=short,
             no_room=no_room,
             no_save_room=no_save_room,
-            gpu_trouble=next((each.gpu_trouble for each in self._hands), None),
+            gpu_trouble=next(filter(None, (each.gpu_trouble for each in self._hands)), None),
             blind=self._blind,
-            group_trouble=next((each.group_trouble for each in self._hands), None),
+            group_trouble=next(filter(None, (each.group_trouble for each in self._hands)), None),
             steps_s=self._assessor.steps_s(now),
         )
 

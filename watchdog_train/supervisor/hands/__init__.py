@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from watchdog_train.core.actions import Signal, TaskName, TreeSight
 from watchdog_train.core.events import Signalled, TreeGone
-from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan, ProcessId
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.evidence.request import EvidenceRequest
@@ -46,8 +46,8 @@ class Hands(Protocol):
     def begin(self, now: float) -> None:
         """Another attempt begins: forget the last one."""
 
-    def hear(self, attempt: AttemptRecord, now: float) -> None:
-        """Read what is said of the start and the end of an attempt."""
+    def hear(self, state: State, now: float) -> None:
+        """Read what is said of the start and the end of the present attempt."""
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         """Look at every process of the present attempt.

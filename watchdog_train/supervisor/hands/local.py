@@ -13,7 +13,7 @@ import msgspec
 from watchdog_train.core.actions import LaunchReport, Signal, TaskName, TreeSight
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.events import Signalled, TreeGone
-from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, together
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.recovery.giving_up import stops_what_began_anew
@@ -104,34 +104,38 @@ class LocalHands:
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         """Look at every process of the present attempt."""
-        attempt = state.attempts[-1]
+        number, tree = state.attempts[-1].attempt, self._tree(state)
         sampler, children = self._sampler, self._context.children
-        self._sample = sampler.sample(state, attempt, self._launch, now, late_s=late_s, quiet=quiet)
+        self._sample = sampler.sample(state, tree, self._launch, now, late_s=late_s, quiet=quiet)
         judged = tuple(member for member, _ in tracks.judged(self._sample))
         if judged:
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
         children.poll(sampler.rows)
         self._context.tasks.poll()
-        if attempt.launched and self._ending.settle(
-            self._context.directory.attempt(attempt.attempt),
+        if tree.launched and self._ending.settle(
+            self._context.directory.attempt(number),
             now,
-            root_alive=_root_alive(self._sample.members, attempt),
+            root_alive=_root_alive(self._sample.members, tree),
             keeper_alive=bool(self._sample.keeper_alive),
         ):
             self._hear_last_words()
 
-    def hear(self, attempt: AttemptRecord, now: float) -> None:
-        """Read what the keeper has written of the start and the end of an attempt."""
-        directory = self._context.directory.attempt(attempt.attempt)
+    def _tree(self, state: State) -> Tree:
+        return next(tree for tree in state.trees if tree.host == self.host)
+
+    def hear(self, state: State, now: float) -> None:
+        """Read what the keeper has written of the start and the end of the present attempt."""
+        directory = self._context.directory.attempt(state.attempts[-1].attempt)
+        tree = self._tree(state)
         if self._launch is None:
             record = read_keeper(directory)
             if record is not None and (record.runs or record.error is not None):
                 self._launch = self._report(record)
-            elif not attempt.launched:
+            elif not tree.launched:
                 self._launch = self._without_word(record, directory)
                 return
-        self._ending.follow(attempt.root)
+        self._ending.follow(tree.root)
         if self._ending.read(directory, now):
             self._hear_last_words()
 
@@ -291,7 +295,9 @@ class LocalHands:
         left = tuple(
             daemon
             for daemon in (*state.left, *state.daemons)
-            if daemon.is_left and context.system.is_alive(daemon.process) is not False
+            if daemon.is_left
+            and daemon.process.host == self.host
+            and context.system.is_alive(daemon.process) is not False
         )
         return TreeGone(shared_memory_removed=tuple(removed), left=left)
 
@@ -301,8 +307,8 @@ class LocalHands:
         return system.identity(who.pid) is not None if who.start == 0 else system.is_alive(who)
 
 
-def _root_alive(members: tuple[MemberSample, ...], attempt: AttemptRecord) -> bool:
-    root = attempt.root
+def _root_alive(members: tuple[MemberSample, ...], tree: Tree) -> bool:
+    root = tree.root
     return root is not None and any(
         sample.member.identity == root and sample.state not in ("Z", "X") for sample in members
     )
