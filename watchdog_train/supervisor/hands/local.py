@@ -1,5 +1,6 @@
 """This machine: looks at the processes of an attempt, starts them, signals them, cleans up."""
 
+# ruff: noqa: D102 - Hands says what each method does
 from __future__ import annotations
 
 import re
@@ -15,7 +16,6 @@ from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.events import Signalled, TreeGone
 from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, together
-from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.recovery.giving_up import stops_what_began_anew
 from watchdog_train.core.recovery.kill import SIGKILL
 from watchdog_train.core.starting.launchers import rank_streams
@@ -43,32 +43,29 @@ if TYPE_CHECKING:
 COLLECTING: frozenset[TaskName] = frozenset(("look", "evidence"))
 
 
-class LocalHands:
+class LocalHands(Sampler):
     """The processes of one attempt after the other; remembers only what one attempt needs."""
 
     host = ""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
         self._last_words = LastWords(context.slot_dir)
-        self._sampler = Sampler(context, self._last_words)
+        super().__init__(context, self._last_words)
         self._ending = Ending(context)
         self.begin(context.system.monotonic())
 
     def begin(self, now: float) -> None:
-        """Another attempt begins: forget the last one."""
         self._sample = together((), at=now)
         self._launch: LaunchReport | None = None
         self._judged: tuple[MemberSample, ...] = ()
         self._final: tuple[MemberSample, ...] = ()
-        self._sampler.forget()
+        self.forget()
         self._last_words.forget()
         self._ending.close()
         self._ending = Ending(self._context)
 
     @property
     def sight(self) -> TreeSight:
-        """What is known of it now."""
         tasks = self._context.tasks
         return TreeSight(
             sample=self._sample,
@@ -82,36 +79,22 @@ class LocalHands:
 
     @property
     def exit_known_at(self) -> float:
-        """When the end of the root was learnt, 0 before."""
         return self._ending.known_at
 
-    @property
-    def gpu_trouble(self) -> str | None:
-        """Why nothing will be known of the GPUs any more."""
-        return self._sampler.gpu_trouble
-
-    @property
-    def group_trouble(self) -> str | None:
-        """Why the system's own list of the attempt's processes is missing."""
-        return self._sampler.group_trouble
-
     def close(self) -> None:
-        """End what looks for us."""
-        self._sampler.close()
+        super().close()
         self._ending.close()
 
     # What is seen -----------------------------------------------------------------------------
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
-        """Look at every process of the present attempt."""
-        number, tree = state.attempts[-1].attempt, self._tree(state)
-        sampler, children = self._sampler, self._context.children
-        self._sample = sampler.sample(state, tree, self._launch, now, late_s=late_s, quiet=quiet)
+        number, tree = state.attempts[-1].attempt, self._mine(state)
+        self._sample = self.look(state, tree, self._launch, now, late_s=late_s, quiet=quiet)
         judged = tuple(member for member, _ in tracks.judged(self._sample))
         if judged:
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
-        children.poll(sampler.rows)
+        self._context.children.poll(self.rows)
         self._context.tasks.poll()
         if tree.launched and self._ending.settle(
             self._context.directory.attempt(number),
@@ -121,13 +104,12 @@ class LocalHands:
         ):
             self._hear_last_words()
 
-    def _tree(self, state: State) -> Tree:
+    def _mine(self, state: State) -> Tree:
         return next(tree for tree in state.trees if tree.host == self.host)
 
     def hear(self, state: State, now: float) -> None:
-        """Read what the keeper has written of the start and the end of the present attempt."""
         directory = self._context.directory.attempt(state.attempts[-1].attempt)
-        tree = self._tree(state)
+        tree = self._mine(state)
         if self._launch is None:
             record = read_keeper(directory)
             if record is not None and (record.runs or record.error is not None):
@@ -189,7 +171,6 @@ class LocalHands:
     # What is done -----------------------------------------------------------------------------
 
     def launch(self, plan: Plan, token: str, state: State) -> None:
-        """Start a keeper that starts the plan's command."""
         context = self._context
         attempt_dir = context.directory.attempt(plan.attempt)
         if context.control is not None:
@@ -240,39 +221,26 @@ class LocalHands:
             context.display.say(f"wtrain: nobody takes the training's output any more: {error}")
 
     def signal(self, action: Signal) -> Iterator[Signalled]:
-        """Send the signals of one stage of a kill."""
         roles = {s.member.identity: s.member.role for s in self._sample.members}
-        return deliver(action, roles, self._context.system, self._sampler.end_group)
+        return deliver(action, roles, self._context.system, self.end_group)
 
     def forward(self, root: ProcessId, number: int) -> bool:
-        """Hand a scheduler's warning on to a root that handles it; whether it does."""
         system = self._context.system
         return bool(system.handles_signal(root.pid, number)) and (
             system.send_signal(root, number) is not None
         )
 
     def collect(self, request: EvidenceRequest) -> None:
-        """Start a look, or the collection of a bundle."""
         self._context.tasks.collect(request)
 
     def discard(self, name: TaskName) -> None:
-        """Forget a look, or evidence, that has been used."""
         self._context.tasks.discard(name)
 
     def scan(self, request: SurveyRequest, *, keep: Path, deadline_s: float) -> None:
-        """Start a scan of checkpoints."""
         context = self._context
         context.tasks.scan_checkpoints(
             request, context.staging_dir, keep=keep, deadline_s=deadline_s
         )
-
-    def gpu_hold(self, now: float) -> GpuHold | None:
-        """Who holds the GPU memory that another attempt needs; of a time without an attempt."""
-        return self._sampler.gpu_hold(now)
-
-    def gpu_others(self) -> tuple[str, ...]:
-        """Who else has memory on the job's GPUs, by the newest word of the driver."""
-        return self._sampler.gpu_others()
 
     def clean_up(self, state: State) -> TreeGone:
         """Remove what a killed tree leaves in shared memory, as far as it is known to be its own.
@@ -282,8 +250,8 @@ class LocalHands:
         trackers remove those.
         """
         context = self._context
-        ours = self._sampler.members_ever()
-        semaphores = self._sampler.unused_semaphores()
+        ours = self.members_ever()
+        semaphores = self.unused_semaphores()
         removed = []
         for name in sorted(context.system.shared_memory_names() or ()):
             match = re.fullmatch(r"torch_(\d+)_\d+_\d+", name)

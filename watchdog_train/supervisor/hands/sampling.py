@@ -140,7 +140,7 @@ class Sampler:
         """The processes of the newest look."""
         return self._tree.rows if self._tree is not None else {}
 
-    def sample(
+    def look(
         self,
         state: State,
         mine: Tree,
