@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 
 from tests.core import builders
+from watchdog_train.checkpoints.survey import SurveyRequest
 from watchdog_train.core import events as e
+from watchdog_train.core.actions import StartSurvey
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ExitStatus, ProcessId
-from watchdog_train.core.policy import Policy
+from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.hands.ends import FILE_WITHIN_S, SILENT_KEEPER_S
 from watchdog_train.supervisor.hands.local import LocalHands
 from watchdog_train.supervisor.observe import Observer
+from watchdog_train.supervisor.perform import AROUND_KILL_S, Performer
 from watchdog_train.system import current
 
 pytestmark = pytest.mark.processes
@@ -292,3 +295,24 @@ def test_a_removed_directory_raises_nothing(
     assert seen.trees[0].exit is None
     assert seen.sample.log_bytes == 0
     assert pair.root.pid in {member.member.pid for member in seen.sample.members}
+
+
+def test_an_adoption_does_not_forget_when_the_tree_was_gone(
+    context: SimpleNamespace, observer: Observer, tmp_path: Path
+) -> None:
+    """What was saved shortly before is read in full, by whoever scans."""
+    asked: list[SurveyRequest] = []
+    hands: Any = LocalHands(context)  # type: ignore[arg-type]
+    hands.scan = lambda request, **_: asked.append(request)
+    context.run_id, context.policy = (
+        "run-1",
+        Policy(recovery=Recovery(checkpoints=(str(tmp_path),))),
+    )
+    gone = (builders.exited(1), e.TreeGone())
+    adopted = e.Adopted(pid=2, start=2, boot_id="b", previous_pid=1, why="gone")
+    launching = e.AttemptLaunching(token="t", plan=builders.plan())
+    state = builders.fold((builders.RUN_STARTED, launching, *gone, adopted), at=50.0)
+    performer = Performer(context, observer, (hands,))  # type: ignore[arg-type]
+    seen = builders.observation(builders.sample(60.0))
+    assert not list(performer.perform(StartSurvey(level="quick"), state, seen))
+    assert [request.full_since for request in asked] == [1e9 + 50.0 - AROUND_KILL_S]
