@@ -61,14 +61,18 @@ def events_page() -> str:
     durable = {each.__name__ for each in events.LIFECYCLE}
     lines = [EVENTS_HEAD, "## In every event", ""]
     lines += _fields(classes["Event"])
-    types = {node.name for node in classes.values() if _bases(node) == ["Event"]}
+    lines += ["", "## In events of one machine", "", *_fields(classes["TreeEvent"])]
+    bases = {"Event", "TreeEvent"}
+    types = {node.name for node in classes.values() if bases & {*_bases(node)}} - bases
     for name, node in classes.items():
         if name not in types:
             continue
         text = " ".join((ast.get_docstring(node) or "").split())
         intent = text.startswith("Intent")
         text = text.removeprefix("Intent").lstrip(".: ")
-        marks = [word for word, true in (("durable", name in durable), ("intent", intent)) if true]
+        of_one = _bases(node) == ["TreeEvent"]
+        known = (("durable", name in durable), ("intent", intent), ("of one machine", of_one))
+        marks = [word for word, true in known if true]
         lines += ["", f"## {tag(name)}", ""]
         sentence = text[:1].upper() + text[1:]
         about = " ".join(
@@ -76,7 +80,7 @@ def events_page() -> str:
         )
         lines += [about, ""] if about else []
         lines += _fields(node) or ["No fields of its own."]
-    lines += ["", "## Values", "", *_values({*classes} - types - {"Event"}, classes)]
+    lines += ["", "## Values", "", *_values({*classes} - types - bases, classes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -98,9 +102,12 @@ def _fields(node: ast.ClassDef) -> list[str]:
         text = ""
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
             text = " ".join(str(following.value.value).split())
-        kind = ast.unparse(each.annotation).replace("|", "\\|")
+        kind = ast.unparse(each.annotation).removesuffix(" | msgspec.UnsetType")
+        kind = kind.replace("|", "\\|")
+        named = [word.value for word in getattr(each.value, "keywords", []) if word.arg == "name"]
+        name = named[0].value if named else each.target.id  # type: ignore[attr-defined]
         required = "yes" if each.value is None or node.name == "Event" else "no"
-        rows.append(f"| `{each.target.id}` | `{kind}` | {required} | {text} |")
+        rows.append(f"| `{name}` | `{kind}` | {required} | {text} |")
     return ["| field | type | required | |", "|---|---|---|---|", *rows] if rows else []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Observation
+from watchdog_train.core.actions import Observation, TreeSight
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
@@ -130,10 +130,15 @@ def sample(at: float, *members: MemberSample, **changes: Any) -> Sample:
 
 
 def observation(poll: Sample, verdict: Verdict | None = None, **changes: Any) -> Observation:
-    """What decide() sees."""
+    """What decide() sees, of one machine."""
+    names = [name for name in changes if name in TreeSight.__struct_fields__]
+    sight = TreeSight(sample=poll, **{name: changes.pop(name) for name in names})
+    here = {name for name in sight.running if name in ("look", "evidence")}
     seen = Observation(
         now=poll.at,
         wall=1e9 + poll.at,
+        trees=(msgspec.structs.replace(sight, running=frozenset(here)),),
+        running=sight.running - here,
         sample=poll,
         verdict=verdict or Verdict(kind="alive"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog_train.core.model import ProcessId, ProcessRow
-from watchdog_train.supervisor.accounts import Accounts
+from watchdog_train.supervisor.hands.accounts import Accounts
 
 
 def row(pid: int, ppid: int, cpu_s: float | None, reaped_s: float = 0.0, io: int = 0) -> ProcessRow:

@@ -24,8 +24,8 @@ from watchdog_train.core.model import ProcessId
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.keeper import job_object as keeper_side
-from watchdog_train.supervisor.deliver import deliver
-from watchdog_train.supervisor.group import AttemptGroup
+from watchdog_train.supervisor.hands.group import AttemptGroup
+from watchdog_train.supervisor.hands.local import deliver
 from watchdog_train.system import job_object
 from watchdog_train.system.job_object import ERROR_MORE_DATA, JobObject, parse_ids
 from watchdog_train.system.protocol import SignalResult
@@ -311,7 +311,7 @@ def test_the_whole_group_is_ended_last(
         return can
 
     target = ProcessId(pid, 1)
-    action = Signal(sequence="hang", stage=stage, targets=(target,), signal=number, why="")
+    action = Signal(host="", sequence="hang", stage=stage, targets=(target,), signal=number, why="")
     events = list(deliver(action, {}, Refusing(), end_group))
     assert [event.result for event in events] == told
     assert bool(asked) == (stage == "launchers" and pid == 12)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from watchdog_train import errors
-from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
+from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State, Tree
 from watchdog_train.core.model import (
     CheckpointFinding,
     CheckpointRef,
@@ -98,14 +98,18 @@ def history(*rows: str | tuple[str, Diagnosis | None], started_at: float = 1000.
                 plan=plan,
                 token="t",
                 launching_mono=0.0,
-                launched=True,
+                trees=(
+                    Tree(
+                        launched=True,
+                        ended=True,
+                        gone_at=0.0,
+                        code=int(ending[4:]) if ending.startswith("exit") else None,
+                        signal=int(ending[3:]) if ending.startswith("sig") else 9 if hung else None,
+                        how_known="keeper",
+                    ),
+                ),
                 first_step=None if step is None else 1,
                 last_step=step,
-                ended=True,
-                tree_gone=True,
-                code=int(ending[4:]) if ending.startswith("exit") else None,
-                signal=int(ending[3:]) if ending.startswith("sig") else 9 if hung else None,
-                how_known="keeper",
                 stall_id=f"{number:04}" if hung else None,
                 crash_id=None if hung else f"{number:04}",
             )

@@ -290,3 +290,27 @@ def test_only_the_system_reads_proc() -> None:
     assert readers <= {"system", "client", "keeper", "doctor"}, (
         "doctor: in a program for the training"
     )
+
+
+ON_PROCESSES = re.compile(
+    r"\.send_signal(_to_group)?\(|\.snapshot\("
+    r"|(?<![.\w])(start_keeper|drain_without_keeper|Sampler|ProcessTree)\("
+)
+"""What only hands do to a training: sample it, signal it, start its keeper."""
+NOT_A_TRAINING_OF_THIS_RUN = {
+    "children.py": "helpers of the supervisor itself",
+    "lookalikes.py": "duplicates, before the run begins",
+    "leftovers.py": "what dead runs have left, on `wtrain clean`",
+}
+
+
+def test_the_supervisor_acts_on_processes_only_through_hands() -> None:
+    """Or a training on another machine could not be supervised the same way."""
+    found = {
+        path.name
+        for path in (PACKAGE / "supervisor").glob("*.py")
+        if ON_PROCESSES.search(path.read_text("utf-8"))
+    }
+    assert found == {*NOT_A_TRAINING_OF_THIS_RUN}
+    local = (PACKAGE / "supervisor" / "hands" / "local.py").read_text("utf-8")
+    assert ON_PROCESSES.search(local)

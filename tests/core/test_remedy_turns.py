@@ -11,7 +11,7 @@ from tests.core import builders as b
 from tests.core.test_ladder import WANDB, diagnosis, found, history, policy, remedies, step
 from watchdog_train.core.actions import AskSave
 from watchdog_train.core.fold import evolve_records as records
-from watchdog_train.core.fold.state import State
+from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import Culprit, RankStatus, RemedyUse
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import ladder
@@ -139,7 +139,7 @@ def test_saves_are_asked_for_in_half_the_time_to_the_stall() -> None:
         remedies=(RemedyUse(id="save-sooner", kind="execution", why=""),),
     )
     second = _replace(
-        stalled.attempts[0], attempt=2, plan=plan, ended=False, tree_gone=False, stall_id=None,
+        stalled.attempts[0], attempt=2, plan=plan, trees=(Tree(launched=True),), stall_id=None,
         launching_mono=200.0, first_step_s=4.0,
     )  # fmt: skip
     state = _replace(

@@ -12,7 +12,7 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.client import layout
 from watchdog_train.core.model import Member, ProcessId, ProcessRow, SlotReading
-from watchdog_train.supervisor.tree import ProcessTree
+from watchdog_train.supervisor.hands.tree import ProcessTree
 
 
 def row(pid: int, ppid: int, start: int = 1000) -> ProcessRow:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import is_alive, wait_until
-from watchdog_train.supervisor.launch import KEEPER
+from watchdog_train.supervisor.hands.launch import KEEPER
 
 PYTHON = sys.executable
 

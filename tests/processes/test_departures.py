@@ -19,7 +19,7 @@ from tests.support import children_of, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import MemberSample, ProcessId, RankEnd
 from watchdog_train.store.last_words import LastWords
-from watchdog_train.supervisor.departures import Departures
+from watchdog_train.supervisor.hands.ends import Departures
 from watchdog_train.system import current
 from watchdog_train.system.portable import PortableSystem
 

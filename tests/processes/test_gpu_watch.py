@@ -16,8 +16,13 @@ from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model.gpu import GpuHold, GpuUse
 from watchdog_train.core.recovery.gpu_memory import holders_words
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.gpu_memory import GpuMemory
-from watchdog_train.supervisor.gpu_watch import ANSWER_S, FIRST_ANSWER_S, RETRY_S, GpuWatch
+from watchdog_train.supervisor.hands.gpu import (
+    ANSWER_S,
+    FIRST_ANSWER_S,
+    RETRY_S,
+    GpuMemory,
+    GpuWatch,
+)
 from watchdog_train.system import current
 from watchdog_train.system import gpu as system_gpu
 from watchdog_train.system.strangers import stranger

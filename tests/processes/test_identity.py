@@ -20,6 +20,8 @@ from tests.support import PROGRAMS, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId
+from watchdog_train.evidence.process_look import look
+from watchdog_train.system import proc
 from watchdog_train.system.linux import LinuxSystem
 from watchdog_train.system.portable import PortableSystem
 
@@ -185,3 +187,15 @@ def test_a_signal_to_a_reused_pid_reaches_nobody(system: Any) -> None:
             assert table.alive(other)
         finally:
             table.close(story.ours)
+
+
+def test_without_proc_a_look_is_of_the_process_that_sampling_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or the evidence of a member would be taken for another process's."""
+    monkeypatch.setattr(proc, "exists", lambda pid: False)
+    found = look(os.getpid(), 1.0)
+    assert found is not None
+    assert ProcessId(found.pid, found.start) == PortableSystem().identity(os.getpid())
+    assert found.os_threads > 0
+    assert found.rss_bytes

@@ -24,14 +24,14 @@ from watchdog_train.supervisor.environment import (
     keep_environment,
     training_environment,
 )
-from watchdog_train.supervisor.launch import (
+from watchdog_train.supervisor.hands.launch import (
     LaunchContext,
     LaunchedKeeper,
     drain_without_keeper,
     start_keeper,
 )
-from watchdog_train.supervisor.records import read_exit, read_keeper, stream_files
-from watchdog_train.supervisor.streams import TakenEnds
+from watchdog_train.supervisor.hands.records import read_exit, read_keeper, stream_files
+from watchdog_train.supervisor.hands.streams import TakenEnds
 from watchdog_train.supervisor.terminal import Terminal, terminal_now
 from watchdog_train.system import current
 
@@ -123,6 +123,28 @@ def output(attempt: Path, name: str = "output") -> str:
 
 
 processes = pytest.mark.processes
+
+
+@processes
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_descriptors_of_any_number(launch: Launch, attempt: Path) -> None:
+    """select() knows only those below 1,024; whoever started us may have more than that open."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 2048:
+        pytest.skip("no more descriptors are to be had")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, limits[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        launched = launch(PYTHON, "-c", "print('said')")
+        assert min(launched.ends.reads()) > 1024
+        assert output(attempt) == "said\n"
+        assert launched.ends.are_waiting(), "their end counts, too"
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @processes

@@ -13,14 +13,18 @@ from typing import Any
 import pytest
 
 from tests.core import builders
+from watchdog_train.checkpoints.survey import SurveyRequest
 from watchdog_train.core import events as e
+from watchdog_train.core.actions import StartSurvey
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ExitStatus, ProcessId
-from watchdog_train.core.policy import Policy
+from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.store.run_paths import RunDirectory
-from watchdog_train.supervisor.ending import FILE_WITHIN_S, SILENT_KEEPER_S
+from watchdog_train.supervisor.hands.ends import FILE_WITHIN_S, SILENT_KEEPER_S
+from watchdog_train.supervisor.hands.local import LocalHands
 from watchdog_train.supervisor.observe import Observer
+from watchdog_train.supervisor.perform import AROUND_KILL_S, Performer
 from watchdog_train.system import current
 
 pytestmark = pytest.mark.processes
@@ -83,7 +87,7 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
 
 @pytest.fixture
 def observer(context: SimpleNamespace) -> Observer:
-    return Observer(context)  # type: ignore[arg-type]
+    return Observer(context, (LocalHands(context),))  # type: ignore[arg-type]
 
 
 class Pair:
@@ -152,7 +156,7 @@ def test_an_exit_is_followed_by_a_fresh_look(
     pair.end_root()
     write_exit(directory)
     clock.ahead_s += 0.002
-    assert observer.observe(state).exit is not None
+    assert observer.observe(state).trees[0].exit is not None
     ended = state_of(pair, clock.monotonic(), builders.exited())
     after = observer.observe(ended)
     assert pair.root.pid not in {member.member.pid for member in after.sample.members}
@@ -167,16 +171,16 @@ def test_a_launch_whose_keeper_said_no_last_word(
     launching = e.AttemptLaunching(token="t", plan=builders.plan())
     state = builders.fold((builders.RUN_STARTED, launching))
     root = ProcessId(pair.launched.pid, pair.launched.start)
-    assert observer.observe(state).launch is None, "a keeper that lives is waited for"
+    assert observer.observe(state).trees[0].launch is None, "a keeper that lives is waited for"
     pair.keeper.kill()
     pair.keeper.wait(10)
-    seen = observer.observe(state).launch
+    seen = observer.observe(state).trees[0].launch
     assert seen is not None
     assert (seen.root, seen.lost) == (root, False)
     for status, lost in ((0, False), (EXIT_AT_GATE, True), (None, True)):
         pair.end_root()
         context.children.adopted_status = lambda who, status=status: status
-        seen = Observer(context).observe(state).launch  # type: ignore[arg-type]
+        seen = Observer(context, (LocalHands(context),)).observe(state).trees[0].launch  # type: ignore[arg-type]
         assert seen is not None
         assert (seen.root, seen.lost) == (None if lost else root, lost)
 
@@ -207,9 +211,9 @@ def test_the_keepers_word_counts_where_no_file_comes(
     state = state_of(pair, clock.monotonic())
     told = ExitStatus(code=3, signal=None, how_known="keeper")
     context.keeper = SimpleNamespace(exit=told, clear_wake=lambda: None)
-    assert observer.observe(state).exit is None
+    assert observer.observe(state).trees[0].exit is None
     clock.ahead_s += FILE_WITHIN_S + 0.1
-    assert observer.observe(state).exit == told
+    assert observer.observe(state).trees[0].exit == told
 
 
 def test_the_file_counts_more_than_the_word(
@@ -224,9 +228,9 @@ def test_the_file_counts_more_than_the_word(
     state = state_of(pair, clock.monotonic())
     told = ExitStatus(code=0, signal=None, how_known="keeper")
     context.keeper = SimpleNamespace(exit=told, clear_wake=lambda: None)
-    assert observer.observe(state).exit is None
+    assert observer.observe(state).trees[0].exit is None
     write_exit(directory)
-    found = observer.observe(state).exit
+    found = observer.observe(state).trees[0].exit
     assert found is not None
     assert found.how_known == "keeper-file"
 
@@ -238,12 +242,14 @@ def test_a_silent_keeper_is_believed_to_know_nothing(
     write_keeper(directory, pair)
     state = state_of(pair, clock.monotonic())
     pair.end_root()
-    assert observer.observe(state).exit is None
+    assert observer.observe(state).trees[0].exit is None
     clock.ahead_s += SILENT_KEEPER_S - 1.0
-    assert observer.observe(state).exit is None
+    assert observer.observe(state).trees[0].exit is None
     assert _identity(pair.keeper.pid)
     clock.ahead_s += 2.0
-    assert observer.observe(state).exit == ExitStatus(code=None, signal=None, how_known="gone")
+    assert observer.observe(state).trees[0].exit == ExitStatus(
+        code=None, signal=None, how_known="gone"
+    )
 
 
 def test_the_kernel_tells_where_no_keeper_is_left(
@@ -252,7 +258,7 @@ def test_the_kernel_tells_where_no_keeper_is_left(
     """A root that was held on to while it lived; older kernels tell its parent alone."""
     write_keeper(directory, pair)
     state = state_of(pair, clock.monotonic())
-    assert observer.observe(state).exit is None
+    assert observer.observe(state).trees[0].exit is None
     watch = current().watch_exit(_identity(pair.root.pid))
     pair.keeper.kill()
     pair.keeper.wait(10)
@@ -263,7 +269,7 @@ def test_the_kernel_tells_where_no_keeper_is_left(
     expected = ExitStatus(code=None, signal=9, how_known="kernel")
     gone = ExitStatus(code=None, signal=None, how_known="gone")
     clock.ahead_s += 2.0
-    assert observer.observe(state).exit == (expected if told else gone)
+    assert observer.observe(state).trees[0].exit == (expected if told else gone)
     observer.close()
 
 
@@ -275,7 +281,7 @@ def test_a_living_root_is_waited_for(
     state = state_of(pair, clock.monotonic())
     for _ in range(3):
         clock.ahead_s += SILENT_KEEPER_S * 2
-        assert observer.observe(state).exit is None
+        assert observer.observe(state).trees[0].exit is None
     assert os.path.exists(f"/proc/{pair.root.pid}")
 
 
@@ -286,6 +292,27 @@ def test_a_removed_directory_raises_nothing(
     state = state_of(pair, clock.monotonic())
     (tmp_path / "run-1").rename(tmp_path / "elsewhere")
     seen = observer.observe(state)
-    assert seen.exit is None
+    assert seen.trees[0].exit is None
     assert seen.sample.log_bytes == 0
     assert pair.root.pid in {member.member.pid for member in seen.sample.members}
+
+
+def test_an_adoption_does_not_forget_when_the_tree_was_gone(
+    context: SimpleNamespace, observer: Observer, tmp_path: Path
+) -> None:
+    """What was saved shortly before is read in full, by whoever scans."""
+    asked: list[SurveyRequest] = []
+    hands: Any = LocalHands(context)  # type: ignore[arg-type]
+    hands.scan = lambda request, **_: asked.append(request)
+    context.run_id, context.policy = (
+        "run-1",
+        Policy(recovery=Recovery(checkpoints=(str(tmp_path),))),
+    )
+    gone = (builders.exited(1), e.TreeGone())
+    adopted = e.Adopted(pid=2, start=2, boot_id="b", previous_pid=1, why="gone")
+    launching = e.AttemptLaunching(token="t", plan=builders.plan())
+    state = builders.fold((builders.RUN_STARTED, launching, *gone, adopted), at=50.0)
+    performer = Performer(context, observer, (hands,))  # type: ignore[arg-type]
+    seen = builders.observation(builders.sample(60.0))
+    assert not list(performer.perform(StartSurvey(level="quick"), state, seen))
+    assert [request.full_since for request in asked] == [1e9 + 50.0 - AROUND_KILL_S]

@@ -20,7 +20,7 @@ from tests.processes.keeping import PYTHON, record, start_keeper_process, write_
 from tests.support import wait_until
 from watchdog_train.client import layout
 from watchdog_train.keeper.ranks import GAP
-from watchdog_train.supervisor.streams import Ends
+from watchdog_train.supervisor.hands.streams import Ends
 from watchdog_train.supervisor.terminal import Terminal
 
 pytestmark = [

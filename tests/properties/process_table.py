@@ -17,13 +17,14 @@ from tests.core import builders as b
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import CleanUp, Record, Signal, Wait
+from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Member, ProcessId, ProcessRow, Sample
 from watchdog_train.core.policy import Stopping
 from watchdog_train.core.recovery import kill
-from watchdog_train.supervisor.deliver import deliver
-from watchdog_train.supervisor.tree import ProcessTree
+from watchdog_train.supervisor.hands.local import deliver
+from watchdog_train.supervisor.hands.tree import ProcessTree
 
 SCOPE = "host/boot/"
 STOP, CONT, TERM, KILL = 19, 18, 15, 9
@@ -198,8 +199,7 @@ class Story:
     def _state(self) -> State:
         state = b.running()
         keeper, root = self.table.keeper, self.table.root
-        attempt = msgspec.structs.replace(state.attempts[-1], keeper=keeper, root=root)
-        return msgspec.structs.replace(state, attempts=(attempt,))
+        return records.trees(state, keeper=keeper, root=root)
 
 
 # -- The simulated one ----------------------------------------------------------------------------

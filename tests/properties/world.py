@@ -42,7 +42,7 @@ from watchdog_train.core.policy import (
 )
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.store.last_words import LastWords
-from watchdog_train.supervisor.departures import Departures
+from watchdog_train.supervisor.hands.ends import Departures
 
 MOST_ACTIONS_AT_ONCE = 60
 
@@ -252,11 +252,17 @@ class World(Machine):
             sample=self.sample,
             verdict=self.verdict,
             request=self.requests.pop(0) if self.requests else None,
-            launch=launch,
-            exit=attempt.exit if attempt is not None else None,
+            trees=(
+                a.TreeSight(
+                    sample=self.sample,
+                    launch=launch,
+                    exit=attempt.exit if attempt is not None else None,
+                    running=frozenset(self.tasks),
+                    look=self.answers.get("look"),
+                    evidence=self.answers.get("evidence"),
+                ),
+            ),
             running=frozenset(self.tasks),
-            look=self.answers.get("look"),
-            evidence=self.answers.get("evidence"),
             survey=self.answers.get("survey"),
             joint=self.answers.get("joint"),
             last_save=self.save,

@@ -59,9 +59,9 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
 SHORT_OF_FILES = """
 import errno, sys
 from watchdog_train.cli import main
-from watchdog_train.supervisor import perform
+from watchdog_train.supervisor.hands import local
 
-real, calls = perform.start_keeper, []
+real, calls = local.start_keeper, []
 
 def start_keeper(*args):
     calls.append(args)
@@ -69,7 +69,7 @@ def start_keeper(*args):
         raise OSError(errno.EMFILE, "Too many open files")
     return real(*args)
 
-perform.start_keeper = start_keeper
+local.start_keeper = start_keeper
 sys.exit(main.run(sys.argv[1:]))
 """
 

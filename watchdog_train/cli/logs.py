@@ -30,7 +30,7 @@ from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
-from watchdog_train.supervisor.records import gives_ranks_streams
+from watchdog_train.supervisor.hands.records import gives_ranks_streams
 from watchdog_train.trusted_files import open_read
 
 POLL_S = 0.2

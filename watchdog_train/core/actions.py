@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from watchdog_train.core.detection.detect import Verdict
@@ -23,6 +24,7 @@ from watchdog_train.core.model import (
     ScanLevel,
     Survey,
     Value,
+    together,
 )
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.notices.ahead import Ahead
@@ -93,21 +95,38 @@ class Sleep(Value, frozen=True, kw_only=True):
     """The whole machine slept: else only the supervisor was stopped, or got no CPU."""
 
 
-class Observation(Value, frozen=True, kw_only=True):
-    """Everything the supervisor has seen at one moment."""
+class TreeSight(Value, frozen=True, kw_only=True):
+    """What was seen of one machine at one moment."""
 
-    now: float
-    wall: float
     sample: Sample
-    verdict: Verdict
-    request: Request | None = None
     launch: LaunchReport | None = None
     exit: ExitStatus | None = None
     last_words: tuple[MemberSample, ...] = ()
     """Once the root has ended: the judged processes with what their slots said last."""
     running: frozenset[TaskName] = frozenset()
+    """A look, a collection."""
     look: EvidenceResult | None = None
     evidence: EvidenceResult | None = None
+
+    @property
+    def host(self) -> str:
+        """Its machine."""
+        return self.sample.machine
+
+
+class Observation(Value, frozen=True, kw_only=True):
+    """Everything the supervisor has seen at one moment."""
+
+    now: float
+    wall: float
+    trees: tuple[TreeSight, ...]
+    """One a machine, also before the first attempt; the supervisor's own is the first."""
+    sample: Sample
+    """Of all of them together."""
+    verdict: Verdict
+    request: Request | None = None
+    running: frozenset[TaskName] = frozenset()
+    """What runs for all machines."""
     survey: Survey | None = None
     joint: JointAnswer | None = None
     kept: KeepAnswer | None = None
@@ -163,6 +182,21 @@ class Observation(Value, frozen=True, kw_only=True):
     steps_s: float | None = None
     """Steps per second of late; None until they are steady."""
 
+    def of(self, host: str) -> TreeSight:
+        """What was seen of one machine; of one that is not heard of nothing, so nothing is over."""
+        unseen = TreeSight(sample=together((), at=self.now, host=host))
+        return next((sight for sight in self.trees if sight.host == host), unseen)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All machines."""
+        return tuple(sight.host for sight in self.trees)
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether a collection runs on some machine."""
+        return any("evidence" in sight.running for sight in self.trees)
+
 
 class Wait(Value, frozen=True, kw_only=True):
     until: float
@@ -172,17 +206,23 @@ class Record(Value, frozen=True, kw_only=True):
     events: tuple[AnyEvent, ...]
     consumes: tuple[TaskName, ...] = ()
     """Task results that these events have used up."""
+    host: str = ""
+    """Whose evidence, where that is one of them."""
 
 
 class Launch(Value, frozen=True, kw_only=True):
     plan: Plan
+    hosts: tuple[str, ...]
+    """One order goes to each."""
 
 
 class StartLook(Value, frozen=True, kw_only=True):
+    host: str
     verdict: Verdict
 
 
 class StartEvidence(Value, frozen=True, kw_only=True):
+    host: str
     stall_id: str
     bundle_why: BundleWhy
     kind: str
@@ -206,6 +246,7 @@ class StartSurvey(Value, frozen=True, kw_only=True):
 
 
 class Signal(Value, frozen=True, kw_only=True):
+    host: str
     sequence: KillSequence
     stage: KillStage
     targets: tuple[ProcessId, ...]
@@ -268,6 +309,18 @@ class RestoreCopy(Value, frozen=True, kw_only=True):
 
 class CleanUp(Value, frozen=True, kw_only=True):
     """The tree is gone: remove what it left in shared memory, and say so."""
+
+    host: str
+
+
+def first_of(actions: Iterable[Action | None]) -> Action | None:
+    """The first that is to be done now; where all wait, the one that waits least."""
+    waits: list[Wait] = []
+    for action in actions:
+        if action is not None and not isinstance(action, Wait):
+            return action
+        waits += [action] if action is not None else []
+    return min(waits, key=lambda wait: wait.until, default=None)
 
 
 Action = (

@@ -19,7 +19,7 @@ from watchdog_train.core.actions import (
 )
 from watchdog_train.core.detection.detect import BUSY
 from watchdog_train.core.fold.state import StallRecord, State
-from watchdog_train.core.model import BundleWhy, EvidenceResult
+from watchdog_train.core.model import BundleWhy, EvidenceResult, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
@@ -37,9 +37,11 @@ def drop_stale(
     attempt = state.attempt
     stale: list[TaskName] = []
     wanted = {stall.id for stall in state.stalls if stall.collecting}
-    if observation.evidence is not None and observation.evidence.stall_id not in wanted:
-        stale.append("evidence")
-    if observation.look is not None and (
+    host = ""
+    for sight in observation.trees:
+        if sight.evidence is not None and sight.evidence.stall_id not in wanted:
+            stale, host = ["evidence"], sight.host
+    if any(each.look is not None for each in observation.trees) and (
         state.suspicion in (None, *BUSY) or state.look is not None
     ):
         stale.append("look")
@@ -49,7 +51,7 @@ def drop_stale(
     # The next plan needs what is there when nobody writes any more.
     if survey is not None and over and (survey.beside_writers or winding_up):
         stale.append("survey")
-    return Record(events=(), consumes=tuple(stale)) if stale else None
+    return Record(events=(), consumes=tuple(stale), host=host) if stale else None
 
 
 def bring_home(
@@ -57,26 +59,31 @@ def bring_home(
 ) -> Action | None:
     """Bring home evidence that is being collected; start again what an adoption has lost."""
     for stall in state.stalls:
-        if not stall.collecting:
-            continue
-        result = observation.evidence
-        if result is not None and result.stall_id == stall.id:
-            return Record(events=evidence_events(result, stall.why), consumes=("evidence",))
-        if "evidence" not in observation.running:
-            return StartEvidence(
-                stall_id=stall.id,
-                bundle_why=stall.why,
-                kind=KINDS[stall.why],
-                verdict=observation.verdict,
-            )
+        for tree in state.trees if stall.collecting else ():
+            sight = observation.of(tree.host)
+            result = sight.evidence
+            if tree.evidence == stall.id:
+                continue
+            if result is not None and result.stall_id == stall.id:
+                events = evidence_events(result, stall.why, tree.host)
+                return Record(events=events, consumes=("evidence",), host=tree.host)
+            if "evidence" not in sight.running:
+                return StartEvidence(
+                    host=tree.host,
+                    stall_id=stall.id,
+                    bundle_why=stall.why,
+                    kind=KINDS[stall.why],
+                    verdict=observation.verdict,
+                )
     return None
 
 
 def evidence_events(
-    result: EvidenceResult, why: Literal["stall", "crash", "manual"]
+    result: EvidenceResult, why: Literal["stall", "crash", "manual"], host: str
 ) -> tuple[e.AnyEvent, ...]:
     """A finished collection as events."""
     collected = e.EvidenceCollected(
+        where=written(host),
         stall_id=result.stall_id,
         why=why,
         dir=result.dir,
@@ -108,9 +115,16 @@ def present_stall(state: State) -> StallRecord | None:
 def start_evidence(
     observation: Observation, state: State, stall_id: str, why: BundleWhy
 ) -> StartEvidence | Wait:
-    """Collect, as soon as a collection that is under way has ended: one at a time."""
-    if "evidence" in observation.running or collecting(state):
+    """Collect, as soon as a collection that is under way has ended: one at a time.
+
+    Here first; `bring_home` asks the other machines.
+    """
+    if observation.is_collecting or collecting(state):
         return Wait(until=observation.now + 0.05)
     return StartEvidence(
-        stall_id=stall_id, bundle_why=why, kind=KINDS[why], verdict=observation.verdict
+        host=observation.trees[0].host,
+        stall_id=stall_id,
+        bundle_why=why,
+        kind=KINDS[why],
+        verdict=observation.verdict,
     )

@@ -7,6 +7,7 @@ evidence before the first signal, a dead tree before a launch).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -20,6 +21,7 @@ from watchdog_train.core.actions import (
     Record,
     StartEvidence,
     Wait,
+    first_of,
 )
 from watchdog_train.core.answers import (
     bring_home,
@@ -28,10 +30,11 @@ from watchdog_train.core.answers import (
     present_stall,
     start_evidence,
 )
-from watchdog_train.core.fold.state import State
+from watchdog_train.core.fold.state import AttemptRecord, State, Tree
 from watchdog_train.core.job import together
 from watchdog_train.core.job.confer import confer
 from watchdog_train.core.job.gathering import gather
+from watchdog_train.core.model import ExitStatus, written
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import lost_tasks, news, progress_event
 from watchdog_train.core.policy import Policy
@@ -84,9 +87,10 @@ def _answer_request(
             if collecting(state) or not kill.live(observation.sample):
                 # The bundle under way answers it; of nobody there is nothing to dump.
                 return Record(events=())
-            if "evidence" in observation.running:
+            if observation.is_collecting:
                 return Record(events=())
             return StartEvidence(
+                host=observation.trees[0].host,
                 stall_id=next_stall_id(observation, state),
                 bundle_why="manual",
                 kind="manual",
@@ -98,11 +102,19 @@ def _follow_launch(
     observation: Observation, state: State, _policy: Policy, _remedies: Remedies
 ) -> Action | None:
     attempt = state.attempt
-    if attempt is None or attempt.launched or attempt.ended:
+    if attempt is None:
         return None
-    report = observation.launch
+    starting = (tree for tree in attempt.trees if not (tree.launched or tree.ended))
+    return first_of(_follow_one_launch(observation, state, attempt, tree) for tree in starting)
+
+
+def _follow_one_launch(
+    observation: Observation, state: State, attempt: AttemptRecord, tree: Tree
+) -> Action:
+    report, where = observation.of(tree.host).launch, written(tree.host)
     if report is not None and report.root is not None:
         launched = e.AttemptLaunched(
+            where=where,
             pid=report.root.pid,
             start=report.root.start,
             keeper_pid=report.keeper.pid,
@@ -115,11 +127,13 @@ def _follow_launch(
     if report is not None and report.lost:
         error = f"the keeper (pid {report.keeper.pid}) ended before it had started anything"
         lost = state.postponed.tries if state.postponed is not None else 0
-        if lost + 1 < MOST_LOST:
+        if lost + 1 < MOST_LOST and len(attempt.trees) == 1:
             return Record(events=(e.LaunchPostponed(why=error),))
     # Silence says nothing against the command; what was started all the same is found and ended.
     how_known = "not-started" if report is not None else "gone"
-    exited = e.AttemptExited(code=None, signal=None, how_known=how_known, step=None, error=error)
+    exited = e.AttemptExited(
+        where=where, code=None, signal=None, how_known=how_known, step=None, error=error
+    )
     return Record(events=(exited,))
 
 
@@ -133,7 +147,8 @@ def _record_news(
 def _last_progress(observation: Observation, state: State) -> e.Progress:
     """Progress by the last words of processes that may be gone, over the census of this moment."""
     sample = observation.sample
-    heard = msgspec.structs.replace(sample, members=observation.last_words or sample.members)
+    said = [sight.last_words or sight.sample.members for sight in observation.trees]
+    heard = msgspec.structs.replace(sample, members=tuple(itertools.chain.from_iterable(said)))
     progress = progress_event(heard, state, observation.now, observation.steps_s)
     census = tuple(member.member for member in sample.members)
     return msgspec.structs.replace(progress, members=census)
@@ -142,14 +157,22 @@ def _last_progress(observation: Observation, state: State) -> e.Progress:
 def _record_exit(
     observation: Observation, state: State, _policy: Policy, _remedies: Remedies
 ) -> Action | None:
-    attempt = state.attempt
-    if attempt is None or attempt.ended or not attempt.launched or observation.exit is None:
-        return None
-    status = observation.exit
+    for tree in state.trees:
+        status = observation.of(tree.host).exit
+        if tree.launched and not tree.ended and status is not None:
+            return _exited(observation, state, tree, status)
+    return None
+
+
+def _exited(observation: Observation, state: State, tree: Tree, status: ExitStatus) -> Record:
     last = _last_progress(observation, state)
-    step = last.progress.step if last.progress.step is not None else attempt.last_step
+    before = state.attempt.last_step if state.attempt is not None else None
     exited = e.AttemptExited(
-        code=status.code, signal=status.signal, how_known=status.how_known, step=step
+        where=written(tree.host),
+        code=status.code,
+        signal=status.signal,
+        how_known=status.how_known,
+        step=last.progress.step if last.progress.step is not None else before,
     )
     events: list[e.AnyEvent] = []
     if last.progress.step is not None:
@@ -172,13 +195,8 @@ def _record_exit(
 def _pursue_kill(
     observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
-    attempt = state.attempt
-    if attempt is None or attempt.tree_gone or state.survivors:
-        return None
     ask_until = asking.ask_until(observation, state, policy.stopping)
-    return kill.pursue(
-        state, observation.sample, observation.now, policy.stopping, ask_until=ask_until
-    )
+    return kill.pursue_all(observation, state, policy.stopping, ask_until=ask_until)
 
 
 def _wind_up(
@@ -186,7 +204,7 @@ def _wind_up(
 ) -> Action | None:
     """The root has ended: crash evidence, then whatever it left behind, then the tree is gone."""
     attempt = state.attempt
-    if attempt is None or not attempt.ended or attempt.tree_gone or state.survivors:
+    if attempt is None or not attempt.has_to_end or attempt.settled:
         return None
     failed = attempt.code != 0
     known = attempt.crash_id is not None or attempt.stall_id is not None
@@ -198,30 +216,43 @@ def _wind_up(
         return start_evidence(observation, state, stall.id, "stall")
     if collecting(state) and not _hurried(state):
         return Wait(until=observation.now + 0.1)
-    left = kill.live(observation.sample)
+    return first_of(
+        _wind_up_one(observation, state, policy, tree) for tree in attempt.trees if not tree.settled
+    )
+
+
+def _wind_up_one(
+    observation: Observation, state: State, policy: Policy, tree: Tree
+) -> Action | None:
+    sample, failed = observation.of(tree.host).sample, tree.code != 0
+    left = kill.live(sample)
     if left and policy.recovery.observe and state.stop is None:
         return None
+    if left and not tree.ended:
+        return kill.begin("hang", state, sample, "the training has failed on another machine")
+    if not tree.ended:
+        return Wait(until=observation.now + 0.1)
     if left and not failed and state.stop is None:
         # An uploader may finish its work after a success; after that it is a leftover.
-        until = attempt.ended_mono + policy.stopping.outlive_s
+        until = tree.ended_mono + policy.stopping.outlive_s
         if observation.now < until:
             return Wait(until=min(until, observation.now + 0.5))
     if left:
         names = ", ".join(f"{m.member.name} ({m.member.pid})" for m in left[:8])
         why = f"outlived the training: {names}"
-        return kill.begin("sweep", state, observation.sample, why)
-    if attempt.how_known == "not-started":
-        return CleanUp()  # nobody looks at a tree that never was
-    if observation.sample.empty_looks < 2:
+        return kill.begin("sweep", state, sample, why)
+    if tree.how_known == "not-started":
+        return CleanUp(host=tree.host)  # nobody looks at a tree that never was
+    if sample.empty_looks < 2:
         return Wait(until=observation.now + EMPTY_AGAIN_S)
-    waited_s = observation.now - attempt.ended_mono
-    stays = any(daemon.is_left for daemon in observation.sample.daemons)
-    if observation.sample.keeper_alive and waited_s < policy.stopping.keeper_s and not stays:
+    waited_s = observation.now - tree.ended_mono
+    stays = any(daemon.is_left for daemon in sample.daemons)
+    if sample.keeper_alive and waited_s < policy.stopping.keeper_s and not stays:
         return Wait(until=observation.now + 0.02)
-    if observation.sample.keeper_alive:
+    if sample.keeper_alive:
         why = "the keeper did not end by itself"
-        return kill.begin("sweep", state, observation.sample, why)
-    return CleanUp()
+        return kill.begin("sweep", state, sample, why)
+    return CleanUp(host=tree.host)
 
 
 def _hurried(state: State) -> bool:
@@ -248,7 +279,7 @@ def _pursue_stall(
         return start_evidence(observation, state, stall.id, "stall")
     if policy.recovery.observe or policy.recovery.on_stall == "report":
         return Record(events=(e.WouldHaveKilled(stall_id=stall.id, why=stall.words),))
-    return kill.begin("hang", state, observation.sample, stall.words)
+    return kill.begin("hang", state, kill.first_alive(observation), stall.words)
 
 
 def _of_the_job(rule: Callable[..., Action | None]) -> Rule:

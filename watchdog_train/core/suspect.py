@@ -9,7 +9,7 @@ from watchdog_train.core.actions import Action, Observation, Record, StartEviden
 from watchdog_train.core.detection.budgets import patience_s
 from watchdog_train.core.detection.detect import BUSY, Verdict
 from watchdog_train.core.fold.state import LASTING, State
-from watchdog_train.core.model import Basis
+from watchdog_train.core.model import Basis, Patience
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import progress_event
 from watchdog_train.core.policy import Policy
@@ -17,6 +17,8 @@ from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 FINISHING_PATIENCE_S = 60.0
 """Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""
+SURER: tuple[Patience, ...] = ("proven", "input", "healthy", "may-end", "unknown")
+"""Of the looks at several machines the first of these counts."""
 
 
 def next_stall_id(observation: Observation, state: State) -> str:
@@ -65,9 +67,10 @@ def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | 
     word: e.NoticeKind = "no-progress" if printing else kind
     if kind in state.notices or (kind == "busy" and "no-progress" in state.notices):
         return None
-    if "evidence" in observation.running or any(stall.collecting for stall in state.stalls):
+    if observation.is_collecting or any(stall.collecting for stall in state.stalls):
         return Record(events=(e.Noticed(kind=word, pids=verdict.pids, why=verdict.why),))
     return StartEvidence(
+        host=observation.trees[0].host,
         stall_id=next_stall_id(observation, state),
         bundle_why="manual",
         kind=kind,
@@ -83,11 +86,12 @@ def _quiet(
         return Record(events=(_suspected(verdict),), consumes=("look",))
     look = state.look
     if look is None:
-        if observation.look is not None:
-            return Record(events=(_looked(observation),), consumes=("look",))
-        if "look" in observation.running:
+        for sight in observation.trees:
+            if sight.look is None and "look" not in sight.running:
+                return StartLook(host=sight.host, verdict=verdict)
+        if any(sight.look is None for sight in observation.trees):
             return Wait(until=observation.now + 0.1)
-        return StartLook(verdict=verdict)
+        return Record(events=(_looked(observation),), consumes=("look",))
     if look.patience == "input":
         if "input" in state.notices:
             return None
@@ -122,7 +126,9 @@ def _suspected(verdict: Verdict) -> e.Suspected:
 
 
 def _looked(observation: Observation) -> e.Looked:
-    result = observation.look
+    # What can never end on one machine never ends for those that wait for it.
+    looks = [sight.look for sight in observation.trees if sight.look is not None]
+    result = min(looks, key=lambda look: SURER.index(look.patience), default=None)
     diagnosis = result.diagnosis if result is not None else None
     if result is None or diagnosis is None:
         why = (result.problem if result is not None else None) or "the stacks could not be read"

@@ -62,7 +62,7 @@ def thread_reader() -> ThreadReader | None:
 def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook | None:
     """One look, at each thread where there is a reader; None when there is no such process."""
     if not proc.exists(os.getpid()):
-        return _psutil_look(pid, now)
+        return _portable_look(pid, now)
     found = proc.read_stat(pid)
     if found is None:
         return None
@@ -85,27 +85,24 @@ def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook |
     )
 
 
-def _psutil_look(pid: int, now: float) -> ProcLook | None:
-    import psutil
+def _portable_look(pid: int, now: float) -> ProcLook | None:
+    from watchdog_train.system import portable
 
-    letters = {"running": "R", "sleeping": "S", "disk-sleep": "D", "stopped": "T", "zombie": "Z"}
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            times = process.cpu_times()
-            return ProcLook(
-                pid=pid,
-                start=int(process.create_time() * 100),
-                ppid=process.ppid(),
-                name=process.name(),
-                state=letters.get(process.status(), "S"),
-                cpu_s=times.user + times.system,
-                os_threads=process.num_threads(),
-                at=now,
-                rss_bytes=process.memory_info().rss,
-            )
-    except psutil.Error:
+    found = portable.look(pid)
+    if found is None:
         return None
+    row, threads, rss_bytes = found
+    return ProcLook(
+        pid=pid,
+        start=row.start,
+        ppid=row.ppid,
+        name=row.name,
+        state=row.state or "S",
+        cpu_s=row.cpu_s or 0.0,
+        os_threads=threads,
+        at=now,
+        rss_bytes=rss_bytes,
+    )
 
 
 def sealed(first: ProcLook, second: ProcLook, helpers: frozenset[int]) -> bool | None:

@@ -6,9 +6,10 @@ It must never raise: a disk that refuses is an answer.
 from __future__ import annotations
 
 import os
-import select
 import time
 from contextlib import suppress
+
+from watchdog_train.keeper.wake import ready
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 for _name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"):  # a FIFO in place of the file blocks nobody
@@ -36,7 +37,7 @@ class Gate:
         """Whether the file may rotate, as soon as that can be said."""
         while self._fd is not None:
             self.is_waiting = not self.is_over
-            opened = select.select([self._fd], [], [], GATE_LOOK_S if self.is_waiting else 0)[0]
+            opened = ready((self._fd,), (), GATE_LOOK_S if self.is_waiting else 0)
             if opened or not self.is_waiting:
                 self.is_waiting = False
                 return bool(opened)

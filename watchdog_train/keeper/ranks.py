@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import threading
 from collections import deque
 
 from watchdog_train.keeper.capped import CappedFile
 from watchdog_train.keeper.streams import Stream, read_block
+from watchdog_train.keeper.wake import ready
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class RankStreams:
         if not self.moving.acquire(timeout=MOVING_S):  # a reader of the output holds it back
             return False
         try:
-            return not self.into or not select.select([*self.into], [], [], 0)[0]
+            return not self.into or not ready(self.into, (), 0)
         finally:
             self.moving.release()
 
@@ -108,7 +108,7 @@ class RankStreams:
     def _read(self) -> None:
         fed = set(self.into.values())
         while self.into:
-            for fd in select.select([*self.into], [], [])[0]:
+            for fd in ready(self.into):
                 with self.moving:
                     block = read_block(fd)
                     if not block:

@@ -8,14 +8,13 @@ file waits for them before it rotates, and the training waits in write as it wou
 from __future__ import annotations
 
 import os
-import select
 import sys
 import threading
 import time
 from collections import deque
 
 from watchdog_train.keeper.capped import CappedFile, Gate
-from watchdog_train.keeper.wake import Wake
+from watchdog_train.keeper.wake import Wake, ready
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Stream:
         with self.changed:
             if self.ended or self.held_bytes:
                 return not self.held_bytes
-        return sys.platform == "win32" or not select.select([self.fd], [], [], 0)[0]
+        return sys.platform == "win32" or not ready((self.fd,), (), 0)
 
     def lost_bytes(self) -> int:
         """What no file has, should we end now."""

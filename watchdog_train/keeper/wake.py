@@ -7,6 +7,27 @@ import select
 import sys
 from contextlib import suppress
 
+TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_SELECT_KNOWS = 1024
+
+
+def ready(
+    reads: Collection[int], writes: Collection[int] = (), timeout_s: float | None = None
+) -> list[int]:
+    """Which of these can be read, or written; waits for the first one."""
+    if sys.platform == "win32" or max((*reads, *writes), default=0) < _SELECT_KNOWS:
+        can_read, can_write, _ = select.select(reads, writes, [], timeout_s)
+        return [*can_read, *can_write]
+    poll = select.poll()  # not always: that of macOS does not know terminals
+    for fd in reads:
+        poll.register(fd, select.POLLIN)
+    for fd in writes:
+        poll.register(fd, select.POLLOUT)
+    return [fd for fd, _ in poll.poll(None if timeout_s is None else 1000.0 * timeout_s)]
+
 
 class Wake:
     """Our end of the wake pipe: a byte for output, a line for the exit."""
@@ -21,7 +42,7 @@ class Wake:
 
         A pipe counts as full when its last page is begun: the rest of that page is the exit's.
         """
-        if self._fd is not None and select.select([], [self._fd], [], 0)[1]:
+        if self._fd is not None and ready((), (self._fd,), 0):
             self._write(b"\n")
 
     def tell_exit(self, code: int | None, signal: int | None) -> None:

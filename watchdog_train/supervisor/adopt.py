@@ -20,9 +20,9 @@ from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, environment_again
+from watchdog_train.supervisor.hands.launch import hold_streams
+from watchdog_train.supervisor.hands.records import stream_files
 from watchdog_train.supervisor.joining import link_to
-from watchdog_train.supervisor.launch import hold_streams
-from watchdog_train.supervisor.records import stream_files
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current

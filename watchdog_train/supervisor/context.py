@@ -14,10 +14,10 @@ from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.store.trace_file import TraceFile
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
+from watchdog_train.supervisor.hands.launch import LaunchedKeeper
+from watchdog_train.supervisor.hands.streams import Ends
 from watchdog_train.supervisor.job import JobLink
-from watchdog_train.supervisor.launch import LaunchedKeeper
 from watchdog_train.supervisor.signals import SignalQueue
-from watchdog_train.supervisor.streams import Ends
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system.protocol import ProcessSystem

@@ -32,7 +32,7 @@ class EvidenceRequests:
 
     context: Context
     state: State
-    observation: a.Observation
+    sight: a.TreeSight
     gpu_others: tuple[str, ...]
 
     def look(self, verdict: Verdict) -> EvidenceRequest:
@@ -59,11 +59,11 @@ class EvidenceRequests:
         out_dir: Path,
         verdict: dict[str, object],
     ) -> EvidenceRequest:
-        context, observation = self.context, self.observation
+        context, sight = self.context, self.sight
         attempt_dir = context.directory.attempt(_number(self.state))
         limits = context.policy.evidence
         files = _files(attempt_dir)
-        members = (sample.member for sample in observation.sample.members)
+        members = (sample.member for sample in sight.sample.members)
         return EvidenceRequest(
             mode=mode,
             stall_id=stall_id,
@@ -71,7 +71,7 @@ class EvidenceRequests:
             out_dir=str(out_dir),
             staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
             members=tuple(member for member in members if member.role != "keeper"),
-            ended=missing_ranks(observation.sample)[:MOST_ENDED],
+            ended=missing_ranks(sight.sample)[:MOST_ENDED],
             verdict=verdict,
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),
@@ -80,7 +80,7 @@ class EvidenceRequests:
             deadline_s=limits.look_s if mode == "look" else limits.total_s,
             process_s=limits.process_s,
             rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),
-            exit=observation.exit,
+            exit=sight.exit,
             command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
             gpu_others=self.gpu_others,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal as signals
 import time
 from collections.abc import Callable, Iterable
@@ -13,27 +12,26 @@ from watchdog_train.core.actions import Observation, Request, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
+from watchdog_train.keeper.wake import ready
 from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
+from watchdog_train.supervisor.hands.local import LocalHands
 from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
-from watchdog_train.supervisor.launch import drain_without_keeper
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.pinger import Pinger
 from watchdog_train.supervisor.report_page import ReportPage
-from watchdog_train.supervisor.streams import Ends
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.supervisor.termination_log import TerminationLog
 from watchdog_train.supervisor.vital_signs import VitalSigns
 from watchdog_train.system.service_manager import ServiceManager
-from watchdog_train.trusted_files import make_folder
 
 REQUESTS_EVERY_S = 0.5
 DRAIN_S = 2.0
@@ -45,8 +43,9 @@ class Supervisor:
     def __init__(self, context: Context, state: State) -> None:
         self._context = context
         self.state = state
-        self._observer = Observer(context)
-        self._performer = Performer(context, self._observer)
+        self._hands = LocalHands(context)
+        self._observer = Observer(context, (self._hands,))
+        self._performer = Performer(context, self._observer, (self._hands,))
         self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
         self._page = ReportPage(context.children, context.directory.path)
         self._notifier = Notifier(
@@ -101,8 +100,8 @@ class Supervisor:
         if isinstance(event, e.AttemptLaunched) and self._begins:
             self._begins = False
             self._open(event.pid)
-        if isinstance(event, e.Noticed) and event.kind == "keeper" and context.ends is not None:
-            self._drain(context.ends, number)
+        if isinstance(event, e.Noticed) and event.kind == "keeper":
+            self._hands.drain(number)
         if isinstance(event, e.FirstStep) and (
             context.policy.output.quiet or not context.display.is_between_lines
         ):
@@ -117,21 +116,6 @@ class Supervisor:
         self._awake.close()
         self._observer.close()
         self._performer.close()
-
-    def _drain(self, ends: Ends, number: int) -> None:
-        context = self._context
-        try:
-            # Not in the run directory: that may be what the keeper died of.
-            make_folder(context.staging_dir)
-            drain_without_keeper(
-                ends,
-                context.directory.attempt(number),
-                context.staging_dir,
-                context.children,
-                log_cap_bytes=context.policy.output.log_cap_bytes,
-            )
-        except OSError as error:
-            context.display.say(f"wtrain: nobody takes the training's output any more: {error}")
 
     def _open(self, pid: int) -> None:
         context = self._context
@@ -218,8 +202,8 @@ class Supervisor:
         timeout_s = max(0.0, until - context.system.monotonic())
         # Output and exits announce themselves through the keeper's wake pipe; 0.5 s bounds what
         # is missed when there is none (an adopted run).
-        ready, _, _ = select.select(watched, [], [], min(timeout_s, 0.5))
-        if keeper is not None and keeper.wake_fd in ready:
+        found = ready(watched, (), min(timeout_s, 0.5))
+        if keeper is not None and keeper.wake_fd in found:
             keeper.clear_wake()
         context.display.pump()
 
@@ -259,10 +243,7 @@ class Supervisor:
         """A scheduler's warning: to a root that handles it, else a save-request."""
         attempt = self.state.attempt
         root = attempt.root if attempt is not None and not attempt.ended else None
-        system = self._context.system
-        if root is not None and system.handles_signal(root.pid, number):
-            system.send_signal(root, number)
-        else:
+        if root is None or not self._hands.forward(root, number):
             self._observer.requests.append(Request(kind="save", by=number.name))
 
     def _take_requests(self) -> None:

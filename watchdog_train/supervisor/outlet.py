@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 import sys
 import threading
@@ -16,6 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+
+from watchdog_train.keeper.wake import ready
 
 QUEUE_BYTES = 256 * 1024
 """Waiting for a slow terminal; the rest waits in the file, which is the real buffer."""
@@ -106,7 +107,7 @@ class Outlet:
             try:
                 written = os.write(self.fd, data)
             except BlockingIOError:  # somebody else has made it so; it is not ours to change
-                select.select([], [self.fd], [], 1.0)
+                ready((), (self.fd,), 1.0)
                 written = 0
             except OSError as error:  # the reader is gone, or so is the terminal. For good.
                 if error.errno not in (errno.EPIPE, errno.EIO):

@@ -8,10 +8,7 @@ unrecorded deed.
 from __future__ import annotations
 
 import os
-import re
-import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -19,14 +16,11 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan, ProcessId, Survey
-from watchdog_train.core.recovery.giving_up import stops_what_began_anew
-from watchdog_train.core.starting.launchers import rank_streams
-from watchdog_train.store.slots import read_note, read_saves, sweep_slots
+from watchdog_train.core.model import Survey, written
+from watchdog_train.store.slots import read_note, read_saves
 from watchdog_train.supervisor.bring_home import bring_home
 from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.deliver import deliver
 from watchdog_train.supervisor.directories import (
     MOST_PLACES,
     OutputDirectories,
@@ -35,13 +29,12 @@ from watchdog_train.supervisor.directories import (
     runs_of_peers,
 )
 from watchdog_train.supervisor.evidence_requests import EvidenceRequests, joint_request
+from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.keeping import start_copy, start_restore
-from watchdog_train.supervisor.launch import LaunchContext, start_keeper
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
+from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.system.protocol import PASSING
-from watchdog_train.trusted_files import make_folder
-from watchdog_train.whole_files import replace_whole
 
 SURVEY_S, SURVEY_AGAIN_S = 60.0, 180.0
 """Deadline of a scan of checkpoints, and of the next one after it failed; reading whole files gets
@@ -55,14 +48,14 @@ AROUND_KILL_S = 10.0
 class Performer:
     """Performs actions for one run."""
 
-    def __init__(self, context: Context, observer: Observer) -> None:
+    def __init__(self, context: Context, observer: Observer, hands: tuple[Hands, ...]) -> None:
         self._context = context
+        self._hands = {each.host: each for each in hands}
         self._observer = observer
         self._output_dirs: set[str] = set()
         self._save_dirs: set[str] = set()
         self._claims = OutputDirectories(context.run_id, context.cwd)
         self._world_size: int | None = None
-        self._ended_wall: float | None = None
 
     def perform(  # noqa: PLR0912 - one arm per action
         self, action: a.Action, state: State, observation: a.Observation
@@ -71,11 +64,16 @@ class Performer:
         match action:
             case a.Record():
                 yield from action.events
+                of: dict[str, Iterable[Hands | Tasks]] = {
+                    "look": self._hands.values(),
+                    "evidence": (self._hands[action.host],),
+                }
                 for name in action.consumes:
-                    self._context.tasks.discard(name)
+                    for holder in of.get(name, (self._context.tasks,)):
+                        holder.discard(name)
             case a.Launch():
                 yield from bring_home(self._context, state)
-                yield from self._launch(action.plan, state)
+                yield from self._launch(action, state)
             case a.StartLook():
                 self._look(action, state, observation)
             case a.StartEvidence():
@@ -91,12 +89,11 @@ class Performer:
             case a.RestoreCopy():
                 start_restore(self._context, action)
             case a.Signal():
-                yield from self._signal(action, observation)
+                yield from self._signal(action)
             case a.AskStop() | a.AskSave():
                 yield self._ask(action, state)
             case a.CleanUp():
-                self._ended_wall = time.time()
-                yield self._clean_up(state)
+                yield self._hands[action.host].clean_up(state)
             case a.TakeOver():
                 yield from self._take_over(action)
             case a.Wait():
@@ -126,66 +123,51 @@ class Performer:
         if problem is not None:
             self._context.display.say(f"wtrain: {action.why}, and cannot be replaced: {problem}")
 
-    def _launch(self, plan: Plan, state: State) -> Iterator[e.AnyEvent]:
-        context = self._context
-        token = os.urandom(16).hex()
-        yield e.AttemptLaunching(token=token, plan=plan)
-        attempt_dir = context.directory.attempt(plan.attempt)
-        if context.control is not None:
-            # Requests to the attempt before must not make this one save and stop at its first step.
-            job = context.job
-            context.control.begin_attempt(job.task.tasks if job is not None else 1)
-        run = LaunchContext(
-            run_id=context.run_id,
-            token=token,
-            scope=context.scope,
-            run_dir=context.directory.path,
-            cwd=Path(context.cwd),
-            slot_dir=context.slot_dir,
-            log_cap_bytes=context.policy.output.log_cap_bytes,
-            ignore_hup=context.ignore_hup,
-            rank_streams=rank_streams(state.launcher) if context.policy.output.rank_logs else 0,
-            is_shown=context.foreground,
-            environment=context.environment,
-            hold_saves=stops_what_began_anew(context.policy),
-        )
+    def _launch(self, action: a.Launch, state: State) -> Iterator[e.AnyEvent]:
+        token, hosts = os.urandom(16).hex(), action.hosts
+        where = hosts if hosts != ("",) else msgspec.UNSET
+        yield e.AttemptLaunching(token=token, plan=action.plan, where=where)
+        for host in hosts:
+            yield from self._launch_on(host, action, token, state)
+
+    def _launch_on(
+        self, host: str, action: a.Launch, token: str, state: State
+    ) -> Iterator[e.AnyEvent]:
         try:
-            make_folder(attempt_dir)
-            # Of a keeper that was killed while it started.
-            (attempt_dir / "keeper.json").unlink(missing_ok=True)
-            replace_whole(
-                context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
-            )
-            launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)
+            self._hands[host].launch(action.plan, token, state)
         except OSError as error:
             # At the first launch somebody is there to be told.
-            if state.attempts and error.errno in PASSING:
+            if state.attempts and error.errno in PASSING and len(action.hosts) == 1:
                 yield e.LaunchPostponed(why=error.strerror or str(error))
                 return
             yield e.AttemptExited(
-                code=None, signal=None, how_known="not-started", step=None, error=str(error)
+                where=written(host),
+                code=None,
+                signal=None,
+                how_known="not-started",
+                step=None,
+                error=str(error),
             )
-            return
-        context.launched(launched)
-        if context.foreground:
-            context.display.follow(launched.streams, gates=launched.ends.take_gates())
 
     def _look(self, action: a.StartLook, state: State, observation: a.Observation) -> None:
-        requests = self._requests(state, observation)
-        self._context.tasks.collect(requests.look(action.verdict))
+        requests = self._requests(action.host, state, observation)
+        self._hands[action.host].collect(requests.look(action.verdict))
 
     def _evidence(
         self, action: a.StartEvidence, state: State, observation: a.Observation
     ) -> Iterator[e.AnyEvent]:
-        request = self._requests(state, observation).bundle(action)
+        request = self._requests(action.host, state, observation).bundle(action)
         yield e.EvidenceCollecting(
-            stall_id=action.stall_id, why=action.bundle_why, dir=request.out_dir
+            where=written(action.host),
+            stall_id=action.stall_id,
+            why=action.bundle_why,
+            dir=request.out_dir,
         )
-        self._context.tasks.collect(request)
+        self._hands[action.host].collect(request)
 
-    def _requests(self, state: State, observation: a.Observation) -> EvidenceRequests:
-        others = self._observer.gpu_others()
-        return EvidenceRequests(self._context, state, observation, gpu_others=others)
+    def _requests(self, host: str, state: State, observation: a.Observation) -> EvidenceRequests:
+        others = self._hands[host].gpu_others()
+        return EvidenceRequests(self._context, state, observation.of(host), gpu_others=others)
 
     def _diagnose_together(self, action: a.StartJoint) -> None:
         request, folder = joint_request(self._context, action), self._context.staging_dir
@@ -219,6 +201,8 @@ class Performer:
         attempt = state.attempt
         ended = attempt is None or attempt.tree_gone
         running = observation.training
+        trees = [tree for each in state.attempts for tree in each.trees]
+        ended_at = max((tree.gone_at or 0.0 for tree in trees), default=0.0)
         request = SurveyRequest(
             directories=places,
             only_directories=bool(named),
@@ -226,7 +210,7 @@ class Performer:
             argv=state.argv,
             cwd=state.cwd,
             level=action.level,
-            full_since=self._ended_wall - AROUND_KILL_S if self._ended_wall else None,
+            full_since=ended_at - AROUND_KILL_S if ended_at else None,
             world_size=self._world_size,
             running=Running(home=running.home, nth=running.nth) if running is not None else None,
             kept=state.kept,
@@ -235,9 +219,8 @@ class Performer:
         )
         number = attempt.attempt if attempt is not None else 0
         try:
-            context.tasks.scan_checkpoints(
+            self._hands[""].scan(
                 request,
-                context.staging_dir,
                 keep=context.directory.attempt(number) / "survey.json",
                 deadline_s=deadline_s,
             )
@@ -272,45 +255,14 @@ class Performer:
         """Give the directories of the training back."""
         self._claims.release()
 
-    def _signal(self, action: a.Signal, observation: a.Observation) -> Iterator[e.AnyEvent]:
+    def _signal(self, action: a.Signal) -> Iterator[e.AnyEvent]:
         yield e.Signalling(
+            where=written(action.host),
             sequence=action.sequence,
             stage=action.stage,
             targets=action.targets,
             signal=action.signal,
             why=action.why,
         )
-        if action.signal == 0:
-            return
-        roles = {s.member.identity: s.member.role for s in observation.sample.members}
-        yield from deliver(action, roles, self._context.system, self._observer.end_group)
-
-    def _clean_up(self, state: State) -> e.TreeGone:
-        """Remove what a killed tree leaves in shared memory, as far as it is known to be its own.
-
-        Names of torch carry a pid of ours; a semaphore was mapped by a member, and is by nobody
-        now. Other names (psm_*) say nothing about their owner: the kill order lets the resource
-        trackers remove those.
-        """
-        context = self._context
-        ours = self._observer.members_ever()
-        semaphores = self._observer.unused_semaphores()
-        removed = []
-        for name in sorted(context.system.shared_memory_names() or ()):
-            match = re.fullmatch(r"torch_(\d+)_\d+_\d+", name)
-            known = name in semaphores or (match is not None and int(match[1]) in ours)
-            if known and context.system.remove_shared_memory(name):
-                removed.append(name)
-        if context.slot_dir is not None:
-            sweep_slots(context.slot_dir, lambda pid, start: self._is_alive(ProcessId(pid, start)))
-        left = tuple(
-            daemon
-            for daemon in (*state.left, *state.daemons)
-            if daemon.is_left and context.system.is_alive(daemon.process) is not False
-        )
-        return e.TreeGone(shared_memory_removed=tuple(removed), left=left)
-
-    def _is_alive(self, who: ProcessId) -> bool | None:
-        system = self._context.system
-        # A slot without a start time: alive is whoever has that pid now.
-        return system.identity(who.pid) is not None if who.start == 0 else system.is_alive(who)
+        if action.signal:
+            yield from self._hands[action.host].signal(action)

@@ -39,7 +39,7 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
-from watchdog_train.supervisor.launch import KEEPER_CHILD
+from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.room import refuse_few_descriptors

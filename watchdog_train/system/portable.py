@@ -285,6 +285,14 @@ def _row_of(pid: int, starts: Mapping[int, int]) -> ProcessRow | None:
         return None
 
 
+def look(pid: int) -> tuple[ProcessRow, int, int] | None:
+    """One process, the number of its threads, and its memory in bytes."""
+    with suppress(*REFUSED):
+        process = psutil.Process(pid)
+        return _row(process, {}), process.num_threads(), process.memory_info().rss
+    return None
+
+
 def _pids() -> list[int]:
     try:
         return list(psutil.pids())

@@ -36,7 +36,7 @@ from watchdog_train.core.detection.verdict import (
     usual_words,
 )
 from watchdog_train.core.job.peers import Signs
-from watchdog_train.core.model import Basis, Phase, Sample
+from watchdog_train.core.model import Basis, Phase, ProcessId, Sample
 from watchdog_train.core.policy import Detection
 
 __all__ = ["BUSY", "OVER", "Verdict", "required_windows", "signs", "verdict"]
@@ -56,7 +56,7 @@ def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
     expected = announced_until(sample)
     silent = all(
         sample.at - rank.changed_at > _budget(track, rank, detection).soft_s
-        and expected.get(rank.pid, 0.0) <= sample.at
+        and expected.get(rank.who, 0.0) <= sample.at
         for rank in _candidates(track)
     )
     return Signs(
@@ -97,14 +97,14 @@ def verdict(
         return alive
     quiet = is_quiet(track.activity, sample, detection)
     stuck = is_stuck(track.activity, sample, detection)
-    budgets = {rank.pid: _budget(track, rank, detection) for rank in candidates}
+    budgets = {rank.who: _budget(track, rank, detection) for rank in candidates}
     expected = announced_until(sample)
     failed = rank_gone.waits_in_vain(
         track,
         sample,
         detection,
         budgets=budgets,
-        expecting=frozenset(pid for pid, until in expected.items() if until > sample.at),
+        expecting=frozenset(who for who, until in expected.items() if until > sample.at),
         quiet=quiet,
     )
     if failed is not None:
@@ -112,12 +112,12 @@ def verdict(
     over = [
         rank
         for rank in candidates
-        if sample.at - rank.changed_at > budgets[rank.pid].soft_s
-        and expected.get(rank.pid, 0.0) <= sample.at
+        if sample.at - rank.changed_at > budgets[rank.who].soft_s
+        and expected.get(rank.who, 0.0) <= sample.at
     ]
     if not over:
         return alive
-    judging = tuple((rank, budgets[rank.pid]) for rank in candidates)
+    judging = tuple((rank, budgets[rank.who]) for rank in candidates)
     silent = len(over) == len(candidates)
     worst, budget = _worst(over, budgets, sample)
     age_s = sample.at - worst.changed_at
@@ -190,7 +190,7 @@ def _suspect(
     over: tuple[RankTrack, ...],
 ) -> Verdict:
     """The silence of a quiet job, as far as it is known without a look at the stacks."""
-    worst, budget = _worst(over, {rank.pid: its for rank, its in judging}, sample)
+    worst, budget = _worst(over, {rank.who: its for rank, its in judging}, sample)
     age_s = sample.at - worst.changed_at
     learnt = all(rank.stepped and rank.phase == "train" and its.learnt for rank, its in judging)
     early = not learnt and worst.phase not in OVER
@@ -219,11 +219,11 @@ def _suspect(
 
 
 def _worst(
-    over: Sequence[RankTrack], budgets: Mapping[int, Budget], sample: Sample
+    over: Sequence[RankTrack], budgets: Mapping[ProcessId, Budget], sample: Sample
 ) -> tuple[RankTrack, Budget]:
     """Whoever is in a place where waiting is usual holds up the others, not the other way round."""
     worst = max(over, key=lambda rank: (rank.phase in COSTLY, sample.at - rank.changed_at))
-    return worst, budgets[worst.pid]
+    return worst, budgets[worst.who]
 
 
 def _unsaved_s(ranks: tuple[RankTrack, ...]) -> float:
@@ -302,7 +302,7 @@ def _whole_tree(track: Track) -> RankTrack:
     """The job as one suspect when no heartbeat reaches us: only its output shows progress."""
     since = max(track.log_at, track.started_at)
     return RankTrack(
-        pid=0,
+        who=ProcessId(0, 0),
         rank=0,
         words=(),
         changed_at=since,

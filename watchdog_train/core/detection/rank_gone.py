@@ -10,7 +10,7 @@ from __future__ import annotations
 from watchdog_train.core.detection.budgets import LEARNING_PHASES, Budget, robust_quantile
 from watchdog_train.core.detection.track import RankTrack, Track
 from watchdog_train.core.events import RankEnded
-from watchdog_train.core.model import Phase, RankEnd, Sample, Value
+from watchdog_train.core.model import Phase, ProcessId, RankEnd, Sample, Value
 from watchdog_train.core.policy import Detection
 
 ALONE: tuple[Phase, ...] = ("download", "load", "compile", "eval", "checkpoint")
@@ -74,11 +74,11 @@ def others_of(end: RankEnd, track: Track, sample: Sample) -> tuple[RankTrack, ..
     if (end.world_size or 1) == 1:
         return ()
     worlds = {
-        member.member.pid: member.slot.world_size
+        member.member.identity: member.slot.world_size
         for member in sample.members
         if member.slot is not None and member.member.role == "rank"
     }
-    same = [rank for rank in track.ranks if worlds.get(rank.pid) == end.world_size]
+    same = [rank for rank in track.ranks if worlds.get(rank.who) == end.world_size]
     if any(rank.rank == end.rank for rank in same):
         return ()
     return tuple(rank for rank in same if rank.born_at < end.at)
@@ -89,8 +89,8 @@ def waits_in_vain(
     sample: Sample,
     detection: Detection,
     *,
-    budgets: dict[int, Budget],
-    expecting: frozenset[int],
+    budgets: dict[ProcessId, Budget],
+    expecting: frozenset[ProcessId],
     quiet: bool,
 ) -> Gone | None:
     """A failed rank whose peers stand still, though whoever starts and ends ranks had its time.
@@ -99,14 +99,14 @@ def waits_in_vain(
         track: what the detector remembers.
         sample: the poll of this moment.
         detection: the policy.
-        budgets: of each living rank now, by pid.
-        expecting: pids that have announced their silence.
+        budgets: of each living rank now.
+        expecting: those that have announced their silence.
         quiet: whether the whole job is quiet. A job that is busy gets more time: NCCL waits spin,
             but the others may also be merging what is already complete.
     """
     for end in sample.ended:
         others = others_of(end, track, sample) if has_failed(end) else ()
-        if not others or any(rank.phase in NEVER or rank.pid in expecting for rank in others):
+        if not others or any(rank.phase in NEVER or rank.who in expecting for rank in others):
             continue
         last = max(
             *(other.at for other in sample.ended),
@@ -145,10 +145,10 @@ def left_early(gone: Gone, sample: Sample) -> bool:
     return bool(totals) and gone.end.step is not None and gone.end.step < max(totals)
 
 
-def _usual_s(rank: RankTrack, budgets: dict[int, Budget]) -> float:
+def _usual_s(rank: RankTrack, budgets: dict[ProcessId, Budget]) -> float:
     """How long this rank may well be silent without any other."""
     if rank.phase in ALONE:
-        return budgets[rank.pid].soft_s
+        return budgets[rank.who].soft_s
     gaps = rank.gaps.get(rank.phase, ()) if rank.phase in LEARNING_PHASES else ()
     return STEPS_MISSED * robust_quantile(gaps) if gaps else 0.0
 
@@ -166,16 +166,17 @@ def recorded(event: RankEnded) -> RankEnd:
         code=event.code,
         signal=event.signal,
         said=event.said,
+        where=event.where,
     )
 
 
 def missing_ranks(sample: Sample) -> tuple[RankEnd, ...]:
     """Ranks that have ended and whose place nobody has taken."""
-    dead = {(end.pid, end.start) for end in sample.ended}
+    dead = {end.identity for end in sample.ended}
     living = {
         member.member.rank
         for member in sample.members
-        if member.member.role == "rank" and (member.member.pid, member.member.start) not in dead
+        if member.member.role == "rank" and member.member.identity not in dead
     }
     return tuple(end for end in sample.ended if end.rank not in living)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from watchdog_train.core.detection.track import RankTrack, Track, judged
 from watchdog_train.core.detection.verdict import OVER, Verdict
-from watchdog_train.core.model import Sample
+from watchdog_train.core.model import ProcessId, Sample
 from watchdog_train.core.policy import Detection
 
 SAID_AFTER_S = 2.0
@@ -50,9 +50,10 @@ def waits_for_input(track: Track, sample: Sample) -> Verdict | None:
     )
 
 
-def announced_until(sample: Sample) -> dict[int, float]:
+def announced_until(sample: Sample) -> dict[ProcessId, float]:
     """Per process, until when the script itself has announced its silence, monotonic seconds."""
-    return {slot.pid: slot.expect_until_ns / 1e9 for _, slot in judged(sample)}
+    judged_now = judged(sample)
+    return {m.member.identity: slot.expect_until_ns / 1e9 for m, slot in judged_now}
 
 
 def over_users_limit(
@@ -74,7 +75,7 @@ def over_users_limit(
         since = rank.changed_at if rank.stepped else track.started_at
         if limit_s is None or sample.at - since <= limit_s:
             continue
-        if expected.get(rank.pid, 0.0) > sample.at:
+        if expected.get(rank.who, 0.0) > sample.at:
             continue  # the script has announced this silence: it is nearer than the option
         option = "--stall-timeout" if rank.stepped else "--startup-timeout"
         age_s = sample.at - since

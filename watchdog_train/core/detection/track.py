@@ -14,7 +14,7 @@ from watchdog_train.core.detection.activity import Activity
 from watchdog_train.core.detection.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING
 from watchdog_train.core.detection.usual import Usual
 from watchdog_train.core.detection.world import World
-from watchdog_train.core.model import MemberSample, Phase, Sample, SlotReading, Value
+from watchdog_train.core.model import MemberSample, Phase, ProcessId, Sample, SlotReading, Value
 from watchdog_train.core.policy import Detection
 
 _replace = msgspec.structs.replace
@@ -30,7 +30,7 @@ SURVIVED_COUNTS_S = 3600.0
 class RankTrack(Value, frozen=True, kw_only=True):
     """What the detector remembers of one judged process."""
 
-    pid: int
+    who: ProcessId
     rank: int
     words: tuple[int, ...]
     milestone: int = 0
@@ -52,6 +52,11 @@ class RankTrack(Value, frozen=True, kw_only=True):
     saves_ended: int
     saved_at: float
     """When the last save ended, or the rank was first seen."""
+
+    @property
+    def pid(self) -> int:
+        """On its machine."""
+        return self.who.pid
 
 
 class Track(Value, frozen=True, kw_only=True):
@@ -220,11 +225,11 @@ def _advance_ranks(
     track: Track, sample: Sample, *, stopped: bool, learn: bool
 ) -> tuple[tuple[RankTrack, ...], bool]:
     """The ranks after this poll, and whether any of them progressed."""
-    known = {rank.pid: rank for rank in track.ranks}
+    known = {rank.who: rank for rank in track.ranks}
     ranks = []
     progressed = False
     for member, slot in judged(sample):
-        before = known.get(member.member.pid)
+        before = known.get(member.member.identity)
         if before is None:
             after = _first_seen(member, slot, sample.at, born=track.begun)
             # A rank that is born is life, which the windows see; its first step is progress.
@@ -240,7 +245,7 @@ def _advance_ranks(
 
 def _first_seen(member: MemberSample, slot: SlotReading, now: float, *, born: bool) -> RankTrack:
     return RankTrack(
-        pid=member.member.pid,
+        who=member.member.identity,
         rank=member.member.rank or 0,
         words=slot.progress,
         milestone=slot.milestone,
@@ -281,7 +286,7 @@ def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bo
             gaps = {**gaps, slot.phase: ring}
     alive = moved or seam or slot.milestone != before.milestone
     return RankTrack(
-        pid=before.pid,
+        who=before.who,
         rank=before.rank,
         words=words,
         milestone=slot.milestone,

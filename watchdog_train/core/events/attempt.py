@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from watchdog_train.core.events.base import Event
+import msgspec
+
+from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import (
     Daemon,
     Member,
@@ -19,6 +21,12 @@ class AttemptLaunching(Event, frozen=True, kw_only=True):
 
     token: str
     plan: Plan
+    where: tuple[str, ...] | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="hosts")
+    """Its machines, where the supervisor's is not the only one."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return ("",) if self.where is msgspec.UNSET else self.where
 
 
 class LaunchPostponed(Event, frozen=True, kw_only=True):
@@ -27,7 +35,7 @@ class LaunchPostponed(Event, frozen=True, kw_only=True):
     why: str
 
 
-class AttemptLaunched(Event, frozen=True, kw_only=True):
+class AttemptLaunched(TreeEvent, frozen=True, kw_only=True):
     pid: int
     start: int
     keeper_pid: int
@@ -81,7 +89,7 @@ class HookNotArmed(Event, frozen=True, kw_only=True):
     why: str
 
 
-class RankEnded(Event, frozen=True, kw_only=True):
+class RankEnded(TreeEvent, frozen=True, kw_only=True):
     """A rank process has ended while others of its job live; code and signal null: not known."""
 
     rank: int
@@ -103,14 +111,14 @@ class DaemonsJudged(Event, frozen=True, kw_only=True):
     """New ones, and those whose judgement has changed."""
 
 
-class TreeGone(Event, frozen=True, kw_only=True):
+class TreeGone(TreeEvent, frozen=True, kw_only=True):
     shared_memory_removed: tuple[str, ...] = ()
     """Semaphores included."""
     left: tuple[Daemon, ...] = ()
     """What the attempts of this run have started, lives, and is not ours to kill."""
 
 
-class AttemptExited(Event, frozen=True, kw_only=True):
+class AttemptExited(TreeEvent, frozen=True, kw_only=True):
     code: int | None
     signal: int | None
     how_known: str

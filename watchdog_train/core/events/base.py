@@ -4,6 +4,8 @@ import re
 
 import msgspec
 
+from watchdog_train.core.model.words import host_of
+
 SCHEMA_VERSION = 1
 
 
@@ -23,3 +25,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_sn
     """Monotonic clock of the machine, seconds since boot; decides everything."""
     attempt: int = 0
     """0 before the first attempt."""
+
+
+class TreeEvent(Event, frozen=True, kw_only=True):
+    """About the processes of one machine."""
+
+    where: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="host")
+    """Another machine than the supervisor's."""
+
+    @property
+    def host(self) -> str:
+        return host_of(self.where)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from watchdog_train.core.events.base import Event
+from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import ProcessId
 
 
@@ -64,7 +64,7 @@ KillStage = Literal["ask", "root", "freeze", "terminate", "kill", "helpers", "la
 KillSequence = Literal["hang", "stop", "now", "sweep"]
 
 
-class Signalling(Event, frozen=True, kw_only=True):
+class Signalling(TreeEvent, frozen=True, kw_only=True):
     """Intent: one stage of a kill sequence begins."""
 
     sequence: KillSequence
@@ -74,7 +74,7 @@ class Signalling(Event, frozen=True, kw_only=True):
     why: str
 
 
-class Signalled(Event, frozen=True, kw_only=True):
+class Signalled(TreeEvent, frozen=True, kw_only=True):
     pid: int
     start: int
     signal: int
@@ -82,6 +82,6 @@ class Signalled(Event, frozen=True, kw_only=True):
     result: Literal["sent", "gone", "denied", "not-ours"]
 
 
-class SurvivedKill(Event, frozen=True, kw_only=True):
+class SurvivedKill(TreeEvent, frozen=True, kw_only=True):
     pids: tuple[int, ...]
     why: str

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from watchdog_train.core.events.base import Event
+from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
@@ -136,7 +136,7 @@ class WarningOver(Event, frozen=True, kw_only=True):
     """From the warning."""
 
 
-class EvidenceCollecting(Event, frozen=True, kw_only=True):
+class EvidenceCollecting(TreeEvent, frozen=True, kw_only=True):
     """Intent."""
 
     stall_id: str
@@ -144,7 +144,7 @@ class EvidenceCollecting(Event, frozen=True, kw_only=True):
     dir: str
 
 
-class EvidenceCollected(Event, frozen=True, kw_only=True):
+class EvidenceCollected(TreeEvent, frozen=True, kw_only=True):
     stall_id: str
     why: BundleWhy
     dir: str

@@ -117,7 +117,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.Signalled():
             return ending.signalled(state, event)
         case e.SurvivedKill():
-            return _replace(state, survivors=event.pids)
+            return records.trees(state, event.host, survivors=event.pids)
         case e.DaemonsJudged() | e.TreeGone():
             return ending.whose(state, event)
         case e.AttemptExited():
@@ -161,13 +161,12 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return reopened(state, event)
         case e.RunFinished():
             return _replace(
-                state,
+                records.trees(state, kill=None),
                 state="finished",
                 outcome=event.outcome,
                 exit_code=event.exit_code,
                 warning=event.warning,
                 why=event.why,
-                kill=None,
             )
         case (
             e.OrphansFound()
@@ -246,8 +245,9 @@ def _gpu_memory(state: State, event: e.GpuMemoryHeld | e.GpuMemoryFree) -> State
 def _exited(state: State, event: e.AttemptExited) -> State:
     state = _step_reached(state, event.step)
     return _replace(
-        records.attempt(
+        records.trees(
             state,
+            event.host,
             ended=True,
             ended_mono=event.mono,
             code=event.code,

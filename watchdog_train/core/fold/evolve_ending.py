@@ -49,7 +49,8 @@ def asking(
                 step=event.step,
                 expects_save=event.expects_save,
             )
-            return _replace(state, state="stopping", kill=kill, stop_asked=asked)
+            state = records.trees(state, kill=kill)
+            return _replace(state, state="stopping", stop_asked=asked)
         case e.RequestAnswered(request="stop"):
             if asked is not None:
                 asked = _replace(asked, answered_mono=event.mono)
@@ -74,7 +75,8 @@ def asking(
 
 def signalling(state: State, event: e.Signalling) -> State:
     """A stage of a kill sequence begins."""
-    before = state.kill
+    tree = state.tree(event.host)
+    before = tree.kill if tree is not None else None
     stage_mono: float = event.mono
     targets: tuple[ProcessId, ...] = ()
     if before is not None and (before.stage, before.signal) == (event.stage, event.signal):
@@ -88,7 +90,8 @@ def signalling(state: State, event: e.Signalling) -> State:
         targets=targets,
         signal=event.signal,
     )
-    return _replace(state, state="stopping" if event.stage == "root" else "killing", kill=kill)
+    state = records.trees(state, event.host, kill=kill)
+    return _replace(state, state="stopping" if event.stage == "root" else "killing")
 
 
 def signalled(state: State, event: e.Signalled) -> State:
@@ -96,10 +99,12 @@ def signalled(state: State, event: e.Signalled) -> State:
 
     Which signal it was does not: what ignores Ctrl-C gets SIGTERM instead.
     """
-    target = ProcessId(event.pid, event.start)
-    if state.kill is None or not state.kill.signal or target in state.kill.targets:
+    tree, target = state.tree(event.host), ProcessId(event.pid, event.start, event.host)
+    kill = tree.kill if tree is not None else None
+    if kill is None or not kill.signal or target in kill.targets:
         return state
-    return _replace(state, kill=_replace(state.kill, targets=(*state.kill.targets, target)))
+    kill = _replace(kill, targets=(*kill.targets, target))
+    return records.trees(state, event.host, kill=kill)
 
 
 def keeping(state: State, event: e.CheckpointKept | e.CheckpointNotKept) -> State:
@@ -164,12 +169,12 @@ def whose(state: State, event: e.DaemonsJudged | e.TreeGone) -> State:
     if isinstance(event, e.DaemonsJudged):
         known = {one.process: one for one in (*state.daemons, *event.daemons)}
         return _replace(state, daemons=tuple(known.values()))
+    host = event.host
+    elsewhere = tuple(one for one in state.left if one.process.host != host)
     return _replace(
-        records.attempt(state, tree_gone=True),
-        kill=None,
-        daemons=(),
-        left=event.left,
-        members=(),
-        ranks=(),
-        survivors=(),
+        records.trees(state, host, gone_at=event.t, kill=None, survivors=()),
+        daemons=tuple(one for one in state.daemons if one.process.host != host),
+        left=(*elsewhere, *event.left),
+        members=tuple(one for one in state.members if one.host != host),
+        ranks=tuple(one for one in state.ranks if (one.host or "") != host),
     )

@@ -7,7 +7,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.fold import evolve_job
 from watchdog_train.core.fold import evolve_records as records
-from watchdog_train.core.fold.state import AttemptRecord, Postponed, State
+from watchdog_train.core.fold.state import AttemptRecord, Postponed, State, Tree
 from watchdog_train.core.model import ProcessId, RunProgress
 
 _replace = msgspec.structs.replace
@@ -23,16 +23,15 @@ def launch(
         case e.AttemptLaunching():
             return _launching(state, event)
         case e.AttemptLaunched():
-            return _replace(
-                records.attempt(
-                    state,
-                    launched=True,
-                    root=ProcessId(event.pid, event.start),
-                    keeper=ProcessId(event.keeper_pid, event.keeper_start),
-                ),
-                state="running",
-                postponed=None,
+            state = records.trees(
+                state,
+                event.host,
+                launched=True,
+                root=ProcessId(event.pid, event.start, event.host),
+                keeper=ProcessId(event.keeper_pid, event.keeper_start, event.host),
             )
+            running = state.attempt is None or state.attempt.launched
+            return _replace(state, state="running" if running else "starting", postponed=None)
         case e.LaunchPostponed():
             return _postponed(state, event)
 
@@ -44,6 +43,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         token=event.token,
         launching_mono=event.mono,
         launched_by=state.supervisor,
+        trees=tuple(Tree(host=host) for host in event.hosts),
     )
     again = 1 if state.attempts else 0
     return _replace(
@@ -67,7 +67,6 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         noticed=(),
         slowdown=None,
         warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
-        kill=None,
         backoff_until=None,
         backoff_s=0.0,
         gpu_held=None,

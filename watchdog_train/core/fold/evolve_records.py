@@ -19,6 +19,16 @@ def attempt(state: State, **changes: Any) -> State:
     return _replace(state, attempts=(*state.attempts[:-1], changed))
 
 
+def trees(state: State, host: str | None = None, **changes: Any) -> State:
+    """The state with a tree of its newest attempt changed, or all of them."""
+    if not state.attempts:
+        return state
+    changed = tuple(
+        _replace(tree, **changes) if host in (None, tree.host) else tree for tree in state.trees
+    )
+    return attempt(state, trees=changed)
+
+
 def stall(state: State, stall_id: str, **changes: Any) -> State:
     """The state with one of its stalls changed."""
     stalls = tuple(

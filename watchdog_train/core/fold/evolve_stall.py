@@ -52,18 +52,22 @@ def evidence(
                     state = _replace(
                         records.attempt(state, crash_id=event.stall_id), state="collecting"
                     )
+            state = records.trees(state, event.host, evidence=None)
             return records.stall(state, event.stall_id, collecting=True, dir=event.dir)
         case e.EvidenceMoved():
             return records.stall(state, event.stall_id, dir=event.dir)
         case e.EvidenceCollected():
+            state = records.trees(state, event.host, evidence=event.stall_id)
+            whole = all(tree.evidence == event.stall_id for tree in state.trees)
+            before = next((one for one in state.stalls if one.id == event.stall_id), None)
             return records.stall(
                 state,
                 event.stall_id,
-                collecting=False,
-                collected=True,
+                collecting=not whole,
+                collected=whole,
                 dir=event.dir,
-                captured=event.captured,
-                processes=len(event.processes),
+                captured=event.captured + (before.captured if before is not None else 0),
+                processes=len(event.processes) + (before.processes if before is not None else 0),
                 fingerprint=event.fingerprint,
             )
         case e.Diagnosed():

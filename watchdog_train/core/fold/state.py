@@ -94,6 +94,53 @@ class Postponed(Value, frozen=True, kw_only=True):
     tries: int = 1
 
 
+class Kill(Value, frozen=True, kw_only=True):
+    """A kill sequence under way."""
+
+    sequence: KillSequence
+    why: str
+    stage: KillStage | None = None
+    stage_mono: float = 0.0
+    targets: tuple[ProcessId, ...] = ()
+    """Who has been signalled in this stage."""
+    signal: int = 0
+
+
+class Tree(Value, frozen=True, kw_only=True):
+    """The processes of one attempt on one machine."""
+
+    host: str = ""
+    """Empty: the machine of the supervisor."""
+    launched: bool = False
+    root: ProcessId | None = None
+    keeper: ProcessId | None = None
+    ended: bool = False
+    ended_mono: float = 0.0
+    code: int | None = None
+    signal: int | None = None
+    how_known: str | None = None
+    error: str | None = None
+    evidence: str | None = None
+    """The newest bundle that has what was taken on this machine."""
+    kill: Kill | None = None
+    survivors: tuple[int, ...] = ()
+    gone_at: float | None = None
+    """Unix seconds when nobody was left of it."""
+
+    @property
+    def gone(self) -> bool:
+        return self.gone_at is not None
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more can be done about it."""
+        return self.gone or bool(self.survivors)
+
+    @property
+    def failed(self) -> bool:
+        return self.ended and self.code != 0
+
+
 class AttemptRecord(Value, frozen=True, kw_only=True):
     """One attempt, from its plan to its end."""
 
@@ -103,20 +150,12 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     launching_mono: float
     launched_by: ProcessId | None = None
     """The supervisor that meant to launch it."""
-    launched: bool = False
-    root: ProcessId | None = None
-    keeper: ProcessId | None = None
+    trees: tuple[Tree, ...] = (Tree(),)
+    """One a machine."""
     first_beat_s: float | None = None
     first_step_s: float | None = None
     first_step: int | None = None
     last_step: int | None = None
-    ended: bool = False
-    ended_mono: float = 0.0
-    code: int | None = None
-    signal: int | None = None
-    how_known: str | None = None
-    error: str | None = None
-    tree_gone: bool = False
     stall_id: str | None = None
     """The stall that ended it, None when it ended by itself."""
     crash_id: str | None = None
@@ -134,17 +173,62 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     cause: PeerAnnounced | None = None
     """What a peer announced, when that is why this attempt has to end."""
 
+    @property
+    def launched(self) -> bool:
+        return all(tree.launched for tree in self.trees)
 
-class Kill(Value, frozen=True, kw_only=True):
-    """A kill sequence under way."""
+    @property
+    def ended(self) -> bool:
+        return all(tree.ended for tree in self.trees)
 
-    sequence: KillSequence
-    why: str
-    stage: KillStage | None = None
-    stage_mono: float = 0.0
-    targets: tuple[ProcessId, ...] = ()
-    """Who has been signalled in this stage."""
-    signal: int = 0
+    @property
+    def ended_mono(self) -> float:
+        return max(tree.ended_mono for tree in self.trees)
+
+    @property
+    def has_to_end(self) -> bool:
+        """One machine has failed, or all have ended."""
+        return self.ended or any(tree.failed for tree in self.trees)
+
+    @property
+    def tree_gone(self) -> bool:
+        return all(tree.gone for tree in self.trees)
+
+    @property
+    def settled(self) -> bool:
+        return all(tree.settled for tree in self.trees)
+
+    @property
+    def end(self) -> Tree:
+        """The first that has failed; else the last that has ended."""
+        failed = [tree for tree in self.trees if tree.failed]
+        if failed:
+            return min(failed, key=lambda tree: tree.ended_mono)
+        return max(self.trees, key=lambda tree: tree.ended_mono)
+
+    @property
+    def root(self) -> ProcessId | None:
+        return self.end.root
+
+    @property
+    def keeper(self) -> ProcessId | None:
+        return self.trees[0].keeper
+
+    @property
+    def code(self) -> int | None:
+        return self.end.code
+
+    @property
+    def signal(self) -> int | None:
+        return self.end.signal
+
+    @property
+    def how_known(self) -> str | None:
+        return self.end.how_known
+
+    @property
+    def error(self) -> str | None:
+        return self.end.error
 
 
 class StopRequest(Value, frozen=True, kw_only=True):
@@ -278,7 +362,6 @@ class State(Value, frozen=True, kw_only=True):
     """The newest try to keep one."""
     restore_tried: int = 0
     """The attempt after which a kept copy was put back last, or could not be."""
-    kill: Kill | None = None
     stop: StopRequest | None = None
     save_requested: int = 0
     save_wall: float = 0.0
@@ -317,7 +400,6 @@ class State(Value, frozen=True, kw_only=True):
     """Remedies that might have gone on with it and were not allowed."""
     guilty: tuple[GuiltyNode, ...] = ()
     """As the end of the job has named them."""
-    survivors: tuple[int, ...] = ()
     job: JobState | None = None
     """None: the run is no task of a job."""
 
@@ -339,6 +421,25 @@ class State(Value, frozen=True, kw_only=True):
     @property
     def attempt(self) -> AttemptRecord | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """Of the present attempt."""
+        return self.attempts[-1].trees if self.attempts else ()
+
+    def tree(self, host: str) -> Tree | None:
+        """Of the present attempt, on one machine."""
+        return next((tree for tree in self.trees if tree.host == host), None)
+
+    @property
+    def kill(self) -> Kill | None:
+        """What is under way, on the first machine where something is."""
+        return next((tree.kill for tree in self.trees if tree.kill is not None), None)
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Who has survived SIGKILL."""
+        return tuple(pid for tree in self.trees for pid in tree.survivors)
 
     @property
     def last_stall(self) -> StallRecord | None:

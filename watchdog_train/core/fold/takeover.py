@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core import events as e
+from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId
 
@@ -13,19 +14,18 @@ _replace = msgspec.structs.replace
 
 def adopted(state: State, event: e.Adopted) -> State:
     """Another supervisor goes on with what is open."""
-    kill = state.kill
-    if kill is not None:
-        # What the last supervisor meant to signal and did not gets its full time.
-        kill = _replace(kill, stage_mono=event.mono)
+    for tree in state.trees:
+        if tree.kill is not None:
+            # What the last supervisor meant to signal and did not gets its full time.
+            kill = _replace(tree.kill, stage_mono=event.mono)
+            state = records.trees(state, tree.host, kill=kill)
     rebooted = state.boot_id != event.boot_id
     me = ProcessId(event.pid, event.start)
-    state = _replace(state, supervisor=me, boot_id=event.boot_id, kill=kill)
+    state = _replace(state, supervisor=me, boot_id=event.boot_id)
     if not rebooted:
         return state
     # The monotonic clock began anew: a moment of the old one may lie days ahead.
-    if state.attempts:
-        moved = _replace(state.attempts[-1], launching_mono=event.mono, ended_mono=event.mono)
-        state = _replace(state, attempts=(*state.attempts[:-1], moved))
+    state = records.attempt(records.trees(state, ended_mono=event.mono), launching_mono=event.mono)
     return _with_new_clock(state, event.mono)
 
 
@@ -47,10 +47,17 @@ def _with_new_clock(state: State, mono: float) -> State:
 
 def reopened(state: State, event: e.Reopened) -> State:
     """A finished run goes on: nothing of it lives, and what ended it is forgiven."""
-    attempts = state.attempts
-    if attempts:
-        last = _replace(attempts[-1], ended=True, ended_mono=event.mono, tree_gone=True)
-        attempts = (*attempts[:-1], last)
+    for tree in state.trees:
+        gone_at = event.t if tree.gone_at is None else tree.gone_at
+        state = records.trees(
+            state,
+            tree.host,
+            ended=True,
+            ended_mono=event.mono,
+            gone_at=gone_at,
+            kill=None,
+            survivors=(),
+        )
     return _replace(
         _with_new_clock(state, event.mono),
         state="idle",
@@ -60,13 +67,11 @@ def reopened(state: State, event: e.Reopened) -> State:
         why=None,
         stop=None,
         stop_asked=None,
-        kill=None,
         given_up=None,
         given_up_code=None,
         given_up_outcome=None,
         offers=(),
         guilty=(),
-        survivors=(),
         members=(),
         ranks=(),
         next_plan=None,
@@ -76,8 +81,7 @@ def reopened(state: State, event: e.Reopened) -> State:
         muted=False,
         notices=(),
         noticed=(),
-        attempts=attempts,
-        reopened_after=len(attempts),
+        reopened_after=len(state.attempts),
         restarts_since_progress=0 if event.fresh_budget else state.restarts_since_progress,
         supervisor=ProcessId(event.pid, event.start),
         boot_id=event.boot_id,

@@ -238,9 +238,10 @@ def _by_its_cause(attempt: AttemptRecord) -> AttemptRecord:
     bundle = attempt.stall_id or attempt.crash_id or f"task-{cause.task}"
     if cause.kind != "crash":
         return _replace(attempt, stall_id=bundle)
-    return _replace(
-        attempt, stall_id=None, crash_id=bundle, code=cause.code, signal=cause.signal, ended=True
+    trees = tuple(
+        _replace(tree, code=cause.code, signal=cause.signal, ended=True) for tree in attempt.trees
     )
+    return _replace(attempt, stall_id=None, crash_id=bundle, trees=trees)
 
 
 def _best_diagnosis(state: State, peers: tuple[PeerView, ...]) -> Diagnosis | None:

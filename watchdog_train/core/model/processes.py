@@ -1,14 +1,15 @@
 """Processes as they are seen: who they are, what they use, what they say of themselves."""
 
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeVar
 
 import msgspec
 
 from watchdog_train.core.model.gpu import GpuUse
-from watchdog_train.core.model.words import Phase, Role, Value
+from watchdog_train.core.model.words import Phase, Role, Value, host_of
 
 
-class ProcessId(msgspec.Struct, frozen=True, order=True):
+class ProcessId(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """A process, safe against pid reuse.
 
     `start` is opaque and only ever compared for equality: clock ticks since boot on Linux,
@@ -17,6 +18,8 @@ class ProcessId(msgspec.Struct, frozen=True, order=True):
 
     pid: int
     start: int
+    host: str = ""
+    """Its machine; empty: that of whoever holds this value."""
 
 
 class ProcessRow(Value, frozen=True, kw_only=True):
@@ -106,10 +109,16 @@ class Member(Value, frozen=True, kw_only=True):
     """DataLoader worker id within its rank."""
     ppid: int = 0
     name: str = ""
+    where: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="host")
+    """Not written of this machine."""
+
+    @property
+    def host(self) -> str:
+        return host_of(self.where)
 
     @property
     def identity(self) -> ProcessId:
-        return ProcessId(self.pid, self.start)
+        return ProcessId(self.pid, self.start, self.host)
 
 
 class MemberSample(Value, frozen=True, kw_only=True):
@@ -190,6 +199,11 @@ class RankEnd(Value, frozen=True, kw_only=True):
     """What its interpreter said at its end; None: nothing, as after SIGKILL or os._exit."""
     unnoticed: bool = False
     """A zombie: its parent has not asked for its exit status."""
+    where: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="host")
+
+    @property
+    def identity(self) -> ProcessId:
+        return ProcessId(self.pid, self.start, host_of(self.where))
 
 
 class ThreadWait(Value, frozen=True, kw_only=True):
@@ -213,8 +227,9 @@ class HostLoad(Value, frozen=True, kw_only=True):
 
 
 class Sample(Value, frozen=True, kw_only=True):
-    """One poll of the whole tree."""
+    """One poll of the whole tree of one machine, or of the trees of all together."""
 
+    machine: str = ""
     at: float
     """Supervisor's monotonic clock, seconds."""
     members: tuple[MemberSample, ...]
@@ -250,6 +265,44 @@ class Sample(Value, frozen=True, kw_only=True):
     cost them CPU time."""
     held_back: bool = False
     """Output waits that nobody takes, because whoever reads it is behind: writers wait, too."""
+
+
+def together(samples: Sequence[Sample], *, at: float, host: str = "") -> Sample:
+    """One sample of several machines; an unknown of one of them is unknown of all."""
+    if len(samples) == 1:
+        return samples[0]
+    return Sample(
+        machine=host,
+        at=at,
+        members=tuple(member for sample in samples for member in sample.members),
+        cpu_s=_sum(sample.cpu_s for sample in samples),
+        io_bytes=_sum(sample.io_bytes for sample in samples),
+        tcp_bytes=_sum(sample.tcp_bytes for sample in samples),
+        log_bytes=sum(sample.log_bytes for sample in samples),
+        births=sum(sample.births for sample in samples),
+        deaths=sum(sample.deaths for sample in samples),
+        daemons=tuple(daemon for sample in samples for daemon in sample.daemons),
+        suspended_s=samples[0].suspended_s if samples else None,
+        late_s=max((sample.late_s for sample in samples), default=0.0),
+        ended=tuple(
+            sorted((end for sample in samples for end in sample.ended), key=lambda end: end.at)
+        ),
+        cpu_wait_s=_sum(sample.cpu_wait_s for sample in samples),
+        asked=any(sample.asked for sample in samples),
+        held_back=any(sample.held_back for sample in samples),
+    )
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _sum(numbers: Iterable[Number | None]) -> Number | None:
+    total: Number | None = None
+    for number in numbers:
+        if number is None:
+            return None
+        total = number if total is None else total + number
+    return total
 
 
 class ExitStatus(Value, frozen=True, kw_only=True):

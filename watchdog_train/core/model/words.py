@@ -62,6 +62,16 @@ found the reason."""
 Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]
 
 
+def host_of(where: str | msgspec.UnsetType) -> str:
+    """A machine as a value has it; empty: this one."""
+    return "" if where is msgspec.UNSET else where
+
+
+def written(host: str) -> str | msgspec.UnsetType:
+    """The same as JSON has it: nothing is written of this machine."""
+    return host or msgspec.UNSET
+
+
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every value here: frozen, compared by content."""
 

@@ -7,7 +7,15 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import MemberSample, RankStatus, RunProgress, Sample, SlotReading
+from watchdog_train.core.model import (
+    Member,
+    MemberSample,
+    ProcessId,
+    RankStatus,
+    RunProgress,
+    Sample,
+    SlotReading,
+)
 from watchdog_train.core.notices import sight
 from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
@@ -141,7 +149,7 @@ def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample, now: f
         rank=member.member.rank or 0,
         local_rank=member.member.local_rank,
         pid=member.member.pid,
-        host=None,
+        host=member.member.host or None,
         step=slot.step,
         phase=slot.phase,
         beat_age_s=round(beat_age_s, 1) if beat_age_s is not None else None,
@@ -165,7 +173,7 @@ def _phases(
 
 def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
     """Ranks that have ended while others of their job live; at the end of a job all of them do."""
-    known = {(end.pid, end.start) for end in state.rank_ends}
+    known = {end.identity for end in state.rank_ends}
     living = any(member.member.role == "rank" for member, _ in judged(sample))
     if state.kill is not None or not living:
         return []
@@ -180,9 +188,10 @@ def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
             code=end.code,
             signal=end.signal,
             said=end.said,
+            where=end.where,
         )
         for end in sample.ended
-        if (end.pid, end.start) not in known
+        if end.identity not in known
     ]
 
 
@@ -275,24 +284,27 @@ def _is_to_come(sample: Sample, ordinal: int | None) -> bool:
 
 def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
     """Training outlives its keeper; what is lost with it is worth a word, once."""
-    attempt = state.attempt
-    sample = observation.sample
-    if attempt is None or attempt.keeper is None or attempt.ended or state.kill is not None:
+    if state.kill is not None or "keeper" in state.notices:
         return []
-    if sample.keeper_alive is not False or "keeper" in state.notices:
-        return []
-    root = next((m.member for m in live(sample) if m.member.identity == attempt.root), None)
-    if root is None:
-        return []
+    for tree in state.trees:
+        sample = observation.of(tree.host).sample
+        if tree.keeper is not None and not tree.ended and sample.keeper_alive is False:
+            root = next((m.member for m in live(sample) if m.member.identity == tree.root), None)
+            if root is not None:
+                return [_without_keeper(tree.keeper, root, state)]
+    return []
+
+
+def _without_keeper(keeper: ProcessId, root: Member, state: State) -> e.Noticed:
     if state.supervisor is not None and root.ppid == state.supervisor.pid:
         its_end = "this supervisor is its parent now, and will know how it ends"
     else:
         its_end = "how it ends will be known only if the kernel tells (Linux 6.15 and newer)"
     why = (
-        f"the keeper (pid {attempt.keeper.pid}) is gone while training runs on: {its_end}; "
+        f"the keeper (pid {keeper.pid}) is gone while training runs on: {its_end}; "
         "output that the keeper had not written yet is lost"
     )
-    return [e.Noticed(kind="keeper", pids=(attempt.keeper.pid,), why=why)]
+    return e.Noticed(kind="keeper", pids=(keeper.pid,), why=why)
 
 
 def _reader(observation: Observation, state: State) -> list[e.AnyEvent]:
@@ -369,7 +381,8 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
 
 def lost_tasks(observation: Observation) -> list[e.AnyEvent]:
     """Tasks of a queue in which the attempt has ended: a restart starts their worker alone."""
-    slots = [member.slot for member in observation.last_words if member.slot is not None]
+    said = [member for sight in observation.trees for member in sight.last_words]
+    slots = [member.slot for member in said if member.slot is not None]
     # One that idles had finished the task that it spoke of last.
     busy = {slot.pid for slot in slots if slot.phase != "idle"}
     lost = [(pid, task) for pid, task in observation.tasks if pid in busy]

@@ -13,7 +13,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.confer import as_one_job
 from watchdog_train.core.job.guilty import of_the_culprit
 from watchdog_train.core.job.meeting import across_of, meet
-from watchdog_train.core.model import Plan
+from watchdog_train.core.model import Plan, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import gpu_memory, keeping, kill, ladder, room, scan
 from watchdog_train.core.recovery.giving_up import give_up
@@ -36,15 +36,25 @@ def between_attempts(
         if state.next_plan is not None and observation.now < (state.backoff_until or 0.0):
             return Wait(until=min(state.backoff_until or 0.0, observation.now + 0.5))
         if state.next_plan is not None:
-            return Launch(plan=state.next_plan)
+            return Launch(plan=state.next_plan, hosts=observation.hosts)
         first = ladder.first_plan(state, policy, remedies)
         return Record(events=(e.PlanMade(plan=meet(first, state, observation.other_port)),))
     observing = policy.recovery.observe and attempt.ended and not state.just_reopened
-    if not (attempt.tree_gone or state.survivors or observing):
+    if not (attempt.settled or observing):
         return None
-    if attempt.tree_gone and not attempt.ended:
-        gone = e.AttemptExited(code=None, signal=None, how_known="gone", step=attempt.last_step)
-        return Record(events=(gone,))
+    unknown = tuple(
+        e.AttemptExited(
+            where=written(tree.host),
+            code=None,
+            signal=None,
+            how_known="gone",
+            step=attempt.last_step,
+        )
+        for tree in attempt.trees
+        if tree.gone and not tree.ended
+    )
+    if unknown:
+        return Record(events=unknown)
     if _is_over(as_one_job(observation, state), policy):
         if observing and kill.live(observation.sample):
             left_s = observation.now - attempt.ended_mono
@@ -61,7 +71,7 @@ def between_attempts(
             or room.before_launch(observation, state, policy)
             or keeping.before_launch(observation, state, policy)
             or before_restart(observation, state, policy)
-            or Launch(plan=state.next_plan)
+            or Launch(plan=state.next_plan, hosts=observation.hosts)
         )
     return _plan_again(observation, state, policy, remedies)
 

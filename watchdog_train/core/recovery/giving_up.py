@@ -50,10 +50,12 @@ def stop_what_began_anew(
     if state.given_up is None and state.stop is None:
         why = _began_anew_words(attempt.attempt, attempt.plan.checkpoint, observation, state)
         return give_up(why, EXIT_GAVE_UP)
-    gentle = state.kill is None or state.kill.sequence == "stop"
-    if gentle and kill.live(observation.sample):
-        why = f"attempt {attempt.attempt} did not resume from its checkpoint"
-        return kill.begin("now", state, observation.sample, why)
+    for tree in attempt.trees:
+        sample = observation.of(tree.host).sample
+        gentle = tree.kill is None or tree.kill.sequence == "stop"
+        if gentle and kill.live(sample):
+            why = f"attempt {attempt.attempt} did not resume from its checkpoint"
+            return kill.begin("now", state, sample, why)
     return None
 
 

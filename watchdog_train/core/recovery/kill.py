@@ -7,10 +7,10 @@ managers, which then clean up what was leaked; the keeper goes last, because it 
 
 from __future__ import annotations
 
-from watchdog_train.core.actions import Action, CleanUp, Record, Signal, Wait
+from watchdog_train.core.actions import Action, CleanUp, Observation, Record, Signal, Wait, first_of
 from watchdog_train.core.events import KillSequence, KillStage, SurvivedKill
-from watchdog_train.core.fold.state import Kill, State
-from watchdog_train.core.model import MemberSample, ProcessId, Sample
+from watchdog_train.core.fold.state import Kill, State, Tree
+from watchdog_train.core.model import MemberSample, ProcessId, Sample, written
 from watchdog_train.core.policy import Stopping
 
 # Numbers of POSIX; the system layer translates them where they do not exist.
@@ -67,6 +67,37 @@ def live(sample: Sample) -> tuple[MemberSample, ...]:
     )
 
 
+def first_alive(observation: Observation) -> Sample:
+    """Of the first machine on which somebody lives."""
+    samples = [sight.sample for sight in observation.trees]
+    return next((sample for sample in samples if live(sample)), samples[0])
+
+
+def pursue_all(
+    observation: Observation, state: State, stopping: Stopping, *, ask_until: float
+) -> Action | None:
+    """The next action of what is under way, on all machines: none goes ahead of another.
+
+    What was begun on one of them is begun on the others; what a training left is its machine's.
+    """
+    begun = state.kill
+    if begun is None:
+        return None
+    kills = {tree.host: tree.kill for tree in state.trees if not tree.settled}
+    actions: list[Action | None] = []
+    for host, kill in sorted(kills.items(), key=lambda one: _how_far(one[1])):
+        sample = observation.of(host).sample
+        if kill is not None:
+            actions.append(pursue(state, sample, observation.now, stopping, ask_until=ask_until))
+        elif begun.sequence != "sweep" and live(sample):
+            actions.append(begin(begun.sequence, state, sample, begun.why))
+    return first_of(actions)
+
+
+def _how_far(kill: Kill | None) -> int:
+    return -1 if kill is None or kill.stage is None else STAGES["stop"].index(kill.stage)
+
+
 def begin(sequence: KillSequence, state: State, sample: Sample, why: str) -> Action:
     """The first action of a sequence (for "stop": after asking was tried or is impossible)."""
     return _enter(sequence, after=None, state=state, sample=sample, why=why)
@@ -89,19 +120,20 @@ def pursue(
         stopping: the time limits.
         ask_until: until when a training that was asked to end may do so; None: ask_s.
     """
-    kill = state.kill
-    if kill is None or kill.stage is None:
+    tree = state.tree(sample.machine)
+    kill = tree.kill if tree is not None else None
+    if tree is None or kill is None or kill.stage is None:
         return None
     alive = live(sample)
     if not alive:
-        return _keeper(state, kill, sample, now, stopping)
+        return _keeper(state, tree, kill, sample, now=now, stopping=stopping)
     hurried = state.stop is not None and state.stop.mode == "now"
     if hurried and kill.sequence == "stop" and kill.stage in ("ask", "root"):
         return _enter("now", after=None, state=state, sample=sample, why=f"{kill.why}, now")
     if kill.stage == "keeper":
         # Somebody was born after the last look.
         return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
-    targets = _targets(kill.sequence, kill.stage, alive, state)
+    targets = _targets(kill.sequence, kill.stage, alive, state, root=tree.root)
     deadline = kill.stage_mono + _limit_s(kill.stage, stopping)
     if kill.stage == "ask" and ask_until is not None:
         deadline = ask_until
@@ -111,9 +143,10 @@ def pursue(
     if targets and now < deadline:
         newcomers = tuple(target for target in targets if target not in kill.targets)
         if kill.stage == "root" and now < _wrapped_until(sample):
-            newcomers = tuple(one for one in newcomers if one != _root(state))
+            newcomers = tuple(one for one in newcomers if one != tree.root)
         if newcomers and kill.signal and kill.stage in CHASED:
             return Signal(
+                host=sample.machine,
                 sequence=kill.sequence,
                 stage=kill.stage,
                 targets=newcomers,
@@ -124,11 +157,11 @@ def pursue(
         return Wait(until=min(deadline, now + LOOK_AGAIN_S))
     if kill.stage == "launchers":
         pids = tuple(member.member.pid for member in alive)
-        if state.survivors == pids:
+        if tree.survivors == pids:
             return None
         states = ", ".join(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
         why = f"alive {now - kill.stage_mono:.0f} s after SIGKILL, so inside the kernel: {states}"
-        return Record(events=(SurvivedKill(pids=pids, why=why),))
+        return Record(events=(SurvivedKill(where=written(sample.machine), pids=pids, why=why),))
     why = kill.why
     if kill.stage == "ask":
         asked = state.stop_asked
@@ -146,22 +179,24 @@ def _enter(
     why: str,
 ) -> Action:
     alive = live(sample)
+    tree = state.tree(sample.machine)
+    root, keeper = (tree.root, tree.keeper) if tree is not None else (None, None)
     stages = STAGES[sequence]
     rest = stages[stages.index(after) + 1 :] if after is not None else stages
     for stage in rest:
         if stage == "ask":
             continue
-        targets = _targets(sequence, stage, alive, state)
+        targets = _targets(sequence, stage, alive, state, root=root)
         signal = _root_signal(state) if stage == "root" else SIGNALS[stage]
         if stage == "keeper":
             # The keeper waits for its orphans: it is told that those who are left stay.
             stays = any(daemon.is_left for daemon in sample.daemons)
-            keeper = state.attempt.keeper if state.attempt is not None else None
             targets = (keeper,) if stays and keeper is not None else ()
             signal, why = (SIGTERM if targets else 0), WORDS["keeper"]
         elif not targets:
             continue
         return Signal(
+            host=sample.machine,
             sequence=sequence,
             stage=stage,
             targets=() if signal == 0 else targets,
@@ -177,19 +212,19 @@ def _root_signal(state: State) -> int:
     return SIGINT if state.stop is not None and state.stop.exit_code == 128 + SIGINT else SIGTERM
 
 
-def _root(state: State) -> ProcessId | None:
-    return state.attempt.root if state.attempt is not None else None
-
-
 def _wrapped_until(sample: Sample) -> float:
     """Until when a wrapper is left alone: for a moment after the last rank."""
     return max((end.at + WRAPPER_S for end in sample.ended), default=0.0)
 
 
 def _targets(
-    sequence: KillSequence, stage: KillStage, alive: tuple[MemberSample, ...], state: State
+    sequence: KillSequence,
+    stage: KillStage,
+    alive: tuple[MemberSample, ...],
+    state: State,
+    *,
+    root: ProcessId | None,
 ) -> tuple[ProcessId, ...]:
-    root = _root(state)
     launchers = [m for m in alive if m.member.role == "launcher"]
     helpers = [m for m in alive if m.member.name in HELPERS]
     others = [m for m in alive if m not in launchers and m not in helpers]
@@ -265,23 +300,22 @@ def _limit_s(stage: KillStage, stopping: Stopping) -> float:
 
 
 def _keeper(
-    state: State, kill: Kill, sample: Sample, now: float, stopping: Stopping
+    state: State, tree: Tree, kill: Kill, sample: Sample, *, now: float, stopping: Stopping
 ) -> Action | None:
     """Nobody but the keeper is left: two looks must agree before it is over."""
-    attempt = state.attempt
     if sample.empty_looks < 2:
         return Wait(until=now + LOOK_AGAIN_S)
     if not sample.keeper_alive:
-        return CleanUp()
+        return CleanUp(host=sample.machine)
     seen = (one.member.identity for one in sample.members if one.member.role == "keeper")
-    keeper = attempt.keeper if attempt is not None else None
-    keeper = keeper or next(seen, None)  # one that has reported nothing is only seen
+    keeper = tree.keeper or next(seen, None)  # one that has reported nothing is only seen
     if keeper is None:
-        return CleanUp()
+        return CleanUp(host=sample.machine)
     if kill.stage != "keeper":
         return _enter(kill.sequence, after="launchers", state=state, sample=sample, why=kill.why)
     if kill.signal != SIGKILL and now >= kill.stage_mono + stopping.keeper_s:
         return Signal(
+            host=sample.machine,
             sequence=kill.sequence,
             stage="keeper",
             targets=(keeper,),
@@ -291,10 +325,11 @@ def _keeper(
     if kill.signal == SIGKILL and now >= kill.stage_mono + stopping.kill_s:
         return (
             None
-            if state.survivors
+            if tree.survivors
             else Record(
                 events=(
                     SurvivedKill(
+                        where=written(sample.machine),
                         pids=(keeper.pid,),
                         why="the keeper survived SIGKILL: inside the kernel",
                     ),

@@ -88,6 +88,7 @@ def stop(
 ) -> Action | None:
     """A user's stop: ask where the script can be asked, else the root gets the word."""
     request, attempt, sample = state.stop, state.attempt, observation.sample
+    first = kill.first_alive(observation)
     if request is None or state.kill is not None:
         return None
     if attempt is None or not attempt.launched or attempt.ended:
@@ -98,7 +99,7 @@ def stop(
     if request.mode == "soft" and (pending or collecting):
         return None  # the dumps are on disk before the first signal
     if request.mode == "now":
-        return kill.begin("now", state, sample, request.by)
+        return kill.begin("now", state, first, request.by)
     slots = [slot for _, slot in judged(sample)]
     listens = any(slot.can_stop for slot in slots)
     deaf = who_cannot("stop", observation, state) if listens else None
@@ -120,7 +121,7 @@ def stop(
     reason = "it cannot be asked to save first" if _step(slots) is not None else "no step yet"
     if deaf is not None:
         reason = f"{deaf} cannot be asked to save first"
-    return kill.begin("stop", state, sample, f"{request.by}; {reason}")
+    return kill.begin("stop", state, first, f"{request.by}; {reason}")
 
 
 def ask_until(observation: Observation, state: State, stopping: Stopping) -> float:

@@ -13,11 +13,17 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Observation, Record, StartEvidence, StartLook
+from watchdog_train.core.actions import (
+    Observation,
+    Record,
+    StartEvidence,
+    StartLook,
+    TreeSight,
+)
 from watchdog_train.core.detection.detect import Verdict, verdict
 from watchdog_train.core.detection.track import Track, advance, new_track
 from watchdog_train.core.fold.evolve import evolve
-from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.fold.state import AttemptRecord, State, Tree
 from watchdog_train.core.model import Basis, EvidenceResult, Phase, Plan, Sample, Value
 from watchdog_train.core.notices import slowdown as slowdowns
 from watchdog_train.core.notices.news import job_step
@@ -107,10 +113,9 @@ class Replay:
                 wall=sample.at,
                 sample=sample,
                 verdict=found,
-                look=look,
-                bundles=0,
                 # A bundle is not to be had: whoever wants one goes on without.
-                running=frozenset({"evidence"}),
+                trees=(TreeSight(sample=sample, look=look, running=frozenset({"evidence"})),),
+                bundles=0,
             )
             match watch(observation, self._state, self._policy, {}):
                 case Record(events=events):
@@ -181,4 +186,6 @@ def _launched(number: int, at: float) -> AttemptRecord:
         resume_via="none",
         remedies=(),
     )
-    return AttemptRecord(attempt=number, plan=plan, token="", launching_mono=at, launched=True)
+    return AttemptRecord(
+        attempt=number, plan=plan, token="", launching_mono=at, trees=(Tree(launched=True),)
+    )

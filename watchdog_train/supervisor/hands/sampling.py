@@ -13,7 +13,7 @@ from watchdog_train.core.actions import LaunchReport
 from watchdog_train.core.detection import cpu_wait
 from watchdog_train.core.detection.cpu_wait import CpuLine
 from watchdog_train.core.detection.gpu import job_use
-from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import (
     HostLoad,
     Member,
@@ -27,13 +27,12 @@ from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 from watchdog_train.store.slots import read_note, read_saves, read_slots
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.daemons import Daemons
-from watchdog_train.supervisor.departures import Departures
-from watchdog_train.supervisor.gpu_memory import GpuMemory
-from watchdog_train.supervisor.gpu_watch import GpuWatch
-from watchdog_train.supervisor.group import AttemptGroup
-from watchdog_train.supervisor.semaphores import Semaphores
-from watchdog_train.supervisor.tree import ProcessTree, TreeLook
+from watchdog_train.supervisor.hands.daemons import Daemons
+from watchdog_train.supervisor.hands.ends import Departures
+from watchdog_train.supervisor.hands.gpu import GpuMemory, GpuWatch
+from watchdog_train.supervisor.hands.group import AttemptGroup
+from watchdog_train.supervisor.hands.semaphores import Semaphores
+from watchdog_train.supervisor.hands.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
 from watchdog_train.system.pressure import host_load
 from watchdog_train.system.strangers import stranger
@@ -141,10 +140,10 @@ class Sampler:
         """The processes of the newest look."""
         return self._tree.rows if self._tree is not None else {}
 
-    def sample(
+    def look(
         self,
         state: State,
-        attempt: AttemptRecord,
+        mine: Tree,
         launch: LaunchReport | None,
         now: float,
         *,
@@ -155,29 +154,29 @@ class Sampler:
 
         Args:
             state: what is recorded; its members are ours though their parents may be gone.
-            attempt: the present one.
+            mine: what of it is recorded of the present attempt here.
             launch: what the keeper has reported.
             now: the time of this look.
             late_s: how much later than planned it comes.
             quiet: the look before found no work: what is dear to read is read, too.
         """
         context = self._context
-        tree = self._seeded_tree(state, attempt, launch)
+        number = state.attempts[-1].attempt
+        tree = self._seeded_tree(state, mine, launch)
         scan = read_slots(context.slot_dir) if context.slot_dir is not None else None
         slots = {
             reading.pid: reading
             for reading in (scan.readings if scan is not None else ())
-            if reading.attempt == attempt.attempt
+            if reading.attempt == number
         }
         ours = bool(context.tasks.running & {"look", "evidence"})
         asked, self._asking = ours or self._asking, ours
-        number = attempt.attempt
         self._attempt_dir = context.directory.attempt(number)
         self._group.follow(self._attempt_dir, state.run_id, number)
         look = tree.look(
             slots,
             now=now,
-            thorough=state.kill is not None or attempt.ended,
+            thorough=mine.kill is not None or mine.ended,
             listed=self._group.pids(),
             left=self._daemons.left,
         )
@@ -185,9 +184,9 @@ class Sampler:
         daemons = self._daemons.look(
             look.members,
             tree.rows,
-            attempt.root if attempt.launched else None,
+            mine.root if mine.launched else None,
             now,
-            urgent=state.kill is None and _may_be_killed(state, attempt),
+            urgent=mine.kill is None and _may_be_killed(state, mine),
         )
         return Sample(
             at=now,
@@ -195,7 +194,7 @@ class Sampler:
             cpu_s=look.cpu_s,
             io_bytes=look.io_bytes,
             tcp_bytes=self._tcp_bytes(look, quiet=quiet),
-            log_bytes=_log_bytes(context.directory.attempt(attempt.attempt)),
+            log_bytes=_log_bytes(self._attempt_dir),
             births=look.births,
             deaths=look.deaths,
             empty_looks=look.empty_looks,
@@ -307,9 +306,7 @@ class Sampler:
         ours = self._context.children.pids()
         return ours if job is None else ours | job.helper_pids
 
-    def _seeded_tree(
-        self, state: State, attempt: AttemptRecord, launch: LaunchReport | None
-    ) -> ProcessTree:
+    def _seeded_tree(self, state: State, mine: Tree, launch: LaunchReport | None) -> ProcessTree:
         """The tree's record, with the keeper and the root in it as soon as they are known.
 
         Also before the keeper has reported: one that never does must be found and ended, too.
@@ -318,18 +315,21 @@ class Sampler:
         if self._tree is None:
             self._tree = ProcessTree(
                 context.system,
-                token=attempt.token,
+                token=state.attempts[-1].token,
                 scope=context.scope,
                 helpers=self._helpers,
             )
-            self._tree.seed(state.members)
-            self._departures.seed(state.rank_ends)
-            self._daemons.seed(state.daemons, state.members)
+            members = [one for one in state.members if one.host == mine.host]
+            self._tree.seed(members)
+            self._departures.seed(end for end in state.rank_ends if end.identity.host == mine.host)
+            self._daemons.seed(
+                [one for one in state.daemons if one.process.host == mine.host], members
+            )
         keeper = root = None
         if launch is not None:
             keeper, root = launch.keeper, launch.root
-        elif attempt.launched:
-            keeper, root = attempt.keeper, attempt.root
+        elif mine.launched:
+            keeper, root = mine.keeper, mine.root
         elif context.keeper is not None:
             keeper = context.keeper.child.identity
         if keeper is not None:
@@ -348,9 +348,9 @@ def _port(environment: Mapping[str, str]) -> int | None:
     return port if LEAST_PORT <= port <= MOST_PORT else None
 
 
-def _may_be_killed(state: State, attempt: AttemptRecord) -> bool:
+def _may_be_killed(state: State, mine: Tree) -> bool:
     """Soon: then what left the session is read at every look."""
-    return state.suspicion is not None or state.stop is not None or attempt.ended
+    return state.suspicion is not None or state.stop is not None or mine.ended
 
 
 def _gpu_watch(context: Context) -> GpuWatch | None:

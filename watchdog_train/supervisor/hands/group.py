@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from watchdog_train.supervisor.records import read_keeper
+from watchdog_train.supervisor.hands.records import read_keeper
 from watchdog_train.system.protocol import ProcessGroup, ProcessSystem
 
 

@@ -19,8 +19,8 @@ import watchdog_train.keeper
 from watchdog_train.core.model import ExitStatus, Plan, ProcessId, Value
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.environment import training_environment
-from watchdog_train.supervisor.records import read_orders
-from watchdog_train.supervisor.streams import Ends, TakenEnds
+from watchdog_train.supervisor.hands.records import read_orders
+from watchdog_train.supervisor.hands.streams import Ends, TakenEnds
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import proc
 from watchdog_train.system.protocol import ProcessSystem

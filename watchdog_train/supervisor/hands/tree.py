@@ -23,10 +23,45 @@ from watchdog_train.core.model import (
     Value,
 )
 from watchdog_train.core.starting.command_line import starts_ranks
-from watchdog_train.supervisor.accounts import Accounts
-from watchdog_train.supervisor.keeper_life import KeeperLife
-from watchdog_train.supervisor.kinship import Kinship
+from watchdog_train.supervisor.hands.accounts import Accounts
+from watchdog_train.supervisor.hands.kinship import Kinship
 from watchdog_train.system.protocol import ProcessSystem
+
+ORPHANED_S = 2.0
+
+
+class KeeperLife:
+    """What snapshots of the processes say of one keeper."""
+
+    def __init__(self) -> None:
+        """Nobody is known yet."""
+        self.identity: ProcessId | None = None
+        self._died_at: float | None = None
+
+    @property
+    def pid(self) -> int:
+        """0, which is no process, as long as no keeper is known."""
+        return self.identity.pid if self.identity is not None else 0
+
+    def is_dead(self, rows: Mapping[int, ProcessRow]) -> bool:
+        """False as long as no keeper is known, too."""
+        if self.identity is None:
+            return False
+        row = rows.get(self.pid)
+        return row is None or row.identity != self.identity or row.state in ("Z", "X")
+
+    def is_alive(self, rows: Mapping[int, ProcessRow], now: float) -> bool:
+        """Until its children have another parent, as the kernel gives them one.
+
+        A leader is a zombie before its last thread has ended, and has its children until then.
+        On Windows they keep their dead parent: it is not waited for.
+        """
+        if self.identity is None or not self.is_dead(rows):
+            return self.identity is not None
+        self._died_at = self._died_at or now
+        is_parent = any(row.ppid == self.pid for row in rows.values())
+        return is_parent and now - self._died_at <= ORPHANED_S
+
 
 TOKEN_SCAN_EVERY_S = 30.0
 SETTLED_S = 0.5

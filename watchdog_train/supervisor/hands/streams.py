@@ -7,7 +7,6 @@ stay the same: a rank's own stream is a pseudo-terminal where the stream of all 
 from __future__ import annotations
 
 import os
-import select
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from watchdog_train.client import layout
+from watchdog_train.keeper.wake import ready
 from watchdog_train.supervisor.terminal import Terminal, open_stream, set_window_size
 
 NAMES = ("output", "stdout", "stderr")
@@ -104,7 +104,7 @@ class Ends:
 
     def are_waiting(self) -> bool:
         """Whether there is output that nobody has taken yet."""
-        return bool(select.select([*self.reads()], [], [], 0)[0])
+        return bool(ready(tuple(self.reads()), (), 0))
 
     def orders(self, log_cap_bytes: int) -> dict[str, Any]:
         """The part of launch.json that names them."""

@@ -1,0 +1,101 @@
+"""What a supervisor does to processes, one machine at a time; it decides nothing.
+
+The core decides, the supervisor asks, hands act. `local` is this machine, inside this process.
+Nobody else in the supervisor samples a training, signals it or starts a keeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from watchdog_train.core.actions import Signal, TaskName, TreeSight
+from watchdog_train.core.events import Signalled, TreeGone
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Plan, ProcessId
+from watchdog_train.core.model.gpu import GpuHold
+from watchdog_train.evidence.request import EvidenceRequest
+
+if TYPE_CHECKING:
+    from watchdog_train.checkpoints.survey import SurveyRequest
+
+
+class Hands(Protocol):
+    """One machine."""
+
+    host: str
+    """Empty: this one."""
+
+    @property
+    def sight(self) -> TreeSight:
+        """What is known of it now: the newest sample, the launch, the end, evidence."""
+
+    @property
+    def exit_known_at(self) -> float:
+        """When the end of the root was learnt, 0 before; monotonic seconds."""
+
+    @property
+    def gpu_trouble(self) -> str | None:
+        """Why nothing will be known of its GPUs any more."""
+
+    @property
+    def group_trouble(self) -> str | None:
+        """Why its system does not list the attempt's processes, where it could."""
+
+    def begin(self, now: float) -> None:
+        """Another attempt begins: forget the last one."""
+
+    def hear(self, state: State, now: float) -> None:
+        """Read what is said of the start and the end of the present attempt."""
+
+    def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
+        """Look at every process of the present attempt.
+
+        Args:
+            state: what is recorded; its members are ours though their parents may be gone.
+            now: the time of this look.
+            late_s: how much later than planned it comes.
+            quiet: the look before found no work: what is dear to read is read, too.
+
+        Raises:
+            BlindError: no process can be looked at now.
+        """
+
+    def launch(self, plan: Plan, token: str, state: State) -> None:
+        """Start a keeper that starts the plan's command.
+
+        Raises:
+            OSError: nothing was started.
+        """
+
+    def signal(self, action: Signal) -> Iterator[Signalled]:
+        """Send the signals of one stage of a kill, each to a verified identity."""
+
+    def forward(self, root: ProcessId, number: int) -> bool:
+        """Hand a scheduler's warning on to a root that handles it; whether it does."""
+
+    def collect(self, request: EvidenceRequest) -> None:
+        """Start a look, or the collection of a bundle."""
+
+    def discard(self, name: TaskName) -> None:
+        """Forget a look, or evidence, that has been used."""
+
+    def scan(self, request: SurveyRequest, *, keep: Path, deadline_s: float) -> None:
+        """Start a scan of checkpoints.
+
+        Raises:
+            OSError: it cannot be started now.
+        """
+
+    def clean_up(self, state: State) -> TreeGone:
+        """Remove what a tree that is gone has left in shared memory."""
+
+    def gpu_hold(self, now: float) -> GpuHold | None:
+        """Who holds the GPU memory that another attempt needs; of a time without an attempt."""
+
+    def gpu_others(self) -> tuple[str, ...]:
+        """Who else has memory on the job's GPUs, by the newest word of the driver."""
+
+    def close(self) -> None:
+        """End what looks for us."""

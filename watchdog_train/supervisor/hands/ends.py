@@ -1,0 +1,184 @@
+"""How an attempt's root ended, and its ranks while it goes on; as far as anything tells.
+
+The status of a process is its parent's to ask for, and we are not its parent: there are the
+keeper's file and word, what the kernel shows to others, and what a slot said last. Nothing is
+concluded from a silence but after its time. Unknown is a right answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.model import ExitStatus, MemberSample, ProcessId, RankEnd, SlotReading
+from watchdog_train.store.last_words import LastWords
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.hands.records import read_exit
+from watchdog_train.system.protocol import ExitWatch, ProcessSystem
+
+FILE_WITHIN_S = 0.5
+"""After its keeper's word, until an exit without exit.json is believed: the file tells more."""
+SILENT_KEEPER_S = 30.0
+"""A keeper that lives so long after the root, without a word or a file, will not tell any more."""
+
+
+class Ending:
+    """The exit of one attempt, as far as it is known."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._told_at: float | None = None
+        self._rootless_since: float | None = None
+        self._root: ProcessId | None = None
+        self._watch: ExitWatch | None = None
+        self.status: ExitStatus | None = None
+        self.known_at = 0.0
+        """When it was read or told."""
+
+    def follow(self, root: ProcessId | None) -> None:
+        """Hold on to the root while it lives: its keeper may die before it."""
+        if root is not None and self._root is None:
+            self._root = root
+            self._watch = self._context.system.watch_exit(root)
+
+    def close(self) -> None:
+        """Let go of the root."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def read(self, attempt_dir: Path, now: float) -> bool:
+        """Ask the file, and the keeper; whether there is an answer that was not there before."""
+        if self.status is not None:
+            return False
+        self.status = read_exit(attempt_dir) or self._told(now)
+        self.known_at = now
+        return self.status is not None
+
+    def settle(
+        self, attempt_dir: Path, now: float, *, root_alive: bool, keeper_alive: bool
+    ) -> bool:
+        """After a look: end the waiting when nobody is left to answer; whether it did."""
+        if self.status is not None:
+            return False
+        if root_alive:
+            self._rootless_since = None
+            return False
+        if self._rootless_since is None:
+            self._rootless_since = now
+        if keeper_alive and now - self._rootless_since < SILENT_KEEPER_S:
+            return False
+        keeper = self._context.keeper
+        if keeper is not None:
+            keeper.clear_wake()
+        told = keeper.exit if keeper is not None else None
+        gone = ExitStatus(code=None, signal=None, how_known="gone")
+        # Read once more: the keeper may have written it since.
+        self.status = read_exit(attempt_dir) or told or self._seen() or gone
+        return True
+
+    def _seen(self) -> ExitStatus | None:
+        """What the system tells of a root whose keeper is gone, or does not answer."""
+        if self._root is None:
+            return None
+        # We adopt orphans: its parent is this supervisor, if this one has started the keeper.
+        how, status = "parent", self._context.children.adopted_status(self._root)
+        if status is None and self._watch is not None:
+            how, status = "kernel", self._watch.status()
+        if status is None:
+            return None
+        code, signal = (status, None) if status >= 0 else (None, -status)
+        return ExitStatus(code=code, signal=signal, how_known=how)
+
+    def _told(self, now: float) -> ExitStatus | None:
+        """What the keeper has told, once exit.json had its time to appear."""
+        keeper = self._context.keeper
+        if keeper is None or keeper.exit is None:
+            return None
+        if self._told_at is None:
+            self._told_at = now
+        return keeper.exit if now - self._told_at >= FILE_WITHIN_S else None
+
+
+MOST_WATCHED = 128
+"""More ranks than this on one machine are followed without a descriptor each."""
+MOST_ENDS = 1024
+
+
+class Departures:
+    """The ranks of one attempt, and those of them that have ended."""
+
+    def __init__(self, system: ProcessSystem, last_words: LastWords) -> None:
+        self._system = system
+        self._last_words = last_words
+        self._alive: dict[ProcessId, MemberSample] = {}
+        self._watches: dict[ProcessId, ExitWatch] = {}
+        self._ends: dict[ProcessId, RankEnd] = {}
+
+    def seed(self, ends: Iterable[RankEnd]) -> None:
+        """What an earlier supervisor has recorded."""
+        for end in ends:
+            self._ends.setdefault(ProcessId(end.pid, end.start), end)
+
+    def look(self, members: Iterable[MemberSample], now: float) -> tuple[RankEnd, ...]:
+        """All ranks that have ended so far, oldest first."""
+        present = {sample.member.identity: sample for sample in members}
+        for identity, sample in present.items():
+            if sample.member.role == "rank" and sample.state not in ("Z", "X"):
+                self._follow(identity, sample)
+        for identity, sample in list(self._alive.items()):
+            state = present[identity].state if identity in present else None
+            if state in ("Z", "X", None) and len(self._ends) < MOST_ENDS:
+                self._ends[identity] = self._end(sample, now)
+                del self._alive[identity]
+        for identity, end in self._ends.items():
+            unnoticed = identity in present
+            if unnoticed != end.unnoticed:
+                self._ends[identity] = msgspec.structs.replace(end, unnoticed=unnoticed)
+        return tuple(self._ends.values())
+
+    def forget(self) -> None:
+        """Let go of everything: the attempt is over."""
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
+        self._alive.clear()
+        self._ends.clear()
+
+    def _follow(self, identity: ProcessId, sample: MemberSample) -> None:
+        self._alive[identity] = sample
+        if identity not in self._watches and len(self._watches) < MOST_WATCHED:
+            watch = self._system.watch_exit(identity)
+            if watch is not None:
+                self._watches[identity] = watch
+
+    def _end(self, sample: MemberSample, now: float) -> RankEnd:
+        member = sample.member
+        watch = self._watches.pop(member.identity, None)
+        status = watch.status() if watch is not None else None
+        if watch is not None:
+            watch.close()
+        slot = self._last_words.of(member.pid) or sample.slot
+        if slot is not None and slot.start not in (0, member.start):
+            slot = sample.slot
+        return RankEnd(
+            pid=member.pid,
+            start=member.start,
+            rank=member.rank or 0,
+            world_size=slot.world_size if slot is not None else None,
+            step=slot.step if slot is not None else None,
+            phase=slot.phase if slot is not None else "unknown",
+            at=now,
+            code=status if status is not None and status >= 0 else None,
+            signal=-status if status is not None and status < 0 else None,
+            said=_said(slot),
+        )
+
+
+def _said(slot: SlotReading | None) -> Literal["quiet", "exception"] | None:
+    if slot is None or not slot.exiting:
+        return None
+    return "exception" if slot.failed else "quiet"

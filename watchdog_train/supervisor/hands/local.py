@@ -1,0 +1,336 @@
+"""This machine: looks at the processes of an attempt, starts them, signals them, cleans up."""
+
+# ruff: noqa: D102 - Hands says what each method does
+from __future__ import annotations
+
+import re
+import signal as signals
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from watchdog_train.core.actions import LaunchReport, Signal, TaskName, TreeSight
+from watchdog_train.core.detection import track as tracks
+from watchdog_train.core.events import Signalled, TreeGone
+from watchdog_train.core.fold.state import State, Tree
+from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, together
+from watchdog_train.core.recovery.giving_up import stops_what_began_anew
+from watchdog_train.core.recovery.kill import SIGKILL
+from watchdog_train.core.starting.launchers import rank_streams
+from watchdog_train.evidence.request import EvidenceRequest
+from watchdog_train.keeper import EXIT_AT_GATE
+from watchdog_train.store.last_words import LastWords
+from watchdog_train.store.slots import sweep_slots
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.hands.ends import Ending
+from watchdog_train.supervisor.hands.launch import (
+    KEEPER,
+    LaunchContext,
+    drain_without_keeper,
+    start_keeper,
+)
+from watchdog_train.supervisor.hands.records import KeeperRecord, read_keeper
+from watchdog_train.supervisor.hands.sampling import Sampler
+from watchdog_train.system.protocol import ProcessSystem, SignalResult
+from watchdog_train.trusted_files import make_folder
+from watchdog_train.whole_files import replace_whole
+
+if TYPE_CHECKING:
+    from watchdog_train.checkpoints.survey import SurveyRequest
+
+COLLECTING: frozenset[TaskName] = frozenset(("look", "evidence"))
+
+
+class LocalHands(Sampler):
+    """The processes of one attempt after the other; remembers only what one attempt needs."""
+
+    host = ""
+
+    def __init__(self, context: Context) -> None:
+        self._last_words = LastWords(context.slot_dir)
+        super().__init__(context, self._last_words)
+        self._ending = Ending(context)
+        self.begin(context.system.monotonic())
+
+    def begin(self, now: float) -> None:
+        self._sample = together((), at=now)
+        self._launch: LaunchReport | None = None
+        self._judged: tuple[MemberSample, ...] = ()
+        self._final: tuple[MemberSample, ...] = ()
+        self.forget()
+        self._last_words.forget()
+        self._ending.close()
+        self._ending = Ending(self._context)
+
+    @property
+    def sight(self) -> TreeSight:
+        tasks = self._context.tasks
+        return TreeSight(
+            sample=self._sample,
+            launch=self._launch,
+            exit=self._ending.status,
+            last_words=self._final,
+            running=tasks.running & COLLECTING,
+            look=tasks.look,
+            evidence=tasks.evidence,
+        )
+
+    @property
+    def exit_known_at(self) -> float:
+        return self._ending.known_at
+
+    def close(self) -> None:
+        super().close()
+        self._ending.close()
+
+    # What is seen -----------------------------------------------------------------------------
+
+    def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
+        number, tree = state.attempts[-1].attempt, self._mine(state)
+        self._sample = self.look(state, tree, self._launch, now, late_s=late_s, quiet=quiet)
+        judged = tuple(member for member, _ in tracks.judged(self._sample))
+        if judged:
+            self._judged = judged
+            self._last_words.follow(member.member.pid for member in judged)
+        self._context.children.poll(self.rows)
+        self._context.tasks.poll()
+        if tree.launched and self._ending.settle(
+            self._context.directory.attempt(number),
+            now,
+            root_alive=_root_alive(self._sample.members, tree),
+            keeper_alive=bool(self._sample.keeper_alive),
+        ):
+            self._hear_last_words()
+
+    def _mine(self, state: State) -> Tree:
+        return next(tree for tree in state.trees if tree.host == self.host)
+
+    def hear(self, state: State, now: float) -> None:
+        directory = self._context.directory.attempt(state.attempts[-1].attempt)
+        tree = self._mine(state)
+        if self._launch is None:
+            record = read_keeper(directory)
+            if record is not None and (record.runs or record.error is not None):
+                self._launch = self._report(record)
+            elif not tree.launched:
+                self._launch = self._without_word(record, directory)
+                return
+        self._ending.follow(tree.root)
+        if self._ending.read(directory, now):
+            self._hear_last_words()
+
+    def _hear_last_words(self) -> None:
+        """Steps that were made between the last look and the exit count, too.
+
+        The processes may have left the sample by now: their slots are heard all the same.
+        """
+        said = self._last_words.read()
+        self._final = tuple(
+            msgspec.structs.replace(member, slot=said.get(member.member.pid, member.slot))
+            for member in self._judged
+        )
+
+    def _report(self, record: KeeperRecord) -> LaunchReport:
+        system = self._context.system
+        return LaunchReport(
+            root=record.root(system) if record.error is None else None,
+            keeper=record.keeper(system),
+            error=record.error,
+        )
+
+    def _without_word(self, record: KeeperRecord | None, attempt_dir: Path) -> LaunchReport | None:
+        """What became of a launch when its keeper has ended in the middle; None while it lives.
+
+        A process that it had forked runs the training only if the keeper gave the word before.
+        """
+        context, system = self._context, self._context.system
+        ours = context.keeper
+        if ours is not None and ours.attempt_dir == attempt_dir:
+            keeper = ours.child.identity
+            lives = ours.child.process.returncode is None
+        elif record is not None:
+            keeper = record.keeper(system)
+            lives = system.is_alive(keeper) is not False
+        else:
+            return None
+        if lives:
+            return None
+        root = record.root(system) if record is not None else None
+        if root is not None:
+            ended = context.children.adopted_status(root)
+            words = system.command_line(root.pid)
+            if ended is None and system.is_alive(root) is not False:
+                runs = bool(words) and KEEPER not in (words or ())
+                return LaunchReport(root=root, keeper=keeper) if runs else None
+            if ended not in (None, EXIT_AT_GATE):
+                return LaunchReport(root=root, keeper=keeper)
+        return LaunchReport(root=None, keeper=keeper, lost=True)
+
+    # What is done -----------------------------------------------------------------------------
+
+    def launch(self, plan: Plan, token: str, state: State) -> None:
+        context = self._context
+        attempt_dir = context.directory.attempt(plan.attempt)
+        if context.control is not None:
+            # Requests to the attempt before must not make this one save and stop at its first step.
+            job = context.job
+            context.control.begin_attempt(job.task.tasks if job is not None else 1)
+        run = LaunchContext(
+            run_id=context.run_id,
+            token=token,
+            scope=context.scope,
+            run_dir=context.directory.path,
+            cwd=Path(context.cwd),
+            slot_dir=context.slot_dir,
+            log_cap_bytes=context.policy.output.log_cap_bytes,
+            ignore_hup=context.ignore_hup,
+            rank_streams=rank_streams(state.launcher) if context.policy.output.rank_logs else 0,
+            is_shown=context.foreground,
+            environment=context.environment,
+            hold_saves=stops_what_began_anew(context.policy),
+        )
+        make_folder(attempt_dir)
+        # Of a keeper that was killed while it started.
+        (attempt_dir / "keeper.json").unlink(missing_ok=True)
+        replace_whole(
+            context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
+        )
+        launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)
+        context.launched(launched)
+        if context.foreground:
+            context.display.follow(launched.streams, gates=launched.ends.take_gates())
+
+    def drain(self, number: int) -> None:
+        """Take the output of an attempt whose keeper has died."""
+        context = self._context
+        if context.ends is None:
+            return
+        try:
+            # Not in the run directory: that may be what the keeper died of.
+            make_folder(context.staging_dir)
+            drain_without_keeper(
+                context.ends,
+                context.directory.attempt(number),
+                context.staging_dir,
+                context.children,
+                log_cap_bytes=context.policy.output.log_cap_bytes,
+            )
+        except OSError as error:
+            context.display.say(f"wtrain: nobody takes the training's output any more: {error}")
+
+    def signal(self, action: Signal) -> Iterator[Signalled]:
+        roles = {s.member.identity: s.member.role for s in self._sample.members}
+        return deliver(action, roles, self._context.system, self.end_group)
+
+    def forward(self, root: ProcessId, number: int) -> bool:
+        system = self._context.system
+        return bool(system.handles_signal(root.pid, number)) and (
+            system.send_signal(root, number) is not None
+        )
+
+    def collect(self, request: EvidenceRequest) -> None:
+        self._context.tasks.collect(request)
+
+    def discard(self, name: TaskName) -> None:
+        self._context.tasks.discard(name)
+
+    def scan(self, request: SurveyRequest, *, keep: Path, deadline_s: float) -> None:
+        context = self._context
+        context.tasks.scan_checkpoints(
+            request, context.staging_dir, keep=keep, deadline_s=deadline_s
+        )
+
+    def clean_up(self, state: State) -> TreeGone:
+        """Remove what a killed tree leaves in shared memory, as far as it is known to be its own.
+
+        Names of torch carry a pid of ours; a semaphore was mapped by a member, and is by nobody
+        now. Other names (psm_*) say nothing about their owner: the kill order lets the resource
+        trackers remove those.
+        """
+        context = self._context
+        ours = self.members_ever()
+        semaphores = self.unused_semaphores()
+        removed = []
+        for name in sorted(context.system.shared_memory_names() or ()):
+            match = re.fullmatch(r"torch_(\d+)_\d+_\d+", name)
+            known = name in semaphores or (match is not None and int(match[1]) in ours)
+            if known and context.system.remove_shared_memory(name):
+                removed.append(name)
+        if context.slot_dir is not None:
+            sweep_slots(context.slot_dir, lambda pid, start: self._is_alive(ProcessId(pid, start)))
+        left = tuple(
+            daemon
+            for daemon in (*state.left, *state.daemons)
+            if daemon.is_left
+            and daemon.process.host == self.host
+            and context.system.is_alive(daemon.process) is not False
+        )
+        return TreeGone(shared_memory_removed=tuple(removed), left=left)
+
+    def _is_alive(self, who: ProcessId) -> bool | None:
+        system = self._context.system
+        # A slot without a start time: alive is whoever has that pid now.
+        return system.identity(who.pid) is not None if who.start == 0 else system.is_alive(who)
+
+
+def _root_alive(members: tuple[MemberSample, ...], tree: Tree) -> bool:
+    root = tree.root
+    return root is not None and any(
+        sample.member.identity == root and sample.state not in ("Z", "X") for sample in members
+    )
+
+
+def deliver(
+    action: Signal,
+    roles: Mapping[ProcessId, Role],
+    system: ProcessSystem,
+    end_group: Callable[[], bool] = lambda: False,
+) -> Iterator[Signalled]:
+    """One event for each target, when it has had its signal.
+
+    Of a group signal those who are outside of the groups get their own. What a shell starts in its
+    background ignores Ctrl-C, and gets SIGTERM instead.
+
+    Args:
+        action: whom, and what with.
+        roles: of the targets, for the record.
+        system: sends.
+        end_group: ends all of the attempt at once, where the system can; whether it did. The last
+            resort, for what may not be ended one by one.
+    """
+    groups = {one: system.process_group(one.pid) for one in action.targets if action.group}
+    # Before the first signal: a script may ignore the second one while it acts on the first.
+    deaf = {
+        one
+        for one, group in groups.items()
+        if group != one.pid and system.ignores_signal(one.pid, action.signal)
+    }
+    results: dict[int, SignalResult] = {}
+    denied: list[Signalled] = []
+    for target in action.targets:
+        group = groups.get(target)
+        number = signals.SIGTERM if target in deaf else action.signal
+        if target in groups and group in (target.pid, None):
+            result = results[target.pid] = system.send_signal_to_group(target, number)
+        elif group in results and target not in deaf:
+            result = results[group]
+        else:
+            if number == signals.SIGTERM and hasattr(signals, "SIGCONT"):
+                # A stopped process does not act on SIGTERM.
+                system.send_signal(target, signals.SIGCONT)
+            result = system.send_signal(target, number)
+        told = Signalled(
+            pid=target.pid,
+            start=target.start,
+            signal=number,
+            role=roles.get(target, "other"),
+            result=result,
+        )
+        yield told
+        if result == "denied":
+            denied.append(told)
+    if denied and action.stage == "launchers" and action.signal == SIGKILL and end_group():
+        for told in denied:
+            yield msgspec.structs.replace(told, result="sent")
