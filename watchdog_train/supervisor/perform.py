@@ -19,9 +19,10 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan, ProcessId, Survey
+from watchdog_train.core.model import Plan, ProcessId, Survey, said
 from watchdog_train.core.recovery.giving_up import stops_what_began_anew
 from watchdog_train.core.starting.launchers import rank_streams
+from watchdog_train.report.why_text import why_text, with_text
 from watchdog_train.store.slots import read_note, read_saves, sweep_slots
 from watchdog_train.supervisor.bring_home import bring_home
 from watchdog_train.supervisor.commands import run_before_restart
@@ -110,7 +111,10 @@ class Performer:
             number = max(action.number, state.save_requested + 1)
             sequence = control.request_save(number) if control is not None else 0
             return e.SaveRequested(
-                by=action.by, sequence=sequence, can_be_asked=action.can_be_asked
+                by=action.by,
+                relayed=action.relayed,
+                sequence=sequence,
+                can_be_asked=action.can_be_asked,
             )
         return e.StopAsked(
             sequence=control.request_stop() if control is not None else 0,
@@ -124,7 +128,9 @@ class Performer:
         yield e.PeerLost(task=action.task, pid=action.pid, run_id=action.run_id, why=action.why)
         problem = replace_supervisor(action, self._context.children)
         if problem is not None:
-            self._context.display.say(f"wtrain: {action.why}, and cannot be replaced: {problem}")
+            self._context.display.say(
+                f"wtrain: {why_text(action.why)}, and cannot be replaced: {problem}"
+            )
 
     def _launch(self, plan: Plan, state: State) -> Iterator[e.AnyEvent]:
         context = self._context
@@ -154,16 +160,17 @@ class Performer:
             # Of a keeper that was killed while it started.
             (attempt_dir / "keeper.json").unlink(missing_ok=True)
             replace_whole(
-                context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
+                context.directory.plan(plan.attempt),
+                msgspec.json.format(msgspec.json.encode(with_text(plan))),
             )
             launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)
         except OSError as error:
             # At the first launch somebody is there to be told.
             if state.attempts and error.errno in PASSING:
-                yield e.LaunchPostponed(why=error.strerror or str(error))
+                yield e.LaunchPostponed(why=said(error.strerror or str(error)))
                 return
             yield e.AttemptExited(
-                code=None, signal=None, how_known="not-started", step=None, error=str(error)
+                code=None, signal=None, how_known="not-started", step=None, error=said(str(error))
             )
             return
         context.launched(launched)
