@@ -29,7 +29,7 @@ EVENTS_HEAD = """\
 from it alone. One compact JSON object a line:
 
 ```
-{"type":"stall_recovered","v":1,"seq":17,"t":1795212345.1,"mono":8123.4,"attempt":2,"stall_id":"0001","why":"..."}
+{"type":"stall_recovered","v":1,"seq":17,"t":1795212345.1,"mono":8123.4,"attempt":2,"stall_id":"0001","why":{"code":"progress-before-kill"}}
 ```
 
 - A line is written with one system call. The types marked *durable* are on disk (fsync) before
@@ -42,6 +42,8 @@ from it alone. One compact JSON object a line:
   `log_behind` tells. They move into the log in order.
 - *intent* marks a type that is written before the thing is done; a new supervisor settles an open
   intent by looking.
+- A reason (`why`, `warning`, `error`) is a code and the values it speaks of, not a sentence.
+  `--json` and the commands of `--on` get the sentence beside them, as `text`.
 - A line has at most 1 MiB; a text that would not fit is cut and says so. Readers refuse a log of
   more than 1 GiB.
 - Names are stable: a new version may add types and optional fields, and raises `v` otherwise.

@@ -21,6 +21,7 @@ from watchdog_train.core.model import (
     RankPlaces,
     RemedyUse,
     RunProgress,
+    said,
 )
 from watchdog_train.evidence.bundle import (
     Bundle,
@@ -73,11 +74,11 @@ def a_plan(attempt: int) -> Plan:
     remedies = (
         ()
         if attempt < 3
-        else (RemedyUse(id="num-workers-0", kind="execution", why=hostile(attempt)),)
+        else (RemedyUse(id="num-workers-0", kind="execution", why=said(hostile(attempt))),)
     )
     return Plan(
         attempt=attempt,
-        why=hostile(attempt),
+        why=said(hostile(attempt)),
         argv=("python", "train.py", f"--run_name={hostile(attempt)}"),
         env={},
         in_process=(),
@@ -116,14 +117,14 @@ def _events(run: Path) -> Any:
             )
             yield e.RunFinished(
                 t=t + 701, attempt=number, outcome="succeeded", exit_code=0, warning=None,
-                why=hostile(0),
+                why=said(hostile(0)),
             )  # fmt: skip
             return
         stall_id = f"{number:04d}"
         yield e.Milestones(t=t + 760, attempt=number, ranks=_places(i))
         yield e.StallDeclared(
             t=t + 760, attempt=number, stall_id=stall_id, basis="quiet", phase="train",
-            ranks=tuple(range(RANKS)), age_s=90.0, why=hostile(i),
+            ranks=tuple(range(RANKS)), age_s=90.0, why=said(hostile(i)),
         )  # fmt: skip
         yield e.EvidenceCollected(
             t=t + 770, attempt=number, stall_id=stall_id, why="stall",
@@ -144,7 +145,7 @@ def _events(run: Path) -> Any:
             t=t + 790, attempt=number, code=None, signal=9, how_known="keeper", step=first + 120
         )
         yield e.CheckpointRejected(
-            t=t + 795, attempt=number, path=hostile(i + 2), format="hf", why=hostile(i + 3)
+            t=t + 795, attempt=number, path=hostile(i + 2), format="hf", why=said(hostile(i + 3))
         )
 
 

@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
+
+from watchdog_train.core.model import Why
+from watchdog_train.report.why_text import why_text
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
@@ -242,6 +246,11 @@ def read_log(run_dir: Path) -> list[Event]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+
+
+def sentence(why: Any) -> str:
+    """The words of a reason in an event, as a reader of it would have them."""
+    return why_text(msgspec.convert(why, Why))
 
 
 STARTED: list[subprocess.Popen[bytes]] = []

@@ -15,6 +15,7 @@ from simulated_training import Hang, Job, Piece, Polls
 from watchdog_train.core.model import Phase
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.traces.replaying import Replay
+from watchdog_train.report.why_text import why_text
 
 HANG_S = 2400.0
 """A hang is watched for so long; what has not been called by then is missed."""
@@ -134,7 +135,9 @@ def _watch(
         if sample.at > healthy_s and _first(judged, "stall", healthy_s) is not None:
             break
     healthy = [found for found in judged.findings if found.t < healthy_s]
-    result.alarms["ours"] = [f"{f.t:.0f} s: {f.why}" for f in healthy if f.kind == "stall"]
+    result.alarms["ours"] = [
+        f"{f.t:.0f} s: {why_text(f.why)}" for f in healthy if f.kind == "stall"
+    ]
     before = [at for at in polls.progressed_at if at <= healthy_s]
     for rival, rule in RIVALS.items():
         result.alarms[rival] = _alarms(rule, before, healthy_s)

@@ -23,6 +23,7 @@ from watchdog_train.core.model import (
     Role,
     Sample,
     SlotReading,
+    said,
 )
 from watchdog_train.core.starting.jobs import JobTask
 
@@ -149,7 +150,7 @@ def plan(attempt: int = 1) -> Plan:
     """A plan that changes nothing."""
     return Plan(
         attempt=attempt,
-        why="test",
+        why=said("test"),
         argv=ARGV,
         env={},
         in_process=(),
@@ -214,7 +215,7 @@ def node_task(number: int, coordination: str | None, *, tasks: int = 2) -> JobTa
 def stall(stall_id: str = "0001", **changes: Any) -> e.StallDeclared:
     """A stall in training."""
     declared = e.StallDeclared(
-        stall_id=stall_id, basis="quiet", phase="train", ranks=(0,), age_s=30.0, why="quiet"
+        stall_id=stall_id, basis="quiet", phase="train", ranks=(0,), age_s=30.0, why=said("quiet")
     )
     return msgspec.structs.replace(declared, **changes)
 

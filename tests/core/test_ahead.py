@@ -13,7 +13,7 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import SaveRecord
+from watchdog_train.core.model import SaveRecord, Why, said
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.ahead import (
     Ahead,
@@ -27,6 +27,7 @@ from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.notices import notice_rows, notices_object
 from watchdog_train.report.notify_words import news as told
+from watchdog_train.report.why_text import why_text
 
 GB = 10**9
 HOUR = 3600.0
@@ -72,7 +73,7 @@ def test_what_will_be_full_before_the_end_is_said_long_before(what: str) -> None
     at = first(found)
     assert at is not None
     assert at == pytest.approx(5 * HOUR, rel=0.1)
-    assert "at this rate, and training needs 15 hours more" in found[-1][1][0].why
+    assert "at this rate, and training needs 15 h more" in why_text(found[-1][1][0].why)
     assert all(len(one) <= 1 for _, one in found)
 
 
@@ -117,7 +118,7 @@ def test_low_is_said_after_some_looks_and_is_over_when_there_is_room() -> None:
     spoken = [at for at, one in found if one]
     assert min(spoken) == 660.0
     assert max(spoken) == 900.0
-    assert "nearly full: 100 MB left" in next(one for _, one in found if one)[0].why
+    assert "nearly full: 95.4 MiB left" in why_text(next(one for _, one in found if one)[0].why)
     assert first(seen(lambda t: 100e6 if 600 <= t < 650 else 50 * GB, 1.0)) is None
 
 
@@ -134,7 +135,7 @@ def test_a_checkpoint_that_does_not_fit_is_said() -> None:
     poll = b.sample(30.0, b.rank(words=1))
     room = Room(at=30.0, disks=(DiskRoom(path="/d", free_bytes=20 * GB, total_bytes=1000 * GB),))
     (warning,) = advance(Outlook(), poll, room, left_s=None, saves=(save,)).open
-    assert warning.why == "the next checkpoint needs 30 GB, and /d has 20 GB left"
+    assert warning.why == Why("checkpoint-too-large", need=30 * 10**9, path="/d", size=20 * 10**9)
     enough = msgspec.structs.replace(
         room, disks=(DiskRoom(path="/d", free_bytes=31 * GB, total_bytes=1000 * GB),)
     )
@@ -154,7 +155,7 @@ def test_a_stranger_on_the_gpu_is_said_when_it_stays() -> None:
 
     assert looks("pid 7 (python x.py, user eve)", 4) == ()
     (warning,) = looks("pid 7 (python x.py, user eve)", 6)
-    assert (warning.kind, "user eve" in warning.why) == ("gpu-shared", True)
+    assert (warning.kind, "user eve" in why_text(warning.why)) == ("gpu-shared", True)
     assert looks("pid 7 (/usr/lib/xorg/Xorg)", 20) == ()
 
 
@@ -184,10 +185,10 @@ def test_events_say_it_once_and_take_it_back() -> None:
         e.AttemptLaunched(pid=10, start=1010, keeper_pid=9, keeper_start=1009),
     ):
         state = evolve(state, msgspec.structs.replace(event, attempt=1, mono=1.0))
-    one = Ahead(kind="disk", about="/d", why="the disk of /d is nearly full: 100 MB left")
+    one = Ahead(kind="disk", about="/d", why=said("the disk of /d is nearly full"))
     poll = b.sample(50.0, b.rank(words=1))
 
-    def said(ahead: tuple[Ahead, ...] | None) -> list[e.AnyEvent]:
+    def found_now(ahead: tuple[Ahead, ...] | None) -> list[e.AnyEvent]:
         nonlocal state
         found = news(b.observation(poll, ahead=ahead), state, Policy())
         events = [each for each in found if isinstance(each, e.Warned | e.WarningOver)]
@@ -195,17 +196,17 @@ def test_events_say_it_once_and_take_it_back() -> None:
             state = evolve(state, msgspec.structs.replace(each, mono=40.0))
         return list(events)
 
-    assert said(None) == []
-    (warned,) = said((one,))
+    assert found_now(None) == []
+    (warned,) = found_now((one,))
     assert isinstance(warned, e.Warned)
-    assert said((one,)) == []
-    assert said(None) == [], "unknown takes nothing back"
-    assert ("Notice", one.why) in notice_rows(state)
+    assert found_now((one,)) == []
+    assert found_now(None) == [], "unknown takes nothing back"
+    assert ("Notice", why_text(one.why)) in notice_rows(state)
     assert {"kind": "disk", "pids": [], "why": one.why} in notices_object(state)
     message = told(warned, state)
     assert message is not None
     assert "nearly full" in message.line
-    (over,) = said(())
+    (over,) = found_now(())
     assert isinstance(over, e.WarningOver)
     assert over.seconds == 10.0
     assert notice_rows(state) == []
@@ -213,7 +214,7 @@ def test_events_say_it_once_and_take_it_back() -> None:
 
 def test_who_takes_over_takes_nothing_back_that_cannot_be_judged_yet() -> None:
     """A rate needs an hour; then what is not found again is over."""
-    one = Ahead(kind="disk", about="/d", why="full soon")
+    one = Ahead(kind="disk", about="/d", why=said("full soon"))
     found = seen(lambda _: 50 * GB, 1.0, memory=resumed((one,), 1000.0), begin=1000.0)
     assert found[0][1] == (one,)
     assert found[-1][1] == ()

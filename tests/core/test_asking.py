@@ -23,14 +23,15 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointFinding, MemberSample, Survey
+from watchdog_train.core.model import CheckpointFinding, MemberSample, Survey, Why, WhyCode, said
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.outcome import finish
+from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
 STOPPED = b.stop()
-ASK = e.StopAsked(sequence=1, can_be_asked=True, why="asked", step=7, expects_save=True)
+ASK = e.StopAsked(sequence=1, can_be_asked=True, why=said("asked"), step=7, expects_save=True)
 SAVED = SaveReport(path="/out/9", step=9, t=1e9 + 1.0)
 SUSPECT = Verdict(kind="suspect", age_s=99.0)
 
@@ -59,7 +60,7 @@ def act(state: State, *members: MemberSample, at: float = 1.0, **seen: Any) -> A
 
 def whole(*, whole: bool, path: str = "/out/9", beside_writers: bool = False) -> Survey:
     finding = CheckpointFinding(
-        path=path, format="hf", step=9, whole=whole, why="it ends early", how_checked="recorded"
+        path=path, format="hf", step=9, whole=whole, said="it ends early", how_checked="recorded"
     )
     return Survey(findings=(finding,), directories=("/out",), beside_writers=beside_writers)
 
@@ -76,7 +77,7 @@ def test_a_trainer_is_asked_to_save_and_stop() -> None:
     action = act(run(STOPPED))
     assert isinstance(action, AskStop)
     assert (action.step, action.expects_save) == (7, True)
-    assert action.why == "wtrain stop: asked training to save and stop"
+    assert action.why == Why("asked-to-save", who="wtrain stop")
 
 
 def test_a_loop_is_asked_to_stop() -> None:
@@ -84,20 +85,20 @@ def test_a_loop_is_asked_to_stop() -> None:
     action = act(run(STOPPED), listener(can_save=False))
     assert isinstance(action, AskStop)
     assert not action.expects_save
-    assert "saving is up to it" in action.why
+    assert "saving is up to it" in why_text(action.why)
 
 
 @pytest.mark.parametrize(
-    ("member", "why"),
+    ("member", "code"),
     [
-        (b.rank(words=7), "wtrain stop; it cannot be asked to save first"),
-        (b.rank(), "wtrain stop; no step yet"),
+        (b.rank(words=7), "cannot-ask"),
+        (b.rank(), "no-step-yet"),
     ],
 )
-def test_who_cannot_be_asked_is_called_so(member: MemberSample, why: str) -> None:
+def test_who_cannot_be_asked_is_called_so(member: MemberSample, code: WhyCode) -> None:
     action = act(run(STOPPED), member)
     assert isinstance(action, Signal)
-    assert action.why == why
+    assert action.why == Why("asked", who="wtrain stop").plus(Why(code))
 
 
 def test_a_save_under_way_is_not_interrupted() -> None:
@@ -105,7 +106,7 @@ def test_a_save_under_way_is_not_interrupted() -> None:
     period end that."""
     saving = b.rank(words=7, phase="checkpoint")
     assert names(act(run(STOPPED), saving)) == ["Noticed"]
-    noticed = e.Noticed(kind="save", pids=(), why="a save is under way")
+    noticed = e.Noticed(kind="save", pids=(), why=said("a save is under way"))
     state = run(STOPPED, noticed)
     assert isinstance(act(state, saving, at=59.0), Wait)
     assert isinstance(act(state, saving, at=61.0), Signal)
@@ -136,7 +137,7 @@ def test_an_answer_has_its_time(
     action = act(state, member, at=waits_s + 1.0, verdict=verdict)
     assert isinstance(action, Signal)
     assert action.stage == "root"
-    assert f"it has not ended within {waits_s + 1.0:.0f} s" in action.why
+    assert action.why.because == (Why("not-ended-in-time", seconds=waits_s + 1.0),)
 
 
 def test_after_the_answer_the_time_begins_anew() -> None:
@@ -211,10 +212,10 @@ def test_a_last_save_that_is_not_whole_is_said() -> None:
     state = run(STOPPED, ASK, *GONE)
     told = act(state, b.keeper(), last_save=SAVED, survey=whole(whole=False))
     assert names(told) == ["Noticed"]
-    assert "it ends early" in told.events[0].why
+    assert "it ends early" in why_text(told.events[0].why)
     end = act(run(STOPPED, ASK, *GONE, *told.events), b.keeper(), last_save=SAVED)
     assert names(end) == ["RunFinished"]
-    assert "no whole checkpoint was seen since" in (end.events[0].warning or "")
+    assert "no whole checkpoint was seen since" in why_text(end.events[0].warning)
 
 
 def test_what_a_survey_saw_beside_the_training_is_not_its_last_word() -> None:
@@ -241,7 +242,7 @@ def test_a_plan_is_not_made_from_a_survey_beside_the_training() -> None:
 
 def test_a_stop_without_a_save_is_said() -> None:
     """Only where one was promised."""
-    assert "asked to save first" in (finish(run(STOPPED, ASK, *GONE)).warning or "")
+    assert "asked to save first" in why_text(finish(run(STOPPED, ASK, *GONE)).warning)
     loop = msgspec.structs.replace(ASK, expects_save=False)
     assert finish(run(STOPPED, loop, *GONE)).warning is None
 
@@ -252,10 +253,10 @@ def test_a_save_that_nobody_makes_is_said_once() -> None:
     assert isinstance(act(run(asked), at=599.0), Wait)
     action = act(run(asked), at=601.0)
     assert names(action) == ["Noticed"]
-    assert "no step has ended that could take it" in action.events[0].why
+    assert "no step has ended that could take it" in why_text(action.events[0].why)
     answer = e.RequestAnswered(request="save", sequence=1, step=8)
     taken = act(run(asked, answer), at=601.0)
-    assert "the training has taken it" in taken.events[0].why
+    assert "the training has taken it" in why_text(taken.events[0].why)
     assert isinstance(act(run(asked, *action.events), at=700.0), Wait)
     refused = e.SaveRequested(by="wtrain save", sequence=1, can_be_asked=False)
     assert isinstance(act(run(refused), at=601.0), Wait)

@@ -14,7 +14,7 @@ from watchdog_train.core.actions import AskSave, AskStop, Record, SaveReport, Si
 from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.peers import JobView, PeerView, Signs, Summary, summarise
-from watchdog_train.core.model import MemberSample
+from watchdog_train.core.model import MemberSample, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.requests import asking
 from watchdog_train.core.requests.asking_all import (
@@ -25,6 +25,7 @@ from watchdog_train.core.requests.asking_all import (
 )
 from watchdog_train.core.requests.request_answers import answers
 from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
 LISTENS = Signs(ranks=1, world=2, can_save=True, can_stop=True)
@@ -38,7 +39,7 @@ def requested(number: int) -> e.SaveRequested:
 def task(number: int, *more: e.AnyEvent) -> State:
     """A task of two that trains."""
     who = JobTask(job="slurm:1.0", source="slurm", task=number, tasks=2, here=2)
-    coupled = e.TasksCoupled(together=True, world=2, why="it trains 1 of 2 ranks")
+    coupled = e.TasksCoupled(together=True, world=2, why=said("it trains 1 of 2 ranks"))
     return b.running(e.TaskJoined(task=who), coupled, *KNOWN, *more)
 
 
@@ -61,7 +62,7 @@ def test_a_request_to_one_is_one_to_all() -> None:
     """Under the number that it has there; what has been taken over already is not asked again."""
     heard = seen(peer(requested(4)))
     assert follow_save(heard, task(0), POLICY) == AskSave(
-        can_be_asked=True, by="task 1: wtrain save", number=4
+        can_be_asked=True, by="task 1: wtrain save", relayed=True, number=4
     )
     assert follow_save(heard, task(0, requested(4)), POLICY) is None
     deaf = follow_save(seen(peer(requested(4)), member=trainer(can_save=False)), task(0), POLICY)
@@ -97,8 +98,8 @@ def test_nobody_is_asked_where_one_does_not_listen(heard: tuple[PeerView, ...]) 
         )
         action = decide(seen(*heard), state, POLICY, {})
     assert isinstance(action, Signal)
-    assert "task" in action.why
-    assert "cannot be asked to save first" in action.why
+    assert "task" in why_text(action.why)
+    assert "cannot be asked to save first" in why_text(action.why)
 
 
 def test_all_are_asked_to_stop_where_all_listen() -> None:
@@ -123,7 +124,7 @@ def test_one_proof_is_for_all() -> None:
 
 def test_the_proof_of_a_stop_is_waited_for() -> None:
     """A while after the end, by a task whose ranks have not saved; it is the others' word then."""
-    asked = e.StopAsked(sequence=1, can_be_asked=True, why="asked", step=7, expects_save=True)
+    asked = e.StopAsked(sequence=1, can_be_asked=True, why=said("asked"), step=7, expects_save=True)
     answered = e.RequestAnswered(request="stop", sequence=1, step=9)
     ended = (b.stop(), asked, answered, b.exited(0), e.TreeGone())
     mine = task(0, *ended)
@@ -140,15 +141,15 @@ def test_the_proof_of_a_stop_is_waited_for() -> None:
 
 def test_a_refusal_is_said_once_and_shortens_the_wait() -> None:
     """The ranks have found no step: nothing comes any more, and the signal is next."""
-    asked = e.StopAsked(sequence=1, can_be_asked=True, why="asked", step=7, expects_save=True)
+    asked = e.StopAsked(sequence=1, can_be_asked=True, why=said("asked"), step=7, expects_save=True)
     member = trainer(stop_refused=1, save_refused=4)
     mine = task(0, requested(4), b.stop(), asked)
-    said = answers(seen(peer(), member=member), mine)
-    assert [(type(one).__name__, one.request) for one in said] == [
+    found = answers(seen(peer(), member=member), mine)
+    assert [(type(one).__name__, one.request) for one in found] == [
         ("RequestRefused", "save"),
         ("RequestRefused", "stop"),
     ]
-    after = task(0, requested(4), b.stop(), asked, *said)
+    after = task(0, requested(4), b.stop(), asked, *found)
     now = seen(peer(), member=member)
     assert answers(now, after) == []
     assert asking.ask_until(now, mine, POLICY.stopping) > now.now
@@ -156,7 +157,7 @@ def test_a_refusal_is_said_once_and_shortens_the_wait() -> None:
     action = decide(now, after, POLICY, {})
     while isinstance(action, Record):
         more = [msgspec.structs.replace(one, mono=2.0) for one in action.events]
-        after = task(0, requested(4), b.stop(), asked, *said, *more)
+        after = task(0, requested(4), b.stop(), asked, *found, *more)
         action = decide(now, after, POLICY, {})
     assert isinstance(action, Signal)
-    assert "found no step" in action.why
+    assert "found no step" in why_text(action.why)

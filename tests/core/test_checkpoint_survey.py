@@ -100,7 +100,7 @@ def test_a_changed_file_falls_back_to_the_checks(tmp_path):
     path.write_bytes(torch_zip()[:-4])
     finding = only(tmp_path, saves=saves)
     assert finding.whole is False
-    assert "changed since" in finding.why
+    assert "changed since" in finding.said
 
 
 def test_a_new_save_over_a_recorded_directory_is_not_whole(tmp_path):
@@ -202,7 +202,7 @@ def test_what_grows_while_we_look_is_still_being_written(tmp_path):
     (finding,) = survey(request, wait=wait).findings
     assert waited == [2.0]
     assert finding.whole is False
-    assert "still being written" in finding.why
+    assert "still being written" in finding.said
 
 
 def test_old_files_are_not_waited_for(tmp_path):
@@ -231,7 +231,7 @@ def test_no_time_left_is_said_and_not_called_full(tmp_path):
     (tmp_path / "model.pt").write_bytes(torch_zip())
     finding = only(tmp_path, level="full", budget_s=-1.0)
     assert (finding.whole, finding.how_checked) == (True, "quick")
-    assert "no time" in finding.why
+    assert "no time" in finding.said
 
 
 def test_the_command_writes_an_answer_that_decodes(tmp_path):
@@ -325,7 +325,7 @@ def test_a_giant_json_is_not_read(tmp_path):
         file.truncate(1 << 30)
     finding = only(tmp_path)
     assert finding.whole is None
-    assert "larger than" in finding.why
+    assert "larger than" in finding.said
 
 
 def test_a_giant_safetensors_header_is_not_read(tmp_path):

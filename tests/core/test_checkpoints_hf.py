@@ -71,7 +71,7 @@ def test_a_half_written_save_is_rejected_with_its_reason(tmp_path, changes, why)
     write_hf(tmp_path, 20, **changes)
     finding = only(tmp_path)
     assert finding.whole is False
-    assert why in finding.why
+    assert why in finding.said
 
 
 def test_the_content_decides_not_the_last_newline(tmp_path):
@@ -101,7 +101,7 @@ def test_legacy_pickles_inside_are_unknown(tmp_path):
     os.utime(tmp_path / "checkpoint-5" / "trainer_state.json", (2e6, 2e6))
     finding = only(tmp_path)
     assert finding.whole is None
-    assert "scheduler.pt: an old pickle" in finding.why
+    assert "scheduler.pt: an old pickle" in finding.said
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_stale_witness_is_a_doubt_and_an_older_clean_one_is_preferred(tmp_path
     os.utime(newer / "model.safetensors", (2_000_000, 2_000_000))
     suspect, clean = look(tmp_path)
     assert (suspect.step, suspect.whole, suspect.how_checked) == (20, None, "full")
-    assert "older than model.safetensors" in suspect.why
+    assert "older than model.safetensors" in suspect.said
     assert (clean.step, clean.whole) == (10, True)
 
 
@@ -146,7 +146,7 @@ def test_damage_under_a_stale_witness_is_found_at_level_quick(tmp_path):
     (path / "optimizer.pt").write_bytes(damaged)
     finding = only(tmp_path)
     assert finding.whole is False
-    assert "optimizer.pt" in finding.why
+    assert "optimizer.pt" in finding.said
 
 
 def test_random_states_of_other_ranks_may_come_after_the_witness(tmp_path):
@@ -197,7 +197,7 @@ def test_every_shard_of_the_index_is_there_and_right(tmp_path, changes, whole, w
     write_files(tmp_path / "checkpoint-20", sharded(**changes))
     finding = only(tmp_path)
     assert finding.whole is whole
-    assert why in finding.why
+    assert why in finding.said
 
 
 def test_sharded_pytorch_weights_need_every_shard(tmp_path):
@@ -210,7 +210,7 @@ def test_sharded_pytorch_weights_need_every_shard(tmp_path):
     files["pytorch_model.bin.index.json"] = json.dumps({"weight_map": weights}).encode()
     files["trainer_state.json"] = witness
     write_files(tmp_path / "checkpoint-20", files)
-    assert "pytorch_model-00002-of-00002.bin" in only(tmp_path).why
+    assert "pytorch_model-00002-of-00002.bin" in only(tmp_path).said
 
 
 def test_engine_state_without_its_pointer_is_partial(tmp_path):
@@ -220,7 +220,7 @@ def test_engine_state_without_its_pointer_is_partial(tmp_path):
     (path / "global_step20" / "mp_rank_00_model_states.pt").write_bytes(torch_zip())
     finding = only(tmp_path)
     assert finding.whole is False
-    assert "latest does not name global_step20" in finding.why
+    assert "latest does not name global_step20" in finding.said
 
 
 def test_an_adapter_without_its_settings_is_partial(tmp_path):

@@ -51,7 +51,7 @@ def test_one_file_of_torch_save(tmp_path, content, format_, whole, why):
     (tmp_path / "model.pt").write_bytes(content)
     finding = only(tmp_path)
     assert (finding.format, finding.whole) == (format_, whole)
-    assert why in finding.why
+    assert why in finding.said
 
 
 def test_parts_and_data_sets_are_no_checkpoints(tmp_path):
@@ -103,7 +103,7 @@ def test_saved_without_checksums_is_not_called_damaged(tmp_path):
         torch.serialization.set_crc32_options(True)
     finding = only(tmp_path, level="full")
     assert (finding.whole, finding.how_checked) == (True, "quick")
-    assert "without checksums" in finding.why
+    assert "without checksums" in finding.said
 
 
 @pytest.mark.torch
@@ -153,7 +153,7 @@ def test_safetensors_headers_are_held_against_the_size(tmp_path, content, whole,
     (tmp_path / "model.safetensors").write_bytes(content)
     finding = only(tmp_path)
     assert finding.whole is whole
-    assert why in finding.why
+    assert why in finding.said
 
 
 def test_shards_with_an_index_are_one_checkpoint(tmp_path):

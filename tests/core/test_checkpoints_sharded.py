@@ -101,9 +101,9 @@ def test_a_cut_or_flipped_shard_of_dcp_is_found(real: Path, tmp_path: Path) -> N
         os.utime(shard, (1, 1))
         finding = only(copy, level=level)
         assert finding.whole is False, (why, finding)
-        assert why in finding.why
+        assert why in finding.said
     shard.unlink()
-    assert "is missing, which .metadata names" in only(copy).why
+    assert "is missing, which .metadata names" in only(copy).said
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_every_cut_of_the_metadata_is_not_whole(real: Path, tmp_path: Path) -> N
         witness.write_bytes(content[:length])
         assert only(copy).whole is not True, length
     witness.unlink()
-    assert "is missing, which is written last" in only(copy).why
+    assert "is missing, which is written last" in only(copy).said
 
 
 @pytest.mark.torch
@@ -128,7 +128,7 @@ def test_a_save_over_an_older_dcp_directory_is_in_doubt(real: Path, tmp_path: Pa
     os.utime(shard, (LATE_S * 1000, LATE_S * 1000))
     finding = only(copy)
     assert finding.whole is None
-    assert "older than" in finding.why
+    assert "older than" in finding.said
 
 
 def test_metadata_that_points_elsewhere_is_refused() -> None:
@@ -229,7 +229,7 @@ def test_a_partial_state_of_accelerate(tmp_path: Path, change, why) -> None:
     write_files(tmp_path / "checkpoints/checkpoint_3", files)
     finding = only(tmp_path)
     assert finding.whole is False
-    assert why in finding.why
+    assert why in finding.said
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_the_pointer_of_deepspeed_lags_behind_a_save_that_was_killed(tmp_path: P
     write_deepspeed(tmp_path, 20, "global_step10")
     newest, older = look(tmp_path)
     assert (newest.step, newest.whole) == (20, False)
-    assert "latest still names global_step10" in newest.why
+    assert "latest still names global_step10" in newest.said
     assert (older.step, older.whole) == (10, True)
 
 
@@ -325,7 +325,7 @@ def test_a_partial_save_of_deepspeed(tmp_path: Path, name, content, world_size, 
         (path / name).write_bytes(content)
     finding = only(tmp_path, world_size=world_size)
     assert finding.whole is False
-    assert why in finding.why
+    assert why in finding.said
 
 
 def test_deepspeed_inside_a_trainer_checkpoint_is_checked(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_deepspeed_inside_a_trainer_checkpoint_is_checked(tmp_path: Path) -> Non
     (path / "global_step20/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
     finding = only(tmp_path)
     assert finding.whole is False
-    assert "global_step20: the optim states of rank 0" in finding.why
+    assert "global_step20: the optim states of rank 0" in finding.said
 
 
 # -- Megatron -------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def test_the_tracker_of_megatron(tmp_path: Path, tracker, whole, why) -> None:
     write_megatron(tmp_path, 20, tracker)
     finding = only(tmp_path)
     assert (finding.format, finding.step, finding.whole) == ("megatron", 20, whole)
-    assert why in finding.why
+    assert why in finding.said
 
 
 def test_a_missing_part_of_megatron(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_missing_part_of_megatron(tmp_path: Path) -> None:
     (path / "mp_rank_01/model_optim_rng.pt").unlink()
     finding = only(tmp_path)
     assert finding.whole is False
-    assert "tensor part 1" in finding.why
+    assert "tensor part 1" in finding.said
 
 
 def test_the_distributed_format_of_megatron(tmp_path: Path) -> None:
@@ -391,13 +391,13 @@ def test_the_distributed_format_of_megatron(tmp_path: Path) -> None:
     path = tmp_path / "iter_0000020"
     files = {"common.pt": torch_zip(), "__0_0.distcp": b"x" * 5}
     write_files(path, files)
-    assert "metadata.json is missing" in only(tmp_path).why
+    assert "metadata.json is missing" in only(tmp_path).said
     write_files(path, files | {"metadata.json": b'{"sharded_backend": "torch_dist"}'})
-    assert ".metadata is missing" in only(tmp_path).why
+    assert ".metadata is missing" in only(tmp_path).said
     write_files(path, {"metadata.json": b'{"sharded_backend": "zarr"}'})
     finding = only(tmp_path)
     assert finding.whole is None
-    assert "zarr" in finding.why
+    assert "zarr" in finding.said
     write_files(path, {"metadata.json": json.dumps(["no"]).encode()})
     assert only(tmp_path).whole is False
 

@@ -73,7 +73,7 @@ def test_a_training_that_has_ended_is_nothing_to_go_on_from(tmp_path):
     write_files(tmp_path, {"last.pt": ultralytics(9, stripped=True)})
     finding = only(tmp_path)
     assert (finding.format, finding.whole) == ("ultralytics", False)
-    assert "stripped" in finding.why
+    assert "stripped" in finding.said
 
 
 def test_other_files_of_the_same_names_stay_what_they_are(tmp_path):

@@ -13,8 +13,9 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.model import CheckpointFinding, Survey
+from watchdog_train.core.model import CheckpointFinding, Survey, said
 from watchdog_train.core.recovery.plans import choose_checkpoint
+from watchdog_train.report.why_text import why_text
 from watchdog_train.store import claims
 from watchdog_train.store.claims import claims_directory, is_free
 from watchdog_train.supervisor.directories import OutputDirectories
@@ -136,16 +137,18 @@ def test_what_a_killed_supervisor_left_ends_with_its_run(tmp_path: Path) -> None
 
 def test_nothing_of_a_shared_directory_is_resumed_from() -> None:
     """Which steps are whose cannot be told; a checkpoint elsewhere is as good as ever."""
-    shared = e.CheckpointsShared(directory="/w/out", run_id="one", pid=7, why="both write there")
+    shared = e.CheckpointsShared(
+        directory="/w/out", run_id="one", pid=7, why=said("both write there")
+    )
     state = b.running(shared)
 
     def finding(path: str, step: int) -> CheckpointFinding:
         return CheckpointFinding(
-            path=path, format="hf", step=step, whole=True, why="", how_checked="recorded"
+            path=path, format="hf", step=step, whole=True, said="", how_checked="recorded"
         )
 
     findings = (finding("/w/out/checkpoint-9", 9), finding("/w/outer/checkpoint-5", 5))
     choice = choose_checkpoint(state, Survey(findings=findings, directories=("/w/out",)))
     assert choice.chosen is not None
     assert choice.chosen.step == 5
-    assert "the run one writes there" in choice.rejected[0].why
+    assert "the run one writes there" in why_text(choice.rejected[0].why)

@@ -12,12 +12,14 @@ from watchdog_train.core.actions import Launch, Observation, Record, RunCommands
 from watchdog_train.core.commands import event_names, parse, wanted
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_data
 from watchdog_train.notify.ping import Rhythm
 from watchdog_train.notify.ping_order import PingOrder
+from watchdog_train.report.why_text import why_text
 
 ASKED = load_policy(None, None, {"notify.commands": ("run_finished=a", "before_restart=b")})
 
@@ -85,7 +87,7 @@ def test_a_restart_waits_for_its_commands_and_their_failure_stops_nothing() -> N
     )
     running = msgspec.structs.replace(seen, running=frozenset({"commands"}))
     assert isinstance(between_attempts(running, begun, ASKED, {}), Wait)
-    results = (e.CommandResult(number=2, ok=False, code=3, why="exit code 3", seconds=0.1),)
+    results = (e.CommandResult(number=2, ok=False, code=3, why=said("exit code 3"), seconds=0.1),)
     told = msgspec.structs.replace(seen, commands=results)
     record = between_attempts(told, begun, ASKED, {})
     assert isinstance(record, Record)
@@ -105,7 +107,7 @@ def test_commands_of_a_dead_supervisor_are_settled_and_not_begun_again() -> None
     (ran,) = record.events
     assert isinstance(ran, e.CommandsRan)
     assert not ran.results[0].ok
-    assert "supervisor ended" in (ran.results[0].why or "")
+    assert "supervisor ended" in why_text(ran.results[0].why)
     assert isinstance(between_attempts(seen, evolve(begun, ran), ASKED, {}), Launch)
 
 

@@ -14,6 +14,7 @@ from watchdog_train.core.detection.track import advance as fold
 from watchdog_train.core.detection.track import new_track
 from watchdog_train.core.model import MemberSample, ThreadWait
 from watchdog_train.core.policy import Detection
+from watchdog_train.report.why_text import why_text
 
 
 def waits(*each: tuple[int, int, float, int]) -> Waits:
@@ -130,4 +131,6 @@ def test_over_the_hard_limit_the_words_tell_who_is_to_blame() -> None:
         track = fold(track, poll, rules)
     found = verdict(track, poll, rules)
     assert (found.kind, found.basis) == ("suspect", "hard-budget")
-    assert found.why.endswith("the job wants to run: other programs have this machine's CPUs")
+    assert why_text(found.why).endswith(
+        "the job wants to run: other programs have this machine's CPUs"
+    )

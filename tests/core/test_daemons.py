@@ -10,7 +10,7 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import CleanUp, Signal
 from watchdog_train.core.decide import decide
-from watchdog_train.core.model import Daemon, DaemonFacts, Hold, ProcessId
+from watchdog_train.core.model import Daemon, DaemonFacts, Hold, ProcessId, said
 from watchdog_train.core.policy import Policy, Stopping
 from watchdog_train.core.recovery.daemons import judge, matching
 from watchdog_train.core.recovery.kill import SIGKILL, SIGTERM, begin, pursue
@@ -79,7 +79,7 @@ def test_nobody_waits_for_or_signals_who_is_left() -> None:
     keeper = b.keeper().member.identity
     assert (action.stage, action.signal, action.targets) == ("keeper", SIGTERM, (keeper,))
     told = e.Signalling(
-        sequence="now", stage="keeper", targets=(keeper,), signal=SIGTERM, why="hung"
+        sequence="now", stage="keeper", targets=(keeper,), signal=SIGTERM, why=said("hung")
     )
     state = b.running(b.stall(), b.collecting(), b.collected(), told)
     late = pursue(state, poll, Stopping().keeper_s + 1.0, Stopping())

@@ -34,13 +34,15 @@ from watchdog_train.core.model import (
     MemberSample,
     ProcessId,
     Survey,
+    said,
 )
 from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
 OBSERVE = Policy(recovery=Recovery(observe=True))
 HUNG = (b.stall(), b.collecting(), b.collected())
-QUIET = Verdict(kind="suspect", why="quiet")
+QUIET = Verdict(kind="suspect", why=said("quiet"))
 KNOWN = (
     e.FirstBeat(rank=0, pid=b.ROOT, after_s=0.5),
     e.FirstStep(rank=0, pid=b.ROOT, step=2, after_s=1.0),
@@ -110,7 +112,7 @@ def test_a_keeper_has_half_a_minute() -> None:
     left = act(b.fold(history), members=(keeper, b.member(10)))
     assert isinstance(left, Signal)
     assert left.targets == (b.member(10).member.identity,)
-    sweep = e.Signalling(sequence="sweep", stage="keeper", targets=(), signal=0, why="")
+    sweep = e.Signalling(sequence="sweep", stage="keeper", targets=(), signal=0, why=said(""))
     late = act(b.fold((*history, sweep)), at=60.0, members=(keeper,), empty_looks=2)
     assert isinstance(late, Signal)
     assert (late.targets, late.signal) == ((keeper.member.identity,), 9)
@@ -135,13 +137,13 @@ def test_a_keeper_that_ended_before_the_start_is_replaced() -> None:
     assert isinstance(action, Record)
     assert isinstance(action.events[0], e.AttemptExited)
     assert action.events[0].how_known == "not-started"
-    assert "(pid 9) ended before" in (action.events[0].error or "")
+    assert "(pid 9) ended before" in why_text(action.events[0].error)
 
 
 def test_a_launch_that_its_supervisor_did_not_live_to_make_is_made_again() -> None:
     """The intent is open, nothing is there, and the command is not to blame."""
     launching = e.AttemptLaunching(token="t", plan=b.plan())
-    adopted = e.Adopted(pid=2, start=2, boot_id="b", previous_pid=1, why="gone")
+    adopted = e.Adopted(pid=2, start=2, boot_id="b", previous_pid=1, why=said("gone"))
     history = (b.RUN_STARTED, launching, adopted)
     action = act(b.fold(history), at=30.0, members=())
     assert isinstance(action, Record)
@@ -174,7 +176,7 @@ def test_what_could_not_be_started_is_over_at_once() -> None:
         (
             b.exited(3),
             e.TreeGone(),
-            e.BackingOff(delay_s=9.0, until_mono=9.0, why=""),
+            e.BackingOff(delay_s=9.0, until_mono=9.0, why=said("")),
             e.PlanMade(plan=b.plan(2)),
         ),
     ],
@@ -233,7 +235,7 @@ def test_a_collection_that_an_adoption_lost_is_started_again() -> None:
         assert (action.stall_id, action.bundle_why) == ("0001", why)
 
 
-RECOVERED = (b.stall(), b.collecting(), e.StallRecovered(stall_id="0001", why=""))
+RECOVERED = (b.stall(), b.collecting(), e.StallRecovered(stall_id="0001", why=said("")))
 
 
 def test_the_answer_about_a_stall_that_recovered_confuses_nobody() -> None:
@@ -251,7 +253,7 @@ def test_the_answer_about_a_stall_that_recovered_confuses_nobody() -> None:
     [
         (),
         (b.exited(0),),
-        (e.Suspected(basis="hard-budget", phase="train", ranks=(), age_s=1.0, why=""),),
+        (e.Suspected(basis="hard-budget", phase="train", ranks=(), age_s=1.0, why=said("")),),
     ],
 )
 def test_an_old_look_is_not_believed(history: tuple[e.AnyEvent, ...]) -> None:
@@ -262,7 +264,7 @@ def test_an_old_look_is_not_believed(history: tuple[e.AnyEvent, ...]) -> None:
 
 def test_a_look_that_is_waited_for_is_kept() -> None:
     """It becomes an event."""
-    suspected = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=1.0, why="")
+    suspected = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=1.0, why=said(""))
     assert kinds(act(run(suspected), verdict=QUIET, look=b.result())) == ["Looked"]
 
 
@@ -324,7 +326,7 @@ def test_a_root_that_exits_0_when_it_is_killed_has_not() -> None:
         stage="terminate",
         targets=(ProcessId(b.ROOT, b.ROOT + 1000),),
         signal=15,
-        why="hung",
+        why=said("hung"),
     )
     assert kinds(act(run(*HUNG, term), exit=status)) == ["Progress", "AttemptExited"]
     gone = run(*HUNG, term, b.exited(0), e.TreeGone())
@@ -383,12 +385,12 @@ def test_nothing_is_planned_while_somebody_lives() -> None:
 
 def test_what_survived_sigkill_ends_the_run() -> None:
     """Nothing is started over it."""
-    action = act(run(*HUNG, e.SurvivedKill(pids=(b.ROOT,), why="D")))
+    action = act(run(*HUNG, e.SurvivedKill(pids=(b.ROOT,), why=said("D"))))
     assert isinstance(action, Record)
     finished = action.events[0]
     assert isinstance(finished, e.RunFinished)
     assert finished.exit_code == 75
-    assert str(b.ROOT) in (finished.warning or "")
+    assert str(b.ROOT) in why_text(finished.warning)
 
 
 def test_a_backoff_is_on_disk_before_its_plan() -> None:
@@ -401,7 +403,7 @@ def test_a_backoff_is_on_disk_before_its_plan() -> None:
 @pytest.mark.parametrize(("at", "expected"), [(8.9, Wait), (9.0, Launch)])
 def test_a_backoff_is_kept(at: float, expected: type[Action]) -> None:
     """Restarts are spaced as the plan says."""
-    backing = e.BackingOff(delay_s=9.0, until_mono=9.0, why="")
+    backing = e.BackingOff(delay_s=9.0, until_mono=9.0, why=said(""))
     state = run(b.exited(3), e.TreeGone(), backing, e.PlanMade(plan=b.plan(2)))
     assert isinstance(act(state, at=at, **GONE), expected)
 
@@ -487,7 +489,7 @@ SAVED = SaveReport(path="/out/5", step=5, t=1e9 + 1.0)
 
 def survey(*, whole: bool) -> Survey:
     finding = CheckpointFinding(
-        path="/out/5", format="hf", step=5, whole=whole, why="", how_checked="recorded"
+        path="/out/5", format="hf", step=5, whole=whole, said="", how_checked="recorded"
     )
     return Survey(findings=(finding,), directories=("/out",))
 

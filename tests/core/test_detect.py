@@ -13,6 +13,7 @@ from watchdog_train.core.detection.detect import Verdict, required_windows, verd
 from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import MemberSample, Sample
 from watchdog_train.core.policy import Detection
+from watchdog_train.report.why_text import why_text
 
 Poll = Callable[[float], Sample]
 
@@ -237,7 +238,7 @@ def test_the_users_limit_also_ends_what_is_busy() -> None:
     assert judge(silent(cpu_s=busy), 99, detection).kind == "alive"
     found = judge(silent(cpu_s=busy), 101, detection)
     assert (found.kind, found.basis) == ("stall", "user-limit")
-    assert "--stall-timeout" in found.why
+    assert "--stall-timeout" in why_text(found.why)
 
 
 def test_the_users_limit_spares_a_save_that_makes_progress() -> None:

@@ -53,7 +53,7 @@ def test_who_holds_gpu_memory_is_named() -> None:
     }
     (check,) = described({"devices": [device]})
     assert check.status == "warning"
-    assert "pid 7 (python, user alice) with 60.0 GB" in check.says
+    assert "pid 7 (python, user alice) with 55.9 GiB" in check.says
     (hidden,) = described({"devices": [device], "foreign_pids": True})
     assert "alice" not in hidden.says
     (broken,) = described({"problem": "NVML gave no answer in time"})

@@ -16,15 +16,16 @@ import pytest
 
 from tests.support import wait_until
 from watchdog_train.core import events as e
-from watchdog_train.core.model import Plan, RunProgress
+from watchdog_train.core.model import Plan, RunProgress, said
 from watchdog_train.errors import WtrainError
+from watchdog_train.report.why_text import why_text
 from watchdog_train.store import event_log
 from watchdog_train.store.event_log import EventLog, read_events
 from watchdog_train.store.log_lines import MAX_LINE_BYTES
 from watchdog_train.store.log_reading import MAX_LOG_BYTES, SPILL_FILE
 
 LIFECYCLE = e.TreeGone()
-OTHER = e.SuspicionEnded(why="a step")
+OTHER = e.SuspicionEnded(why=said("a step"))
 SAMPLE = e.Progress(progress=RunProgress(step=1), ranks=(), members=())
 
 
@@ -298,7 +299,7 @@ def test_a_full_disk_neither_raises_nor_loses(
     assert time.monotonic() - began < 1.5
     behind = opened.behind()
     assert behind is not None
-    assert "No space left" in behind.why
+    assert "No space left" in why_text(behind.why)
     assert behind.spill == str(spill / SPILL_FILE)
     assert seqs(path) == [1]
     reading = read_events(path, spill_dir=spill)
@@ -320,7 +321,7 @@ def test_a_removed_log_spills_and_is_said(opened: EventLog, path: Path, spill: P
     opened.append(OTHER, 1)
     behind = opened.behind()
     assert behind is not None
-    assert "the log was removed" in behind.why
+    assert "the log was removed" in why_text(behind.why)
     assert len((spill / SPILL_FILE).read_bytes().splitlines()) == 2
     assert not path.exists()
 
@@ -373,7 +374,7 @@ def test_a_stuck_disk_costs_two_seconds_once(
     behind = opened.behind()
     assert behind is not None
     assert behind.behind_s >= 2.0
-    assert "does not answer" in behind.why
+    assert "does not answer" in why_text(behind.why)
     assert len(read_events(path, spill_dir=spill).events) == 52
     disk.stuck.set()
     wait_until(lambda: opened.behind() is None, 5.0, "the log has caught up")
@@ -420,7 +421,7 @@ def test_without_a_place_to_spill_events_wait_in_memory(
     behind = log.behind()
     assert behind is not None
     assert behind.spill is None
-    assert "in memory only" in behind.why
+    assert "in memory only" in why_text(behind.why)
     disk.full = False
     wait_until(lambda: log.behind() is None, 5.0, "the log has caught up")
     assert log.close(5.0)
@@ -440,7 +441,7 @@ def test_samples_are_left_out_when_too_much_waits(
     assert 0 < kept < 20
     assert opened.append(OTHER, 1).seq == kept + 1
     behind = wait_until(opened.behind, 5.0, "the writer has met the full disk")
-    assert f"{20 - kept} samples left out" in behind.why
+    assert f"{20 - kept} samples left out" in why_text(behind.why)
     disk.full = False
     wait_until(lambda: opened.behind() is None, 5.0, "the log has caught up")
     assert seqs(path) == list(range(1, kept + 2))
@@ -450,7 +451,7 @@ def test_texts_of_the_training_cannot_break_the_log(opened: EventLog, path: Path
     """Megabytes, lone surrogates and NaN in an event leave a log that can be read."""
     plan = Plan(
         attempt=1,
-        why="x" * 3_000_000,
+        why=said("x" * 3_000_000),
         argv=tuple("y" * 1000 for _ in range(5000)),
         env={"KEY" * 100: "\udcff" * 1000},
         in_process=({"id": "a"},),
@@ -460,7 +461,7 @@ def test_texts_of_the_training_cannot_break_the_log(opened: EventLog, path: Path
     )
     returned = [
         opened.append(e.PlanMade(plan=plan), 1),
-        opened.append(e.SuspicionEnded(why="caf\udce9"), 1),
+        opened.append(e.SuspicionEnded(why=said("caf\udce9")), 1),
         opened.append(e.Progress(progress=RunProgress(loss=float("nan")), ranks=(), members=()), 1),
     ]
     assert opened.close(5.0)
@@ -468,7 +469,7 @@ def test_texts_of_the_training_cannot_break_the_log(opened: EventLog, path: Path
     assert max(len(line) for line in path.read_bytes().splitlines()) < MAX_LINE_BYTES
     first = returned[0]
     assert isinstance(first, e.PlanMade)
-    assert "left out" in first.plan.why
+    assert first.plan.why.problem.endswith("characters left out)")
 
 
 def fill(file: IO[bytes]) -> None:

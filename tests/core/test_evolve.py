@@ -11,7 +11,7 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
-from watchdog_train.core.model import ProcessId, RunProgress
+from watchdog_train.core.model import ProcessId, RunProgress, said
 
 
 def at(moment: float, event: e.AnyEvent) -> e.AnyEvent:
@@ -37,11 +37,11 @@ def again(number: int = 2) -> e.AttemptLaunching:
 
 
 def adopted(boot_id: str = "b") -> e.Adopted:
-    return e.Adopted(pid=2, start=2, boot_id=boot_id, previous_pid=1, why="gone")
+    return e.Adopted(pid=2, start=2, boot_id=boot_id, previous_pid=1, why=said("gone"))
 
 
 TERM = e.Signalling(
-    sequence="hang", stage="terminate", targets=(ProcessId(11, 1011),), signal=15, why="hung"
+    sequence="hang", stage="terminate", targets=(ProcessId(11, 1011),), signal=15, why=said("hung")
 )
 
 
@@ -68,8 +68,8 @@ def test_restarts_are_counted_since_the_last_newer_step(
 def test_a_new_attempt_forgets_the_silence_of_the_last() -> None:
     """Suspicion, notices, kill and members belong to an attempt."""
     state = b.running(
-        e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=1.0, why=""),
-        e.Noticed(kind="keeper", pids=(9,), why=""),
+        e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=1.0, why=said("")),
+        e.Noticed(kind="keeper", pids=(9,), why=said("")),
         b.stall(),
         TERM,
         again(),
@@ -82,8 +82,8 @@ def test_a_new_attempt_forgets_the_silence_of_the_last() -> None:
 @pytest.mark.parametrize(
     ("event", "back"),
     [
-        (e.StallRecovered(stall_id="0001", why=""), False),
-        (e.WouldHaveKilled(stall_id="0001", why=""), True),
+        (e.StallRecovered(stall_id="0001", why=said("")), False),
+        (e.WouldHaveKilled(stall_id="0001", why=said("")), True),
     ],
 )
 def test_after_a_stall_that_kills_nobody_the_run_goes_on(event: e.AnyEvent, back: bool) -> None:
@@ -140,13 +140,13 @@ def test_an_adoption_gives_a_stage_its_time_again() -> None:
 
 def test_an_adoption_alone_keeps_a_backoff() -> None:
     """A new supervisor is no reason to hurry."""
-    backing = e.BackingOff(delay_s=9.0, until_mono=9.0, why="")
+    backing = e.BackingOff(delay_s=9.0, until_mono=9.0, why=said(""))
     assert b.running(backing, adopted()).backoff_until == 9.0
 
 
 def test_after_a_boot_no_moment_of_the_old_clock_is_waited_for() -> None:
     """The monotonic clock began anew: a backoff would end in days."""
-    backing = e.BackingOff(delay_s=9.0, until_mono=1e6, why="")
+    backing = e.BackingOff(delay_s=9.0, until_mono=1e6, why=said(""))
     state = evolve(b.running(backing, b.exited(3), at=1e6), at(50.0, adopted("another")))
     assert state.backoff_until is None
     assert attempt(state).launching_mono == 50.0
@@ -162,7 +162,7 @@ def test_after_a_boot_no_moment_of_the_old_clock_is_waited_for() -> None:
         b.stall(),
         b.collected(),
         e.TreeGone(),
-        e.StallRecovered(stall_id="0009", why=""),
+        e.StallRecovered(stall_id="0009", why=said("")),
         e.FirstBeat(rank=0, pid=1, after_s=1.0),
         e.Signalled(pid=1, start=1, signal=9, role="rank", result="gone"),
         adopted(),
@@ -189,10 +189,10 @@ def test_a_reopened_run_forgets_how_it_ended() -> None:
         slot_dir="/dev/shm/new",
         with_remedies=("omp-1",),
         allow=(),
-        why="wtrain restart",
+        why=said("wtrain restart"),
     )
-    finished = e.RunFinished(outcome="gave_up", exit_code=76, warning=None, why="spent")
-    given_up = e.GivenUp(why="spent", exit_code=76, outcome="gave_up")
+    finished = e.RunFinished(outcome="gave_up", exit_code=76, warning=None, why=said("spent"))
+    given_up = e.GivenUp(why=said("spent"), exit_code=76, outcome="gave_up")
     before = b.running(b.stop(), b.exited(3), e.TreeGone(), given_up, finished)
     assert before.finished
     state = evolve(before, at(900.0, reopened))
@@ -208,8 +208,8 @@ def test_a_reopened_run_forgets_how_it_ended() -> None:
 def test_a_requeued_run_has_what_was_left_of_its_restarts() -> None:
     """Slurm begins the same job again: --max-restarts is for all of it, until a newer step."""
     reopened = e.Reopened(
-        pid=9, start=9, boot_id="b", slot_dir=None, with_remedies=(), allow=(), why="requeued",
-        fresh_budget=False,
+        pid=9, start=9, boot_id="b", slot_dir=None, with_remedies=(), allow=(),
+        why=said("requeued"), fresh_budget=False,
     )  # fmt: skip
     spent = b.running(b.exited(3), e.TreeGone(), e.PlanMade(plan=b.plan(2)), again(2))
     assert spent.restarts_since_progress == 1

@@ -30,6 +30,7 @@ from watchdog_train.core.recovery.gpu_memory import (
     hold,
     strangers,
 )
+from watchdog_train.report.why_text import why_text
 
 GB = 1 << 30
 POLICY = Policy(recovery=Recovery(gpu_wait_s=100.0))
@@ -147,9 +148,9 @@ def test_somebody_else_is_named_waited_for_and_then_the_run_ends_with_75() -> No
     assert isinstance(action, Record)
     (said,) = action.events
     assert isinstance(said, e.GpuMemoryHeld)
-    assert "user alice" in said.why
-    assert "65.5 GB on GPU 0" in said.why
-    assert "no out-of-memory of the training" in said.why
+    assert "user alice" in why_text(said.why)
+    assert "61.0 GiB on GPU 0" in why_text(said.why)
+    assert "no out-of-memory of the training" in why_text(said.why)
     state = after(waiting(), action, 1.0)
     assert state.state == "backoff"
     assert isinstance(act(state, taken, 50.0), Wait)
@@ -158,7 +159,7 @@ def test_somebody_else_is_named_waited_for_and_then_the_run_ends_with_75() -> No
     (given_up,) = action.events
     assert isinstance(given_up, e.GivenUp)
     assert (given_up.exit_code, given_up.outcome) == (75, "gave_up")
-    assert "pid 4242 (python, user alice)" in given_up.why
+    assert "pid 4242 (python, user alice)" in why_text(given_up.why)
 
 
 def test_memory_that_comes_back_lets_the_attempt_begin() -> None:

@@ -24,22 +24,25 @@ from watchdog_train.core.model import (
     GuiltyNode,
     JointAnswer,
     Survey,
+    Why,
+    said,
 )
 from watchdog_train.core.policy import Job, Policy, Recovery
 from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.core.recovery.outcome import finish
 from watchdog_train.report.status_json import status_object
 from watchdog_train.report.summary import closing_lines
+from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 
 POLICY = Policy(recovery=Recovery(max_restarts=0), job=Job(plan_s=60.0))
-BAD = GuiltyNode(host="gpu-17", why="it did not come")
+BAD = GuiltyNode(host="gpu-17", why=said("it did not come"))
 
 
 def node(number: int, *more: e.AnyEvent, meet: str | None = "/meet") -> State:
     """A node of two whose hung attempt is over, with its evidence on disk."""
     who = b.node_task(number, meet)
-    coupled = e.TasksCoupled(together=True, world=2, why="it is a node of the job")
+    coupled = e.TasksCoupled(together=True, world=2, why=said("it is a node of the job"))
     end = (b.stall(), b.collecting(), b.collected(), b.exited(None, signal=15), e.TreeGone())
     state = b.running(e.TaskJoined(task=who, host=f"n{number}"), coupled, *end, *more)
     return msgspec.structs.replace(state, host=f"n{number}")
@@ -96,8 +99,8 @@ def test_a_machine_that_does_not_come_to_the_plan() -> None:
     last = ended(node(0), event)
     (line,) = [one for one in closing_lines(last, {}) if "fault" in one]
     assert line.endswith("n1: it did not come to the plan of the next attempt")
-    (said,) = status_object(last)["job"]["guilty_nodes"]
-    assert said == {"host": "n1", "why": "it did not come to the plan of the next attempt"}
+    (named,) = status_object(last)["job"]["guilty_nodes"]
+    assert named == {"host": "n1", "why": Why("no-plan", who="it")}
 
 
 def test_a_machine_that_may_still_come_is_not_named() -> None:
@@ -108,7 +111,7 @@ def test_a_machine_that_may_still_come_is_not_named() -> None:
     three = msgspec.structs.replace(node(0), job=job)
     event = given_up(confer(look(6.0, other(gone=False)), three, POLICY))
     assert event.guilty == ()
-    assert event.why.startswith("1 node that nothing was heard of did not come")
+    assert why_text(event.why).startswith("1 node that nothing was heard of did not come")
 
 
 def test_tasks_of_one_machine_are_on_no_guilty_one() -> None:
@@ -138,7 +141,7 @@ def test_the_machine_of_the_guilty_rank() -> None:
     event_of_all = given_up(between_attempts(look(5.0, survey=survey), state, POLICY, {}))
     assert event_of_all.exit_code == 75
     (guilty,) = event_of_all.guilty
-    assert guilty == GuiltyNode(host="n1", why="rank 1 was guilty of a hang: rank-left-early")
+    assert guilty == GuiltyNode(host="n1", why=Why("guilty", rank=1, family="rank-left-early"))
 
 
 @pytest.mark.parametrize(
@@ -165,29 +168,29 @@ def test_a_rank_that_is_guilty_everywhere_is_the_program() -> None:
 def test_what_outlives_sigkill_makes_its_own_machine_guilty() -> None:
     """Also in a run that is no task of a job; with another end nobody is named."""
     state = msgspec.structs.replace(b.running(b.stall()), host="n7")
-    last = ended(state, e.SurvivedKill(pids=(44,), why="D"), b.exited(None, signal=9))
+    last = ended(state, e.SurvivedKill(pids=(44,), why=said("D")), b.exited(None, signal=9))
     (guilty,) = guilty_nodes(last)
-    assert (guilty.host, guilty.why) == ("n7", "still alive after SIGKILL: 44")
-    failed = ended(state, e.GivenUp(why="x", exit_code=76, outcome="gave_up", guilty=(BAD,)))
+    assert (guilty.host, guilty.why) == ("n7", Why("survivors", pids=(44,)))
+    failed = ended(state, e.GivenUp(why=said("x"), exit_code=76, outcome="gave_up", guilty=(BAD,)))
     assert guilty_nodes(failed) == ()
 
 
 def finished(*guilty: GuiltyNode) -> State:
-    event = e.GivenUp(why="lost", exit_code=75, outcome="gave_up", guilty=guilty)
+    event = e.GivenUp(why=said("lost"), exit_code=75, outcome="gave_up", guilty=guilty)
     return ended(b.running(), event)
 
 
 def test_each_machine_is_a_file_with_the_reason(tmp_path: Path) -> None:
     """Asked for or not; what another supervisor has left there stays."""
-    state = finished(BAD, GuiltyNode(host="n2.cluster", why="Ω"))
+    state = finished(BAD, GuiltyNode(host="n2.cluster", why=said("Ω")))
     assert list(GuiltyNodes(None, cwd=str(tmp_path)).finish(state)) == []
     assert list(tmp_path.iterdir()) == []
     place = tmp_path / "a" / "guilty"
     place.mkdir(parents=True)
     (place / "n9").write_text("mine\n")
     assert list(GuiltyNodes("a/guilty", cwd=str(tmp_path)).finish(state)) == []
-    said = {path.name: path.read_text("utf-8") for path in place.iterdir()}
-    assert said == {"gpu-17": "it did not come\n", "n2.cluster": "Ω\n", "n9": "mine\n"}
+    files = {path.name: path.read_text("utf-8") for path in place.iterdir()}
+    assert files == {"gpu-17": "it did not come\n", "n2.cluster": "Ω\n", "n9": "mine\n"}
     assert list(GuiltyNodes("b", cwd=str(tmp_path)).finish(finished())) == []
     assert not (tmp_path / "b").exists()
 
@@ -195,7 +198,7 @@ def test_each_machine_is_a_file_with_the_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["../n1", "-n1", "n 1", "", ".", "n1\n", "n" * 300, "$(id)"])
 def test_a_name_that_is_no_word_is_not_written(tmp_path: Path, host: str) -> None:
     """A shell reads these names, and a peer says what it is called."""
-    state = finished(GuiltyNode(host=host, why="x"), BAD)
+    state = finished(GuiltyNode(host=host, why=said("x")), BAD)
     (noticed,) = GuiltyNodes("bad", cwd=str(tmp_path)).finish(state)
     assert noticed.kind == "guilty"
     assert os.listdir(tmp_path / "bad") == ["gpu-17"]
@@ -205,4 +208,6 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     """It costs the run nothing."""
     (tmp_path / "bad").write_text("")
     (noticed,) = GuiltyNodes("bad", cwd=str(tmp_path)).finish(finished(BAD))
-    assert noticed.why.startswith(f"the guilty machines cannot be named in {tmp_path / 'bad'}: ")
+    assert why_text(noticed.why).startswith(
+        f"the guilty machines cannot be named in {tmp_path / 'bad'}: "
+    )

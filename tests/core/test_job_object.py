@@ -20,10 +20,11 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Signal
 from watchdog_train.core.events import KillStage
-from watchdog_train.core.model import ProcessId
+from watchdog_train.core.model import ProcessId, said
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.keeper import job_object as keeper_side
+from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.hands.group import AttemptGroup
 from watchdog_train.supervisor.hands.local import deliver
 from watchdog_train.system import job_object
@@ -311,7 +312,9 @@ def test_the_whole_group_is_ended_last(
         return can
 
     target = ProcessId(pid, 1)
-    action = Signal(host="", sequence="hang", stage=stage, targets=(target,), signal=number, why="")
+    action = Signal(
+        host="", sequence="hang", stage=stage, targets=(target,), signal=number, why=said("")
+    )
     events = list(deliver(action, {}, Refusing(), end_group))
     assert [event.result for event in events] == told
     assert bool(asked) == (stage == "launchers" and pid == 12)
@@ -325,6 +328,6 @@ def test_a_lacking_group_is_said_once() -> None:
     seen = b.observation(b.sample(1.0, b.keeper(), b.rank()), group_trouble="CreateJobObject of x")
     told = [event for event in news(seen, b.fold(begun), Policy()) if isinstance(event, e.Noticed)]
     assert [event.kind for event in told] == ["group"]
-    assert "CreateJobObject of x" in told[0].why
+    assert "CreateJobObject of x" in why_text(told[0].why)
     again = b.fold((*begun, *told))
     assert not [event for event in news(seen, again, Policy()) if isinstance(event, e.Noticed)]

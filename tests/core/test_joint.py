@@ -12,10 +12,11 @@ from watchdog_train.core.actions import Record, StartJoint, Wait
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.joint import diagnose_together
 from watchdog_train.core.job.peers import JobView, PeerView, Signs, Summary, summarise, trouble_of
-from watchdog_train.core.model import Culprit, Diagnosis, JointAnswer, Survey
+from watchdog_train.core.model import Culprit, Diagnosis, JointAnswer, Survey, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.report.why_text import why_text
 
 DIAGNOSIS = Diagnosis(
     family="rank-left-early",
@@ -32,7 +33,7 @@ DIAGNOSIS = Diagnosis(
 def task(number: int, *more: e.AnyEvent) -> State:
     """A task whose hung attempt is over, with its evidence on disk."""
     who = JobTask(job="slurm:1.0", source="slurm", task=number, tasks=2, here=2)
-    coupled = e.TasksCoupled(together=True, world=2, why="it trains 1 of 2 ranks")
+    coupled = e.TasksCoupled(together=True, world=2, why=said("it trains 1 of 2 ranks"))
     collected = msgspec.structs.replace(b.collected(), dir=f"/runs/task{number}/stalls/0001")
     end = (b.stall(), b.collecting(), collected, b.exited(None, signal=15), e.TreeGone())
     return b.running(e.TaskJoined(task=who), coupled, *end, *more)
@@ -76,7 +77,7 @@ def test_without_an_answer_it_goes_on_and_says_so() -> None:
     assert isinstance(done, Record)
     (event,) = done.events
     assert isinstance(event, e.Noticed)
-    assert "it left no answer" in event.why
+    assert "it left no answer" in why_text(event.why)
     assert diagnose_together(seen(), task(0, event)) is None
 
 
@@ -100,4 +101,4 @@ def test_a_taken_port_is_replaced_in_the_plan() -> None:
         assert isinstance(made, Record)
         (plan,) = [one.plan for one in made.events if isinstance(one, e.PlanMade)]
         assert plan.env == env
-        assert ("meet at 41234" in plan.why) == (port is not None)
+        assert ("meet at 41234" in why_text(plan.why)) == (port is not None)

@@ -31,10 +31,12 @@ from watchdog_train.core.model import (
     RestoreAnswer,
     SaveRecord,
     Survey,
+    said,
 )
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import keeping
 from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.report.why_text import why_text
 
 
 def save(path: str = "/out/ckpt.pt", *, at: int = 5, size: int = 100, **changes: Any) -> SaveRecord:
@@ -295,7 +297,7 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
     assert isinstance(action, KeepCopy)
     assert (action.save.path, action.save.files) == ("/out/ckpt.pt", {})
     assert isinstance(before_launch(planned("/out/ckpt.pt"), running=frozenset({"keep"})), Wait)
-    failed = e.CheckpointNotKept(path="/out/ckpt.pt", why="full")
+    failed = e.CheckpointNotKept(path="/out/ckpt.pt", why=said("full"))
     for state in (
         planned("/out/ckpt.pt", failed),
         planned("/out/step-9.pt"),
@@ -324,7 +326,7 @@ def test_copies_are_kept_on_after_a_reboot() -> None:
     """The monotonic clock begins anew: the newest copy would seem to be of days ahead."""
     before = msgspec.structs.replace(kept(5.0, 1e6), keep_failed=True, boot_id="before")
     for event in (
-        e.Adopted(pid=1, start=1, boot_id="after", previous_pid=1, why="", mono=50.0),
+        e.Adopted(pid=1, start=1, boot_id="after", previous_pid=1, why=said(""), mono=50.0),
         e.Reopened(
             pid=1,
             start=1,
@@ -332,7 +334,7 @@ def test_copies_are_kept_on_after_a_reboot() -> None:
             slot_dir=None,
             with_remedies=(),
             allow=(),
-            why="",
+            why=said(""),
             mono=50.0,
         ),
     ):
@@ -343,7 +345,7 @@ def test_copies_are_kept_on_after_a_reboot() -> None:
 
 def torn_and_kept(whole: bool | None = False) -> Survey:
     torn = CheckpointFinding(
-        path="/out/c.pt", format="torch", step=None, whole=whole, why="cut", how_checked="quick",
+        path="/out/c.pt", format="torch", step=None, whole=whole, said="cut", how_checked="quick",
         saved_at=1e9 + 60.0,
     )  # fmt: skip
     copy = msgspec.structs.replace(torn, path="/r/c.pt", step=5, whole=True, copy_of="/out/c.pt")
@@ -372,7 +374,7 @@ def test_a_kept_copy_is_put_back_where_only_its_own_path_reaches_the_script() ->
         before_launch(state, survey=torn_and_kept(whole=None)),
     ):
         (plan,) = [event.plan for event in told.events if isinstance(event, e.PlanMade)]
-        assert "cp /r/c.pt /out/c.pt" in plan.why
+        assert "cp /r/c.pt /out/c.pt" in why_text(plan.why)
     passed = before_launch(
         state, survey=torn_and_kept(), recovery={"resume_arg": "--resume {checkpoint}"}
     )

@@ -10,9 +10,10 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, CleanUp, Record, Signal, Wait
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import MemberSample, ProcessId, RankEnd
+from watchdog_train.core.model import MemberSample, ProcessId, RankEnd, said
 from watchdog_train.core.policy import Stopping
 from watchdog_train.core.recovery.kill import SIGINT, SIGKILL, SIGSTOP, SIGTERM, begin, pursue
+from watchdog_train.report.why_text import why_text
 
 STOPPING = Stopping()
 LAUNCHER, RANK0, RANK1, WORKER, HELPER = (
@@ -36,7 +37,7 @@ def who(*pids: int) -> tuple[ProcessId, ...]:
 def entered(stage: Any, signal: int, *pids: int, sequence: Any = "hang") -> tuple[e.AnyEvent, ...]:
     """A stage whose signals were sent."""
     intent = e.Signalling(
-        sequence=sequence, stage=stage, targets=who(*pids), signal=signal, why="hung"
+        sequence=sequence, stage=stage, targets=who(*pids), signal=signal, why=said("hung")
     )
     sent = tuple(
         e.Signalled(pid=pid, start=pid + 1000, signal=signal, role="rank", result="sent")
@@ -185,7 +186,7 @@ def test_the_root_has_its_grace(at: float, stage: str | None) -> None:
 @pytest.mark.parametrize(("at", "stage"), [(119.9, None), (120.0, "root")])
 def test_who_was_asked_has_its_time(at: float, stage: str | None) -> None:
     """A training that can be asked is signalled only when it did not stop by itself."""
-    asked = e.StopAsked(sequence=1, can_be_asked=True, why="stop")
+    asked = e.StopAsked(sequence=1, can_be_asked=True, why=said("stop"))
     action = next_one(b.stop(), asked, alive=TREE, at=at)
     assert isinstance(action, Wait) if stage is None else signal(action)[0] == stage
 
@@ -193,7 +194,7 @@ def test_who_was_asked_has_its_time(at: float, stage: str | None) -> None:
 @pytest.mark.parametrize("stage", ["ask", "root"])
 def test_a_second_request_does_not_wait(stage: Any) -> None:
     """Ctrl-C twice kills."""
-    asked = e.StopAsked(sequence=1, can_be_asked=True, why="stop")
+    asked = e.StopAsked(sequence=1, can_be_asked=True, why=said("stop"))
     before = (asked,) if stage == "ask" else entered("root", SIGTERM, 10, sequence="stop")
     action = next_one(b.stop(), *before, b.stop("now"), alive=TREE[1:], at=1.0)
     assert signal(action) == ("kill", SIGKILL, (11, 12, 13))
@@ -211,7 +212,7 @@ def test_what_survives_sigkill_is_named() -> None:
     assert isinstance(action, Record)
     assert isinstance(action.events[0], e.SurvivedKill)
     assert action.events[0].pids == (11,)
-    assert "11 (D)" in action.events[0].why
+    assert "11 (D)" in why_text(action.events[0].why)
 
 
 def test_a_straggler_of_the_last_stage_is_signalled() -> None:

@@ -17,6 +17,7 @@ from watchdog_train.core.model import (
     RankEnd,
     RemedyUse,
     Survey,
+    said,
 )
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import ladder, outcome, plans
@@ -24,6 +25,7 @@ from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan, next_
 from watchdog_train.core.recovery.plans import own_resume_option, with_arguments
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.report.facts import origin_words
+from watchdog_train.report.why_text import why_text
 
 ARGV = ("python", "train.py", "--lr", "0.1")
 
@@ -60,13 +62,13 @@ def history(*rows: str | tuple[str, Diagnosis | None], started_at: float = 1000.
         step = None if reached == "-" else int(reached)
         saved = next((int(word[1:]) for word in words if word[0] == "<"), None)
         uses = tuple(
-            RemedyUse(id=word, kind=CATALOGUE[word].kind, why="")
+            RemedyUse(id=word, kind=CATALOGUE[word].kind, why=said(""))
             for word in words
             if word[0] != "<"
         )
         plan = Plan(
             attempt=number,
-            why="",
+            why=said(""),
             argv=ARGV,
             env={},
             in_process=(),
@@ -137,7 +139,7 @@ def found(*steps: int, whole: bool | None = True, **fields: Any) -> Survey:
             format=fields.get("format", "hf"),
             step=step,
             whole=whole,
-            why="reason",
+            said="reason",
             how_checked=fields.get("how_checked", "quick"),
             saved_at=fields.get("saved_at", 2000.0),
         )
@@ -316,7 +318,7 @@ def test_when_it_ends(state, recovery, code, ending):
     answer = step(state, **recovery)
     assert isinstance(answer, Stop), answer
     assert (answer.exit_code, answer.outcome) == (code, ending)
-    assert not answer.why.endswith(".")  # it goes on in the middle of a line
+    assert not why_text(answer.why).endswith(".")  # it goes on in the middle of a line
 
 
 @pytest.mark.parametrize(
@@ -334,7 +336,7 @@ def test_a_rank_that_failed_is_tried_again_like_a_crash(code, signal, tried):
     answer = step(msgspec.structs.replace(state, stalls=(stall,), rank_ends=(end,)))
     assert remedies(answer) == tried
     how = "was ended by SIGKILL" if code is None else f"ended with exit code {code}"
-    assert f"stood still at step 25: rank 1 (pid 11) {how} at step 25" in answer.why
+    assert f"stood still at step 25: rank 1 (pid 11) {how} at step 25" in why_text(answer.why)
 
 
 def test_a_hang_after_the_end_of_training_is_a_success():
@@ -353,8 +355,10 @@ def test_giving_up_says_how_to_go_on():
     answer = step(history(*[(f"hang@- {ALL}", oom)] * 2))
     assert isinstance(answer, Stop)
     assert answer.outcome == "gave_up"
-    assert "gave up" not in answer.why
-    assert answer.why.endswith("not allowed so far: --with wandb-offline --allow wandb-offline")
+    assert "gave up" not in why_text(answer.why)
+    assert why_text(answer.why).endswith(
+        "not allowed so far: --with wandb-offline --allow wandb-offline"
+    )
 
 
 def test_a_newer_checkpoint_counts_as_progress():
@@ -399,7 +403,7 @@ def test_backoff_has_a_cap():
 
 def finding(path: str, whole: bool | None, **fields: Any) -> CheckpointFinding:
     values: dict[str, Any] = {
-        "format": "hf", "step": 20, "why": "reason", "how_checked": "quick", "saved_at": 2000.0,
+        "format": "hf", "step": 20, "said": "reason", "how_checked": "quick", "saved_at": 2000.0,
     } | fields  # fmt: skip
     return CheckpointFinding(path=path, whole=whole, **values)
 
@@ -433,7 +437,7 @@ def test_what_an_earlier_run_has_left_is_not_resumed():
     before = step(state, found(500, saved_at=900.0))
     assert isinstance(before, Restart)
     assert before.plan.checkpoint is None
-    assert "before this run" in before.rejected[0].why
+    assert "before this run" in why_text(before.rejected[0].why)
     recorded = step(state, found(500, saved_at=900.0, how_checked="recorded"))
     assert isinstance(recorded, Restart)
     assert recorded.plan.checkpoint is not None
@@ -491,7 +495,7 @@ def test_an_older_checkpoint_where_attempts_fail_with_the_newest(rows, used):
     if used is None:
         assert isinstance(answer, Stop)
         assert answer.exit_code == 76
-        assert "resumed from checkpoint-60, checkpoint-40, checkpoint-20" in answer.why
+        assert "resumed from checkpoint-60, checkpoint-40, checkpoint-20" in why_text(answer.why)
         return
     assert isinstance(answer, Restart)
     assert answer.plan.checkpoint is not None
@@ -499,7 +503,7 @@ def test_an_older_checkpoint_where_attempts_fail_with_the_newest(rows, used):
     passed = [one.path for one in answer.rejected]
     assert passed == [f"/out/checkpoint-{one}" for one in (60, 40, 20) if one > used]
     assert not any(one.torn for one in answer.rejected)
-    assert ("passing over checkpoint-60" in answer.why) is (used < 60)
+    assert ("passing over checkpoint-60" in why_text(answer.why)) is (used < 60)
 
 
 def test_a_checkpoint_that_was_written_again_has_its_own_turns():
@@ -528,7 +532,7 @@ def test_what_was_saved_again_on_the_way_to_the_same_failure_is_no_news():
     state = msgspec.structs.replace(state, attempts=tuple(attempts))
     answer = step(state, Survey(findings=findings, directories=("/out",)), max_restarts=9)
     assert answer.chosen.step == 20
-    assert [one.why.partition(":")[0] for one in answer.rejected] == [
+    assert [why_text(one.why).partition(":")[0] for one in answer.rejected] == [
         "it is not an older checkpoint of this training",
         "attempt 4 resumed from it and failed",
     ]
@@ -584,10 +588,10 @@ def test_how_the_checkpoint_reaches_the_script(format_, argv, template, via, exp
     assert isinstance(answer, Restart)
     assert answer.plan.resume_via == via
     assert answer.plan.argv == (argv if expected is None else expected)
-    assert "step 20 (checkpoint-20)" in answer.why
-    assert "/out/" not in answer.why
-    assert ("WTRAIN_RESUME_FROM" in answer.why) is (via == "env")
-    assert ("It resumes from" in answer.why) is (via in ("hook", "argv"))
+    assert "step 20 (checkpoint-20)" in why_text(answer.why)
+    assert "/out/" not in why_text(answer.why)
+    assert ("WTRAIN_RESUME_FROM" in why_text(answer.why)) is (via == "env")
+    assert ("it resumes from" in why_text(answer.why)) is (via in ("hook", "argv"))
 
 
 def test_a_script_that_finds_its_checkpoint_is_asked_to_even_where_we_know_none():
@@ -595,7 +599,7 @@ def test_a_script_that_finds_its_checkpoint_is_asked_to_even_where_we_know_none(
     crashed, gone = history("exit1@30"), Survey(findings=(), directories=())
     answer = step(crashed, gone, resume_arg="--resume")
     assert (answer.plan.argv, answer.plan.resume_via) == ((*ARGV, "--resume"), "script")
-    assert "--resume in the command decides what is loaded" in answer.why
+    assert "--resume decides what is loaded" in why_text(answer.why)
     assert origin_words(answer.plan) == "where its script decides"
     older = step(crashed, found(20, saved_at=1.0, format="torch"), resume_arg="--resume")
     assert (older.plan.argv, older.plan.resume_via) == (ARGV, "none")
@@ -615,9 +619,14 @@ AUTO = [
         ("--restart-every {checkpoint}", "--resume_from_checkpoint {checkpoint}", "--resume"),
         *("--resume_from_checkpoint {checkpoint}", "argv", ""),
     ),
-    (("--resume",), "--resume", "script", "--resume (which the script's own parser knows) decides"),
+    (
+        ("--resume",),
+        "--resume",
+        "script",
+        "--resume decides what is loaded (which the script's own parser knows)",
+    ),
     (("--auto-resume",), "--auto-resume", "script", "decides what is loaded"),
-    (("--init_from=resume",), "--init_from=resume", "script", "--init_from=resume (which"),
+    (("--init_from=resume",), "--init_from=resume", "script", "--init_from=resume decides"),
     (("--resume-epoch {checkpoint}",), None, "env", "if that is what it means"),
     (("--resume-optimizer",), None, "env", "if that is what it means"),
     ((), None, "env", "no such option of the script is known"),
@@ -630,7 +639,7 @@ def test_auto_uses_only_an_option_that_surely_means_it(options, used, via, words
     state = msgspec.structs.replace(history("hang@30"), resume_options=options)
     answer = step(state, found(20, format="torch"), resume_arg="auto")
     assert isinstance(answer, Restart)
-    assert words in answer.why
+    assert words in why_text(answer.why)
     assert (answer.plan.resume_via, answer.plan.resume_arg) == (via, used)
     passed = (used or "").replace("{checkpoint}", "/out/checkpoint-20").split()
     assert answer.plan.argv == (*ARGV, *passed)
@@ -664,7 +673,7 @@ def test_no_checkpoint_is_said_loudly():
     answer = step(history("hang@30"))
     assert isinstance(answer, Restart)
     assert answer.plan.resume_via == "none"
-    assert "training begins from its start" in answer.plan.why
+    assert "training begins from its start" in why_text(answer.plan.why)
 
 
 ARGUMENTS = [
@@ -729,7 +738,7 @@ def test_lightning_resumes_by_hook_only_what_a_hook_has_written(ordinal, via):
         format="lightning",
         step=20,
         whole=True,
-        why="",
+        said="",
         how_checked="recorded",
         ordinal=ordinal,
     )
@@ -757,7 +766,7 @@ def test_the_first_plan_has_what_was_asked_for():
     assert plan.env["OMP_NUM_THREADS"] == "1"
     assert plan.env["WANDB_MODE"] == "offline"
     assert plan.in_process == ({"id": "omp-1"}, {"id": "wandb-offline"})
-    assert "gone" in plan.why
+    assert "gone" in why_text(plan.why)
 
 
 def test_a_plan_spells_out_its_settings():
@@ -767,7 +776,7 @@ def test_a_plan_spells_out_its_settings():
     assert answer.plan.attempt == 3
     assert answer.plan.in_process == ({"id": "num-workers-0"}, {"id": "spawn"})
     assert answer.why == answer.plan.why
-    assert "spawn (starts loader workers by spawn instead of fork)" in answer.why
+    assert "spawn (starts loader workers by spawn instead of fork)" in why_text(answer.why)
 
 
 def test_a_remedy_that_is_not_here_is_passed_over():

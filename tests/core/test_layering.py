@@ -54,6 +54,7 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 ROOMS["doctor"] = {*_LOWER, "doctor", "system", "evidence", "client.libraries", "store.registry"}
+ROOMS["doctor"] |= {"report.words"}
 ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {
     "store_process",
     "client",

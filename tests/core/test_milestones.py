@@ -10,7 +10,7 @@ from watchdog_train.core.actions import HookReport, Record
 from watchdog_train.core.decide import decide
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.fold.evolve import evolve
-from watchdog_train.core.model import Milestone, RankPlaces
+from watchdog_train.core.model import Milestone, RankPlaces, said
 from watchdog_train.core.notices.milestones import (
     MOST_RANKS,
     bounded,
@@ -195,7 +195,7 @@ def test_a_hook_that_is_not_armed_is_said_once() -> None:
     events = events_of(decide(seen, state, Policy(), {}))
     assert [event.hook for event in events if isinstance(event, e.HookNotArmed)] == ["transformers"]
     after = b.running(e.FirstBeat(rank=0, pid=b.ROOT, after_s=1.0), *events)
-    assert [hook.why for hook in after.hooks] == ["transformers 9.9 is outside"]
+    assert [hook.why for hook in after.hooks] == [said("transformers 9.9 is outside")]
     action = decide(seen, after, Policy(), {})
     assert not isinstance(action, Record) or not any(
         isinstance(event, e.HookNotArmed) for event in action.events

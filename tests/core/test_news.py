@@ -13,10 +13,11 @@ from watchdog_train.core.actions import Record, SettingReport, Signal
 from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.rank_gone import recorded
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample
+from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample, said
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
 
@@ -91,7 +92,7 @@ def test_a_rank_that_ends_before_the_others_is_said_once() -> None:
 
 
 def signalling() -> e.Signalling:
-    return e.Signalling(sequence="hang", stage="kill", targets=(), signal=9, why="")
+    return e.Signalling(sequence="hang", stage="kill", targets=(), signal=9, why=said(""))
 
 
 def test_settings_are_reported_once() -> None:
@@ -158,7 +159,7 @@ def test_a_training_that_began_again_is_killed_before_it_saves() -> None:
     """By its own count only, never where any rank has resumed, and not where it is observed."""
     behind = b.rank(words=5, train_ordinal=0, began_anew=5)
     assert contradicted(behind) == ["contradicted", "GivenUp", "now 9"]
-    asked = e.Signalling(sequence="stop", stage="root", targets=(), signal=15, why="")
+    asked = e.Signalling(sequence="stop", stage="root", targets=(), signal=15, why=said(""))
     assert contradicted(behind, before=(b.stop(), asked)) == ["contradicted", "now 9"]
     assert contradicted(behind, observe=True) == ["contradicted"]
     assert contradicted(behind, on_not_resumed="continue") == ["contradicted"]
@@ -181,7 +182,7 @@ def test_a_rank_that_began_anew_is_no_resume() -> None:
         told = tell(state, resumed, other, resumed_step=20, not_resumed="the checkpoint is gone")
         (verified,) = [event for event in told if isinstance(event, e.ResumeVerified)]
         assert verified.ok is ok
-        assert ("rank 1 has not loaded" in verified.why) is not ok
+        assert ("rank 1 has not loaded" in why_text(verified.why)) is not ok
 
 
 def test_a_resume_is_not_judged_by_the_folds_before() -> None:
@@ -232,7 +233,7 @@ def test_a_program_without_heartbeat_is_said_once() -> None:
     told = tell(b.running(), silent, at=61.0)
     (notice,) = [event for event in told if isinstance(event, e.Noticed)]
     assert (notice.kind, notice.pids) == ("no-heartbeat", (b.ROOT,))
-    assert "python -I" in notice.why
+    assert "python -I" in why_text(notice.why)
     assert not [x for x in tell(fold(told), silent, at=70.0) if isinstance(x, e.Noticed)]
     beating = fold(tell(b.running(), b.rank(words=2)))
     assert not [x for x in tell(beating, silent, at=61.0) if isinstance(x, e.Noticed)]
@@ -262,7 +263,7 @@ def test_a_task_that_ends_with_its_worker_is_said_to_be_lost(
     killed = ExitStatus(code=None, signal=9, how_known="keeper")
     (noticed,) = told(busy, killed)
     assert (noticed.kind, noticed.pids) == ("task", (b.ROOT,))
-    assert f"jobs.train ({fate}" in noticed.why
-    assert "nothing resumes it" in noticed.why
+    assert f"jobs.train ({fate}" in why_text(noticed.why)
+    assert "nothing resumes it" in why_text(noticed.why)
     assert told(idle, killed) == []
     assert told(busy, ExitStatus(code=0, signal=None, how_known="keeper")) == []

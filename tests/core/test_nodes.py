@@ -14,12 +14,14 @@ from watchdog_train.core.job import meeting
 from watchdog_train.core.job.agree import _for_this_task
 from watchdog_train.core.job.elsewhere import elsewhere_quiet
 from watchdog_train.core.job.peers import JobView, Proposal, Signs
+from watchdog_train.core.model import said
 from watchdog_train.core.policy import Job
 from watchdog_train.core.recovery.plans import build, launcher_environment
 from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.jobs import JobTask, find_task
 from watchdog_train.core.starting.launchers import describe
 from watchdog_train.core.starting.nodes import NodeError, find_node
+from watchdog_train.report.why_text import why_text
 
 # `srun -N2 --ntasks-per-node=1`, Slurm 22.05; what does not matter here is left out.
 STEP = {
@@ -157,7 +159,7 @@ def state(command: str, rank: int, **environment: str) -> State:
 
 def planned(command: str, port: int | None = 29501, **environment: str) -> Any:
     leader = state(command, 0, **environment)
-    return meeting.meet(build(leader, 2, "why", (), {}, argv=leader.argv), leader, port)
+    return meeting.meet(build(leader, 2, said("why"), (), {}, argv=leader.argv), leader, port)
 
 
 MEETINGS = {
@@ -192,7 +194,7 @@ def test_each_attempt_has_a_rendezvous_of_its_own(
     plan = planned(command)
     assert env.items() <= plan.env.items()
     assert plan.argv == (*command.split()[:-1], *options, "train.py")
-    assert "29501" in plan.why
+    assert "29501" in why_text(plan.why)
     assert planned(command, port=None).argv == tuple(command.split())
 
 
@@ -208,7 +210,7 @@ def test_another_node_takes_the_plan_over_with_its_own_rank(own: str) -> None:
     """The leader's command of the attempt, also what was added for the resume."""
     base = f"torchrun --nnodes 2 {own.replace('1', '0')} --master-addr n1 train.py".split()
     leader = state(" ".join(base), 0)
-    plan = build(leader, 2, "why", (), {}, argv=(*base, "--resume", "/c/1", "--lr=2"))
+    plan = build(leader, 2, said("why"), (), {}, argv=(*base, "--resume", "/c/1", "--lr=2"))
     plan = meeting.meet(plan, leader, 29501)
     for_all = {k: v for k, v in plan.env.items() if launcher_environment(leader, 2).get(k) != v}
     offer = Proposal(proposer=0, plan=plan, base_argv=tuple(base), env=for_all, delay_s=0.0)

@@ -7,13 +7,14 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RunProgress
+from watchdog_train.core.model import RunProgress, said
 from watchdog_train.core.recovery.outcome import finish
+from watchdog_train.report.why_text import why_text
 
 STEP = e.FirstStep(rank=0, pid=b.ROOT, step=5, after_s=1.0)
 OF_TEN = e.Progress(progress=RunProgress(step=5, total_steps=10), ranks=(), members=())
-GAVE_UP = e.GivenUp(why="enough", exit_code=76, outcome="gave_up")
-STUCK = e.SurvivedKill(pids=(41, 42), why="D")
+GAVE_UP = e.GivenUp(why=said("enough"), exit_code=76, outcome="gave_up")
+STUCK = e.SurvivedKill(pids=(41, 42), why=said("D"))
 ERROR = b.exited(None, None, "not-started", error="no such file")
 
 ENDS: dict[str, tuple[tuple[e.AnyEvent, ...], str, int, str | None]] = {
@@ -62,7 +63,7 @@ ENDS: dict[str, tuple[tuple[e.AnyEvent, ...], str, int, str | None]] = {
     ),
     "a rank that was through": ((STEP, b.rank_ended(code=0), b.exited(0)), "succeeded", 0, None),
     "a stall that recovered": (
-        (STEP, b.stall(), e.StallRecovered(stall_id="0001", why=""), b.exited(0)),
+        (STEP, b.stall(), e.StallRecovered(stall_id="0001", why=said("")), b.exited(0)),
         "succeeded",
         0,
         None,
@@ -77,7 +78,7 @@ def test_end(name: str) -> None:
     event = finish(b.running(*history))
     assert (event.outcome, event.exit_code) == (outcome, code)
     assert (event.warning is None) == (warning is None)
-    assert warning is None or warning in (event.warning or "")
+    assert warning is None or (event.warning and warning in why_text(event.warning))
     assert event.why
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.model import MemberSample, RunProgress
+from watchdog_train.core.model import MemberSample, RunProgress, said
 from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.notices.pace import MOST_POINTS, Pace, advance, steps_s
 from watchdog_train.report.summary import progress_line
@@ -138,7 +138,7 @@ def test_a_total_that_was_passed_was_wrong() -> None:
 
 def test_a_suspected_training_has_no_time_left() -> None:
     """While a silence is looked into, nothing is promised."""
-    doubt = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=30.0, why="silent")
+    doubt = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=30.0, why=said("silent"))
     assert told(4210, 10000, 3.1, doubt).eta_s is None
     assert told(4210, 10000, 3.1, doubt).steps_s is None
 

@@ -12,6 +12,7 @@ from watchdog_train.core.detection.rank_gone import has_failed, how_it_ended, mi
 from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import MemberSample, RankEnd
 from watchdog_train.core.policy import Detection
+from watchdog_train.report.why_text import why_text
 
 ENDED_AT = 60
 FAILED: dict[str, Any] = {"code": 1, "said": "exception"}
@@ -69,8 +70,8 @@ def test_a_failed_rank_is_a_stall_as_soon_as_nobody_reacts() -> None:
     found = judge(12)
     assert (found.kind, found.basis, found.ranks) == ("stall", "rank-gone", (1,))
     assert found.phase == "train"
-    assert found.why.startswith(
-        "rank 1 (pid 11) ended with an exception at step 59; rank 0 has stood still for 12 s since"
+    assert why_text(found.why).startswith(
+        "rank 1 (pid 11) ended with an exception at step 59; rank 0 made no progress for 12 s since"
     )
 
 
@@ -152,7 +153,7 @@ def test_a_rank_that_may_have_ended_well_is_no_stall(name: str) -> None:
     found = judge(20, end(**how))
     assert (found.kind, found.basis, found.ranks) == ("suspect", "rank-gone", (1,))
     assert found.may_be_through
-    assert how_it_ended(end(**how)) in found.why
+    assert how_it_ended(end(**how)) in why_text(found.why)
     assert judge(20, end(**how), others=lambda at: other(phase="finishing")).kind == "alive"
 
 

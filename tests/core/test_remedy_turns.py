@@ -12,12 +12,13 @@ from tests.core.test_ladder import WANDB, diagnosis, found, history, policy, rem
 from watchdog_train.core.actions import AskSave
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State, Tree
-from watchdog_train.core.model import Culprit, RankStatus, RemedyUse
+from watchdog_train.core.model import Culprit, RankStatus, RemedyUse, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import ladder
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan
 from watchdog_train.core.requests import sooner
 from watchdog_train.remedies.catalogue import CATALOGUE
+from watchdog_train.report.why_text import why_text
 
 _replace = msgspec.structs.replace
 CELERY = ("celery", "-A", "tasks", "worker", "-P", "prefork", "--loglevel", "info")
@@ -45,7 +46,7 @@ def test_wandb_goes_offline_by_itself_on_other_ranks_only() -> None:
     alone = history(("hang@-", WANDB))
     answer = step(alone)
     assert "wandb-offline" not in remedies(answer)
-    assert "--with wandb-offline --allow wandb-offline" in answer.why
+    assert "--with wandb-offline --allow wandb-offline" in why_text(answer.why)
     several = step(with_ranks(alone, 2))
     assert isinstance(several, Restart)
     assert remedies(several) == ["wandb-offline"]
@@ -85,7 +86,7 @@ def test_a_celery_worker_gets_another_pool() -> None:
     plan = first_plan(other, policy(with_remedies=("celery-solo",)), CATALOGUE)
     assert plan.remedies == ()
     assert plan.argv == other.argv
-    assert "not available here: celery-solo" in plan.why
+    assert "not available here: celery-solo" in why_text(plan.why)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_saves_are_asked_for_in_half_the_time_to_the_stall() -> None:
     plan = _replace(
         stalled.attempts[0].plan,
         attempt=2,
-        remedies=(RemedyUse(id="save-sooner", kind="execution", why=""),),
+        remedies=(RemedyUse(id="save-sooner", kind="execution", why=said("")),),
     )
     second = _replace(
         stalled.attempts[0], attempt=2, plan=plan, trees=(Tree(launched=True),), stall_id=None,

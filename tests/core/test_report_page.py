@@ -12,7 +12,7 @@ import pytest
 
 from tests.hostile_run import STALLS, a_plan, make_hostile_run
 from watchdog_train.core import events as e
-from watchdog_train.core.model import Phase, RankStatus, RunProgress
+from watchdog_train.core.model import Phase, RankStatus, RunProgress, said
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.report_markdown import report_markdown
 from watchdog_train.report.series import MOST_POINTS, SeriesReader
@@ -140,7 +140,7 @@ def _exit(t: float, step: int) -> e.AttemptExited:
 def test_steps_done_twice_are_not_productive() -> None:
     """100 steps, of which the last 40 are done again, a stall, a restart, then 100 more."""
     stall = e.StallDeclared(
-        t=150.0, stall_id="0001", basis="quiet", phase="train", ranks=(0,), age_s=40.0, why=""
+        t=150.0, stall_id="0001", basis="quiet", phase="train", ranks=(0,), age_s=40.0, why=said("")
     )
     line = time_line(
         [*_attempt(1, 0.0, 1, 101), stall, _exit(155.0, 101), *_attempt(2, 160.0, 62, 101)]

@@ -11,18 +11,22 @@ from tests.core.builders import plan, running
 from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointRef, Diagnosis
+from watchdog_train.core.model import CheckpointRef, Diagnosis, Why, said
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
 from watchdog_train.report import words
-from watchdog_train.report.facts import framework, stall_words
-from watchdog_train.report.narrative import closing_lines, narrate
+from watchdog_train.report.facts import framework
+from watchdog_train.report.narrative import narrate
+from watchdog_train.report.why_text import why_text
 from watchdog_train.store import registry
 from watchdog_train.supervisor.duplicates import Twins, refuse_twins
 
-QUIET = (
-    "rank 0 made no progress for 13 s in phase train (limit 12 s, learnt from this run), and the "
-    "whole job is quiet: no CPU, no I/O, no process born or ended"
+QUIET = Why(
+    "no-progress",
+    rank=0,
+    phase="train",
+    seconds=13.0,
+    because=(Why("learnt-limit", limit_s=12.0), Why("job-idle")),
 )
 LOOK = "the worker waits for a lock; nobody can release it."
 
@@ -40,28 +44,32 @@ def test_more_than_one(noun: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("why", "expected"),
     [
-        (f"{QUIET}; {LOOK}", "rank 0 made no progress for 13 s in phase train"),
+        (QUIET.plus(said(LOOK)), "rank 0 made no progress for 13 s in phase train"),
         (QUIET, "rank 0 made no progress for 13 s in phase train"),
         (
-            f"{QUIET}; {LOOK}; waited 21 s more",
+            QUIET.plus(said(LOOK), Why("waited", seconds=21.0)),
             "rank 0 made no progress for 13 s in phase train; waited 21 s more",
         ),
         (
-            "rank 0: no progress for 9 s, over your --stall-timeout 5 s",
-            "rank 0: no progress for 9 s, over your --stall-timeout 5 s",
+            Why("peer", who="task 1", because=(QUIET,)),
+            "task 1: rank 0 made no progress for 13 s in phase train",
+        ),
+        (
+            Why("over-stall-timeout", rank=0, seconds=9.2, limit_s=5.0),
+            "rank 0: no progress for 9.2 s, over your --stall-timeout 5 s",
         ),
     ],
 )
-def test_a_stall_has_a_headline(why: str, expected: str) -> None:
+def test_a_stall_has_a_headline(why: Why, expected: str) -> None:
     """What the suspicion and the diagnosis say in lines of their own is not said again."""
-    assert stall_words(why) == expected
+    assert why_text(why, brief=True) == expected
 
 
 def test_a_stall_is_told_once() -> None:
     """The explanation stands with the cause, and only there."""
     declared = e.StallDeclared(
         stall_id="0001", basis="proven", phase="train", ranks=(0,), age_s=13.0,
-        why=f"{QUIET}; {LOOK}",
+        why=QUIET.plus(said(LOOK)),
     )  # fmt: skip
     found = Diagnosis(
         family="fork-lock", kind="hang", confidence=0.93, explanation=LOOK, culprit=None,
@@ -83,7 +91,7 @@ def test_a_stall_is_told_once() -> None:
 
 def test_waiting_does_not_repeat_the_plan() -> None:
     """The plan's own line follows and says why."""
-    event = e.BackingOff(delay_s=2.0, until_mono=9.0, why="Attempt 1 ended; trying again.")
+    event = e.BackingOff(delay_s=2.0, until_mono=9.0, why=said("Attempt 1 ended; trying again."))
     assert narrate(event, running()) == ("wtrain: waiting 2 s first",)
 
 
@@ -92,15 +100,6 @@ def test_the_first_step_seen_is_not_called_the_first_step() -> None:
     event = e.FirstStep(rank=0, pid=1, step=87, after_s=14.0)
     expected = "wtrain: training is at step 87 (first look after 14 s)"
     assert narrate(event, running()) == (expected,)
-
-
-@pytest.mark.parametrize("why", ["Attempt 1 ended, exit code 3; no restart.", "no restart"])
-def test_a_reason_goes_on_in_the_middle_of_a_line(why: str) -> None:
-    """No full stop before a semicolon, whatever an older log holds."""
-    finished = e.RunFinished(outcome="failed", exit_code=3, warning=None, why=why)
-    first, *_ = closing_lines(running(finished), {})
-    assert first.startswith(f"wtrain: failed: {why.rstrip('.')}; ")
-    assert ".;" not in first
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("hf", "trainer"), ("torch", None), (None, None)])

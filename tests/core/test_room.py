@@ -12,9 +12,10 @@ from watchdog_train.core.actions import Launch, Record, StartSurvey, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointRef
+from watchdog_train.core.model import CheckpointRef, said
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery.room import torn_save
+from watchdog_train.report.why_text import why_text
 
 FULL = "the run directory cannot be written (No space left on device)"
 POLICY = Policy(recovery=Recovery(room_wait_s=100.0))
@@ -40,7 +41,7 @@ def told(state: State, at: float) -> State:
     assert isinstance(action, Record), action
     (said,) = action.events
     assert isinstance(said, e.Noticed)
-    assert (said.kind, FULL in said.why) == ("room", True)
+    assert (said.kind, FULL in why_text(said.why)) == ("room", True)
     return evolve(state, msgspec.structs.replace(said, mono=at))
 
 
@@ -61,7 +62,7 @@ def test_the_wait_has_an_end() -> None:
     (given_up,) = act(told(waiting(), 1.0), FULL, 102.0).events
     assert isinstance(given_up, e.GivenUp)
     assert (given_up.exit_code, given_up.outcome) == (75, "gave_up")
-    assert FULL in given_up.why
+    assert FULL in why_text(given_up.why)
 
 
 def test_checkpoints_are_not_looked_for_before_a_file_can_be_opened() -> None:
@@ -87,7 +88,7 @@ def test_a_stop_ends_the_wait() -> None:
 def test_a_save_that_would_be_torn_again_is_waited_for() -> None:
     """A training that ends at every save spends its restarts; but the need is an estimate."""
     (said,) = act(waiting(), None, 1.0, save=SMALL).events
-    assert SMALL in said.why
+    assert SMALL in why_text(said.why)
     state = evolve(waiting(), msgspec.structs.replace(said, mono=1.0))
     assert isinstance(act(state, None, 50.0, save=SMALL), Wait)
     assert isinstance(act(state, None, 50.0), Launch)
@@ -97,7 +98,7 @@ def test_a_save_that_would_be_torn_again_is_waited_for() -> None:
 def test_what_is_torn_is_known_by_what_was_passed_over() -> None:
     """Beside the whole one that was chosen: it tells how much a save needs."""
     assert torn_save(waiting()) is None
-    torn = e.CheckpointRejected(path="/o/checkpoint-200", format="hf", why="half", torn=True)
+    torn = e.CheckpointRejected(path="/o/checkpoint-200", format="hf", why=said("half"), torn=True)
     chosen = CheckpointRef(path="/o/checkpoint-190", format="hf", step=190, how_checked="recorded")
     planned = msgspec.structs.replace(b.plan(2), checkpoint=chosen)
     gone = (b.exited(1), e.TreeGone(), torn, e.PlanMade(plan=planned))
@@ -115,7 +116,7 @@ def postponed(at: float) -> State:
     meant = e.AttemptLaunching(token="t2", plan=b.plan(2))
     state = evolve(waiting(), msgspec.structs.replace(meant, mono=at, attempt=2))
     assert (state.restarts, len(state.attempts)) == (1, 2)
-    off = e.LaunchPostponed(why=NONE_LEFT)
+    off = e.LaunchPostponed(why=said(NONE_LEFT))
     return evolve(state, msgspec.structs.replace(off, mono=at, attempt=2))
 
 
@@ -134,17 +135,17 @@ def test_a_launch_is_not_put_off_for_ever() -> None:
     state = postponed(1.0)
     meant = e.AttemptLaunching(token="t3", plan=b.plan(2))
     state = evolve(state, msgspec.structs.replace(meant, mono=60.0, attempt=2))
-    off = e.LaunchPostponed(why=NONE_LEFT)
+    off = e.LaunchPostponed(why=said(NONE_LEFT))
     late = evolve(state, msgspec.structs.replace(off, mono=60.0, attempt=2))
     assert isinstance(act(late, None, 100.0), Launch)
     (given_up,) = act(late, None, 101.5).events
     assert isinstance(given_up, e.GivenUp)
     assert (given_up.exit_code, given_up.outcome) == (75, "gave_up")
-    assert NONE_LEFT in given_up.why
+    assert NONE_LEFT in why_text(given_up.why)
     made = e.AttemptLaunched(pid=7, start=8, keeper_pid=9, keeper_start=10)
     assert evolve(state, made).postponed is None
     again = e.Reopened(
-        pid=7, start=8, boot_id="b", slot_dir=None, with_remedies=(), allow=(), why=""
+        pid=7, start=8, boot_id="b", slot_dir=None, with_remedies=(), allow=(), why=said("")
     )
     assert evolve(late, again).postponed is None, "or it would give up at once, each time"
 
@@ -152,4 +153,4 @@ def test_a_launch_is_not_put_off_for_ever() -> None:
 def test_what_was_launched_is_not_put_off() -> None:
     """An event out of place changes nothing."""
     state = b.running()
-    assert evolve(state, e.LaunchPostponed(why=NONE_LEFT)).attempts == state.attempts
+    assert evolve(state, e.LaunchPostponed(why=said(NONE_LEFT))).attempts == state.attempts

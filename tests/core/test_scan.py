@@ -12,10 +12,11 @@ from watchdog_train.core.actions import StartSurvey, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Survey
+from watchdog_train.core.model import Survey, said
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.report.notify_words import news
 from watchdog_train.report.status_line import status_line
+from watchdog_train.report.why_text import why_text
 
 POLICY = Policy(recovery=Recovery(room_wait_s=100.0))
 FAILED = Survey(findings=(), directories=(), problem="it was killed by signal 9", failed=True)
@@ -32,7 +33,7 @@ def fails(state: State, at: float) -> State:
     action = act(state, at, survey=FAILED)
     said, *wait = action.events
     assert (said.kind, action.consumes) == ("scan", ("survey",))
-    assert "killed by signal 9" in said.why
+    assert "killed by signal 9" in why_text(said.why)
     assert [type(event) for event in wait] in ([], [e.BackingOff])
     for event in action.events:
         state = evolve(state, msgspec.structs.replace(event, mono=at))
@@ -54,7 +55,7 @@ def test_a_failed_scan_is_tried_again_then_the_notes_are_used_then_the_run_waits
     state = fails(state, 2.0)
     assert scans(state, 2.0) == ("noted", True)
     state = fails(state, 3.0)
-    assert "waits" in state.noticed[-1].why
+    assert "waits" in why_text(state.noticed[-1].why)
     assert state.state == "backoff"
     look = b.observation(b.sample(8.0))
     line = status_line(state, look, state.progress)
@@ -71,7 +72,7 @@ def test_a_failed_scan_is_tried_again_then_the_notes_are_used_then_the_run_waits
     (given_up,) = act(state, 102.0, survey=FAILED).events
     assert isinstance(given_up, e.GivenUp)
     assert (given_up.exit_code, given_up.outcome) == (75, "gave_up")
-    assert "step 0" in given_up.why
+    assert "step 0" in why_text(given_up.why)
 
 
 def test_after_a_hang_it_is_quick_as_ever() -> None:
@@ -97,7 +98,7 @@ def test_a_stop_ends_the_wait() -> None:
 def test_after_a_reboot_it_is_tried_at_once() -> None:
     """The monotonic clock began anew; the wait of before says nothing."""
     state = fails(fails(fails(b.running(*ENDED), 1e6), 1e6), 1e6)
-    again = e.Adopted(pid=5, start=1, boot_id="b2", previous_pid=1, why="gone")
+    again = e.Adopted(pid=5, start=1, boot_id="b2", previous_pid=1, why=said("gone"))
     assert scans(evolve(state, again), 10.0) == ("full", False)
 
 

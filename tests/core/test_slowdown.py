@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.model import HostLoad, Sample
+from watchdog_train.core.model import HostLoad, Sample, Why
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.news import news
-from watchdog_train.core.notices.slowdown import Slow, Slowness, advance, resumed, words
+from watchdog_train.core.notices.slowdown import Slow, Slowness, advance, resumed, why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.traces.replaying import Replay
+from watchdog_train.report.why_text import why_text
 
 Around = Callable[[float], dict[str, object]]
 
@@ -141,7 +142,7 @@ def test_another_training_begins_anew() -> None:
         (
             {"gpu": GpuUse(util=90.0, clock=0.95)},
             {"gpu": GpuUse(util=90.0, clock=0.3, slowed_by=("heat",))},
-            "the GPU's clock is at 30 % instead of 95 % (heat)",
+            "the GPU's clock is at 30 % instead of 95 %; the GPU is held down by heat",
         ),
         (
             {"host": HostLoad(io_pressure=1.0)},
@@ -157,7 +158,7 @@ def test_what_changed_is_named(
     """As far as anything tells; no more."""
     samples = polls([1.0] * 900 + [4.0] * 200, around=lambda at: before if at <= 900 else after)
     (found,) = episodes(samples)
-    assert said in words(found)
+    assert said in why_text(why(found))
 
 
 def test_swapping_is_named() -> None:
@@ -167,23 +168,23 @@ def test_swapping_is_named() -> None:
         return {"host": HostLoad(swap_bytes=int(max(0.0, at - 900) * 20e6))}
 
     (found,) = episodes(polls([1.0] * 900 + [4.0] * 200, around=around))
-    assert "the machine swaps, 20 MB/s" in words(found)
+    assert "the machine swaps, 19.1 MiB/s" in why_text(why(found))
 
 
 def test_it_is_said_once_and_its_end_too() -> None:
     """Events follow the memory; an adopting supervisor does not take slow for usual."""
-    slow = Slow(since=1000.0, usual_s=1.0, step_s=4.0, changed=("the machine swaps, 20 MB/s",))
+    slow = Slow(since=1000.0, usual_s=1.0, step_s=4.0, changed=(Why("swaps", size=20_000_000),))
     poll = b.sample(2000.0, b.rank(words=9))
     state = b.running()
-    said = [x for x in news(b.observation(poll, slow=slow), state, Policy()) if _about(x)]
-    assert [type(x) for x in said] == [e.Slowdown]
-    assert "4.0 times as long" in said[0].why  # type: ignore[union-attr]
-    state = b.running(said[0])
+    told = [x for x in news(b.observation(poll, slow=slow), state, Policy()) if _about(x)]
+    assert [type(x) for x in told] == [e.Slowdown]
+    assert "4.0 times as long" in why_text(told[0].why)  # type: ignore[union-attr]
+    state = b.running(told[0])
     assert state.slowdown is not None
     assert [x for x in news(b.observation(poll, slow=slow), state, Policy()) if _about(x)] == []
     (ended,) = [x for x in news(b.observation(poll), state, Policy()) if _about(x)]
     assert isinstance(ended, e.SlowdownEnded)
-    assert b.running(said[0], ended).slowdown is None
+    assert b.running(told[0], ended).slowdown is None
     memory = resumed(1.0, 4.0, 1000.0)
     for sample in polls([4.0] * 300):
         memory = advance(memory, sample)

@@ -12,7 +12,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Record, StartEvidence, StartLook, Wait
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Basis, Patience, Phase
+from watchdog_train.core.model import Basis, Patience, Phase, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import FINISHING_PATIENCE_S, watch
 
@@ -22,7 +22,13 @@ ALIVE = Verdict(kind="alive")
 
 def quiet(basis: Basis = "quiet", phase: Phase = "train", **changes: Any) -> Verdict:
     found = Verdict(
-        kind="suspect", basis=basis, phase=phase, ranks=(0,), age_s=30.0, steady=True, why="quiet"
+        kind="suspect",
+        basis=basis,
+        phase=phase,
+        ranks=(0,),
+        age_s=30.0,
+        steady=True,
+        why=said("quiet"),
     )
     return msgspec.structs.replace(found, **changes)
 
@@ -37,15 +43,15 @@ def event(action: Action | None) -> e.AnyEvent:
 
 
 def suspected(basis: Basis = "quiet") -> e.Suspected:
-    return e.Suspected(basis=basis, phase="train", ranks=(0,), age_s=30.0, why="quiet")
+    return e.Suspected(basis=basis, phase="train", ranks=(0,), age_s=30.0, why=said("quiet"))
 
 
 def looked(patience: Patience = "unknown") -> e.Looked:
-    return e.Looked(patience=patience, family=None, confidence=0.1, why="it waits")
+    return e.Looked(patience=patience, family=None, confidence=0.1, why=said("it waits"))
 
 
 def noticed(kind: Any) -> e.Noticed:
-    return e.Noticed(kind=kind, pids=(b.ROOT,), why="notice")
+    return e.Noticed(kind=kind, pids=(b.ROOT,), why=said("notice"))
 
 
 def test_a_suspicion_is_recorded_before_anything_is_done() -> None:
@@ -70,7 +76,7 @@ def test_a_look_that_failed_is_unknown() -> None:
     """No stacks prove nothing, and the reason is said."""
     found = event(ask(b.running(suspected()), quiet(), look=b.result(diagnosis=None, problem="no")))
     assert isinstance(found, e.Looked)
-    assert (found.patience, found.why) == ("unknown", "no")
+    assert (found.patience, found.why) == ("unknown", said("no"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ def test_a_proof_after_the_end_is_still_the_end() -> None:
 def test_a_prompt_found_in_the_stacks_is_never_a_stall() -> None:
     """It is named once, and then waited for."""
     state = b.running(suspected(), looked("input"))
-    assert event(ask(state, quiet(), 1e6)) == e.Noticed(kind="input", pids=(), why="it waits")
+    assert event(ask(state, quiet(), 1e6)) == e.Noticed(kind="input", pids=(), why=said("it waits"))
     assert ask(b.running(suspected(), looked("input"), noticed("input")), quiet(), 1e6) is None
 
 
@@ -151,13 +157,13 @@ def test_life_ends_the_suspicion(history: tuple[e.AnyEvent, ...]) -> None:
     """Whatever was said about a silence is over with it."""
     state = b.running(*history)
     assert isinstance(event(ask(state, ALIVE)), e.SuspicionEnded)
-    assert ask(b.running(*history, e.SuspicionEnded(why="")), ALIVE) is None
+    assert ask(b.running(*history, e.SuspicionEnded(why=said(""))), ALIVE) is None
 
 
 def test_a_dead_keeper_is_no_silence() -> None:
     """Its notice stays, and is not ended by progress again and again."""
     assert ask(b.running(noticed("keeper")), ALIVE) is None
-    state = b.running(suspected(), noticed("keeper"), e.SuspicionEnded(why=""))
+    state = b.running(suspected(), noticed("keeper"), e.SuspicionEnded(why=said("")))
     assert state.notices == ("keeper",)
 
 
@@ -170,7 +176,7 @@ def test_busy_over_the_hard_budget_is_dumped_and_said_and_no_more() -> None:
     assert isinstance(action, StartEvidence)
     assert (action.bundle_why, action.kind) == ("manual", "busy")
     state = b.running(suspected("hard-budget"), b.collecting(why="manual"))
-    assert event(ask(state, busy)) == e.Noticed(kind="busy", pids=(), why="quiet")
+    assert event(ask(state, busy)) == e.Noticed(kind="busy", pids=(), why=said("quiet"))
     state = b.running(suspected("hard-budget"), noticed("busy"))
     assert ask(state, busy, 1e6) is None
 
@@ -204,7 +210,7 @@ def test_the_users_limit_needs_no_look() -> None:
 
 def test_what_was_reported_is_not_reported_again() -> None:
     """With --observe one silence is one report, until there is life again."""
-    history = (b.stall(), e.WouldHaveKilled(stall_id="0001", why="quiet"))
+    history = (b.stall(), e.WouldHaveKilled(stall_id="0001", why=said("quiet")))
     state = b.running(*history)
     assert state.muted
     assert ask(state, quiet(), 1e6) is None
@@ -215,7 +221,7 @@ def test_what_was_reported_is_not_reported_again() -> None:
 @pytest.mark.parametrize("kind", ["stopped", "input"])
 def test_stopped_and_asking_are_said_once(kind: Any) -> None:
     """Reported, not killed."""
-    verdict = Verdict(kind=kind, pids=(b.ROOT,), why="notice")
+    verdict = Verdict(kind=kind, pids=(b.ROOT,), why=said("notice"))
     assert event(ask(b.running(), verdict)) == noticed(kind)
     assert ask(b.running(noticed(kind)), verdict, 1e6) is None
 

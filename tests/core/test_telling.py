@@ -11,7 +11,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RunProgress
+from watchdog_train.core.model import RunProgress, said
 from watchdog_train.core.policy import Output
 from watchdog_train.report.status_line import status_line
 from watchdog_train.supervisor.telling import Telling
@@ -100,12 +100,12 @@ def test_before_the_first_step() -> None:
 
 def test_what_is_not_progress() -> None:
     """A suspicion, a stop under way, a pause between attempts; nothing while somebody types."""
-    doubt = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=30.0, why="silent")
+    doubt = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=30.0, why=said("silent"))
     silent = seen(40.0, 7, verdict=Verdict(kind="suspect", age_s=31.0))
     assert line(b.running(doubt), silent) == "wtrain: no progress for 31 s, looking into it"
     asked = (
         e.StopRequested(by="Ctrl-C", mode="soft", exit_code=130),
-        e.StopAsked(sequence=1, can_be_asked=True, why="asked"),
+        e.StopAsked(sequence=1, can_be_asked=True, why=said("asked")),
     )
     assert line(b.running(*asked), seen(14.0, 7)) == (
         "wtrain: waiting for the training to end, 14 s; Ctrl-C kills"
@@ -115,7 +115,7 @@ def test_what_is_not_progress() -> None:
     pause = (
         b.exited(code=1),
         e.TreeGone(),
-        e.BackingOff(delay_s=9.0, until_mono=20.0, why="early"),
+        e.BackingOff(delay_s=9.0, until_mono=20.0, why=said("early")),
     )
     assert line(b.running(*pause), seen(14.0, 7)) == "wtrain: the next attempt starts in 6.0 s"
     assert line(b.running(b.exited()), seen(14.0, 7)) is None

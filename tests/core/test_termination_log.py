@@ -11,7 +11,9 @@ import pytest
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import said
 from watchdog_train.report.verdict_text import CAP_BYTES, verdict_text
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import cut_bytes
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.supervisor.termination_log import IN_KUBERNETES, TerminationLog
@@ -53,8 +55,11 @@ def test_it_is_known_before_the_end() -> None:
 def test_it_is_never_too_long() -> None:
     """Whatever a training has written; in bytes, not characters, and no character is cut in two."""
     state = recorded("gave_up")
-    long = msgspec.structs.replace(state, why="ä\x1b[31m\n" * 9000, cwd="ü" * 5000)
-    stalls = (*state.stalls[:-1], msgspec.structs.replace(state.stalls[-1], words="ö" * 9000))
+    long = msgspec.structs.replace(state, why=said("ä\x1b[31m\n" * 9000), cwd="ü" * 5000)
+    stalls = (
+        *state.stalls[:-1],
+        msgspec.structs.replace(state.stalls[-1], verdict=said("ö" * 9000)),
+    )
     data = verdict_text(msgspec.structs.replace(long, stalls=stalls)).encode()
     assert len(data) <= CAP_BYTES
     assert b"\x1b" not in data
@@ -68,7 +73,7 @@ def test_it_is_written_in_place(tmp_path: Path) -> None:
     before = kubelets.stat().st_ino
     log = TerminationLog("auto", environ=POD, cwd=str(tmp_path), auto=kubelets)
     state = recorded("gave_up")
-    log.follow(e.SupervisorLeft(why="a bug"), State())
+    log.follow(e.SupervisorLeft(why=said("a bug")), State())
     assert list(log.finish(state)) == []
     assert kubelets.read_text() == verdict_text(state)
     assert kubelets.stat().st_ino == before
@@ -100,4 +105,6 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, what: str) -> None:
     log = TerminationLog("there/log", environ={}, cwd=str(tmp_path))
     (noticed,) = log.finish(recorded("gave_up"))
     assert noticed.kind == "termination"
-    assert noticed.why.startswith(f"the termination message cannot be written to {path}: ")
+    assert why_text(noticed.why).startswith(
+        f"the termination message cannot be written to {path}: "
+    )

@@ -16,6 +16,7 @@ from watchdog_train.core.traces import replaying
 from watchdog_train.core.traces.replaying import Replay
 from watchdog_train.core.traces.trace import LONGEST_STRIDE, TraceWriter, header_line
 from watchdog_train.core.traces.trace_reading import TraceReader, TraceSample
+from watchdog_train.report.why_text import why_text
 
 HEADER = {"v": 1, "kind": "trace", "poll_s": 1.0}
 
@@ -407,7 +408,7 @@ def test_a_rank_that_vanishes_is_named() -> None:
     judged = replay(stopping_at(100, 400, ranks=ranks, processes=lambda t: 5 - (t > 100)))
     stall = judged.findings[-1]
     assert (stall.kind, stall.basis) == ("stall", "rank-gone")
-    assert "rank 1" in stall.why
+    assert "rank 1" in why_text(stall.why)
 
 
 def test_stopped_has_its_own_word() -> None:

@@ -13,13 +13,14 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record, Sleep, StartEvidence
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
-from watchdog_train.core.model import CheckpointRef, RankEnd, Sample
+from watchdog_train.core.model import CheckpointRef, RankEnd, Sample, said
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
 from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.notices import notice_rows, notices_object, unsaved_words
+from watchdog_train.report.notices import notice_rows, notices_object, unsaved_why
+from watchdog_train.report.why_text import why_text
 
 
 def busy(at: float) -> float:
@@ -39,7 +40,7 @@ def failed(at: float, *, code: int) -> Sample:
 
 
 TEN: dict[str, tuple[Any, float, str]] = {
-    "quiet hang": (silent(b.rank(words=3)), 60, "the whole job is quiet"),
+    "quiet hang": (silent(b.rank(words=3)), 60, "the whole job is idle"),
     "busy over the hard limit": (silent(cpu_s=busy), 950, "but the job is busy"),
     "a rank failed": (lambda at: failed(at, code=1), 85, "rank 1 (pid 11) ended with exit code 1"),
     "a rank ended well": (lambda at: failed(at, code=0), 85, "and the others may be finishing"),
@@ -68,7 +69,7 @@ TEN: dict[str, tuple[Any, float, str]] = {
 def test_each_has_words_of_its_own(name: str) -> None:
     """And nobody else's."""
     poll, seconds, said = TEN[name]
-    why = judge(poll, seconds).why
+    why = why_text(judge(poll, seconds).why)
     assert said in why
     for other, (_, _, words) in TEN.items():
         # A rank that is gone and a hang after the end are quiet, too, and say more.
@@ -80,7 +81,9 @@ def test_printing_without_a_step_is_said_and_not_killed() -> None:
     poll, seconds, _ = TEN["alive without progress"]
     found = judge(poll, seconds)
     sample = poll(seconds)
-    suspected = e.Suspected(basis="hard-budget", phase="train", ranks=(0,), age_s=900.0, why="")
+    suspected = e.Suspected(
+        basis="hard-budget", phase="train", ranks=(0,), age_s=900.0, why=said("")
+    )
     state = b.running(suspected)
     action = watch(b.observation(sample, found), state, Policy(), {})
     assert isinstance(action, StartEvidence)
@@ -94,7 +97,7 @@ def test_printing_without_a_step_is_said_and_not_killed() -> None:
     assert watch(observed, state, Policy(), {}) is None
     paused = msgspec.structs.replace(found, prints=False)
     assert watch(b.observation(sample, paused), state, Policy(), {}) is None
-    assert notice_rows(state) == [("Notice", found.why)]
+    assert notice_rows(state) == [("Notice", why_text(found.why))]
 
 
 def test_a_sleep_is_said_once_and_the_next_one_again() -> None:
@@ -111,13 +114,13 @@ def test_a_sleep_is_said_once_and_the_next_one_again() -> None:
     night = Sleep(at=480.0, seconds=7200.0, machine=True)
     (notice,) = said(night)
     assert notice.kind == "suspended"
-    assert "the machine slept for 7200 s" in notice.why
+    assert "the machine slept for 2 h" in why_text(notice.why)
     recorded = msgspec.structs.replace(notice, mono=481.0)
     assert said(night, recorded) == []
     assert len(said(Sleep(at=490.0, seconds=60.0, machine=True), recorded)) == 1
     assert said(Sleep(at=480.0, seconds=8.0, machine=False)) == []
     (ours,) = said(Sleep(at=480.0, seconds=80.0, machine=False))
-    assert "this supervisor was stopped or got no CPU" in ours.why
+    assert "this supervisor was stopped or got no CPU" in why_text(ours.why)
     state = evolve(b.running(), recorded)
     assert narrate(recorded, state) != ()
     assert notice_rows(state)[0][1].startswith("the machine slept")
@@ -127,7 +130,7 @@ def test_a_sleep_is_said_once_and_the_next_one_again() -> None:
 
 SINCE = [
     (1700.0, None, False, None),
-    (1900.0, None, False, "all is lost"),
+    (1900.0, None, False, "all since its beginning is lost"),
     (1900.0, None, True, "trained since is lost"),
     (9000.0, 100.0, True, None),
     (9000.0, 2000.0, False, "trained since is lost"),
@@ -151,9 +154,9 @@ def test_training_without_a_save_for_long_is_said(
         saved = NewestCheckpoint(path="/o", format="hf", step=9, saved_at=1e6 - saved_s)
     mono = attempt.launching_mono + 50.0 + trained_s
     live = Live(at=1e6, mono=mono, supervisor_alive=True, checkpoint=saved)
-    told = unsaved_words(state, live)
+    told = unsaved_why(state, live)
     assert (told is None) is (words is None)
     if words is not None:
-        assert words in told
-        assert ("Notice", told) in notice_rows(state, live)
+        assert words in why_text(told)
+        assert ("Notice", why_text(told)) in notice_rows(state, live)
         assert notices_object(state, live)[-1]["kind"] == "unsaved"

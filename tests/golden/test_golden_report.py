@@ -26,6 +26,7 @@ from watchdog_train.report.report_text import report_text
 from watchdog_train.report.runs_text import runs_text
 from watchdog_train.report.status_json import short_object, status_object
 from watchdog_train.report.status_text import status_text
+from watchdog_train.report.why_text import with_text
 from watchdog_train.report.words import Paint
 
 HERE = Path(__file__).parent
@@ -94,7 +95,7 @@ def test_status_json(name: str) -> None:
     state = replay(events_of(name))
     found = status_object(state)
     assert list(found) == STATUS_KEYS
-    check(HERE / f"{name}.status.json", json.dumps(found, indent=2) + "\n")
+    check(HERE / f"{name}.status.json", json.dumps(with_text(found), indent=2) + "\n")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -159,11 +160,11 @@ def test_every_prefix_renders_everywhere(name: str) -> None:
         ):
             assert status_text(told.state, live, width=80)
             assert runs_text([(told.state, live)])
-            json.dumps(short_object(status_object(told.state, live)), allow_nan=False)
+            json.dumps(with_text(short_object(status_object(told.state, live))), allow_nan=False)
         document = report_document(told, SCRIPT_LINES)
         assert report_text(document)
         assert report_html(document).endswith("</html>\n")
-        json.dumps(report_object(told, SCRIPT_LINES), allow_nan=False)
+        json.dumps(with_text(report_object(told, SCRIPT_LINES)), allow_nan=False)
         closing_lines(told.state, SCRIPT_LINES)
 
 

@@ -15,9 +15,11 @@ import msgspec
 import psutil
 import pytest
 
-from tests.support import is_alive, run_wtrain, start_wtrain, wait_until
+from tests.support import is_alive, run_wtrain, sentence, start_wtrain, wait_until
 from watchdog_train.commands.order import Order
 from watchdog_train.core.events import CommandResult
+from watchdog_train.core.model import Why
+from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.system import current
 
@@ -56,7 +58,7 @@ def test_one_after_another_with_the_event_on_stdin(tmp_path: Path) -> None:
     assert event["event"] == "stall_declared"
     assert event["data"]["env"] == {"MY_TOKEN": "[removed]"}
     assert (first.ok, first.code) == (True, 0)
-    assert (second.ok, second.code, second.why) == (False, 3, "exit code 3")
+    assert (second.ok, second.code, second.why) == (False, 3, Why("exited", exit=3))
     assert second.output == "token=[removed]"
     assert third.ok
 
@@ -75,7 +77,7 @@ def test_at_its_deadline_a_command_ends_with_all_it_has_started(tmp_path: Path) 
     assert not psutil.pid_exists(pid)
     assert result.code == 0
     assert not result.ok
-    assert "left running was killed after 20 s" in (result.why or "")
+    assert "left running was killed after 20 s" in why_text(result.why)
 
 
 def test_a_command_that_never_ends_is_killed(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_a_command_that_never_ends_is_killed(tmp_path: Path) -> None:
     forever = "sleep 600 & echo $! > pid; sleep 600"
     run = run_wtrain("run", "--on", f"run_finished={forever}", "--", "true", cwd=tmp_path).check(0)
     (result,) = run.only("commands_ran")["results"]
-    assert "1 s" in result["why"]
+    assert "1 s" in sentence(result["why"])
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
@@ -108,7 +110,7 @@ def test_a_restart_waits_for_its_command_and_goes_on_after_its_failure(tmp_path:
     assert order.index("commands_starting") < order.index("commands_ran")
     ran = next(event for event in run.events if event["type"] == "commands_ran")
     assert ran["seq"] < [e["seq"] for e in run.events if e["type"] == "attempt_launching"][1]
-    assert ran["results"][0]["why"] == "exit code 5"
+    assert sentence(ran["results"][0]["why"]) == "exit code 5"
     assert "command 1 for before_restart failed: exit code 5" in run.stderr
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import is_alive, wait_until
 from watchdog_train.client import layout
-from watchdog_train.core.model import CheckpointRef, Plan
+from watchdog_train.core.model import CheckpointRef, Plan, Why
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor import terminal as terminal_module
 from watchdog_train.supervisor.children import ChildTable
@@ -52,7 +52,7 @@ ON_TERMINAL = Terminal(
 def plan_of(*argv: str, **changes: Any) -> Plan:
     fields: dict[str, Any] = {
         "attempt": 1,
-        "why": "first",
+        "why": Why("first-attempt"),
         "argv": argv,
         "env": {},
         "in_process": (),

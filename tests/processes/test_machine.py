@@ -9,6 +9,7 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
+from watchdog_train.core.model import said
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.supervisor.machine import look_around
@@ -17,12 +18,12 @@ from watchdog_train.system import current
 pytestmark = pytest.mark.processes
 
 RUN_ID = "train-20261121-231005-a3f9"
-FINISHED = e.RunFinished(outcome="failed", exit_code=1, warning=None, why="exit code 1")
+FINISHED = e.RunFinished(outcome="failed", exit_code=1, warning=None, why=said("exit code 1"))
 BOOT_ID = current().boot_id()
 REOPENED = e.Reopened(
-    pid=2, start=2, boot_id=BOOT_ID, slot_dir=None, with_remedies=(), allow=(), why="restart"
+    pid=2, start=2, boot_id=BOOT_ID, slot_dir=None, with_remedies=(), allow=(), why=said("restart")
 )
-ADOPTED = e.Adopted(pid=2, start=2, boot_id=BOOT_ID, previous_pid=1, why="gone")
+ADOPTED = e.Adopted(pid=2, start=2, boot_id=BOOT_ID, previous_pid=1, why=said("gone"))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import run_wtrain, wait_until
+from tests.support import run_wtrain, sentence, wait_until
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import said
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.system import current
@@ -102,7 +103,7 @@ def test_what_happens_within_a_minute_comes_in_one_message(tmp_path: Path) -> No
     def stall(number: int) -> e.StallDeclared:
         return e.StallDeclared(
             stall_id=f"{number:04d}", basis="quiet", phase="train", ranks=(0,), age_s=9.0,
-            why=f"silence number {number}",
+            why=said(f"silence number {number}"),
         )  # fmt: skip
 
     with serving(Sink()) as sink:
@@ -123,7 +124,7 @@ def test_what_happens_within_a_minute_comes_in_one_message(tmp_path: Path) -> No
         now[0] += 61.0
         assert wait_until(told, 30, "an answer")[0].sent
         assert sink.messages[1]["message"].count("silence number") == 2
-        end = e.RunFinished(outcome="gave_up", exit_code=76, warning=None, why="no progress")
+        end = e.RunFinished(outcome="gave_up", exit_code=76, warning=None, why=said("no progress"))
         notifier.follow(end, state)
         assert [one.topics for one in notifier.finish(state)] == [("gave-up",)]
     assert len(sink.messages) == 3
@@ -136,7 +137,7 @@ def test_what_could_not_be_sent_is_sent_when_the_service_is_back(tmp_path: Path)
     children = ChildTable(current())
 
     def stall(number: int) -> e.StallRecovered:
-        return e.StallRecovered(stall_id=f"{number:04d}", why="")
+        return e.StallRecovered(stall_id=f"{number:04d}", why=said(""))
 
     away = Sink()
     away.server.server_close()
@@ -200,5 +201,5 @@ def test_a_service_that_never_answers_costs_the_end_a_bound(tmp_path: Path) -> N
         run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
     told = run.of_type("notified")
     assert [said["sent"] for said in told] == [False, False]  # of the crash, and of the end
-    assert all("no answer within" in said["why"] for said in told)
+    assert all("no answer within" in sentence(said["why"]) for said in told)
     assert "nobody was told on http #1" in run.stderr

@@ -7,6 +7,7 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
+from watchdog_train.report.why_text import why_text
 
 
 def idle_restarts(log: list[e.AnyEvent]) -> int:
@@ -125,7 +126,7 @@ def check_end(
     alive = [process.pid for process in final.alive]
     if alive and not policy.recovery.observe:
         assert event.warning is not None
-        assert all(str(pid) in event.warning for pid in alive)
+        assert all(str(pid) in why_text(event.warning) for pid in alive)
     truth = final.exit
     killed = any(
         isinstance(one, e.Signalling) and one.sequence == "hang" and one.attempt == final.number

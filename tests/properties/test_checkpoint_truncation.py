@@ -115,7 +115,7 @@ def test_garbage_is_answered_and_never_raises(tmp_path: Path, name, flips):
         content[position % len(content)] ^= mask
     (tmp_path / name).write_bytes(content)
     for finding in look(tmp_path, level="full"):
-        assert finding.why
+        assert finding.said
     (tmp_path / name).unlink()
 
 
@@ -138,7 +138,7 @@ def test_any_header_of_safetensors_is_answered(tmp_path: Path, header):
     text = json.dumps(header).encode()
     (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
     for finding in look(tmp_path):
-        assert finding.why
+        assert finding.said
 
 
 def test_a_zero_tail_of_a_zip_is_found(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RankStatus, RunProgress
+from watchdog_train.core.model import RankStatus, RunProgress, said
 from watchdog_train.store.event_log import EventLog, read_events
 
 HISTORY: tuple[e.AnyEvent, ...] = (
@@ -48,18 +48,23 @@ HISTORY: tuple[e.AnyEvent, ...] = (
         members=(),
     ),
     e.StallDeclared(
-        stall_id="0001", basis="quiet", phase="train", ranks=(0,), age_s=30.0, why="\u2028 quiet"
+        stall_id="0001",
+        basis="quiet",
+        phase="train",
+        ranks=(0,),
+        age_s=30.0,
+        why=said("\u2028 quiet"),
     ),
-    e.StallRecovered(stall_id="0001", why="a step"),
-    e.RunFinished(outcome="succeeded", exit_code=0, warning=None, why="it ended"),
+    e.StallRecovered(stall_id="0001", why=said("a step")),
+    e.RunFinished(outcome="succeeded", exit_code=0, warning=None, why=said("it ended")),
 )
 
 texts = st.text(max_size=40)
 histories = st.lists(
     st.one_of(
-        st.builds(e.SuspicionEnded, why=texts),
+        st.builds(e.SuspicionEnded, why=texts.map(said)),
         st.builds(e.FirstBeat, rank=st.integers(0, 9), pid=st.integers(1), after_s=st.just(1.0)),
-        st.builds(e.LogBehind, behind_s=st.just(2.0), spill=st.none() | texts, why=texts),
+        st.builds(e.LogBehind, behind_s=st.just(2.0), spill=st.none() | texts, why=texts.map(said)),
         st.builds(e.TreeGone, shared_memory_removed=st.lists(texts, max_size=3).map(tuple)),
     ),
     max_size=8,
@@ -98,7 +103,7 @@ def test_a_supervisor_goes_on_after_any_cut(tmp_path: Path) -> None:
     for size in cuts:
         path.write_bytes(content[:size])
         log = EventLog.open(path, spill_dir=None)
-        added = log.append(e.SuspicionEnded(why="after"), 1)
+        added = log.append(e.SuspicionEnded(why=said("after")), 1)
         assert log.close(10.0)
         whole = content[:size].count(b"\n")
         assert read_events(path).events == (*written[:whole], added)

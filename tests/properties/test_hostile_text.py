@@ -26,11 +26,12 @@ from watchdog_train.report.report_text import report_text
 from watchdog_train.report.runs_text import runs_text
 from watchdog_train.report.status_json import status_object
 from watchdog_train.report.status_text import status_text
+from watchdog_train.report.why_text import with_text
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KEPT = {
     "type", "how_known", "outcome", "basis", "phase", "previous", "role", "state", "mode", "kind",
-    "stage", "sequence", "result", "patience", "resume_via", "why_kind",
+    "stage", "sequence", "result", "patience", "resume_via", "why_kind", "code",
 }  # fmt: skip
 HOSTILE = [
     "\x1b]0;owned\x07\x1b[2J\x1b[31mred",
@@ -110,7 +111,7 @@ def test_hostile_strings_reach_nobody(name: str, text: str) -> None:
     tags.feed(page)
     assert "script" not in tags.seen
     assert len(page) < 400_000
-    json.dumps(status_object(state, live))
+    json.dumps(with_text(status_object(state, live)))
 
 
 @given(st.text(max_size=300), st.integers(min_value=2, max_value=80))

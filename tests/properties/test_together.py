@@ -15,6 +15,7 @@ from tests.properties.simulated import Script
 from tests.properties.world import policy
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
+from watchdog_train.report.why_text import why_text
 
 HOME_S = 1200.0
 """More than two attempts, their hangs, the barrier and the plan can take."""
@@ -158,7 +159,7 @@ def test_a_supervisor_that_cannot_be_replaced_ends_the_job_with_75() -> None:
             assert task.state.exit_code == 75
             assert len(task.attempts) == 1
             assert not task.attempts[0].alive
-            assert f"task {victim}" in (task.state.why or "")
+            assert f"task {victim}" in why_text(task.state.why)
 
 
 def test_a_hang_is_not_declared_while_a_peer_is_unknown() -> None:
@@ -191,8 +192,8 @@ def test_a_node_that_never_comes_ends_the_job_with_75() -> None:
     job.run_until(job.now + 200.0)
     alone = job.tasks[0]
     assert (alone.state.exit_code, alone.attempts) == (75, [])
-    assert "1 node that nothing was heard of" in (alone.state.why or "")
-    assert "/shared" in (alone.state.why or "")
+    assert "1 node that nothing was heard of" in why_text(alone.state.why)
+    assert "/shared" in why_text(alone.state.why)
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -208,7 +209,7 @@ def test_a_node_that_is_lost_ends_the_job_with_75(victim: int) -> None:
         if number == victim:
             continue
         assert task.state.exit_code == 75, task.state.why
-        assert f"node {victim}" in (task.state.why or "")
+        assert f"node {victim}" in why_text(task.state.why)
         assert not task.attempts[0].alive
         assert len(of_type(job, number, e.BarrierMissed)) == 1
         assert of_type(job, number, e.EvidenceCollected)
@@ -226,7 +227,7 @@ def test_a_node_that_hears_nobody_does_not_go_on_alone() -> None:
     assert len(alone.attempts) == 1
     assert not alone.attempts[0].alive
     assert alone.state.exit_code == 75, alone.state.why
-    assert "nothing was heard of the rest of the job" in (alone.state.why or "")
+    assert "nothing was heard of the rest of the job" in why_text(alone.state.why)
 
 
 def test_a_checkpoint_that_one_node_does_not_see_is_passed_over() -> None:
@@ -242,9 +243,9 @@ def test_a_checkpoint_that_one_node_does_not_see_is_passed_over() -> None:
     assert plans[0].checkpoint is None
     unseen = of_type(job, 0, e.CheckpointUnseen)
     assert unseen
-    assert "node 1" in unseen[0].why
+    assert "node 1" in why_text(unseen[0].why)
     rejected = of_type(job, 0, e.CheckpointRejected)
-    assert "node 1" in rejected[-1].why
+    assert "node 1" in why_text(rejected[-1].why)
 
 
 @pytest.mark.parametrize("kind", ["stop", "stop_now", "interrupt"])

@@ -31,6 +31,7 @@ from watchdog_train.core.model import (
     ProcessId,
     Sample,
     Survey,
+    said,
 )
 from watchdog_train.core.policy import (
     Detection,
@@ -181,7 +182,9 @@ class World(Machine):
         self.dies_after = None
         boot_id = "b2" if rebooted else self.state.boot_id
         self.record(
-            e.Adopted(pid=self.supervisor, start=1, boot_id=boot_id, previous_pid=1, why="gone")
+            e.Adopted(
+                pid=self.supervisor, start=1, boot_id=boot_id, previous_pid=1, why=said("gone")
+            )
         )
 
     def record(self, event: e.AnyEvent) -> None:
@@ -390,7 +393,7 @@ class World(Machine):
             format="hf",
             step=self.saved_step,
             whole=self.whole,
-            why="it ends early",
+            said="it ends early",
             how_checked="recorded",
         )
         return Survey(findings=(finding,), directories=("/out",), beside_writers=beside_writers)

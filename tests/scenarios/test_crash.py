@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, kills, last_line
-from tests.support import program_command, run_wtrain, write_fast_config
+from tests.support import program_command, run_wtrain, sentence, write_fast_config
 from watchdog_train.checkpoints.pickle_head import counters
 from watchdog_train.report.history import history
 from watchdog_train.store.log_reading import read_events
@@ -84,7 +84,9 @@ def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -
     run = run_wtrain(*words, cwd=tmp_path, wtrain=(sys.executable, str(script))).check(0)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
-    assert [one["why"] for one in run.of_type("launch_postponed")] == ["Too many open files"] * 2
+    assert [sentence(one["why"]) for one in run.of_type("launch_postponed")] == [
+        "Too many open files"
+    ] * 2
     assert [one["plan"]["attempt"] for one in run.of_type("attempt_launching")] == [1, 2, 2, 2]
     assert [one["attempt"] for one in run.of_type("attempt_launched")] == [1, 2]
     assert "1 restart, 1 crash" in run.stderr
@@ -128,7 +130,7 @@ def test_a_killed_scan_is_no_reason_to_begin_at_step_0(
     run = run_wtrain(*words, cwd=tmp_path, wtrain=wtrain, env=env).check(code)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
-    said = [one["why"] for one in run.of_type("noticed") if one["kind"] == "scan"]
+    said = [sentence(one["why"]) for one in run.of_type("noticed") if one["kind"] == "scan"]
     assert all("killed by signal 9" in why for why in said)
     assert said[0] in run.stderr
     if code:
@@ -182,12 +184,16 @@ def test_an_older_checkpoint_is_used_where_the_newest_does_not_load(tmp_path: Pa
     assert used == ["step-30.pt", "step-30.pt", "step-20.pt"]
     passed = run.only("checkpoint_rejected")
     assert (Path(passed["path"]).name, passed["torn"]) == ("step-30.pt", False)
-    assert "attempts 2 and 3 resumed from it and failed: exit code 1 before" in passed["why"]
-    assert f"out/step-30.pt: {passed['why']}" in run.stderr
+    assert "attempts 2 and 3 resumed from it and failed: exit code 1 before" in sentence(
+        passed["why"]
+    )
+    assert f"out/step-30.pt: {sentence(passed['why'])}" in run.stderr
     assert "passing over step-30.pt" in run.stderr
     assert last_line(run.stdout) == "finished 40"
     report = run_wtrain("report", cwd=tmp_path).check(0)
-    assert passed["why"] in report.stdout + (run.run_dir / "report.html").read_text("utf-8")
+    assert sentence(passed["why"]) in report.stdout + (run.run_dir / "report.html").read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.slow
@@ -200,7 +206,7 @@ def test_crash_always_gives_up(tmp_path: Path) -> None:
     assert_log_is_sound(run)
     assert 2 <= len(run.of_type("attempt_launched")) <= 6, run.describe()
     assert run.only("run_finished")["outcome"] == "gave_up"
-    assert run.only("given_up")["why"]
+    assert sentence(run.only("given_up")["why"])
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def test_success_without_one_step_warns(tmp_path: Path) -> None:
     run = run_wtrain("run", "--", *program_command("exit0_early.py"), cwd=tmp_path).check(0)
     finished = run.only("run_finished")
     assert finished["outcome"] == "succeeded"
-    assert "step" in finished["warning"]
+    assert "step" in sentence(finished["warning"])
     assert not kills(run.events)
 
 
@@ -234,7 +240,7 @@ def test_success_below_the_known_total_warns(tmp_path: Path) -> None:
     run = run_wtrain("run", "--", sys.executable, "-c", script, cwd=tmp_path).check(0)
     finished = run.only("run_finished")
     assert finished["outcome"] == "succeeded"
-    assert "40" in (finished["warning"] or ""), run.describe()
+    assert "40" in sentence(finished["warning"]), run.describe()
 
 
 def test_command_that_is_no_training(tmp_path: Path) -> None:
@@ -275,7 +281,7 @@ def test_a_restart_that_did_not_resume_saves_over_nothing(tmp_path: Path) -> Non
     assert counters(str(last)) == counters(kept["copy"]) == {"step": 10}, run.describe()
     told = run.of_type("resume_verified")[-1]
     assert told["contradicted"], run.describe()
-    why = run.only("given_up")["why"]
+    why = sentence(run.only("given_up")["why"])
     assert f"wtrain run --resume-arg '--resume {{checkpoint}}' -- {command[0]}" in why
     assert why.count(f"--resume {last}") == 1
     assert kept["copy"] in why

@@ -20,6 +20,7 @@ from tests.support import (
     children_of,
     is_alive,
     run_wtrain,
+    sentence,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -41,7 +42,7 @@ def without_keeper(tmp_path: Path, command: Sequence[str]) -> tuple[RunningWtrai
     launched = running.wait_for("attempt_launched", 60)
     os.kill(launched["keeper_pid"], signal.SIGKILL)
     notice = running.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
-    assert "is its parent now" in notice["why"]
+    assert "is its parent now" in sentence(notice["why"])
     assert is_alive(launched["pid"])
     return running, launched
 
@@ -163,7 +164,7 @@ def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
     second.wait_for("progress", 30)
     os.kill(launched["keeper_pid"], signal.SIGKILL)
     notice = second.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
-    assert "only if the kernel tells" in notice["why"]
+    assert "only if the kernel tells" in sentence(notice["why"])
     open_gate(tmp_path)
     run = second.result(90)
     assert run.returncode == 7, run.describe()  # not SIGPIPE: somebody takes what it writes

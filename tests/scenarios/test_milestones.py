@@ -13,6 +13,7 @@ from tests.support import (
     CompletedRun,
     program_command,
     run_wtrain,
+    sentence,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -116,8 +117,10 @@ def test_a_library_that_is_too_new(tmp_path: Path) -> None:
     ).check(0)  # fmt: skip
     event = run.only("hook_not_armed")
     why = "wandb 9.9 is outside 0.18 to below 1.0"
-    assert (event["hook"], event["status"], event["why"]) == ("wandb", "skipped", why)
+    assert (event["hook"], event["status"], sentence(event["why"])) == ("wandb", "skipped", why)
     assert why in run.stderr
     answer = run_wtrain("status", "--json", cwd=tmp_path).json()
-    assert answer["hooks"] == [{"hook": "wandb", "status": "skipped", "why": why}]
+    assert answer["hooks"] == [
+        {"hook": "wandb", "status": "skipped", "why": {"code": "said", "problem": why, "text": why}}
+    ]
     assert why in run_wtrain("status", cwd=tmp_path).stdout.replace("\n", " ").replace("  ", " ")

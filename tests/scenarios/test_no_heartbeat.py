@@ -14,7 +14,7 @@ from tests.scenarios.checks import (
     assert_tree_is_gone,
     last_line,
 )
-from tests.support import PROGRAMS, run_wtrain, write_fast_config
+from tests.support import PROGRAMS, run_wtrain, sentence, write_fast_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 
@@ -48,7 +48,7 @@ def test_a_hang_is_caught_by_weaker_signs(way: str, tmp_path: Path) -> None:
     assert_evidence_came_first(run)
     assert_tree_is_gone(run)
     stall = run.only("stall_declared")
-    assert "no output and no heartbeat" in stall["why"], run.describe()
+    assert "no output and no heartbeat" in sentence(stall["why"]), run.describe()
     assert not run.of_type("first_beat"), run.describe()
     assert last_line(run.stdout) == "finished step=40"
 

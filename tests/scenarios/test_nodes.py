@@ -26,6 +26,7 @@ from tests.support import (
     of_type,
     run_directories,
     run_wtrain,
+    sentence,
     start_wtrain,
     types,
     wait_until,
@@ -133,7 +134,9 @@ def test_a_supervisor_is_killed_where_no_other_can_replace_it(tmp_path: Path, vi
     events = found[other]
     assert of_type(events, "evidence_collected"), text
     assert of_type(events, "barrier_missed")[0]["missing"] == [victim], text
-    assert f"node {victim} (node-{victim})" in of_type(events, "run_finished")[0]["why"], text
+    assert f"node {victim} (node-{victim})" in sentence(
+        of_type(events, "run_finished")[0]["why"]
+    ), text
     # What the dead one has left is its own node's: there it is taken up, and ended.
     run = found[victim][0]["run_id"]
     taken = run_wtrain("adopt", run, cwd=tmp_path, timeout_s=200)

@@ -25,6 +25,7 @@ from tests.support import (
     bin_path,
     program_command,
     run_wtrain,
+    sentence,
     write_fast_config,
 )
 from watchdog_train.remedies.catalogue import CATALOGUE
@@ -429,7 +430,7 @@ def test_a_slow_rank_0_is_waited_for(tmp_path: Path) -> None:
     assert "finished raise-ddp-timeout" in run.stdout
     said = run.only("remedy_taken")
     assert said["took"], said
-    assert said["why"] == "timeout 0:00:02 -> 2:00:00"
+    assert sentence(said["why"]) == "timeout 0:00:02 -> 2:00:00"
 
 
 @pytest.mark.slow
@@ -527,7 +528,7 @@ def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
     assert run.of_type("diagnosed")[0]["diagnosis"]["family"] == "fork-cuda-init"
     told = run.only("remedy_taken")
     assert told["took"], told
-    assert told["why"] == "num_proc 2 -> None"
+    assert sentence(told["why"]) == "num_proc 2 -> None"
     assert "finished num-proc-none" in run.stdout
     report = run_wtrain("report", cwd=tmp_path)
     assert "dataset.map(..., num_proc=None, writer_batch_size=100)" in report.stdout
@@ -561,7 +562,7 @@ def test_a_remedy_that_made_it_worse_is_taken_back(tmp_path: Path) -> None:
     tried = remedies_of(run)
     assert "num-workers-0" in tried[1], run.describe()
     assert "num-workers-0" not in tried[2], run.describe()
-    assert "taking back num-workers-0" in run.of_type("plan_made")[2]["plan"]["why"]
+    assert "taking back num-workers-0" in sentence(run.of_type("plan_made")[2]["plan"]["why"])
 
 
 @pytest.mark.slow
@@ -579,7 +580,7 @@ def test_giving_up_prints_how_to_go_on(tmp_path: Path) -> None:
     again = run_wtrain(*line.split()[1:], cwd=tmp_path, timeout_s=100).check(0)
     told = again.of_type("remedy_taken")[-1]
     assert told["took"], told
-    assert told["why"] == "batch 4 -> 2, accumulation 1 -> 2, evaluation 4 -> 2"
+    assert sentence(told["why"]) == "batch 4 -> 2, accumulation 1 -> 2, evaluation 4 -> 2"
     assert "finished batch-halve-accumulate" in again.stdout
 
 

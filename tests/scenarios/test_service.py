@@ -14,6 +14,7 @@ from tests.support import (
     PROGRAMS,
     program_command,
     run_wtrain,
+    sentence,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -83,6 +84,6 @@ def test_a_celery_worker_idles_and_a_hung_task_is_a_stall(pool: str, tmp_path: P
     assert_log_is_sound(done)
     (stall,) = done.of_type("stall_declared")
     assert stall["phase"] == "train", done.describe()
-    lost = [one["why"] for one in done.of_type("noticed") if one["kind"] == "task"]
+    lost = [sentence(one["why"]) for one in done.of_type("noticed") if one["kind"] == "task"]
     assert len(lost) == 1, done.describe()
     assert "celery_tasks.train (lost:" in lost[0], lost

@@ -16,6 +16,7 @@ from tests.support import (
     bin_path,
     program_command,
     run_wtrain,
+    sentence,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -151,7 +152,7 @@ def test_a_loop_that_does_not_answer_is_ended(tmp_path: Path) -> None:
     run = running.result(60).check(77)
     assert_tree_is_gone(run)
     assert signalled(run)[0] == signal.SIGTERM
-    assert "it has not ended within" in run.of_type("signalling")[0]["why"]
+    assert "it has not ended within" in sentence(run.of_type("signalling")[0]["why"])
     assert not run.of_type("request_answered")
 
 
@@ -163,7 +164,7 @@ def test_a_script_that_cannot_be_asked_is_called_so(tmp_path: Path) -> None:
     assert "cannot be asked to save" in run_wtrain("status", cwd=tmp_path).stdout
     running.send(signal.SIGINT)
     run = running.result(60).check(130)
-    assert "it cannot be asked to save first" in run.of_type("signalling")[0]["why"]
+    assert "it cannot be asked to save first" in sentence(run.of_type("signalling")[0]["why"])
     assert "cannot be asked to save" in run.stderr
 
 

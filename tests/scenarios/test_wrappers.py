@@ -25,6 +25,7 @@ from tests.support import (
     bin_path,
     program_command,
     run_wtrain,
+    sentence,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -191,8 +192,8 @@ def test_a_wrapper_that_swallows_the_argument(name: str, tmp_path: Path) -> None
     assert run.of_type("checkpoint_chosen"), run.describe()
     (verified,) = run.of_type("resume_verified")
     assert not verified["ok"], run.describe()
-    assert "no load of it was seen" in verified["why"]
-    assert "resume not confirmed" in run.only("run_finished")["warning"]
+    assert "no load of it was seen" in sentence(verified["why"])
+    assert "resume not confirmed" in sentence(run.only("run_finished")["warning"])
 
 
 def start(cwd: Path, name: str, *program: str) -> RunningWtrain:

@@ -24,6 +24,7 @@ from tests.support import (
     of_type,
     run_directories,
     run_wtrain,
+    sentence,
     wait_until,
 )
 
@@ -119,7 +120,7 @@ def test_a_node_that_does_not_answer_leads_to_the_signal(tmp_path: Path) -> None
     assert not of_type(events, "request_answered"), text
     first = signals(events)[0]
     assert first["stage"] == "root", text
-    assert "it has not ended within" in first["why"], text
+    assert "it has not ended within" in sentence(first["why"]), text
     assert job[0].result(60).returncode == 77, text
     job[1].result(200)
     assert_nothing_lives(logs(tmp_path), text)

@@ -65,7 +65,7 @@ def as_answer(found: Survey) -> dict[str, Any]:
                 "format": finding.format,
                 "step": finding.step,
                 "whole": finding.whole,
-                "why": finding.why,
+                "why": finding.said,
             }
             for finding in found.findings
         ],
@@ -97,7 +97,7 @@ def _row(finding: CheckpointFinding) -> tuple[str, str, str, str, str]:
         finding.format,
         step,
         _WORDS[finding.whole],
-        _printable(f"{finding.why} ({finding.how_checked})"),
+        _printable(f"{finding.said} ({finding.how_checked})"),
     )
 
 

@@ -68,7 +68,7 @@ def check(file: Path | None, as_json: bool) -> int:
             {
                 "schema_version": _SCHEMA_VERSION,
                 "file": str(file),
-                "problems": [_rule_problem(text) for text in error.problems],
+                "problems": [_rule_problem(*problem) for problem in error.problems],
             }
         )
         return error.exit_code
@@ -103,9 +103,8 @@ def _holds_rules(file: Path) -> bool:
     return False
 
 
-def _rule_problem(text: str) -> dict[str, str | None]:
-    """`file:line: key: words` as the problems of settings are written."""
-    place, _, words = text.partition(": ")
+def _rule_problem(place: str, words: str) -> dict[str, str | None]:
+    """As the problems of settings are written."""
     return {
         "place": place,
         "key": "evidence.rules_dirs",

@@ -50,7 +50,7 @@ def replay(
     clock. Nothing is started or ended. A trace holds no stacks: every look says "unknown", so a
     stall that stacks would prove comes later here than in the run.
     """
-    from watchdog_train.core.notices.slowdown import words as slow_words
+    from watchdog_train.core.notices.slowdown import why
     from watchdog_train.core.traces.replaying import Replay
     from watchdog_train.core.traces.trace_reading import TraceReader
     from watchdog_train.errors import WtrainError
@@ -93,7 +93,7 @@ def replay(
                         "usual_s": round(slow.usual_s, 4),
                         "step_s": round(slow.step_s, 4),
                         "factor": round(slow.factor, 1),
-                        "why": slow_words(slow),
+                        "why": why(slow),
                     }
                     for t, slow in judged.slow
                 ],
@@ -147,6 +147,7 @@ def _policy(chosen: _Source, config_file: Path | None) -> Policy:
 
 
 def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
+    from watchdog_train.report.why_text import why_text
     from watchdog_train.report.words import duration
 
     what = f"{chosen.title}: {reader.samples} samples, {duration(reader.seconds)}"
@@ -157,7 +158,7 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
     click.echo(what)
     rows = [("t", "verdict", "phase", "basis", "why")]
     rows += [
-        (f"{found.t:.1f}", found.kind, found.phase, found.basis, found.why)
+        (f"{found.t:.1f}", found.kind, found.phase, found.basis, why_text(found.why))
         for found in judged.findings
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -173,7 +174,8 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
 
 
 def _print_slow(judged: Replay) -> None:
-    from watchdog_train.core.notices.slowdown import words
+    from watchdog_train.core.notices.slowdown import why
+    from watchdog_train.report.why_text import why_text
 
     for t, slow in judged.slow:
-        click.echo(f"slow at {t:.1f} s: {words(slow)}")
+        click.echo(f"slow at {t:.1f} s: {why_text(why(slow))}")

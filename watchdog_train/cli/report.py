@@ -64,7 +64,11 @@ def _data(output: Path | None, found: Report) -> None:
         return
     import msgspec
 
-    _give(output, msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n")
+    from watchdog_train.report.why_text import with_text
+
+    _give(
+        output, msgspec.json.format(msgspec.json.encode(with_text(data)), indent=2).decode() + "\n"
+    )
 
 
 def _text(output: Path | None, reading: RunReading, found: Report) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.events import CommandResult
+from watchdog_train.core.model import Why
 
 ORDER_CAP_BYTES = 4 << 20
 ANSWER_CAP_BYTES = 1 << 20
@@ -36,7 +37,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.commands) * self.deadline_s + EXTRA_S
 
 
-def failed(order: Order, why: str) -> tuple[CommandResult, ...]:
+def failed(order: Order, why: Why) -> tuple[CommandResult, ...]:
     """Not one of them is known to have worked."""
     return tuple(
         CommandResult(number=number, ok=False, why=why, seconds=0.0) for number, _ in order.commands

@@ -24,6 +24,7 @@ import psutil
 
 from watchdog_train.commands.order import ORDER_CAP_BYTES, Order
 from watchdog_train.core.events import CommandResult
+from watchdog_train.core.model import Why
 from watchdog_train.evidence.redact import redact_data, redact_text
 from watchdog_train.system import current
 from watchdog_train.whole_files import replace_json, take_json
@@ -63,7 +64,7 @@ def _run(
                 cwd=order.cwd if os.path.isdir(order.cwd) else None,
             )
     except (OSError, ValueError) as error:
-        why = f"it could not be started: {type(error).__name__}"
+        why = Why("could-not-start", problem=type(error).__name__)
         return CommandResult(number=number, ok=False, why=why, seconds=0.0)
     if process.stdout is not None:
         tail.follow(process.stdout)
@@ -90,14 +91,14 @@ def _run(
     )
 
 
-def _why(code: int | None, late: int, deadline_s: float) -> str | None:
+def _why(code: int | None, late: int, deadline_s: float) -> Why | None:
     if code is None:
-        return f"it had not ended after {deadline_s:g} s and was killed"
-    told = f"exit code {code}" if code > 0 else f"signal {-code}" if code < 0 else ""
+        return Why("not-ended-killed", limit_s=deadline_s)
+    told = Why("exited", exit=code if code >= 0 else None, signal=-code if code < 0 else None)
     if late:
-        left = f"what it had left running was killed after {deadline_s:g} s"
-        return f"{told}; {left}" if told else left
-    return told or None
+        left = Why("left-killed", limit_s=deadline_s)
+        return told.plus(left) if code else left
+    return told if code else None
 
 
 class _Tail:

@@ -24,6 +24,7 @@ from watchdog_train.core.model import (
     ScanLevel,
     Survey,
     Value,
+    Why,
     together,
 )
 from watchdog_train.core.model.gpu import GpuHold
@@ -252,14 +253,14 @@ class Signal(Value, frozen=True, kw_only=True):
     targets: tuple[ProcessId, ...]
     signal: int
     """0: nothing is sent, the stage only waits."""
-    why: str
+    why: Why
     group: bool = False
     """Targets that lead a process group get it with their group (Ctrl-C)."""
 
 
 class AskStop(Value, frozen=True, kw_only=True):
     can_be_asked: bool
-    why: str
+    why: Why
     step: int | None
     """The newest step at that moment."""
     expects_save: bool
@@ -269,6 +270,8 @@ class AskStop(Value, frozen=True, kw_only=True):
 class AskSave(Value, frozen=True, kw_only=True):
     can_be_asked: bool
     by: str
+    relayed: bool = False
+    """As in StopWord."""
     number: int = 0
     """Which request of the job this is at least; 0: the next one of this run."""
 
@@ -280,7 +283,7 @@ class TakeOver(Value, frozen=True, kw_only=True):
     pid: int
     run_id: str
     run_dir: str
-    why: str
+    why: Why
 
 
 class RunCommands(Value, frozen=True, kw_only=True):

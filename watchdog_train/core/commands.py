@@ -15,7 +15,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, RunCommands, Wait
 from watchdog_train.core.events.telling import BEFORE_RESTART
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Value
+from watchdog_train.core.model import Value, Why
 from watchdog_train.core.policy import Policy
 
 _NEVER = frozenset({"notified", "commands_starting", "commands_ran"})
@@ -107,7 +107,7 @@ def before_restart(observation: Observation, state: State, policy: Policy) -> Ac
     if state.commands_begun == plan.attempt:
         # The supervisor that began them is dead. Whether they came to an end nobody knows, and
         # half of a command done twice may be worse than once.
-        why = "the supervisor ended while it ran; it is not started again"
+        why = Why("command-interrupted")
         results = tuple(
             e.CommandResult(number=one.number, ok=False, why=why, seconds=0.0) for one in commands
         )

@@ -34,7 +34,7 @@ from watchdog_train.core.fold.state import AttemptRecord, State, Tree
 from watchdog_train.core.job import together
 from watchdog_train.core.job.confer import confer
 from watchdog_train.core.job.gathering import gather
-from watchdog_train.core.model import ExitStatus, written
+from watchdog_train.core.model import ExitStatus, Why, said, written
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import lost_tasks, news, progress_event
 from watchdog_train.core.policy import Policy
@@ -123,9 +123,9 @@ def _follow_one_launch(
         return Record(events=(launched,))
     if report is None and observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S:
         return Wait(until=observation.now + 0.02)
-    error = report.error if report is not None else "the keeper did not report in time"
+    error = said(report.error) if report is not None else Why("keeper-silent")
     if report is not None and report.lost:
-        error = f"the keeper (pid {report.keeper.pid}) ended before it had started anything"
+        error = Why("keeper-ended-early", pid=report.keeper.pid)
         lost = state.postponed.tries if state.postponed is not None else 0
         if lost + 1 < MOST_LOST and len(attempt.trees) == 1:
             return Record(events=(e.LaunchPostponed(why=error),))
@@ -185,7 +185,7 @@ def _exited(observation: Observation, state: State, tree: Tree, status: ExitStat
         and (status.code == 0 or stall.basis == "finishing")
     ):
         # Its own end counts, also a bad one: only what we have ended may pass as finished.
-        why = "the training ended by itself before anything was killed"
+        why = Why("ended-by-itself")
         events.append(e.StallRecovered(stall_id=stall.id, why=why))
     if status.code != 0:
         events += lost_tasks(observation)
@@ -229,7 +229,7 @@ def _wind_up_one(
     if left and policy.recovery.observe and state.stop is None:
         return None
     if left and not tree.ended:
-        return kill.begin("hang", state, sample, "the training has failed on another machine")
+        return kill.begin("hang", state, sample, Why("machine-failed"))
     if not tree.ended:
         return Wait(until=observation.now + 0.1)
     if left and not failed and state.stop is None:
@@ -238,8 +238,8 @@ def _wind_up_one(
         if observation.now < until:
             return Wait(until=min(until, observation.now + 0.5))
     if left:
-        names = ", ".join(f"{m.member.name} ({m.member.pid})" for m in left[:8])
-        why = f"outlived the training: {names}"
+        names = tuple(f"{m.member.name} ({m.member.pid})" for m in left[:8])
+        why = Why("outlived", names=names)
         return kill.begin("sweep", state, sample, why)
     if tree.how_known == "not-started":
         return CleanUp(host=tree.host)  # nobody looks at a tree that never was
@@ -250,7 +250,7 @@ def _wind_up_one(
     if sample.keeper_alive and waited_s < policy.stopping.keeper_s and not stays:
         return Wait(until=observation.now + 0.02)
     if sample.keeper_alive:
-        why = "the keeper did not end by itself"
+        why = Why("keeper-stays")
         return kill.begin("sweep", state, sample, why)
     return CleanUp(host=tree.host)
 
@@ -268,18 +268,13 @@ def _pursue_stall(
         return None
     followed = attempt.barrier or attempt.cause is not None
     if observation.verdict.progress_at > stall.declared_mono and not followed:
-        return Record(
-            events=(
-                e.StallRecovered(
-                    stall_id=stall.id, why="progress arrived before anything was killed"
-                ),
-            )
-        )
+        recovered = e.StallRecovered(stall_id=stall.id, why=Why("progress-before-kill"))
+        return Record(events=(recovered,))
     if not stall.collected:
         return start_evidence(observation, state, stall.id, "stall")
     if policy.recovery.observe or policy.recovery.on_stall == "report":
-        return Record(events=(e.WouldHaveKilled(stall_id=stall.id, why=stall.words),))
-    return kill.begin("hang", state, kill.first_alive(observation), stall.words)
+        return Record(events=(e.WouldHaveKilled(stall_id=stall.id, why=stall.verdict),))
+    return kill.begin("hang", state, kill.first_alive(observation), stall.verdict)
 
 
 def _of_the_job(rule: Callable[..., Action | None]) -> Rule:

@@ -9,7 +9,7 @@ from watchdog_train.core.actions import Action, Observation, Record, StartEviden
 from watchdog_train.core.detection.budgets import patience_s
 from watchdog_train.core.detection.detect import BUSY, Verdict
 from watchdog_train.core.fold.state import LASTING, State
-from watchdog_train.core.model import Basis, Patience
+from watchdog_train.core.model import Basis, Patience, Why, said
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import progress_event
 from watchdog_train.core.policy import Policy
@@ -38,9 +38,7 @@ def watch(
         case "alive":
             silence = set(state.notices) - set(LASTING)
             if state.suspicion or silence or state.muted:
-                return Record(
-                    events=(e.SuspicionEnded(why="progress or activity"),), consumes=("look",)
-                )
+                return Record(events=(e.SuspicionEnded(why=Why("progress")),), consumes=("look",))
             return None
         case "stopped" | "input":
             if verdict.kind in state.notices:
@@ -96,18 +94,18 @@ def _quiet(
         if "input" in state.notices:
             return None
         return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=look.why),))
-    words = f"{verdict.why}; {look.why}" if look.why else verdict.why
+    why = verdict.why.plus(look.why)
     if look.patience == "proven":
         basis: Basis = "proven" if verdict.basis == "quiet" else verdict.basis
-        return _declare(observation, state, basis, words)
+        return _declare(observation, state, basis, why)
     if verdict.alone or verdict.quiet_at_work:
         return None
     waited_s = observation.now - state.suspicion_mono
     allowed_s = _patience_s(state, policy, verdict)
     if waited_s < allowed_s or verdict.quiet_s < verdict.least_s:
         return None
-    told = f"{words.rstrip('.')}; waited {waited_s:.0f} s more"
-    return _declare(observation, state, verdict.basis, told)
+    why = why.plus(Why("waited", seconds=waited_s))
+    return _declare(observation, state, verdict.basis, why)
 
 
 def shown_basis(verdict: Verdict) -> Basis:
@@ -131,13 +129,14 @@ def _looked(observation: Observation) -> e.Looked:
     result = min(looks, key=lambda look: SURER.index(look.patience), default=None)
     diagnosis = result.diagnosis if result is not None else None
     if result is None or diagnosis is None:
-        why = (result.problem if result is not None else None) or "the stacks could not be read"
+        problem = result.problem if result is not None else None
+        why = said(problem) if problem else Why("no-stacks")
         return e.Looked(patience="unknown", family=None, confidence=0.0, why=why)
     return e.Looked(
         patience=result.patience,
         family=diagnosis.family,
         confidence=diagnosis.confidence,
-        why=diagnosis.explanation,
+        why=said(diagnosis.explanation),
     )
 
 
@@ -162,7 +161,7 @@ def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:
     return max(usual_s, through_s)
 
 
-def _declare(observation: Observation, state: State, basis: Basis, why: str) -> Record:
+def _declare(observation: Observation, state: State, basis: Basis, why: Why) -> Record:
     verdict = observation.verdict
     declared = e.StallDeclared(
         stall_id=next_stall_id(observation, state),

@@ -8,6 +8,7 @@ from typing import Any
 
 from watchdog_train.doctor import Check
 from watchdog_train.evidence.gpu import DEADLINE_S, GpuLook
+from watchdog_train.report.words import size_text
 
 MOST_NAMED = 8
 
@@ -33,7 +34,7 @@ def described(found: Mapping[str, Any]) -> Iterator[Check]:
         words = [str(device.get("name") or "?")]
         used, total = device.get("memory_used_bytes"), device.get("memory_total_bytes")
         if used is not None and total:
-            words.append(f"{used / 1e9:.1f} of {total / 1e9:.1f} GB in use")
+            words.append(f"{size_text(used)} of {size_text(total)} in use")
         if held and foreign:
             words.append(f"{len(held)} processes, whose names a container does not tell")
         elif held:
@@ -51,4 +52,4 @@ def described(found: Mapping[str, Any]) -> Iterator[Check]:
 def _holder(process: Mapping[str, Any]) -> str:
     size = process.get("memory_bytes")
     who = process.get("who") or f"pid {process.get('pid')}"
-    return f"{who}" + (f" with {size / 1e9:.1f} GB" if size is not None else "")
+    return f"{who}" + (f" with {size_text(size)}" if size is not None else "")

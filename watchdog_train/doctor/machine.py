@@ -16,6 +16,7 @@ from watchdog_train.doctor import Check
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.host import oom_kills
 from watchdog_train.evidence.jobs import Finished, Job
+from watchdog_train.report.words import size_text
 from watchdog_train.system.places import ROOM_BYTES
 from watchdog_train.system.protocol import ProcessSystem
 
@@ -173,7 +174,7 @@ def memory(system: ProcessSystem) -> Iterator[Check]:
         yield Check(
             name="shared memory",
             status="warning" if small else "ok",
-            says=f"{_size(shm.total)} in /dev/shm, {_size(shm.free)} free",
+            says=f"{size_text(shm.total)} in /dev/shm, {size_text(shm.free)} free",
             mend="docker run --shm-size=16g, or --ipc=host: workers pass batches through it"
             if small
             else None,
@@ -197,10 +198,10 @@ def disk(system: ProcessSystem, directory: Path) -> Check:
         mend = "name the directory of the checkpoints with --checkpoints"
         return Check(name=name, status="failure", says=str(error.strerror), mend=mend)
     if system.on_network_file_system(directory):
-        says = f"a network file system, {_size(usage.free)} free; none was tested"
+        says = f"a network file system, {size_text(usage.free)} free; none was tested"
         return Check(name=name, status="warning", says=says, mend="keep --runs-dir on a local disk")
     inodes = _free_inodes(directory)
-    says = f"{_size(usage.free)} free" + (f", {inodes} files" if inodes is not None else "")
+    says = f"{size_text(usage.free)} free" + (f", {inodes} files" if inodes is not None else "")
     mend = "a save that finds no room ends the training: delete, or choose another disk"
     few = inodes is not None and inodes < FEW_INODES
     if usage.free < NO_DISK_BYTES or inodes == 0:
@@ -216,7 +217,3 @@ def _free_inodes(directory: Path) -> int | None:
             found = os.statvfs(directory)
             return found.f_favail if found.f_files else None
     return None
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from watchdog_train.doctor import Check
 from watchdog_train.evidence.host import cgroup_memory
+from watchdog_train.report.words import size_text
 
 FILE_CAP_BYTES = 1 << 16
 MOST_FILES = 20_000
@@ -51,8 +52,8 @@ def memory_limit() -> Check:
             name="memory limit", status="ok", says="none for this process but the machine's"
         )
     used = found["used_bytes"] if found is not None else None
-    says = f"{limit / 1e9:.1f} GB for this container or job"
-    says += f", {used / 1e9:.1f} GB of it in use" if used is not None else ""
+    says = f"{size_text(limit)} for this container or job"
+    says += f", {size_text(used)} of it in use" if used is not None else ""
     return Check(name="memory limit", status="ok", says=says)
 
 

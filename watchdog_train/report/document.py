@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import tzinfo
 
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import RankPlaces
+from watchdog_train.core.model import RankPlaces, Why
 from watchdog_train.report import words
 from watchdog_train.report.daemons_text import left_words
 from watchdog_train.report.facts import (
@@ -29,6 +29,7 @@ from watchdog_train.report.time_section import (
     steps_section,
     time_section,
 )
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, duration
 
 SHOWN_WHOLE = 3
@@ -94,11 +95,11 @@ def verdict_sentence(state: State) -> str:
         return f"The run has not ended; its log ends in state '{state.state}'{at}."
     restarts = f" after {words.count(state.restarts, 'restart')}" if state.restarts else ""
     restarts += _reasons(state) if restarts else ""
-    why = clean(state.why or "", 800).rstrip(".")
+    why = why_text(state.why) if state.why else ""
     match state.outcome:
         case "succeeded":
             text = f"The training succeeded{restarts}{at}"
-            text += f", but: {clean(state.warning)}" if state.warning else ""
+            text += f", but: {why_text(state.warning)}" if state.warning else ""
         case "stopped":
             text = f"The training was stopped on request{restarts}{at} ({why})"
         case "gave_up":
@@ -149,7 +150,7 @@ def _attempts(history: History, zone: tzinfo | None) -> Section:
     if not rows:
         return Section(title="Attempts", paragraphs=("Nothing was started.",))
     reasons = tuple(
-        f"Attempt {record.attempt}: {clean(record.plan.why, 800)}"
+        f"Attempt {record.attempt}: {why_text(record.plan.why)}"
         for record in history.state.attempts
         if record.attempt > 1
     )
@@ -199,7 +200,7 @@ def _checkpoints(history: History) -> Section | None:
     cwd = history.state.cwd
     for record, told in zip(history.state.attempts, history.attempts, strict=False):
         rows += [
-            (str(record.attempt), "passed over", words.short_path(r.path, cwd), clean(r.why, 400))
+            (str(record.attempt), "passed over", words.short_path(r.path, cwd), why_text(r.why))
             for r in told.rejected[:20]
         ]
         used = record.plan.checkpoint
@@ -208,7 +209,7 @@ def _checkpoints(history: History) -> Section | None:
         verified = "whether it was loaded is not known"
         if record.resume is not None:
             result = record.resume.replace("-", " ")
-            verified = f"resume {result}: {clean(told.resume_why or '', 300)}"
+            verified = f"resume {result}: {why_text(told.resume_why or Why('unknown'))}"
         path = f"{words.short_path(used.path, cwd)} ({step_words(used.step)})"
         rows.append(
             (str(record.attempt), "used", path, f"{clean(used.how_checked, 300)}; {verified}")
@@ -228,8 +229,8 @@ def _settings(history: History, found: Found) -> Section | None:
             effect = "the training process has not said"
             if use.id in said:
                 took, why = said[use.id]
-                effect = f"{'in effect' if took else 'NOT in effect'}: {clean(why, 200)}"
-            rows.append((str(record.attempt), clean(use.id, 60), clean(use.why, 400), effect))
+                effect = f"{'in effect' if took else 'NOT in effect'}: {why_text(why)}"
+            rows.append((str(record.attempt), clean(use.id, 60), why_text(use.why), effect))
     if not rows:
         return None
     header = ("attempt", "setting", "why", "effect")

@@ -13,6 +13,7 @@ from watchdog_train.core.model import Diagnosis
 from watchdog_train.report.facts import frame_words
 from watchdog_train.report.glance_text import glance
 from watchdog_train.report.places_text import process_sentences
+from watchdog_train.report.why_text import exit_text
 
 _EVIDENCE_LINES = 8
 _GROUP_LINES = 8
@@ -84,7 +85,7 @@ def ended(verdict: BundleVerdict) -> str:
     end = verdict.exit
     if end is None or (end.code is None and end.signal is None):
         return "nobody knows how"
-    return f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
+    return exit_text(end.code, end.signal)
 
 
 def _why(diagnosis: Diagnosis | None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -11,14 +10,13 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import NO_STACK, Culprit, Member, Plan, ProcessId
+from watchdog_train.core.model import NO_STACK, Culprit, Member, Plan, ProcessId, Why
 from watchdog_train.report import words
+from watchdog_train.report.why_text import exit_text, why_text
 from watchdog_train.report.words import clean
 
 ScriptLines = Mapping[str, str]
 """Remedy id -> the line for the training script that makes the setting for good."""
-
-_WAITED = re.compile(r"waited \d+ s more")
 
 Redact = Callable[[Sequence[str]], tuple[str, ...]]
 """Takes the values of secret-looking flags out of a command line."""
@@ -41,12 +39,8 @@ def exit_words(attempt: AttemptRecord) -> str:
     if not attempt.ended:
         return "no end is recorded" if attempt.launched else "no start is recorded"
     if attempt.how_known == "not-started":
-        return f"could not be started: {clean(attempt.error or 'nobody knows why')}"
-    if attempt.code is not None:
-        return f"exit code {attempt.code}"
-    if attempt.signal is not None:
-        return words.signal_name(attempt.signal)
-    return "ended, and nobody was left to see how"
+        return f"could not be started: {why_text(attempt.error or Why('unknown'))}"
+    return exit_text(attempt.code, attempt.signal)
 
 
 def step_words(step: int | None) -> str:
@@ -81,17 +75,6 @@ def culprit_words(culprit: Culprit) -> str:
 def frame_words(culprit: Culprit) -> str:
     """` in acquire (threading.py:10)`, to be put behind who it is; empty without a stack."""
     return "" if culprit.frame == NO_STACK else f" in {clean(culprit.frame, 240)}"
-
-
-def stall_words(why: str) -> str:
-    """The headline of a stall: what its suspicion and its diagnosis tell as well is left out.
-
-    Its whole words are the verdict, then what the look said, then how long it was given.
-    """
-    verdict, *others = why.split("; ")
-    headline = verdict.partition(" (limit ")[0]
-    waited = others[-1:] if others and _WAITED.fullmatch(others[-1]) else []
-    return clean("; ".join([headline, *waited]), 800)
 
 
 def framework(state: State) -> str | None:

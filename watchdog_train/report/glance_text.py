@@ -49,9 +49,9 @@ def where(process: ProcessEvidence) -> str:
         return "dead"
     thread = busiest_thread(process.threads)
     frames = own_frames(thread.frames) if thread else ()
-    text = _frames_in_words(frames)
+    name, text = _name_and_text(frames)
     if process.state == "D":
-        name = text.partition(" (")[0] if frames else process.wchan or "the kernel"
+        name = name if frames else process.wchan or "the kernel"
         system = _file_system(process)
         return f"{name} ({system + ', ' if system else ''}D state)"
     if process.state in ("T", "t"):
@@ -66,15 +66,16 @@ def _file_system(process: ProcessEvidence) -> str | None:
     return next((name for name in _FILE_SYSTEMS if name in places), None)
 
 
-def _frames_in_words(frames: Sequence[Frame]) -> str:
+def _name_and_text(frames: Sequence[Frame]) -> tuple[str, str]:
+    """The function that decides, and the same with its place."""
     if any(frame_matches(_LOADER_WAIT, frame) for frame in frames):
-        return "DataLoader wait"
+        return "DataLoader wait", "DataLoader wait"
     own = next((frame for frame in frames if not frame.native and _is_users(frame)), None)
     for frame in frames:
         if frame_matches(_COLLECTIVE, frame) and not frame_matches(_WRAPPER, frame):
-            return f"{frame.name} ({_place(own)})" if own else str(frame)
+            return frame.name, f"{frame.name} ({_place(own)})" if own else str(frame)
     rest = trimmed(frames)
-    return str(rest[0]) if rest else "no stack"
+    return (rest[0].name, str(rest[0])) if rest else ("no stack", "no stack")
 
 
 def _is_users(frame: Frame) -> bool:

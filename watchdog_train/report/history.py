@@ -11,11 +11,12 @@ from watchdog_train.core import events as e
 from watchdog_train.core.detection.rank_gone import how_it_ended, recorded
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Value
+from watchdog_train.core.model import Value, Why
 from watchdog_train.report import daemons_text, telling_text
 from watchdog_train.report.household_text import dumped
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.time_line import TimeLine, time_line
+from watchdog_train.report.why_text import why_text
 
 _replace = msgspec.structs.replace
 
@@ -24,7 +25,7 @@ class Rejected(Value, frozen=True, kw_only=True):
     """A checkpoint that was passed over."""
 
     path: str
-    why: str
+    why: Why
 
 
 class AttemptHistory(Value, frozen=True, kw_only=True):
@@ -37,9 +38,9 @@ class AttemptHistory(Value, frozen=True, kw_only=True):
     """Role, last signal that was really sent, number of processes."""
     rejected: tuple[Rejected, ...] = ()
     """Before it, when its checkpoint was chosen."""
-    setting_words: tuple[tuple[str, bool, str], ...] = ()
+    setting_words: tuple[tuple[str, bool, Why], ...] = ()
     """Remedy, took, why: what the training process said."""
-    resume_why: str | None = None
+    resume_why: Why | None = None
 
 
 class Notable(Value, frozen=True, kw_only=True):
@@ -116,9 +117,9 @@ def _change(
 def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per event type
     match event:
         case e.Noticed() | e.Slowdown() | e.SlowdownEnded():
-            return event.why
+            return why_text(event.why)
         case e.Warned():
-            return f"warning: {event.why}"
+            return f"warning: {why_text(event.why)}"
         case e.WarningOver():
             return warning_over(event)
         case e.Notified() | e.CommandsRan():
@@ -126,19 +127,20 @@ def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per ev
         case e.RankEnded():
             return how_it_ended(recorded(event))
         case e.Adopted():
-            return f"adopted by pid {event.pid} in place of pid {event.previous_pid}: {event.why}"
+            why = why_text(event.why)
+            return f"adopted by pid {event.pid} in place of pid {event.previous_pid}: {why}"
         case e.Reopened():
-            return f"the finished run was let go on: {event.why}"
+            return f"the finished run was let go on: {why_text(event.why)}"
         case e.SupervisorLeft():
-            return f"the supervisor left, training went on: {event.why}"
+            return f"the supervisor left, training went on: {why_text(event.why)}"
         case e.LogBehind():
-            return f"the event log was {event.behind_s:.0f} s behind: {event.why}"
+            return f"the event log was {event.behind_s:.0f} s behind: {why_text(event.why)}"
         case e.DuplicateDumped():
             return dumped(event)
         case e.ProcessKilled():
-            return f"killed pid {event.pid} left over from before: {event.why}"
+            return f"killed pid {event.pid} left over from before: {why_text(event.why)}"
         case e.SurvivedKill():
-            return f"survived SIGKILL: {', '.join(map(str, event.pids))}: {event.why}"
+            return f"survived SIGKILL: {', '.join(map(str, event.pids))}: {why_text(event.why)}"
         case e.DaemonsJudged():
             return daemons_text.notable(event)
         case e.StopRequested():
@@ -146,6 +148,6 @@ def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per ev
         case e.SaveProven():
             return f"saved on request: {event.path}"
         case e.StallRecovered():
-            return f"stall {event.stall_id} was over by itself: {event.why}"
+            return f"stall {event.stall_id} was over by itself: {why_text(event.why)}"
         case _:
             return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from watchdog_train.core import events as e
-from watchdog_train.report import telling_text, words
+from watchdog_train.core.model import signal_name
+from watchdog_train.report import telling_text
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
 MAX_NAMED = 4
@@ -27,7 +29,7 @@ def sentences(
         case e.OrphansFound():
             lines = [
                 f"also running: pid {orphan.pid} ({clean(orphan.command, 120)}): "
-                f"{clean(orphan.why)}"
+                f"{why_text(orphan.why)}"
                 for orphan in event.orphans[:MAX_NAMED]
             ]
             more = len(event.orphans) - MAX_NAMED
@@ -35,25 +37,25 @@ def sentences(
         case e.DuplicateDumped():
             return (dumped(event),)
         case e.ProcessKilled():
-            name = words.signal_name(event.signal)
-            return (f"killed pid {event.pid} ({name}): {clean(event.why)}",)
+            name = signal_name(event.signal)
+            return (f"killed pid {event.pid} ({name}): {why_text(event.why)}",)
         case e.Notified() | e.CommandsStarting() | e.CommandsRan():
             return telling_text.sentences(event)
         case e.Adopted():
             return (
                 (
                     f"adopted: pid {event.pid} watches on in place of pid {event.previous_pid}: "
-                    f"{clean(event.why)}"
+                    f"{why_text(event.why)}"
                 ),
             )
         case e.Reopened():
-            return (f"the run goes on: {clean(event.why)}",)
+            return (f"the run goes on: {why_text(event.why)}",)
         case e.SupervisorLeft():
-            return (f"the supervisor leaves, training goes on: {clean(event.why)}",)
+            return (f"the supervisor leaves, training goes on: {why_text(event.why)}",)
         case e.LogBehind():
             where = f", kept in {clean(event.spill)}" if event.spill else ""
             return (
-                f"the event log is {duration(event.behind_s)} behind{where}: {clean(event.why)}",
+                f"the event log is {duration(event.behind_s)} behind{where}: {why_text(event.why)}",
             )
 
 

@@ -9,6 +9,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import JobState, State
 from watchdog_train.core.job.guilty import guilty_nodes
 from watchdog_train.report import words
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
 Row = TypeVar("Row")
@@ -20,24 +21,26 @@ def sentences(event: e.JobEvent, state: State) -> tuple[str, ...]:
     kind = state.job.task.kind if state.job is not None else "task"
     match event:
         case e.TasksCoupled() if event.together:
-            return (f"this {kind} and its peers stand and fall together: {clean(event.why)}",)
+            return (f"this {kind} and its peers stand and fall together: {why_text(event.why)}",)
         case e.TasksCoupled():
-            return (f"this {kind} stands alone: {clean(event.why)}",)
+            return (f"this {kind} stands alone: {why_text(event.why)}",)
         case e.PeerAnnounced() if attempt is not None and attempt.ended:
             # Otherwise the stall that follows says it.
-            return (f"{kind} {event.task}: {clean(event.why)}; this {kind} begins again with it",)
+            return (
+                f"{kind} {event.task}: {why_text(event.why)}; this {kind} begins again with it",
+            )
         case e.PeerRetracted():
-            return (clean(event.why),)
+            return (why_text(event.why),)
         case e.BarrierReached():
             return (f"evidence of all {kind}s is on disk (waited {duration(event.waited_s)})",)
         case e.BarrierMissed():
-            return (f"{clean(event.why)}: going on without it",)
+            return (f"{why_text(event.why)}: going on without it",)
         case e.PlanReceived():
             return (f"{kind} {event.proposer} has planned attempt {event.plan_attempt} for all",)
         case e.CheckpointUnseen():
-            return (f"{clean(event.path)} is passed over: {clean(event.why)}",)
+            return (f"{clean(event.path)} is passed over: {why_text(event.why)}",)
         case e.PeerLost():
-            return (f"{clean(event.why)}: its run gets another one",)
+            return (f"{why_text(event.why)}: its run gets another one",)
         case _:
             return ()
 
@@ -68,7 +71,7 @@ def job_object(state: State) -> dict[str, Any] | None:
 
 def guilty_words(state: State) -> tuple[str, ...]:
     """Machines to leave out when the job is begun again, each with the reason."""
-    return tuple(f"{clean(one.host, 64)}: {clean(one.why, 400)}" for one in guilty_nodes(state))
+    return tuple(f"{clean(one.host, 64)}: {why_text(one.why)}" for one in guilty_nodes(state))
 
 
 def grouped(rows: Sequence[Row], state_of: Callable[[Row], State]) -> list[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.rank_gone import how_it_ended, recorded
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan
+from watchdog_train.core.model import Plan, signal_name
 from watchdog_train.report import household_text, job_text, stall_sentences, words
 from watchdog_train.report.facts import (
     exit_words,
@@ -17,6 +17,7 @@ from watchdog_train.report.facts import (
     step_words,
 )
 from watchdog_train.report.summary import PREFIX, closing_lines, opening_lines, prefixed
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
 __all__ = ["PREFIX", "closing_lines", "narrate", "opening_lines"]
@@ -99,7 +100,7 @@ def _ending(  # noqa: PLR0912 - one arm per event type
             how = "killing now" if event.mode == "now" else "ending gently, once more kills"
             return (f"stop requested ({clean(event.by)}): {how}",)
         case e.StopAsked():
-            return (clean(event.why),)
+            return (why_text(event.why),)
         case e.SaveRequested():
             if event.can_be_asked:
                 return (f"save requested ({clean(event.by)}): asked training to save",)
@@ -117,7 +118,7 @@ def _ending(  # noqa: PLR0912 - one arm per event type
             return ()
         case e.SurvivedKill():
             pids = words.listed([str(pid) for pid in event.pids])
-            return (f"still there after SIGKILL: pid {pids}: {clean(event.why)}",)
+            return (f"still there after SIGKILL: pid {pids}: {why_text(event.why)}",)
         case e.TreeGone():
             attempt = state.attempt
             quiet = attempt is not None and attempt.code == 0
@@ -153,10 +154,10 @@ def _signalling(event: e.Signalling, state: State) -> tuple[str, ...]:
     if len(event.targets) <= MAX_NAMED:
         named = ", pid " + ", ".join(str(target.pid) for target in event.targets)
     stall = state.last_stall
-    because = clean(event.why)
-    if stall is not None and event.why == stall.words:
+    because = why_text(event.why)
+    if stall is not None and event.why == stall.verdict:
         because = f"stall {clean(stall.id, 40)}"
-    return (f"{verb} {who} ({words.signal_name(event.signal)}{named}): {because}",)
+    return (f"{verb} {who} ({signal_name(event.signal)}{named}): {because}",)
 
 
 def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0912 - one arm each
@@ -164,11 +165,11 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
         case e.PlanMade():
             return _plan(event.plan, state)
         case e.CheckpointsShared():
-            return (f"checkpoints: {clean(event.why, 600)}",)
+            return (f"checkpoints: {why_text(event.why)}",)
         case e.CheckpointNotKept():
             what = words.short_path(event.path, state.cwd)
             return (
-                f"no copy of {what} was kept, which is overwritten in place: {clean(event.why)}",
+                f"no copy of {what} was kept, which is overwritten in place: {why_text(event.why)}",
             )
         case e.CheckpointRestored():
             what, copy = (words.short_path(each, state.cwd) for each in (event.path, event.copy))
@@ -178,21 +179,23 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             return (f"{what} was torn: put its kept copy {copy} there; the torn file is {aside}",)
         case e.CheckpointRejected():
             where = words.short_path(event.path, state.cwd)
-            return (f"checkpoint passed over: {where}: {clean(event.why)}",)
+            return (f"checkpoint passed over: {where}: {why_text(event.why)}",)
         case e.CheckpointChosen():
             where = words.short_path(event.path, state.cwd)
-            return (f"checkpoint chosen: {where} ({step_words(event.step)}): {clean(event.why)}",)
+            return (
+                f"checkpoint chosen: {where} ({step_words(event.step)}): {why_text(event.why)}",
+            )
         case e.BackingOff():
             # The plan follows at once, and says why.
-            return (f"waiting {duration(event.delay_s).replace('.0 s', ' s')} first",)
+            return (f"waiting {words.span(event.delay_s)} first",)
         case e.GpuMemoryHeld():
-            return (f"waiting for GPU memory: {clean(event.why, 800)}",)
+            return (f"waiting for GPU memory: {why_text(event.why)}",)
         case e.GpuMemoryFree():
             return (f"the GPU memory is free, after {duration(event.waited_s)}",)
         case e.AttemptLaunching() if event.plan.attempt > 1:
             return (f"attempt {event.plan.attempt} starts {origin_words(event.plan)}",)
         case e.LaunchPostponed():
-            return (f"it could not be started ({clean(event.why, 400)}); it is tried again",)
+            return (f"it could not be started ({why_text(event.why)}); it is tried again",)
         case e.AttemptLaunched() if len(state.attempts) > 1:
             return (f"attempt {event.attempt or len(state.attempts)} runs, pid {event.pid}",)
         case e.FirstStep():
@@ -201,19 +204,21 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             return (f"training is at step {words.number(event.step)} ({seen})",)
         case e.HookNotArmed():
             what = f"the hook of {clean(event.hook, 60)} is not armed"
-            return (f"notice: {what}: {clean(event.why)}; weaker signals are used instead",)
+            return (f"notice: {what}: {why_text(event.why)}; weaker signals are used instead",)
         case e.RankEnded():
             return (f"notice: {how_it_ended(recorded(event))}, and others of its job live on",)
         case e.RemedyTaken():
             word = "in effect" if event.took else "NOT in effect"
-            return (f"setting {clean(event.remedy, 60)} is {word}: {clean(event.why)}",)
+            return (f"setting {clean(event.remedy, 60)} is {word}: {why_text(event.why)}",)
         case e.ResumeVerified():
             if event.verdict == "verified":
-                return (f"resume verified at {step_words(event.first_step)}: {clean(event.why)}",)
+                return (
+                    f"resume verified at {step_words(event.first_step)}: {why_text(event.why)}",
+                )
             expected, first = step_words(event.expected_step), step_words(event.first_step)
             where = f"first {first}, the checkpoint is at {expected}"
             result = event.verdict.replace("-", " ")
-            return (f"resume {result} ({where}): {clean(event.why)}",)
+            return (f"resume {result} ({where}): {why_text(event.why)}",)
         case e.AttemptExited():
             attempt = state.attempt
             if attempt is None or attempt.code == 0:
@@ -230,9 +235,9 @@ def _plan(plan: Plan, state: State) -> tuple[str, ...]:
     known = {use.id for use in before.plan.remedies} if before is not None else set()
     lines = []
     if before is not None:
-        lines.append(f"next: {clean(plan.why, 800)}")
+        lines.append(f"next: {why_text(plan.why)}")
     lines += [
-        f"setting changed: {clean(use.id, 60)} ({use.kind}): {clean(use.why)}"
+        f"setting changed: {clean(use.id, 60)} ({use.kind}): {why_text(use.why)}"
         for use in plan.remedies
         if use.id not in known
     ]

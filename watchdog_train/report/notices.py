@@ -6,8 +6,10 @@ from typing import Any
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Why
 from watchdog_train.report.daemons_text import left_words
 from watchdog_train.report.live import Live
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
 MOST_ROWS = 4
@@ -20,21 +22,21 @@ def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]
     left = [("Left", text) for text in left_words(state)]
     if state.finished:
         return left
-    said = [clean(notice.why, 400) for notice in state.noticed][-MOST_ROWS:]
-    said += [clean(warned.why, 600) for warned in state.warned[-MOST_ROWS:]]
-    said += [clean(shared.why, 600) for shared in state.shared[-MOST_ROWS:]]
-    unsaved = unsaved_words(state, live)
+    said = [why_text(notice.why) for notice in state.noticed][-MOST_ROWS:]
+    said += [why_text(warned.why) for warned in state.warned[-MOST_ROWS:]]
+    said += [why_text(shared.why) for shared in state.shared[-MOST_ROWS:]]
+    unsaved = unsaved_why(state, live)
     if unsaved is not None:
-        said.append(unsaved)
+        said.append(why_text(unsaved))
     if state.gpu_held is not None:
-        said.append(clean(state.gpu_held.why, 600))
+        said.append(why_text(state.gpu_held.why))
     rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
     if state.slowdown is not None:
-        rows.append(("Slow", clean(state.slowdown.why, 600)))
+        rows.append(("Slow", why_text(state.slowdown.why)))
     return rows + left
 
 
-def unsaved_words(state: State, live: Live | None) -> str | None:
+def unsaved_why(state: State, live: Live | None) -> Why | None:
     """That nothing has been saved for long, while the training runs; None where that is not so."""
     attempt = state.attempt
     if live is None or live.mono is None or attempt is None or attempt.ended or state.finished:
@@ -49,14 +51,8 @@ def unsaved_words(state: State, live: Live | None) -> str | None:
     if unsaved_s < UNSAVED_S:
         return None
     if live.checkpoint is None and attempt.plan.checkpoint is None:
-        return (
-            f"no finished save was seen in {duration(unsaved_s)} of training: "
-            "if it hangs now, all is lost"
-        )
-    return (
-        f"no finished save was seen for {duration(unsaved_s)}: "
-        "if it hangs now, what was trained since is lost"
-    )
+        return Why("never-saved", seconds=unsaved_s)
+    return Why("not-saved-since", seconds=unsaved_s)
 
 
 def warning_over(event: e.WarningOver) -> str:
@@ -72,7 +68,7 @@ def warning_over(event: e.WarningOver) -> str:
 
 def notices_object(state: State, live: Live | None = None) -> list[dict[str, Any]]:
     """The same for a program."""
-    found = [
+    found: list[dict[str, Any]] = [
         {"kind": notice.kind, "pids": list(notice.pids), "why": notice.why}
         for notice in state.noticed
     ]
@@ -80,7 +76,7 @@ def notices_object(state: State, live: Live | None = None) -> list[dict[str, Any
     found += [
         {"kind": "checkpoints", "pids": [shared.pid], "why": shared.why} for shared in state.shared
     ]
-    unsaved = unsaved_words(state, live)
+    unsaved = unsaved_why(state, live)
     if unsaved is not None:
         found.append({"kind": "unsaved", "pids": [], "why": unsaved})
     held = state.gpu_held
@@ -99,6 +95,6 @@ def slowdown_object(state: State) -> dict[str, Any] | None:
         "usual_s": slow.usual_s,
         "step_s": slow.step_s,
         "factor": slow.factor,
-        "changed": list(slow.changed),
+        "changed": slow.changed,
         "why": slow.why,
     }

@@ -15,10 +15,10 @@ from watchdog_train.report.facts import (
     culprit_words,
     origin_words,
     run_again,
-    stall_words,
     step_words,
 )
 from watchdog_train.report.notices import warning_over
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
 Topic = Literal["stalled", "crashed", "restarted", "gave-up", "finished", "notice", "test"]
@@ -52,7 +52,7 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
     at = clock_time(event.t, zone, now=event.t)[:5]
     match event:
         case e.StallDeclared():
-            told = f"{at} stalled at {step_words(_step(state))}: {stall_words(event.why)}"
+            told = f"{at} stalled at {step_words(_step(state))}: {why_text(event.why, brief=True)}"
             return News(topic="stalled", line=clean(told, LINE_CAP))
         case e.Diagnosed():
             return _cause(event, state, at)
@@ -89,7 +89,7 @@ def _notice(
 ) -> str | None:
     match event:
         case e.Adopted():
-            return f"watched again, by pid {event.pid}: {event.why}"
+            return f"watched again, by pid {event.pid}: {why_text(event.why)}"
         case e.Noticed(kind="scan") if state.scan_failures != QUICK_TRIES:
             return None  # it is tried at once, or the wait was told
         case e.WarningOver():
@@ -97,7 +97,7 @@ def _notice(
         case e.Noticed() if event.kind not in NOTICES and not event.kind.startswith("checkpoint"):
             return None
         case _:
-            return event.why
+            return why_text(event.why)
 
 
 def _step(state: State) -> int | None:

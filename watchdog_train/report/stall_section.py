@@ -7,10 +7,12 @@ from datetime import tzinfo
 from itertools import pairwise
 
 from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.core.model import said
 from watchdog_train.report import words
 from watchdog_train.report.facts import culprit_words, origin_words
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Fold, Section
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time
 
 MOST_PLACE_LINES = 400
@@ -35,8 +37,8 @@ def stall_section(
     """
     what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
     told = []
-    if stall.words:
-        told.append(clean(stall.words, 1000))
+    if stall.why == "stall":
+        told.append(why_text(stall.verdict))
     diagnosis = stall.diagnosis
     rows: list[tuple[str, str]] = [
         ("when", f"{clock_time(stall.at, zone)}, attempt {stall.attempt}")
@@ -52,7 +54,7 @@ def stall_section(
         rows.append(("cause", cause))
         if diagnosis.culprit is not None:
             rows.append(("where", culprit_words(diagnosis.culprit)))
-        if diagnosis.explanation not in stall.words:
+        if said(diagnosis.explanation) not in stall.verdict.because:
             rows.append(("why", clean(diagnosis.explanation, 1000)))
         rows += [
             ("evidence" if i == 0 else "", clean(line, 400))

@@ -6,8 +6,9 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words, stall_words
+from watchdog_train.report.facts import culprit_words
 from watchdog_train.report.notices import warning_over
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
 MAX_NAMED = 4
@@ -39,30 +40,30 @@ def silence(
     """What is said about a training that is quiet, slow or in want of something."""
     match event:
         case e.Suspected():
-            return (f"suspected: {clean(event.why)}",)
+            return (f"suspected: {why_text(event.why)}",)
         case e.Looked() if event.patience == "proven":
             # The declaration follows at once, and the diagnosis has the rest.
             return (f"looked at the stacks: {_PATIENCE['proven']}",)
         case e.Looked():
-            return (f"looked at the stacks: {clean(event.why)} ({_PATIENCE[event.patience]})",)
+            return (f"looked at the stacks: {why_text(event.why)} ({_PATIENCE[event.patience]})",)
         case e.SuspicionEnded():
-            return (f"all clear: {clean(event.why)}",)
+            return (f"all clear: {why_text(event.why)}",)
         case e.StallDeclared():
-            return (f"STALL {clean(event.stall_id, 40)}: {stall_words(event.why)}",)
+            return (f"STALL {clean(event.stall_id, 40)}: {why_text(event.why, brief=True)}",)
         case e.StallRecovered():
-            return (f"stall {clean(event.stall_id, 40)} is over: {clean(event.why)}",)
+            return (f"stall {clean(event.stall_id, 40)} is over: {why_text(event.why)}",)
         case e.WouldHaveKilled():
-            said = next((stall.words for stall in state.stalls if stall.id == event.stall_id), "")
-            why = "" if event.why == said else f": {clean(event.why)}"
+            known = any(stall.verdict == event.why for stall in state.stalls)
+            why = "" if known else f": {why_text(event.why)}"
             return (f"stall {clean(event.stall_id, 40)} is reported only, nothing is killed{why}",)
         case e.Noticed():
-            return (f"notice: {clean(event.why)}",)
+            return (f"notice: {why_text(event.why)}",)
         case e.Slowdown():
-            return (f"slow: {clean(event.why, 600)}",)
+            return (f"slow: {why_text(event.why)}",)
         case e.SlowdownEnded():
-            return (f"no longer slow, after {duration(event.seconds)}: {clean(event.why)}",)
+            return (f"no longer slow, after {duration(event.seconds)}: {why_text(event.why)}",)
         case e.Warned():
-            return (f"warning: {clean(event.why, 600)}",)
+            return (f"warning: {why_text(event.why)}",)
         case e.WarningOver():
             return (warning_over(event),)
 

@@ -9,13 +9,14 @@ import msgspec
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RankStatus
 from watchdog_train.report import job_text, words
-from watchdog_train.report.facts import culprit_words, run_again, stall_words
+from watchdog_train.report.facts import culprit_words, run_again
 from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.places_text import place_sentences
 from watchdog_train.report.process_tree import process_tree
 from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
 from watchdog_train.report.summary import progress_line
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
 
 LABEL_COLUMNS = 11
@@ -138,16 +139,16 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
                 parts.append(f"ran {duration(state.updated_at - state.started_at)}")
         parts.append(f"exit code {state.exit_code}")
         if state.outcome != "succeeded" and state.why:
-            parts.append(clean(state.why, 800).rstrip("."))
+            parts.append(why_text(state.why))
         if state.warning:
-            parts.append(paint(clean(state.warning), "warn"))
+            parts.append(paint(why_text(state.warning), "warn"))
         return "; ".join(parts)
     if state.started_at is not None:
         since = words.clock_time(state.started_at, zone, now=live.at)
         parts[0] += f" since {since}" if word == "running" else f"; run began {since}"
         parts.append(duration(live.at - state.started_at))
     if word == "suspected" and state.look is not None:
-        parts.append(clean(state.look.why))
+        parts.append(why_text(state.look.why))
     if state.gpu_held is not None:
         parts.append("waits for GPU memory")
     elif state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
@@ -156,8 +157,10 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
         parts.append(f"next {what} in {duration(state.backoff_until - live.mono)}")
     if state.kill is not None:
         stall = state.last_stall
-        known = stall is not None and stall.words == state.kill.why
-        parts.append(f"stall {clean(stall.id, 40)}" if stall and known else clean(state.kill.why))
+        known = stall is not None and stall.verdict == state.kill.why
+        parts.append(
+            f"stall {clean(stall.id, 40)}" if stall and known else why_text(state.kill.why)
+        )
     return "; ".join(parts)
 
 
@@ -271,7 +274,7 @@ def _place_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]
     if not state.finished and live.places is not None and live.mono is not None:
         told = place_sentences(live.places, live.mono)
         rows = [("Inside" if i == 0 else "", text) for i, text in enumerate(told[:MAX_PLACES])]
-    hooks = [f"{clean(hook.hook, 60)} ({clean(hook.why, 200)})" for hook in state.hooks[:MAX_HOOKS]]
+    hooks = [f"{clean(hook.hook, 60)} ({why_text(hook.why)})" for hook in state.hooks[:MAX_HOOKS]]
     if hooks:
         text = f"not armed: {words.listed(hooks)}; weaker signals are used instead"
         rows.append(("Hooks", paint(text, "warn")))
@@ -332,8 +335,8 @@ def stall_sentence(stall: StallRecord) -> str:
         return f"{clean(diagnosis.family, 60)}: {culprit_words(diagnosis.culprit)}"
     if diagnosis is not None and diagnosis.family is not None:
         return f"{clean(diagnosis.family, 60)}: {clean(diagnosis.explanation, 300)}"
-    if stall.why == "stall" and stall.words:
-        return f"{stall_words(stall.words)}; cause not known"
+    if stall.why == "stall":
+        return f"{why_text(stall.verdict, brief=True)}; cause not known"
     return "cause not known"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RunProgress
+from watchdog_train.core.model import RunProgress, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.report import words
@@ -16,6 +16,7 @@ from watchdog_train.report.facts import (
     step_words,
 )
 from watchdog_train.report.job_text import guilty_words
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
 PREFIX = "wtrain: "
@@ -90,14 +91,14 @@ def closing_lines(
         return ()
     lines = [outcome_line(state)]
     if state.warning:
-        lines.append(f"warning: {clean(state.warning)}")
+        lines.append(f"warning: {why_text(state.warning)}")
     lines += [f"the fault may lie with {words}" for words in guilty_words(state)]
     lines += [f"left running: {words}" for words in left_words(state)]
     reported = [stall for stall in state.stalls if stall.reported_only]
     if reported:
         times = "once" if len(reported) == 1 else f"{len(reported)} times"
         lines.append(f"would have killed {times}, here is why:")
-        lines += [f"  {clean(stall.id, 40)}: {clean(stall.words)}" for stall in reported]
+        lines += [f"  {clean(stall.id, 40)}: {why_text(stall.verdict)}" for stall in reported]
     where = stalls_dir(state)
     if where is not None:
         lines.append(f"dumps: {where} ({words.listed([clean(s.id, 40) for s in state.stalls])})")
@@ -118,7 +119,7 @@ def outcome_line(state: State) -> str:
         "gave_up": "gave up",
     }
     head = heads[state.outcome or "failed"]
-    why = clean(state.why or "no reason recorded", 800).rstrip(".")
+    why = why_text(state.why or Why("unknown"))
     parts = [f"{head}: {why}"]
     progress = state.progress
     step = progress.step if progress.step is not None else state.best_step

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.model import Why
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean
 
 
@@ -22,12 +24,14 @@ def failures(event: e.Notified | e.CommandsRan) -> tuple[str, ...]:
     if event.sent:
         return ()
     if event.channel == "ping":
-        return (f"the dead-man ping fails: {clean(event.why or '')}",)
-    return (f"nobody was told on {clean(event.channel, 60)}: {clean(event.why or '')}",)
+        return (f"the dead-man ping fails: {why_text(event.why or Why('unknown'))}",)
+    return (
+        f"nobody was told on {clean(event.channel, 60)}: {why_text(event.why or Why('unknown'))}",
+    )
 
 
 def _failure(event: e.CommandsRan, result: e.CommandResult) -> str:
     last = result.output.strip().splitlines()[-1:]
     said = f": {clean(last[0], 200)}" if last else ""
     what = f"command {result.number} for {clean(event.for_event, 60)}"
-    return f"{what} failed: {clean(result.why or 'unknown')}{said}"
+    return f"{what} failed: {why_text(result.why or Why('unknown'))}{said}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.report.summary import outcome_line
+from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, cut_bytes
 
 CAP_BYTES = 4096
@@ -27,13 +28,13 @@ def verdict_text(state: State) -> str:
 
 def _so_far(state: State) -> str:
     words = f"{state.state}, attempt {state.attempt.attempt if state.attempt is not None else 0}"
-    return f"given up: {clean(state.given_up, _WHY)}" if state.given_up is not None else words
+    return f"given up: {why_text(state.given_up)}" if state.given_up is not None else words
 
 
 def _caught(caught: StallRecord) -> str:
     text = f"{caught.why} {clean(caught.id, 40)} of attempt {caught.attempt}"
-    if caught.words:
-        text += f": {clean(caught.words, _WHY).rstrip('.')}"
+    if caught.why == "stall":
+        text += f": {why_text(caught.verdict)}"
     found = caught.diagnosis
     if found is None:
         return f"{text}."

@@ -13,24 +13,6 @@ from datetime import datetime, tzinfo
 from pathlib import PurePath
 from typing import Literal
 
-SIGNAL_NAMES = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    11: "SIGSEGV",
-    13: "SIGPIPE",
-    14: "SIGALRM",
-    15: "SIGTERM",
-    19: "SIGSTOP",
-    24: "SIGXCPU",
-}
-"""As Linux numbers them; a number without a name here is shown as a number."""
-
 PROCESS_STATES = {
     "R": "running",
     "S": "sleeping",
@@ -158,6 +140,11 @@ def wrap(text: str, width: int | None) -> tuple[str, ...]:
     return (*lines, line)
 
 
+def span(seconds: float) -> str:
+    """`5 s`, `12 s`, `3 min 20 s`: a limit, mostly a whole number."""
+    return f"{seconds:.0f} s" if seconds < 9.95 and seconds == int(seconds) else duration(seconds)
+
+
 def duration(seconds: float | None) -> str:
     """`0.4 s`, `14 s`, `3 min 20 s`, `2 h 14 min`, `3 d 4 h`."""
     if seconds is None:
@@ -247,11 +234,6 @@ def clock_time(unix_s: float, zone: tzinfo | None, *, now: float | None = None) 
     if today is not None and moment.date() == today.date():
         return f"{moment:%H:%M:%S}"
     return f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-def signal_name(signal: int) -> str:
-    """`SIGKILL`, or `signal 40`."""
-    return SIGNAL_NAMES.get(signal, f"signal {signal}")
 
 
 def state_word(state: str | None) -> str:

@@ -34,13 +34,17 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]|\[\.\.\.\]")
 
 
+RuleProblem = tuple[str, str]
+"""Where it is, `file:line`, and what is wrong."""
+
+
 class RulesError(WtrainError):
     """All problems of all rule files, each as `file:line: what is wrong`."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[RuleProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__(
-            "\n".join(problems),
+            "\n".join(f"{place}: {words}" for place, words in problems),
             context=f"{len(problems)} problem(s) in rule files",
             hint="docs/rules.md describes the format",
             reference="rules-invalid",
@@ -53,7 +57,7 @@ def load_rules(extra_dirs: Iterable[str | Path] = ()) -> Rules:
     Raises:
         RulesError: with every problem of every file, each with its line.
     """
-    problems: list[str] = []
+    problems: list[RuleProblem] = []
     ours = [_RuleFile(name, text, problems, checked=True) for name, text in _ours()]
     theirs = [_RuleFile(name, text, problems) for name, text in _theirs(extra_dirs, problems)]
     files = [*ours, *theirs]
@@ -66,9 +70,9 @@ def load_rules(extra_dirs: Iterable[str | Path] = ()) -> Rules:
     return Rules(families=tuple(families.values()), frames=sets)
 
 
-def rule_problems() -> list[str]:
+def rule_problems() -> list[RuleProblem]:
     """What is wrong with our own files; a test asks, so that no start has to pay for it."""
-    problems: list[str] = []
+    problems: list[RuleProblem] = []
     files = [_RuleFile(name, text, problems) for name, text in _ours()]
     sets = {name: EITHER.join(e) for file in files for name, e in file.frame_sets().items()}
     for file in files:
@@ -82,26 +86,28 @@ def _ours() -> Iterator[tuple[str, str]]:
             yield entry.name, entry.read_text("utf-8")
 
 
-def _theirs(extra_dirs: Iterable[str | Path], problems: list[str]) -> Iterator[tuple[str, str]]:
+def _theirs(
+    extra_dirs: Iterable[str | Path], problems: list[RuleProblem]
+) -> Iterator[tuple[str, str]]:
     for folder in extra_dirs:
         place = Path(folder)
         if not place.exists():
-            problems.append(f"{folder}: there is no such folder")
+            problems.append((str(folder), "there is no such folder"))
         for path in (place,) if place.is_file() else sorted(place.glob("*.yaml")):
             text = _read(path, problems)
             if text is not None:
                 yield str(path), text
 
 
-def _read(path: Path, problems: list[str]) -> str | None:
+def _read(path: Path, problems: list[RuleProblem]) -> str | None:
     try:
         with path.open("rb") as file:
             content = file.read(FILE_CAP_BYTES + 1)
     except OSError as error:
-        problems.append(f"{path}: cannot be read: {error.strerror}")
+        problems.append((str(path), f"cannot be read: {error.strerror}"))
         return None
     if len(content) > FILE_CAP_BYTES:
-        problems.append(f"{path}: larger than {FILE_CAP_BYTES} bytes")
+        problems.append((str(path), f"larger than {FILE_CAP_BYTES} bytes"))
         return None
     return content.decode("utf-8", "replace")
 
@@ -109,7 +115,9 @@ def _read(path: Path, problems: list[str]) -> str | None:
 class _RuleFile:
     """One file; what is wrong with it goes to `problems` with its line."""
 
-    def __init__(self, name: str, text: str, problems: list[str], *, checked: bool = False) -> None:
+    def __init__(
+        self, name: str, text: str, problems: list[RuleProblem], *, checked: bool = False
+    ) -> None:
         self._name = name
         self._checked = checked
         self._problems = problems
@@ -124,7 +132,7 @@ class _RuleFile:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark is not None else ""
             words = getattr(error, "problem", None) or error
-            self._problems.append(f"{self._name}{line}: {words}")
+            self._problems.append((f"{self._name}{line}", str(words)))
             return None
 
     def _entries(self, *, sets: bool) -> list[Any]:
@@ -149,7 +157,7 @@ class _RuleFile:
         return [rule for rule in rules if rule is not None]
 
     def _complain(self, node: Any, text: str) -> None:
-        self._problems.append(f"{self._name}:{node.start_mark.line + 1}: {text}")
+        self._problems.append((f"{self._name}:{node.start_mark.line + 1}", text))
 
     def _rule(self, node: Any) -> FamilyRule | None:
         before = len(self._problems)

@@ -29,6 +29,7 @@ from watchdog_train.core.events import (
     PhaseChanged,
     Progress,
 )
+from watchdog_train.core.model import Why, said
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.log_lines import decode_line, encode_line
 from watchdog_train.store.log_reading import (
@@ -198,11 +199,11 @@ class EventLog:
             return None
         self._late = True
         self._spill.add((line.seq, line.data) for line in waiting)
-        why = trouble or "the disk does not answer"
+        why = said(trouble) if trouble else Why("disk-silent")
         if left_out:
-            why += f"; {left_out} samples left out"
+            why = why.plus(Why("samples-left-out", count=left_out))
         if self._spill.trouble:
-            why += f"; the newest events are in memory only: {self._spill.trouble}"
+            why = why.plus(Why("in-memory-only", problem=self._spill.trouble))
         spill = None if self._spill.trouble else str(self._spill.path)
         return LogBehind(behind_s=round(behind_s, 3), spill=spill, why=why)
 

@@ -14,6 +14,7 @@ from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Why
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
@@ -75,9 +76,9 @@ def adopt_run(
         raise
     me = this_supervisor(session.system)
     rebooted = state.boot_id is not None and state.boot_id != me.boot_id
-    why = "the machine was started again" if rebooted else "the supervisor was gone"
+    why = Why("rebooted" if rebooted else "supervisor-gone")
     if session.context.log.torn_tail is not None:
-        why += "; it was killed in the middle of writing an event, which is lost"
+        why = why.plus(Why("event-torn"))
     session.supervisor.record(
         e.Adopted(
             pid=me.pid,

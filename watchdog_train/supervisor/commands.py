@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from watchdog_train.commands.order import Order, failed
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import RunCommands
 from watchdog_train.core.commands import OnEvent, envelope, wanted
 from watchdog_train.core.events.telling import BEFORE_RESTART, CommandResult
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Why, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.notify_words import news
+from watchdog_train.report.why_text import with_text
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.helper import Helper, module
@@ -62,7 +62,7 @@ def run_before_restart(
     yield e.CommandsStarting(for_event=BEFORE_RESTART, for_attempt=number, numbers=action.commands)
     order = order_for(
         BEFORE_RESTART,
-        {"plan": msgspec.to_builtins(action.plan)},
+        {"plan": with_text(action.plan)},
         state,
         policy=context.policy,
         message=None,
@@ -103,7 +103,7 @@ class Commands:
         told = news(event, state)
         order = order_for(
             name,
-            e.to_builtins(event),
+            with_text(event),
             state,
             policy=self._policy,
             message=told.line if told is not None else None,
@@ -118,7 +118,7 @@ class Commands:
         if not self._wanted:
             return
         for name, attempt, order in self._left_out:
-            why = f"{MOST_WAITING} newer events waited for their commands"
+            why = Why("newer-waited", count=MOST_WAITING)
             yield e.CommandsRan(for_event=name, for_attempt=attempt, results=failed(order, why))
         self._left_out.clear()
         if self._running is not None:
@@ -127,7 +127,7 @@ class Commands:
             attempt, order = self._running
             self._running = None
             found = self._helper.answer(tuple[CommandResult, ...])
-            results = found or failed(order, self._helper.why_no_answer())
+            results = found or failed(order, said(self._helper.why_no_answer()))
             name = str(order.event["event"])
             yield e.CommandsRan(for_event=name, for_attempt=attempt, results=results)
         if self._waiting:
@@ -145,7 +145,7 @@ class Commands:
             yield from self.poll()
             time.sleep(0.05)
         for attempt, order in self._waiting:
-            results = failed(order, "the run was over before its turn came")
+            results = failed(order, Why("run-over"))
             name = str(order.event["event"])
             yield e.CommandsRan(for_event=name, for_attempt=attempt, results=results)
         self._waiting.clear()
@@ -162,7 +162,7 @@ class Commands:
                 env=environment_for(self._environment),
             )
         except OSError as error:
-            results = failed(order, f"it could not be started: {error.strerror}")
+            results = failed(order, Why("could-not-start", problem=error.strerror or ""))
             yield e.CommandsRan(for_event=name, for_attempt=attempt, results=results)
             return
         self._running = (attempt, order)

@@ -10,6 +10,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.together import in_one_boat
+from watchdog_train.core.model import Why
 from watchdog_train.store.claims import Claimant, Release, claim, forget
 from watchdog_train.store.run_paths import RunDirectory
 
@@ -85,9 +86,5 @@ class OutputDirectories:
 
 
 def _conflict(path: str, other: Claimant) -> e.CheckpointsShared:
-    who = f"the run {other.run_id} (pid {other.pid})" if other.run_id else "another run"
-    why = (
-        f"{who} writes its checkpoints to {path}, too: which are whose cannot be told, so this run "
-        "resumes from none of them; nothing was ended. Give one of the two another directory"
-    )
+    why = Why("shared-directory", who=other.run_id, pid=other.pid, path=path)
     return e.CheckpointsShared(directory=path, run_id=other.run_id, pid=other.pid, why=why)

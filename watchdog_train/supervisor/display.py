@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from watchdog_train.report.words import size_text
 from watchdog_train.supervisor.outlet import Outlet
 from watchdog_train.supervisor.status_line import StatusLine, can_be_drawn
 from watchdog_train.supervisor.tail import Tail
@@ -115,7 +116,7 @@ class Display:
             tail.look()
             skipped = tail.skipped_bytes()
             if skipped:
-                size = f"{skipped / 1e6:,.1f} MB"
+                size = size_text(skipped)
                 self.say(f"wtrain: {size} of output came faster than it could be shown here")
             at_end = False
             while outlet not in behind and (room := outlet.room_bytes()):

@@ -18,6 +18,7 @@ from watchdog_train.core.detection.rank_gone import missing_ranks
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
+from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
 from watchdog_train.trusted_files import names
 
@@ -109,7 +110,7 @@ class EvidenceRequests:
             "beat_age_s": round(verdict.age_s, 1),
             "at": time.time(),
             "attempt": _number(self.state),
-            "why": verdict.why,
+            "why": why_text(verdict.why),
         }
 
 

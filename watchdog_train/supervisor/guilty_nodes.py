@@ -15,7 +15,8 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.guilty import guilty_nodes
-from watchdog_train.core.model import GuiltyNode
+from watchdog_train.core.model import GuiltyNode, Why
+from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.newest_text import NewestText
 from watchdog_train.whole_files import replace_whole
 
@@ -45,11 +46,11 @@ class GuiltyNodes:
         if trouble is None and len(named) < len(found):
             trouble = "the name of a machine is none that a file can have"
         if trouble is not None:
-            why = f"the guilty machines cannot be named in {self._path}: {trouble}"
+            why = Why("guilty-not-named", path=str(self._path), problem=trouble)
             yield e.Noticed(kind="guilty", pids=(), why=why)
 
 
 def _write(directory: Path, content: bytes) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in msgspec.json.decode(content, type=tuple[GuiltyNode, ...]):
-        replace_whole(directory / one.host, f"{one.why}\n".encode("utf-8", "replace"))
+        replace_whole(directory / one.host, f"{why_text(one.why)}\n".encode("utf-8", "replace"))

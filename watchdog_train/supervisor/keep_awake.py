@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from watchdog_train.core import events as e
+from watchdog_train.core.model import Why
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.helper import Helper
 
@@ -87,5 +88,4 @@ class KeepAwake:
 
     def _cannot(self, why: str) -> e.Noticed:
         self._open = False
-        told = f"the machine is not kept awake: {why}; see that it does not go to sleep by itself"
-        return e.Noticed(kind="awake", pids=(), why=told)
+        return e.Noticed(kind="awake", pids=(), why=Why("may-sleep", problem=why))

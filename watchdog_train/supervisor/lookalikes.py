@@ -16,7 +16,7 @@ import psutil
 
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
-from watchdog_train.core.model import ProcessId, ProcessRow, Value
+from watchdog_train.core.model import ProcessId, ProcessRow, Value, Why, said
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.words import duration
 from watchdog_train.supervisor.duplicates import DISTINGUISHING, training_key
@@ -87,7 +87,7 @@ def found_event(found: tuple[LookAlike, ...]) -> e.OrphansFound:
                 start=one.process.start,
                 run_id=one.run_id,
                 command=one.command,
-                why=one.why,
+                why=said(one.why),
             )
             for one in found
         )
@@ -199,7 +199,9 @@ def _add_children(system: ProcessSystem, members: dict[ProcessId, LookAlike]) ->
 
 
 def _killed(one: LookAlike, who: ProcessId, number: int) -> e.ProcessKilled:
-    why = f"--duplicates kill: {one.why}"
+    why = Why("duplicates-kill", because=(said(one.why),))
     if who != one.process:
-        why = f"--duplicates kill: started by pid {one.process.pid}, which is {one.why}"
+        why = Why(
+            "duplicates-kill", because=(Why("started-by", pid=one.process.pid), said(one.why))
+        )
     return e.ProcessKilled(pid=who.pid, start=who.start, signal=number, why=why)

@@ -11,7 +11,7 @@ from pathlib import Path
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RunProgress
+from watchdog_train.core.model import RunProgress, Why
 from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.metrics_text import metrics_text
@@ -45,7 +45,7 @@ class Metrics:
         self._serves = False
         self._next = 0.0
         self._writer = NewestText(_replace)
-        self._trouble: str | None = None
+        self._trouble: Why | None = None
 
     def follow(self, state: State, observation: Observation) -> Iterator[e.Noticed]:
         """Write, if it is time; yields what a person should know, once."""
@@ -56,7 +56,7 @@ class Metrics:
         self._writer.write(self._file, metrics_text(state, observation, progress))
         yield from self._serve()
         if self._writer.trouble is not None:
-            yield from self._say(f"the metrics file cannot be written: {self._writer.trouble}")
+            yield from self._say(Why("metrics-not-written", problem=self._writer.trouble or ""))
 
     def finish(self, state: State) -> None:
         """The last numbers, and the end of the child."""
@@ -77,14 +77,14 @@ class Metrics:
             try:
                 self._helper.start(argv, stays="stdout")
             except OSError as error:
-                yield from self._say(f"metrics are not served: {error.strerror}")
+                yield from self._say(Why("metrics-not-served", problem=error.strerror or ""))
         elif self._port and not self._helper.running:
-            said = self._helper.last_words().removeprefix("listening").strip()
-            why = said or "the process that serves has ended"
-            yield from self._say(f"metrics are not served at port {self._port}: {why}")
+            problem = self._helper.last_words().removeprefix("listening").strip()
+            why = Why("metrics-not-served", problem=problem or "the process that serves has ended")
+            yield from self._say(why)
             self._port = 0
 
-    def _say(self, why: str) -> Iterator[e.Noticed]:
+    def _say(self, why: Why) -> Iterator[e.Noticed]:
         if why != self._trouble:
             self._trouble = why
             yield e.Noticed(kind="metrics", pids=(), why=why)

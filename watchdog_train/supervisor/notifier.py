@@ -11,6 +11,7 @@ from pathlib import Path
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import said
 from watchdog_train.notify.channels import Answer, Message, Order, Parcel, names
 from watchdog_train.report.notify_words import news, title
 from watchdog_train.supervisor.children import ChildTable
@@ -114,4 +115,6 @@ class Notifier:
             channel.arrived()
         else:
             channel.failed(self._clock())
-        yield e.Notified(channel=name, topics=topics, sent=sent, why=why)
+        yield e.Notified(
+            channel=name, topics=topics, sent=sent, why=None if why is None else said(why)
+        )

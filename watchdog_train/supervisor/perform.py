@@ -16,7 +16,8 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Survey, written
+from watchdog_train.core.model import Survey, said, written
+from watchdog_train.report.why_text import why_text
 from watchdog_train.store.slots import read_note, read_saves
 from watchdog_train.supervisor.bring_home import bring_home
 from watchdog_train.supervisor.commands import run_before_restart
@@ -107,7 +108,10 @@ class Performer:
             number = max(action.number, state.save_requested + 1)
             sequence = control.request_save(number) if control is not None else 0
             return e.SaveRequested(
-                by=action.by, sequence=sequence, can_be_asked=action.can_be_asked
+                by=action.by,
+                relayed=action.relayed,
+                sequence=sequence,
+                can_be_asked=action.can_be_asked,
             )
         return e.StopAsked(
             sequence=control.request_stop() if control is not None else 0,
@@ -121,7 +125,9 @@ class Performer:
         yield e.PeerLost(task=action.task, pid=action.pid, run_id=action.run_id, why=action.why)
         problem = replace_supervisor(action, self._context.children)
         if problem is not None:
-            self._context.display.say(f"wtrain: {action.why}, and cannot be replaced: {problem}")
+            self._context.display.say(
+                f"wtrain: {why_text(action.why)}, and cannot be replaced: {problem}"
+            )
 
     def _launch(self, action: a.Launch, state: State) -> Iterator[e.AnyEvent]:
         token, hosts = os.urandom(16).hex(), action.hosts
@@ -138,7 +144,7 @@ class Performer:
         except OSError as error:
             # At the first launch somebody is there to be told.
             if state.attempts and error.errno in PASSING and len(action.hosts) == 1:
-                yield e.LaunchPostponed(why=error.strerror or str(error))
+                yield e.LaunchPostponed(why=said(error.strerror or str(error)))
                 return
             yield e.AttemptExited(
                 where=written(host),
@@ -146,7 +152,7 @@ class Performer:
                 signal=None,
                 how_known="not-started",
                 step=None,
-                error=str(error),
+                error=said(str(error)),
             )
 
     def _look(self, action: a.StartLook, state: State, observation: a.Observation) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core import events as e
+from watchdog_train.core.model import said
 from watchdog_train.core.policy import Policy
 from watchdog_train.notify.channels import Answer
 from watchdog_train.notify.ping_order import CHANNEL, PingOrder
@@ -85,4 +86,9 @@ class Pinger:
 
 
 def _event(answer: Answer) -> e.Notified:
-    return e.Notified(channel=CHANNEL, topics=(CHANNEL,), sent=answer.sent, why=answer.why)
+    return e.Notified(
+        channel=CHANNEL,
+        topics=(CHANNEL,),
+        sent=answer.sent,
+        why=said(answer.why) if answer.why else None,
+    )

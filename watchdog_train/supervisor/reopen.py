@@ -11,6 +11,7 @@ from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
@@ -206,10 +207,8 @@ def _policy(
     return msgspec.structs.replace(policy, recovery=merged)
 
 
-def _why(state: State, with_remedies: tuple[str, ...], allow: tuple[str, ...]) -> str:
-    parts = [f"wtrain restart, after it had ended ({state.outcome}: {state.why})"]
+def _why(state: State, with_remedies: tuple[str, ...], allow: tuple[str, ...]) -> Why:
+    why = Why("restarted", option=state.outcome or "", because=(state.why,) if state.why else ())
     if with_remedies:
-        parts.append(f"with {', '.join(with_remedies)}")
-    if allow:
-        parts.append(f"allowed: {', '.join(allow)}")
-    return "; ".join(parts)
+        why = why.plus(Why("with-remedies", names=with_remedies))
+    return why.plus(Why("allowed", names=allow)) if allow else why

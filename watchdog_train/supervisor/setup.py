@@ -15,7 +15,7 @@ import msgspec
 import watchdog_train
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import ProcessId
+from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
@@ -23,6 +23,7 @@ from watchdog_train.evidence.host import oom_kills
 from watchdog_train.remedies.catalogue import Remedy, script_lines
 from watchdog_train.report.facts import framework
 from watchdog_train.report.narrative import closing_lines
+from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting.write import write_plain
 from watchdog_train.store import registry
 from watchdog_train.store.control import ControlPage
@@ -252,7 +253,7 @@ class RunSession:
     @property
     def why(self) -> str:
         """Why the run ended, in words."""
-        return self.supervisor.state.why or "ended for an unknown reason"
+        return why_text(self.supervisor.state.why or Why("unknown"))
 
     def close_with_words(self) -> None:
         """The report of a finished run, and its summary."""
@@ -300,7 +301,7 @@ class RunSession:
         """A bug of ours must not cost the training: it stays with its keeper, and we say so."""
         words = f"{type(error).__name__}: {error}"
         with suppress(WtrainError, OSError):
-            self.supervisor.record(e.SupervisorLeft(why=f"a bug of wtrain: {words}"[:2000]))
+            self.supervisor.record(e.SupervisorLeft(why=Why("our-bug", problem=words[:2000])))
         self.context.display.say(
             "wtrain: a bug of ours ends this supervisor; the training goes on by itself. "
             f"Take it up again with: wtrain adopt {self.directory.run_id}"

@@ -24,6 +24,8 @@ from watchdog_train.core.model import (
     KeepAnswer,
     RestoreAnswer,
     Survey,
+    Why,
+    said,
 )
 from watchdog_train.evidence.request import (
     EvidenceRequest,
@@ -182,13 +184,13 @@ class Tasks:
 
         def finish(helper: Helper) -> None:
             found = helper.answer(tuple[CommandResult, ...])
-            self.commands = found or failed(order, helper.why_no_answer())
+            self.commands = found or failed(order, said(helper.why_no_answer()))
 
         try:
             limit_s = order.within_s - COMMAND_EXTRA_S
             self._start("commands", order, folder, limit_s, finish, env=env)
         except OSError as error:
-            self.commands = failed(order, f"it could not be started: {error.strerror}")
+            self.commands = failed(order, Why("could-not-start", problem=error.strerror or ""))
 
     def _ask(
         self,

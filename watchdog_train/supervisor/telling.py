@@ -11,6 +11,7 @@ from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.policy.telling import Output
 from watchdog_train.report.status_line import status_line
 from watchdog_train.report.summary import PREFIX, progress_line
+from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.display import Display
 from watchdog_train.system.service_manager import ServiceManager
 
@@ -47,7 +48,7 @@ class Telling:
 
     def ending(self, state: State) -> None:
         """The run is finished, or this supervisor is."""
-        self._manager.ending(state.why or state.state)
+        self._manager.ending(why_text(state.why) if state.why else state.state)
 
     def _tell_manager(self, state: State, observation: Observation) -> None:
         if state.attempt is None or not state.attempt.launched:

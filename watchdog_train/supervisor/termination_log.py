@@ -14,6 +14,7 @@ from pathlib import Path
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Why
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.report.verdict_text import verdict_text
 from watchdog_train.supervisor.newest_text import NewestText
@@ -56,7 +57,7 @@ class TerminationLog:
         late = not self._writer.wait(LAST_S)
         trouble = f"it took longer than {LAST_S:g} s" if late else self._writer.trouble
         if trouble is not None:
-            why = f"the termination message cannot be written to {self._path}: {trouble}"
+            why = Why("message-not-written", path=str(self._path), problem=trouble)
             yield e.Noticed(kind="termination", pids=(), why=why)
 
     def _write(self, path: Path, state: State) -> None:

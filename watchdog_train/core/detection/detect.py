@@ -27,16 +27,15 @@ from watchdog_train.core.detection.verdict import (
     BUSY,
     OVER,
     Verdict,
-    alone_words,
-    busy_words,
-    elsewhere_words,
-    frozen_words,
-    quiet_words,
-    stuck_words,
-    usual_words,
+    alone_why,
+    busy_why,
+    frozen_why,
+    long_why,
+    quiet_why,
+    stuck_why,
 )
 from watchdog_train.core.job.peers import Signs
-from watchdog_train.core.model import Basis, Phase, ProcessId, Sample
+from watchdog_train.core.model import Basis, Phase, ProcessId, Sample, Why
 from watchdog_train.core.policy import Detection
 
 __all__ = ["BUSY", "OVER", "Verdict", "required_windows", "signs", "verdict"]
@@ -130,14 +129,14 @@ def verdict(
             found, track, sample, elsewhere_quiet=elsewhere_quiet, too_long=too_long
         )
     if not too_long:
-        return _replace(found, basis="uninterruptible", why=stuck_words(sample, found))
+        return _replace(found, basis="uninterruptible", why=stuck_why(sample, found))
     spins = silent and found.steady and is_spinning(track.activity, sample, detection)
     if spins and elsewhere_quiet:
-        return _replace(found, basis="frozen", why=frozen_words(sample, found))
+        return _replace(found, basis="frozen", why=frozen_why(sample, found))
     why = (
-        elsewhere_words(found)
+        long_why(found, Why("elsewhere-unknown"))
         if spins
-        else busy_words(sample, found, quiet=quiet, starved=is_starved(track.activity))
+        else busy_why(sample, found, quiet=quiet, starved=is_starved(track.activity))
     )
     return _replace(found, basis="hard-budget", why=why)
 
@@ -148,13 +147,15 @@ def _silent_and_quiet(
     """Everybody in our tree is silent, and the tree is quiet."""
     basis: Basis = "hard-budget" if too_long else found.basis
     if not track.ranks and is_quiet_at_work(track.usual):
-        return _replace(found, basis=basis, quiet_at_work=True, why=usual_words(found))
+        return _replace(
+            found, basis=basis, quiet_at_work=True, why=found.why.plus(Why("quiet-at-work"))
+        )
     # A rank within its own budget may be the one that the others rightly wait for.
     if elsewhere_quiet:
         return _left_behind(found, track, sample)
     if too_long:
-        return _replace(found, basis=basis, why=elsewhere_words(found))
-    return _replace(found, alone=True, why=alone_words(found))
+        return _replace(found, basis=basis, why=long_why(found, Why("elsewhere-unknown")))
+    return _replace(found, alone=True, why=alone_why(found))
 
 
 def _candidates(track: Track) -> tuple[RankTrack, ...]:
@@ -214,7 +215,7 @@ def _suspect(
         least_s=max(detection.early_silence_s if early else 0.0, SURVIVED_FACTOR * survived),
         unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
         progress_at=track.progress_at,
-        why=quiet_words(worst, budget, age_s, has_slot=bool(track.ranks), prints=prints),
+        why=quiet_why(worst, budget, age_s, has_slot=bool(track.ranks), prints=prints),
     )
 
 
@@ -254,7 +255,6 @@ def _prints(track: Track, newest: float, now: float) -> bool:
 def _rank_gone(gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: Track) -> Verdict:
     """A rank has failed and the others wait for it: nothing is gained by waiting longer."""
     longest = min(gone.others, key=lambda rank: rank.changed_at)
-    verb = "has" if len(gone.others) == 1 else "have"
     return Verdict(
         kind="stall",
         basis="rank-gone",
@@ -264,9 +264,16 @@ def _rank_gone(gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: T
         age_s=gone.idle_s,
         unsaved_s=_unsaved_s(candidates),
         progress_at=track.progress_at,
-        why=(
-            f"{rank_gone.how_it_ended(gone.end)}; {rank_gone.names(gone.others)} {verb} stood "
-            f"still for {gone.idle_s:.0f} s since, and nothing has ended or restarted the others"
+        why=Why(
+            "rank-ended",
+            end=gone.end,
+            because=(
+                Why(
+                    "others-wait",
+                    ranks=tuple(sorted({rank.rank for rank in gone.others})),
+                    seconds=gone.idle_s,
+                ),
+            ),
         ),
     )
 
@@ -278,13 +285,15 @@ def _left_behind(found: Verdict, track: Track, sample: Sample) -> Verdict:
         return found
     early = rank_gone.left_early(gone, sample)
     through = not early and not rank_gone.has_failed(gone.end)
-    rest = ", and the others may be finishing" if through else ""
     return _replace(
         found,
         basis="rank-gone",
         ranks=(gone.end.rank,),
         may_be_through=through,
-        why=f"{found.why}; {rank_gone.how_it_ended(gone.end)}, {gone.idle_s:.0f} s ago{rest}",
+        why=found.why.plus(
+            Why("rank-ended-before", end=gone.end, seconds=gone.idle_s),
+            *((Why("others-may-finish"),) if through else ()),
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from watchdog_train.core.detection.budgets import LEARNING_PHASES, Budget, robust_quantile
 from watchdog_train.core.detection.track import RankTrack, Track
 from watchdog_train.core.events import RankEnded
-from watchdog_train.core.model import Phase, ProcessId, RankEnd, Sample, Value
+from watchdog_train.core.model import Phase, ProcessId, RankEnd, Sample, Value, signal_name
 from watchdog_train.core.policy import Detection
 
 ALONE: tuple[Phase, ...] = ("download", "load", "compile", "eval", "checkpoint")
@@ -18,7 +18,6 @@ ALONE: tuple[Phase, ...] = ("download", "load", "compile", "eval", "checkpoint")
 NEVER: tuple[Phase, ...] = ("idle", "finishing", "finished")
 STEPS_MISSED = 2
 """Whoever needs the failed rank stands still within a step; one more for jitter."""
-SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
 class Gone(Value, frozen=True, kw_only=True):
@@ -54,9 +53,8 @@ def ending(end: RankEnd) -> str:
     """`ended with exit code 1 at step 25`."""
     where = f"at step {end.step}" if end.step is not None else f"in phase {end.phase}"
     if end.signal is not None:
-        name = SIGNALS.get(end.signal, f"signal {end.signal}")
         through = ", after its script was through" if end.said == "quiet" else ""
-        return f"was ended by {name} {where}{through}"
+        return f"was ended by {signal_name(end.signal)} {where}{through}"
     if end.said == "exception":
         return f"ended with an exception {where}"
     if end.code is not None:
@@ -179,13 +177,3 @@ def missing_ranks(sample: Sample) -> tuple[RankEnd, ...]:
         if member.member.role == "rank" and member.member.identity not in dead
     }
     return tuple(end for end in sample.ended if end.rank not in living)
-
-
-def names(ranks: tuple[RankTrack, ...]) -> str:
-    """`rank 0`, `ranks 0, 2 and 3`, `64 ranks`."""
-    numbers = sorted({rank.rank for rank in ranks})
-    if len(numbers) > 8:
-        return f"{len(numbers)} ranks"
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

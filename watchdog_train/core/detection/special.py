@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from watchdog_train.core.detection.track import RankTrack, Track, judged
 from watchdog_train.core.detection.verdict import OVER, Verdict
-from watchdog_train.core.model import ProcessId, Sample
+from watchdog_train.core.model import ProcessId, Sample, Why
 from watchdog_train.core.policy import Detection
 
 SAID_AFTER_S = 2.0
@@ -29,8 +29,7 @@ def stopped(track: Track, sample: Sample, detection: Detection) -> Verdict | Non
         ranks=tuple(sorted({rank.rank for rank in track.ranks})),
         pids=pids,
         age_s=age_s,
-        why=f"stopped by a signal or a debugger for {age_s:.0f} s: pid "
-        + ", ".join(map(str, pids[:8])),
+        why=Why("stopped", seconds=age_s, pids=pids),
     )
 
 
@@ -46,7 +45,7 @@ def waits_for_input(track: Track, sample: Sample) -> Verdict | None:
         kind="input",
         pids=tuple(m.member.pid for m in waiting),
         age_s=sample.at - last,
-        why=f"pid {waiting[0].member.pid} waits for a person to type something",
+        why=Why("input", pid=waiting[0].member.pid),
     )
 
 
@@ -77,9 +76,7 @@ def over_users_limit(
             continue
         if expected.get(rank.who, 0.0) > sample.at:
             continue  # the script has announced this silence: it is nearer than the option
-        option = "--stall-timeout" if rank.stepped else "--startup-timeout"
         age_s = sample.at - since
-        what = "no progress" if rank.stepped else "no first step"
         return Verdict(
             kind="stall",
             basis="finishing" if rank.phase in OVER else "user-limit",
@@ -89,6 +86,11 @@ def over_users_limit(
             age_s=age_s,
             soft_s=limit_s,
             progress_at=track.progress_at,
-            why=f"rank {rank.rank}: {what} for {age_s:.0f} s, over your {option} {limit_s:.0f} s",
+            why=Why(
+                "over-stall-timeout" if rank.stepped else "over-startup-timeout",
+                rank=rank.rank,
+                seconds=age_s,
+                limit_s=limit_s,
+            ),
         )
     return None

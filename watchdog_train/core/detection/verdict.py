@@ -1,12 +1,14 @@
-"""The judgement of one moment as a value, and the words for each kind of silence. Pure."""
+"""The judgement of one moment as a value, and the reason of each kind of silence. Pure."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from watchdog_train.core.detection.budgets import Budget
 from watchdog_train.core.detection.track import RankTrack
-from watchdog_train.core.model import Basis, Phase, Sample, Value
+from watchdog_train.core.model import Basis, Phase, Sample, Value, Why, WhyCode
 
 OVER: tuple[Phase, ...] = ("finishing", "finished")
 """Phases in which the training itself is over."""
@@ -48,74 +50,73 @@ class Verdict(Value, frozen=True, kw_only=True):
     """Quiet is this tree only: elsewhere in the job somebody works, or nothing is known."""
     quiet_at_work: bool = False
     """The tree is as quiet when it works: only its stacks can prove that it hangs."""
-    why: str = ""
+    why: Why = Why("unknown")
 
 
-def quiet_words(
+def quiet_why(
     rank: RankTrack, budget: Budget, age_s: float, *, has_slot: bool, prints: bool = False
-) -> str:
+) -> Why:
     """Silent and quiet."""
-    source = "learnt from this run" if budget.learnt else "default"
-    what = f"rank {rank.rank} made no progress" if has_slot else "no output and no heartbeat"
+    code: WhyCode = "no-progress" if has_slot else "no-output"
     if rank.phase in OVER:
-        what = f"training is over, but rank {rank.rank} has not ended, without a sign of progress"
-    return (
-        f"{what} for {age_s:.0f} s in phase {rank.phase} (limit {budget.soft_s:.0f} s, {source}), "
-        "and the whole job is quiet: no CPU, no I/O, no process born or ended"
-        + ("; only its output goes on" if prints else "")
+        code = "not-exited"
+    because = (Why("prints"),) if prints else ()
+    return Why(
+        code,
+        rank=rank.rank,
+        phase=rank.phase,
+        seconds=age_s,
+        because=(
+            Why("learnt-limit" if budget.learnt else "default-limit", limit_s=budget.soft_s),
+            Why("job-idle"),
+            *because,
+        ),
     )
 
 
-def alone_words(found: Verdict) -> str:
+def alone_why(found: Verdict) -> Why:
     """Silent and quiet, as far as we see; ranks of the same world may work elsewhere."""
-    seen = "all that we see of the job is quiet"
-    return found.why.replace("the whole job is quiet", seen, 1)
+    seen = (Why("tree-idle") if one.code == "job-idle" else one for one in found.why.because)
+    return msgspec.structs.replace(found.why, because=tuple(seen))
 
 
-def usual_words(found: Verdict) -> str:
-    """Silent and quiet, by signals that were as quiet while it worked."""
-    return f"{found.why}; it has been as quiet while it worked, so only its stacks can prove a hang"
-
-
-def elsewhere_words(found: Verdict) -> str:
-    """The same over the hard limit."""
-    return (
-        f"no progress for {found.age_s:.0f} s in phase {found.phase} (limit {found.hard_s:.0f} s), "
-        "but the job is busy elsewhere, or its other ranks tell us nothing"
+def long_why(found: Verdict, more: Why) -> Why:
+    """Over the hard limit."""
+    return Why(
+        "job-no-progress",
+        phase=found.phase,
+        seconds=found.age_s,
+        because=(Why("limit", limit_s=found.hard_s), more),
     )
 
 
-def busy_words(sample: Sample, found: Verdict, *, quiet: bool, starved: bool = False) -> str:
+def busy_why(sample: Sample, found: Verdict, *, quiet: bool, starved: bool = False) -> Why:
     """Over the hard limit, but not quiet everywhere."""
-    why = f"no progress for {found.age_s:.0f} s in phase {found.phase} (limit {found.hard_s:.0f} s)"
+    code: WhyCode = "job-busy"
     if quiet:
-        return f"{why}, but another rank is within its own limit"
-    if found.prints:
-        return f"{why}, but the job is alive: its output goes on while no step is counted"
-    if starved:
-        return f"{why}, but the job wants to run: other programs have this machine's CPUs"
-    if sample.cpu_s is None:
-        return f"{why}, and nothing tells whether the job works: its CPU time is not known"
-    return f"{why}, but the job is busy"
+        code = "other-in-limit"
+    elif found.prints:
+        code = "only-prints"
+    elif starved:
+        code = "starved"
+    elif sample.cpu_s is None:
+        code = "cpu-unknown"
+    return long_why(found, Why(code))
 
 
-def frozen_words(sample: Sample, found: Verdict) -> str:
+def frozen_why(sample: Sample, found: Verdict) -> Why:
     """Busy to look at, but nothing is computed."""
     util = sample.gpu.util if sample.gpu is not None else None
     power = sample.gpu.power if sample.gpu is not None else None
-    return (
-        f"no progress for {found.age_s:.0f} s in phase {found.phase} (limit {found.hard_s:.0f} s), "
-        f"and the GPUs only spin: {util or 0:.0f} % utilisation at {100 * (power or 0):.0f} % of "
-        "the power limit, as in a collective that never completes; no I/O, no process born or ended"
-    )
+    return long_why(found, Why("gpus-spin", number=util or 0.0, before=100 * (power or 0.0)))
 
 
-def stuck_words(sample: Sample, found: Verdict) -> str:
+def stuck_why(sample: Sample, found: Verdict) -> Why:
     """Held by the kernel."""
-    pids = [str(m.member.pid) for m in sample.members if m.state == "D"]
-    return (
-        f"no progress for {found.age_s:.0f} s in phase {found.phase}, and the job waits in the "
-        "kernel (state D) for a disk, a network file system or a driver: pid "
-        + (", ".join(pids[:8]) or "unknown")
-        + "; no signal ends such a wait"
+    pids = tuple(m.member.pid for m in sample.members if m.state == "D")
+    return Why(
+        "job-no-progress",
+        phase=found.phase,
+        seconds=found.age_s,
+        because=(Why("in-kernel", pids=pids),),
     )

@@ -14,9 +14,9 @@ from itertools import islice
 
 import msgspec
 
-from watchdog_train.core.detection.rank_gone import SIGNALS, ending, has_failed
+from watchdog_train.core.detection.rank_gone import ending, has_failed
 from watchdog_train.core.diagnosis.facts import HostFacts, LogText, ProcessEvidence
-from watchdog_train.core.model import RankEnd, Value
+from watchdog_train.core.model import RankEnd, Value, signal_name
 
 SAME_LOOK_S = 0.1
 """Ends that were seen closer together came in one look, whose order is not known."""
@@ -124,9 +124,9 @@ def first_failure_in_words(failure: FirstFailure, host: HostFacts) -> str:
 
 def killed_in_words(signal: int | None, host: HostFacts, said: str | None = None) -> str:
     """What a signal tells of who sent it; empty for an ordinary exit."""
-    name = SIGNALS.get(signal or 0, f"signal {signal}")
     if signal is None:
         return ""
+    name = signal_name(signal)
     if said == "exception":
         return "An exception came before it."
     if signal == 6:

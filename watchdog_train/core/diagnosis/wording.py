@@ -15,9 +15,8 @@ from watchdog_train.core.diagnosis.matching import Bound, Match
 from watchdog_train.core.diagnosis.scene import Scene
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame
 from watchdog_train.core.diagnosis.wait_words import is_outside, wait_words
-from watchdog_train.core.model import NO_STACK, Culprit
+from watchdog_train.core.model import NO_STACK, Culprit, signal_name
 
-_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 LINE_SHOWN = 300
 SHOWN = 8
 """Ranks that are named; of more their number."""
@@ -136,11 +135,6 @@ def ending(evidence: Evidence) -> tuple[str, ...]:
     if end.code is not None:
         return (f"the training exited with code {end.code}",)
     return ("the training is gone and left no exit status",)
-
-
-def signal_name(number: int) -> str:
-    """`SIGKILL`, or `signal 34` for one without a common name."""
-    return _SIGNALS.get(number, f"signal {number}")
 
 
 def culprit_of(match: Match, scene: Scene) -> Culprit | None:

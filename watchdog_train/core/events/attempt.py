@@ -13,6 +13,7 @@ from watchdog_train.core.model import (
     RankPlaces,
     RankStatus,
     RunProgress,
+    Why,
 )
 
 
@@ -32,7 +33,7 @@ class AttemptLaunching(Event, frozen=True, kw_only=True):
 class LaunchPostponed(Event, frozen=True, kw_only=True):
     """Nothing was started, for want of something that may be there again: its plan still stands."""
 
-    why: str
+    why: Why
 
 
 class AttemptLaunched(TreeEvent, frozen=True, kw_only=True):
@@ -86,7 +87,7 @@ class HookNotArmed(Event, frozen=True, kw_only=True):
     hook: str
     status: Literal["skipped", "failed"]
     pid: int
-    why: str
+    why: Why
 
 
 class RankEnded(TreeEvent, frozen=True, kw_only=True):
@@ -125,4 +126,4 @@ class AttemptExited(TreeEvent, frozen=True, kw_only=True):
     """keeper-file, keeper; after the keeper's death parent (this supervisor had become its parent)
     or kernel; gone: nobody knows; not-started."""
     step: int | None
-    error: str | None = None
+    error: Why | None = None

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from watchdog_train.core.events.base import Event, TreeEvent
-from watchdog_train.core.model import ProcessId
+from watchdog_train.core.model import ProcessId, Why
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
@@ -11,12 +11,16 @@ class StopRequested(Event, frozen=True, kw_only=True):
     mode: Literal["soft", "now"]
     exit_code: int
     """77 for stop and SIGTERM, 130 for Ctrl-C."""
+    relayed: bool = False
+    """Asked of another task of the job, which `by` names."""
 
 
 class SaveRequested(Event, frozen=True, kw_only=True):
     by: str
     sequence: int
     can_be_asked: bool
+    relayed: bool = False
+    """As in StopRequested."""
 
 
 class SaveProven(Event, frozen=True, kw_only=True):
@@ -35,7 +39,7 @@ class StopAsked(Event, frozen=True, kw_only=True):
 
     sequence: int
     can_be_asked: bool
-    why: str
+    why: Why
     step: int | None = None
     """The newest step at that moment."""
     expects_save: bool = False
@@ -71,7 +75,7 @@ class Signalling(TreeEvent, frozen=True, kw_only=True):
     stage: KillStage
     targets: tuple[ProcessId, ...]
     signal: int
-    why: str
+    why: Why
 
 
 class Signalled(TreeEvent, frozen=True, kw_only=True):
@@ -84,4 +88,4 @@ class Signalled(TreeEvent, frozen=True, kw_only=True):
 
 class SurvivedKill(TreeEvent, frozen=True, kw_only=True):
     pids: tuple[int, ...]
-    why: str
+    why: Why

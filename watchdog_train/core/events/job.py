@@ -3,6 +3,7 @@
 from typing import Literal
 
 from watchdog_train.core.events.base import Event
+from watchdog_train.core.model import Why
 from watchdog_train.core.starting.jobs import JobTask
 
 
@@ -21,7 +22,7 @@ class TasksCoupled(Event, frozen=True, kw_only=True):
 
     together: bool
     world: int | None
-    why: str
+    why: Why
 
 
 class PeerAnnounced(Event, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ class PeerAnnounced(Event, frozen=True, kw_only=True):
     firm: bool
     over: bool
     """Its training was finished already."""
-    why: str
+    why: Why
     code: int | None = None
     signal: int | None = None
 
@@ -42,7 +43,7 @@ class PeerRetracted(Event, frozen=True, kw_only=True):
     """What a peer had announced is over: nothing has to be done for it."""
 
     task: int
-    why: str
+    why: Why
 
 
 class BarrierReached(Event, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ class BarrierMissed(Event, frozen=True, kw_only=True):
 
     missing: tuple[int, ...]
     waited_s: float
-    why: str
+    why: Why
 
 
 class PlanReceived(Event, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ class CheckpointUnseen(Event, frozen=True, kw_only=True):
 
     task: int
     path: str
-    why: str
+    why: Why
 
 
 class PeerLost(Event, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ class PeerLost(Event, frozen=True, kw_only=True):
     task: int
     pid: int
     run_id: str
-    why: str
+    why: Why
 
 
 JobEvent = (

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import GuiltyNode, Outcome, Plan, ResumeVerdict
+from watchdog_train.core.model import GuiltyNode, Outcome, Plan, ResumeVerdict, Why
 from watchdog_train.core.model.gpu import GpuHolder
 
 
@@ -12,7 +12,7 @@ class CheckpointChosen(Event, frozen=True, kw_only=True):
     format: str
     step: int | None
     how_checked: str
-    why: str
+    why: Why
 
 
 class CheckpointsShared(Event, frozen=True, kw_only=True):
@@ -22,13 +22,13 @@ class CheckpointsShared(Event, frozen=True, kw_only=True):
     run_id: str
     """Of the other run; empty: not known."""
     pid: int
-    why: str
+    why: Why
 
 
 class CheckpointRejected(Event, frozen=True, kw_only=True):
     path: str
     format: str
-    why: str
+    why: Why
     torn: bool = False
     """It is not known to be valid; else something else speaks against it."""
 
@@ -49,7 +49,7 @@ class CheckpointKept(Event, frozen=True, kw_only=True):
 
 class CheckpointNotKept(Event, frozen=True, kw_only=True):
     path: str
-    why: str
+    why: Why
 
 
 class CheckpointRestored(Event, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class PlanMade(Event, frozen=True, kw_only=True):
 class GivenUp(Event, frozen=True, kw_only=True):
     """No further attempt: the ladder or the budget is at its end."""
 
-    why: str
+    why: Why
     exit_code: int
     outcome: Outcome
     offers: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class GivenUp(Event, frozen=True, kw_only=True):
 class BackingOff(Event, frozen=True, kw_only=True):
     delay_s: float
     until_mono: float
-    why: str
+    why: Why
 
 
 class GpuMemoryHeld(Event, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class GpuMemoryHeld(Event, frozen=True, kw_only=True):
     others: tuple[GpuHolder, ...]
     unnamed: tuple[int, ...]
     """Devices in use, and the driver does not tell by whom."""
-    why: str
+    why: Why
 
 
 class GpuMemoryFree(Event, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class RemedyTaken(Event, frozen=True, kw_only=True):
     remedy: str
     pid: int
     took: bool
-    why: str
+    why: Why
 
 
 class ResumeVerified(Event, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class ResumeVerified(Event, frozen=True, kw_only=True):
     ok: bool
     contradicted: bool = False
     """Not only unseen: by the training's own count it began at a lower step."""
-    why: str
+    why: Why
 
     @property
     def verdict(self) -> ResumeVerdict:

@@ -3,7 +3,7 @@
 import msgspec
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Outcome
+from watchdog_train.core.model import Outcome, Why
 from watchdog_train.core.starting.launchers import Launcher
 
 
@@ -28,7 +28,7 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     run_id: str | None
     command: str
-    why: str
+    why: Why
 
 
 class OrphansFound(Event, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class ProcessKilled(Event, frozen=True, kw_only=True):
     pid: int
     start: int
     signal: int
-    why: str
+    why: Why
 
 
 class DuplicateDumped(Event, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Adopted(Event, frozen=True, kw_only=True):
     start: int
     boot_id: str | None
     previous_pid: int
-    why: str
+    why: Why
 
 
 class Reopened(Event, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class Reopened(Event, frozen=True, kw_only=True):
     slot_dir: str | None
     with_remedies: tuple[str, ...]
     allow: tuple[str, ...]
-    why: str
+    why: Why
     fresh_budget: bool = True
     """False: what was used up of its restarts stays used up."""
 
@@ -82,17 +82,17 @@ class Reopened(Event, frozen=True, kw_only=True):
 class SupervisorLeft(Event, frozen=True, kw_only=True):
     """The supervisor ended on purpose with training alive (a bug of ours, or asked to)."""
 
-    why: str
+    why: Why
 
 
 class LogBehind(Event, frozen=True, kw_only=True):
     behind_s: float
     spill: str | None
-    why: str
+    why: Why
 
 
 class RunFinished(Event, frozen=True, kw_only=True):
     outcome: Outcome
     exit_code: int
-    warning: str | None
-    why: str
+    warning: Why | None
+    why: Why

@@ -11,6 +11,7 @@ from watchdog_train.core.model import (
     Missing,
     Patience,
     Phase,
+    Why,
 )
 
 
@@ -19,7 +20,7 @@ class Suspected(Event, frozen=True, kw_only=True):
     phase: Phase
     ranks: tuple[int, ...]
     age_s: float
-    why: str
+    why: Why
 
 
 class Looked(Event, frozen=True, kw_only=True):
@@ -28,11 +29,11 @@ class Looked(Event, frozen=True, kw_only=True):
     patience: Patience
     family: str | None
     confidence: float
-    why: str
+    why: Why
 
 
 class SuspicionEnded(Event, frozen=True, kw_only=True):
-    why: str
+    why: Why
 
 
 class StallDeclared(Event, frozen=True, kw_only=True):
@@ -41,12 +42,12 @@ class StallDeclared(Event, frozen=True, kw_only=True):
     phase: Phase
     ranks: tuple[int, ...]
     age_s: float
-    why: str
+    why: Why
 
 
 class StallRecovered(Event, frozen=True, kw_only=True):
     stall_id: str
-    why: str
+    why: Why
 
 
 NoticeKind = Literal[
@@ -90,7 +91,7 @@ class Noticed(Event, frozen=True, kw_only=True):
 
     kind: NoticeKind
     pids: tuple[int, ...]
-    why: str
+    why: Why
 
 
 class Slowdown(Event, frozen=True, kw_only=True):
@@ -105,9 +106,9 @@ class Slowdown(Event, frozen=True, kw_only=True):
     """The same now."""
     factor: float
     since_mono: float
-    changed: tuple[str, ...]
-    """What is different from before, in words; empty: nothing that we can see."""
-    why: str
+    changed: tuple[Why, ...]
+    """What is different from before; empty: nothing that we can see."""
+    why: Why
 
 
 class SlowdownEnded(Event, frozen=True, kw_only=True):
@@ -115,7 +116,7 @@ class SlowdownEnded(Event, frozen=True, kw_only=True):
 
     seconds: float
     """From its beginning."""
-    why: str
+    why: Why
 
 
 class Warned(Event, frozen=True, kw_only=True):
@@ -124,7 +125,7 @@ class Warned(Event, frozen=True, kw_only=True):
     kind: WarningKind
     about: str
     """The place, of `disk`; else empty."""
-    why: str
+    why: Why
 
 
 class WarningOver(Event, frozen=True, kw_only=True):
@@ -176,4 +177,4 @@ class WouldHaveKilled(Event, frozen=True, kw_only=True):
     """Report-only: what would have happened now."""
 
     stall_id: str
-    why: str
+    why: Why

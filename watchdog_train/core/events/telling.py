@@ -3,6 +3,7 @@
 import msgspec
 
 from watchdog_train.core.events.base import Event
+from watchdog_train.core.model import Why
 
 BEFORE_RESTART = "before_restart"
 """Not an event of the log: the moment before the next attempt of a run is launched."""
@@ -18,7 +19,7 @@ class Notified(Event, frozen=True, kw_only=True):
     """Its scheme and number, as `https #1`: the rest of a URL can be a secret."""
     topics: tuple[str, ...]
     sent: bool
-    why: str | None
+    why: Why | None
     """Why it was not sent."""
 
 
@@ -31,7 +32,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     code: int | None = None
     signal: int | None = None
-    why: str | None = None
+    why: Why | None = None
     """Why it is not ok."""
     output: str = ""
     """The end of what it wrote, without secrets."""

@@ -19,7 +19,9 @@ def stop_requested(state: State, event: e.StopRequested) -> State:
         return state
     # The first request names the exit code; a second one only shortens the way.
     code = state.stop.exit_code if state.stop is not None else event.exit_code
-    stop = StopRequest(by=event.by, mode=event.mode, exit_code=code, mono=event.mono)
+    stop = StopRequest(
+        by=event.by, mode=event.mode, exit_code=code, mono=event.mono, relayed=event.relayed
+    )
     return _replace(state, stop=stop)
 
 
@@ -37,6 +39,7 @@ def asking(
                 save_wall=event.t,
                 save_attempt=event.attempt,
                 save_by=event.by,
+                save_relayed=event.relayed,
                 can_be_asked_to_save=event.can_be_asked,
                 notices=tuple(kind for kind in state.notices if kind != "save-late"),
                 noticed=tuple(each for each in state.noticed if each.kind != "save-late"),

@@ -23,7 +23,7 @@ def declared(state: State, event: e.StallDeclared) -> State:
         phase=event.phase,
         ranks=event.ranks,
         age_s=event.age_s,
-        words=event.why,
+        verdict=event.why,
         places=state.places,
         places_mono=event.mono,
     )

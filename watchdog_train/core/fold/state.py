@@ -35,6 +35,7 @@ from watchdog_train.core.model import (
     ResumeVerdict,
     RunProgress,
     Value,
+    Why,
 )
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
@@ -65,8 +66,8 @@ class StallRecord(Value, frozen=True, kw_only=True):
     phase: Phase = "unknown"
     ranks: tuple[int, ...] = ()
     age_s: float | None = None
-    words: str = ""
-    """The verdict's why, verbatim."""
+    verdict: Why = Why("unknown")
+    """Of a stall: why it was declared."""
     places: tuple[RankPlaces, ...] = ()
     """Milestones when it was declared."""
     places_mono: float = 0.0
@@ -90,7 +91,7 @@ class Postponed(Value, frozen=True, kw_only=True):
 
     since: float
     """Monotonic seconds of the first try."""
-    why: str
+    why: Why
     tries: int = 1
 
 
@@ -98,7 +99,7 @@ class Kill(Value, frozen=True, kw_only=True):
     """A kill sequence under way."""
 
     sequence: KillSequence
-    why: str
+    why: Why
     stage: KillStage | None = None
     stage_mono: float = 0.0
     targets: tuple[ProcessId, ...] = ()
@@ -119,7 +120,7 @@ class Tree(Value, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     how_known: str | None = None
-    error: str | None = None
+    error: Why | None = None
     evidence: str | None = None
     """The newest bundle that has what was taken on this machine."""
     kill: Kill | None = None
@@ -227,7 +228,7 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
         return self.end.how_known
 
     @property
-    def error(self) -> str | None:
+    def error(self) -> Why | None:
         return self.end.error
 
 
@@ -238,6 +239,7 @@ class StopRequest(Value, frozen=True, kw_only=True):
     mode: Literal["soft", "now"]
     exit_code: int
     mono: float
+    relayed: bool = False
 
 
 class StopAsk(Value, frozen=True, kw_only=True):
@@ -277,8 +279,8 @@ class JobState(Value, frozen=True, kw_only=True):
     agreed: Agreed | None = None
     taken_over: tuple[tuple[int, int], ...] = ()
     """Supervisors of peers that were gone and have been replaced: task and pid."""
-    unseen: tuple[tuple[int, str, str], ...] = ()
-    """Checkpoints that not every machine sees: whose word it is, path, and why, in words."""
+    unseen: tuple[tuple[int, str, Why], ...] = ()
+    """Checkpoints that not every machine sees: whose word it is, path, and why."""
 
 
 class State(Value, frozen=True, kw_only=True):
@@ -369,6 +371,7 @@ class State(Value, frozen=True, kw_only=True):
     save_attempt: int = 0
     """The attempt it was made to."""
     save_by: str = ""
+    save_relayed: bool = False
     save_answered: int = 0
     save_refused: int = 0
     save_proven: int = 0
@@ -393,7 +396,7 @@ class State(Value, frozen=True, kw_only=True):
     """The attempt before which the user's commands were started last."""
     commands_done: int = 0
     """The attempt before which they have ended last."""
-    given_up: str | None = None
+    given_up: Why | None = None
     given_up_code: int | None = None
     given_up_outcome: Outcome | None = None
     offers: tuple[str, ...] = ()
@@ -405,8 +408,8 @@ class State(Value, frozen=True, kw_only=True):
 
     outcome: Outcome | None = None
     exit_code: int | None = None
-    warning: str | None = None
-    why: str | None = None
+    warning: Why | None = None
+    why: Why | None = None
     """Why it finished, in words."""
 
     @property

@@ -13,7 +13,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.job import meeting
 from watchdog_train.core.job.peers import PeerView, Proposal, called, own_proposal
 from watchdog_train.core.job.together import in_one_boat, lower_peers
-from watchdog_train.core.model import Plan
+from watchdog_train.core.model import Plan, Why
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
 
 _replace = msgspec.structs.replace
@@ -61,7 +61,7 @@ def _unseen(path: str, state: State) -> Action | None:
     if job is None or any(path == known for _, known, _ in job.unseen):
         return None
     who = f"{job.task.kind} {job.task.task} ({state.host})"
-    why = f"{who} does not see it: it has to be on a file system that all machines share"
+    why = Why("unseen", who=who)
     return Record(events=(e.CheckpointUnseen(task=job.task.task, path=path, why=why),))
 
 
@@ -76,7 +76,7 @@ def learn_unseen(observation: Observation, state: State) -> Action | None:
             if path in known:
                 continue
             who = called(peer.summary, job.task)
-            why = f"{who} does not see it: it has to be on a file system that all machines share"
+            why = Why("unseen", who=who)
             event = e.CheckpointUnseen(task=peer.summary.task, path=path, why=why)
             return Record(events=(event,))
     return None

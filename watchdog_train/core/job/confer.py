@@ -23,7 +23,6 @@ from watchdog_train.core.job.peers import (
 )
 from watchdog_train.core.job.together import (
     LOOK_AGAIN_S,
-    NAMED,
     announced,
     in_one_boat,
     is_living,
@@ -32,7 +31,7 @@ from watchdog_train.core.job.together import (
     missing_words,
     name_of,
 )
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.model import Diagnosis, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
@@ -68,7 +67,7 @@ def confer(observation: Observation, state: State, policy: Policy) -> Action | N
         return Record(events=(cause,))
     if is_done(state) and attempt.cause is not None and announced(observation, state) is None:
         task = attempt.cause.task
-        why = f"{name_of(task, observation, state)} has taken its announcement back"
+        why = Why("taken-back", who=name_of(task, observation, state))
         return Record(events=(e.PeerRetracted(task=task, why=why),))
     return (
         _end_for_all(observation, state, policy)
@@ -84,7 +83,7 @@ def _wait_to_hear(observation: Observation, state: State, policy: Policy) -> Act
         return None
     if observation.now - attempt.ended_mono < policy.job.plan_s:
         return Wait(until=observation.now + LOOK_AGAIN_S)
-    why = f"nothing was heard of the rest of the job within {policy.job.plan_s:.0f} s"
+    why = Why("job-unheard", limit_s=policy.job.plan_s)
     return give_up(why, EXIT_RETRY_ELSEWHERE)
 
 
@@ -100,8 +99,8 @@ def _wait_for_all(observation: Observation, state: State, policy: Policy) -> Act
     if observation.now - attempt.ended_mono < policy.job.plan_s:
         return Wait(until=observation.now + LOOK_AGAIN_S)
     who = missing_words((), unheard, observation, state)
-    why = f"{who} did not come within {policy.job.plan_s:.0f} s"
-    return give_up(f"{why}: `wtrain restart` has to be started in every task", EXIT_RETRY_ELSEWHERE)
+    why = Why("not-come", who=who, limit_s=policy.job.plan_s).plus(Why("restart-every-task"))
+    return give_up(why, EXIT_RETRY_ELSEWHERE)
 
 
 def _wait_for_the_rest(observation: Observation, state: State, policy: Policy) -> Action | None:
@@ -119,7 +118,7 @@ def _wait_for_the_rest(observation: Observation, state: State, policy: Policy) -
         numbers = tuple(peer.summary.task for peer in rest)
         kind = state.job.task.kind if state.job is not None else "task"
         who = missing_words(numbers, 0, observation, state)
-        why = f"this {kind} has ended well; it waits for {who}"
+        why = Why("waits-for-peers", option=kind, who=who)
         return Record(events=(e.Noticed(kind="peers", pids=(), why=why),))
     return Wait(until=observation.now + LOOK_AGAIN_S)
 
@@ -135,8 +134,8 @@ def _end_for_all(observation: Observation, state: State, policy: Policy) -> Acti
     unheard = job.task.met - 1 - len(peers)
     if job.task.met < job.task.tasks:
         beyond = job.task.tasks - job.task.met
-        why = f"{beyond} of the {job.task.tasks} tasks of the job are not on this machine"
-        return give_up(f"{why}: its starter has to begin it again", EXIT_RETRY_ELSEWHERE)
+        why = Why("tasks-elsewhere", count=beyond, of=job.task.tasks)
+        return give_up(why, EXIT_RETRY_ELSEWHERE)
     since = max(attempt.ended_mono, attempt.cause.mono if attempt.cause is not None else 0.0)
     late = observation.now - since > policy.job.plan_s
     if unheard > 0 or late:
@@ -144,10 +143,10 @@ def _end_for_all(observation: Observation, state: State, policy: Policy) -> Acti
         absent = tuple(peer for peer in peers if late and not _has_come(peer, observation, state))
         numbers = tuple(peer.summary.task for peer in absent)
         who = missing_words(numbers, unheard, observation, state) or "the job"
-        why = f"{who} did not come to the plan of the next attempt"
+        why = Why("no-plan", who=who)
         if late:
-            why += f" within {policy.job.plan_s:.0f} s"
-        guilty = absent_ones(absent, state, "it did not come to the plan of the next attempt")
+            why = why.plus(Why("waited-limit", limit_s=policy.job.plan_s))
+        guilty = absent_ones(absent, state, Why("no-plan", who="it"))
         return give_up(why, EXIT_RETRY_ELSEWHERE, guilty=guilty)
     return None
 
@@ -161,14 +160,14 @@ def ended_elsewhere(observation: Observation, state: State) -> Action | None:
         given = peer.summary.gave_up
         if given is not None:
             why = given.why
-            if not why.startswith(NAMED):
-                why = f"{called(peer.summary, job.task)}: {why}"
+            if why.code != "peer":
+                why = Why("peer", who=called(peer.summary, job.task), because=(why,))
             return give_up(why, given.exit_code, given.outcome)
     left = next((peer.summary for peer in peers if peer.summary.finished is not None), None)
     if left is None:
         return None
     who = called(left, job.task)
-    why = f"{who} has ended (exit code {left.finished}) and cannot begin again"
+    why = Why("peer-ended", who=who, exit=left.finished)
     code = left.finished or EXIT_RETRY_ELSEWHERE
     return give_up(why, code, "failed" if code != EXIT_RETRY_ELSEWHERE else "gave_up")
 
@@ -220,7 +219,7 @@ def as_one_job(observation: Observation, state: State) -> State:
         attempt=last.attempt,
         at=0.0,
         declared_mono=0.0,
-        words=last.cause.why if last.cause is not None else "",
+        verdict=last.cause.why if last.cause is not None else Why("unknown"),
     )
     diagnosis = _best_diagnosis(state, peers)
     stalls = (

@@ -20,6 +20,7 @@ from watchdog_train.core.job.together import (
     lower_peers,
     missing_words,
 )
+from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
@@ -46,7 +47,7 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
             return recorded
         if waited_s < policy.job.gather_s + policy.job.plan_s:
             return Wait(until=observation.now + LOOK_AGAIN_S)
-        return give_up("not all nodes agreed to the first plan in time", EXIT_RETRY_ELSEWHERE)
+        return give_up(Why("not-agreed"), EXIT_RETRY_ELSEWHERE)
     found = received(observation, state) or learn_unseen(observation, state)
     if found is not None:
         return found
@@ -54,13 +55,13 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
     if not who and not lower_peers(observation, state):
         return None
     if waited_s >= policy.job.gather_s:
-        why = f"{who or 'the plan of the first node'} did not come within {waited_s:.0f} s"
-        asked = f"is {job.task.coordination} the same directory on every node?"
-        if is_store(job.task.coordination or ""):
-            asked = f"does every node reach {job.task.coordination}, an address of the first one?"
-        return give_up(f"{why}: {asked}", EXIT_RETRY_ELSEWHERE)
+        place = job.task.coordination or ""
+        why = Why("not-come", who=who or "the plan of the first node", limit_s=waited_s).plus(
+            Why("ask-address" if is_store(place) else "ask-directory", path=place)
+        )
+        return give_up(why, EXIT_RETRY_ELSEWHERE)
     if who and waited_s >= SAY_AFTER_S and NOTICE not in state.notices:
-        why = f"waiting for {who}, at {job.task.coordination}"
+        why = Why("waits-at", who=who, path=job.task.coordination or "")
         return Record(events=(e.Noticed(kind=NOTICE, pids=(), why=why),))
     return Wait(until=observation.now + LOOK_AGAIN_S)
 

@@ -12,25 +12,24 @@ from collections.abc import Iterable
 
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.job.peers import PeerView, bundle_of
-from watchdog_train.core.model import GuiltyNode
-from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, survivors_words
+from watchdog_train.core.model import GuiltyNode, Why
+from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, survivors
 
 
 def guilty_nodes(state: State) -> tuple[GuiltyNode, ...]:
     """Named by the end of this run; nobody unless another try elsewhere was asked for."""
     if not state.finished or state.exit_code != EXIT_RETRY_ELSEWHERE:
         return ()
-    left = survivors_words(state)
-    here = (this_one(state, left),) if left is not None else ()
+    here = tuple(this_one(state, why) for why in survivors(state))
     return (*here, *(one for one in state.guilty if one.host != state.host or not here))
 
 
-def this_one(state: State, why: str) -> GuiltyNode:
+def this_one(state: State, why: Why) -> GuiltyNode:
     """The machine of this supervisor."""
     return GuiltyNode(host=state.host, why=why)
 
 
-def absent_ones(absent: Iterable[PeerView], state: State, why: str) -> tuple[GuiltyNode, ...]:
+def absent_ones(absent: Iterable[PeerView], state: State, why: Why) -> tuple[GuiltyNode, ...]:
     """Machines of peers that did not come; nobody where all tasks may be on one machine."""
     if state.job is None or state.job.task.coordination is None:
         return ()
@@ -46,7 +45,7 @@ def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
     rank, family = _rank_of(stall), stall.diagnosis.family
     if rank is None or family is None or other_hosts(state):
         return ()
-    return (GuiltyNode(host=stall.culprit_host, why=f"rank {rank} was guilty of a hang: {family}"),)
+    return (GuiltyNode(host=stall.culprit_host, why=Why("guilty", rank=rank, family=family)),)
 
 
 def other_hosts(state: State) -> tuple[str, ...]:

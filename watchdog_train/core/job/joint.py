@@ -16,7 +16,7 @@ from watchdog_train.core.actions import Action, Observation, Record, StartJoint,
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.peers import bundle_of, called
 from watchdog_train.core.job.together import LOOK_AGAIN_S, in_one_boat
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.model import Diagnosis, Why
 
 NOTICE: Final = "joint"
 
@@ -44,7 +44,7 @@ def diagnose_together(observation: Observation, state: State) -> Action | None:
         return StartJoint(bundles=bundles, names=names)
     event: e.AnyEvent
     if answer.diagnosis is None:
-        why = f"the evidence of all {job.task.kind}s was not diagnosed together: {answer.problem}"
+        why = Why("not-joint", option=job.task.kind, problem=answer.problem or "unknown")
         event = e.Noticed(kind=NOTICE, pids=(), why=why)
     else:
         tasks = tuple(sorted((job.task.task, *(summary.task for summary, _ in theirs))))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan
+from watchdog_train.core.model import Plan, Why
 from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.launchers import Across
 
@@ -68,8 +68,7 @@ def meet(plan: Plan, state: State, port: int | None) -> Plan:
     if across is None or port is None:
         return plan
     found = _rendezvous(across, state, plan.attempt, port)
-    where = f"he nodes meet at {_address(across, state)}:{port}"
-    why = f"{plan.why} T{where}." if plan.why.endswith(".") else f"{plan.why}; t{where}"
+    why = plan.why.plus(Why("nodes-meet", path=f"{_address(across, state)}:{port}"))
     argv = with_options(plan.argv, found)
     return msgspec.structs.replace(plan, why=why, argv=argv, env={**plan.env, **found})
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Outcome, Value
+from watchdog_train.core.model import Outcome, Value, Why
 from watchdog_train.core.recovery.outcome import EXIT_GAVE_UP
 
 
 class GaveUp(Value, frozen=True, kw_only=True):
     """A decision that no further attempt is due."""
 
-    why: str
+    why: Why
     exit_code: int
     outcome: Outcome
 
@@ -23,6 +23,8 @@ class StopWord(Value, frozen=True, kw_only=True):
     by: str
     mode: Literal["soft", "now"]
     exit_code: int
+    relayed: bool = False
+    """It was another task that this person asked; `by` names it."""
     saved: str | None = None
     """The whole checkpoint that the training has made before it ended."""
     saved_step: int | None = None
@@ -37,6 +39,8 @@ class SaveWord(Value, frozen=True, kw_only=True):
     """To which it was made; it is none to another."""
     by: str
     can_be_asked: bool
+    relayed: bool = False
+    """As in StopWord."""
     proven: int = 0
     """The newest request after which a whole checkpoint was found."""
     saved: str | None = None
@@ -53,6 +57,7 @@ def save_word(state: State) -> SaveWord | None:
         attempt=state.save_attempt,
         by=state.save_by,
         can_be_asked=state.can_be_asked_to_save,
+        relayed=state.save_relayed,
         proven=state.save_proven,
         saved=state.saved,
         saved_step=state.saved_step,
@@ -68,6 +73,7 @@ def stop_word(state: State) -> StopWord | None:
         by=stop.by,
         mode=stop.mode,
         exit_code=stop.exit_code,
+        relayed=stop.relayed,
         saved=asked.saved if asked is not None else None,
         saved_step=asked.saved_step if asked is not None else None,
     )

@@ -32,8 +32,8 @@ from watchdog_train.core.job.peer_words import (
     save_word,
     stop_word,
 )
-from watchdog_train.core.model import Diagnosis, Plan, Value
-from watchdog_train.core.recovery.outcome import exit_words
+from watchdog_train.core.model import Diagnosis, Plan, Value, Why
+from watchdog_train.core.recovery.outcome import exited
 from watchdog_train.core.recovery.plans import launcher_environment
 from watchdog_train.core.starting.jobs import JobTask
 
@@ -79,7 +79,7 @@ class Trouble(Value, frozen=True, kw_only=True):
     """Progress of another rank does not end it."""
     over: bool
     """The training itself was finished: nothing has to be restarted for it."""
-    why: str
+    why: Why
     code: int | None = None
     signal: int | None = None
     """Of a crash."""
@@ -289,7 +289,7 @@ def trouble_of(state: State) -> Trouble | None:
             own=bundle.basis != "peer" and attempt.cause is None,
             firm=bundle.basis not in PASSING,
             over=bundle.basis == "finishing",
-            why=bundle.words,
+            why=bundle.verdict,
             diagnosis=diagnosis,
             fingerprint=fingerprint,
             bundle=folder,
@@ -301,7 +301,7 @@ def trouble_of(state: State) -> Trouble | None:
         own=True,
         firm=True,
         over=False,
-        why=exit_words(attempt),
+        why=exited(attempt),
         code=attempt.code,
         signal=attempt.signal,
         diagnosis=diagnosis,

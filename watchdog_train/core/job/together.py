@@ -20,6 +20,7 @@ from watchdog_train.core.job.peers import (
     is_dumped,
     trouble_of,
 )
+from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import next_stall_id
 
@@ -32,8 +33,6 @@ DEAD_FOR_S = 3.0
 """A supervisor that has just ended may still have said why: its last record is read first."""
 UNHEARD_S = 10.0
 """A supervisor of which nobody can tell whether it lives, and that says nothing, does not lead."""
-NAMED = ("task ", "node ")
-"""How words begin that say already whose they are."""
 TAKE_OVER_LIMIT = 3
 """A supervisor that dies again and again is not replaced for ever."""
 
@@ -52,22 +51,22 @@ def couple(observation: Observation, state: State, policy: Policy) -> Action | N
 
 def _one_world(
     job: JobState, signs: Signs, view: JobView | None, policy: Policy
-) -> tuple[bool, str]:
+) -> tuple[bool, Why]:
     if job.task.kind == "node":
-        return True, "it is a node of the job"
+        return True, Why("is-node")
     if policy.job.tasks != "auto":
-        return policy.job.tasks == "together", f"job.tasks is {policy.job.tasks}"
+        return policy.job.tasks == "together", Why("job-tasks", option=policy.job.tasks)
     if signs.whole:
-        return False, f"all {signs.world} ranks of its world are in this task"
+        return False, Why("whole-world", count=signs.world)
     tasks = job.task.tasks
     if signs.world is not None and signs.world >= tasks:
-        return True, f"it trains {signs.ranks} of {signs.world} ranks; the others are its peers"
+        return True, Why("part-of-world", count=signs.ranks, of=signs.world)
     for peer in view.peers if view is not None else ():
         theirs = peer.summary.signs
         one = theirs.world is not None and theirs.world >= tasks and theirs.whole is False
         if one or (peer.summary.together and peer.summary.finished is None):
-            return True, f"{called(peer.summary, job.task)} trains one world with the others"
-    return job.together, ""
+            return True, Why("peer-in-world", who=called(peer.summary, job.task))
+    return job.together, Why("unknown")
 
 
 def follow_stop(observation: Observation, state: State, _policy: Policy) -> Action | None:
@@ -80,9 +79,8 @@ def follow_stop(observation: Observation, state: State, _policy: Policy) -> Acti
         if stop is not None and (stop.mode == "now" or word.mode == "soft"):
             continue
         # Who it was is said once: a word that has come round already names its task.
-        own = word.by.startswith(NAMED)
-        by = word.by if own else f"{called(peer.summary, job.task)}: {word.by}"
-        event = e.StopRequested(by=by, mode=word.mode, exit_code=word.exit_code)
+        by = word.by if word.relayed else f"{called(peer.summary, job.task)}: {word.by}"
+        event = e.StopRequested(by=by, mode=word.mode, exit_code=word.exit_code, relayed=True)
         return Record(events=(event,))
     return None
 
@@ -109,7 +107,7 @@ def take_over(observation: Observation, state: State, _policy: Policy) -> Action
             pid=summary.pid,
             run_id=summary.run_id,
             run_dir=summary.run_dir,
-            why=f"the supervisor of {called(summary, job.task)}, pid {summary.pid}, is gone",
+            why=Why("peer-gone", who=called(summary, job.task), pid=summary.pid),
         )
     return None
 
@@ -131,7 +129,7 @@ def follow_trouble(observation: Observation, state: State, _policy: Policy) -> A
         phase=observation.verdict.phase,
         ranks=(),
         age_s=round(observation.signs.age_s or 0.0, 1),
-        why=f"{name_of(cause.task, observation, state)} of the job: {cause.why}",
+        why=Why("peer", who=name_of(cause.task, observation, state), because=(cause.why,)),
     )
     return Record(events=(cause, stall))
 
@@ -141,7 +139,7 @@ def announced(observation: Observation, state: State) -> e.PeerAnnounced | None:
     for peer in in_one_boat(observation, state):
         summary = peer.summary
         if summary.finished is not None and summary.stop is None and not summary.done:
-            why = f"it has ended with exit code {summary.finished}"
+            why = Why("exited", exit=summary.finished)
             return e.PeerAnnounced(task=summary.task, kind="left", firm=True, over=False, why=why)
         trouble = summary.trouble
         if trouble is None or summary.done or not (trouble.own or summary.killing):
@@ -185,11 +183,11 @@ def hold_fire(observation: Observation, state: State, policy: Policy) -> Action 
         late = [peer for peer in peers if peer.progressed_at > bundle.declared_mono + LAG_S]
         if late and not trouble.firm:
             who = name_of(late[0].summary.task, observation, state)
-            why = f"{who} made progress before anything was killed"
+            why = Why("peer-progress", who=who)
             return Record(events=(e.StallRecovered(stall_id=bundle.id, why=why),))
     elif attempt.cause is not None and not attempt.ended and announced(observation, state) is None:
         who = name_of(attempt.cause.task, observation, state)
-        why = f"{who} has taken its announcement back"
+        why = Why("taken-back", who=who)
         return Record(events=(e.StallRecovered(stall_id=bundle.id, why=why),))
     return _barrier(observation, state, bundle.declared_mono, policy)
 
@@ -205,7 +203,7 @@ def _barrier(observation: Observation, state: State, since: float, policy: Polic
     if waited_s < policy.job.barrier_s:
         return Wait(until=observation.now + LOOK_AGAIN_S)
     who = missing_words(missing, unheard, observation, state)
-    why = f"no evidence of {who} within {waited_s:.0f} s"
+    why = Why("no-evidence", who=who, seconds=waited_s)
     return Record(events=(e.BarrierMissed(missing=missing, waited_s=waited_s, why=why),))
 
 

@@ -3,5 +3,6 @@
 from watchdog_train.core.model.diagnosis import *
 from watchdog_train.core.model.processes import *
 from watchdog_train.core.model.progress import *
+from watchdog_train.core.model.reasons import *
 from watchdog_train.core.model.recovery import *
 from watchdog_train.core.model.words import *

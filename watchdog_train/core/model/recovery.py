@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from watchdog_train.core.model.reasons import Why
 from watchdog_train.core.model.words import RemedyKind, ResumeVia, Value
 
 ScanLevel = Literal["quick", "full", "noted"]
@@ -30,7 +31,7 @@ class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     kind: RemedyKind
-    why: str
+    why: Why
     in_part: bool = False
     """Only as far as it needs no permission."""
 
@@ -39,7 +40,7 @@ class GuiltyNode(Value, frozen=True, kw_only=True):
     """A machine of the job on which the next attempt should not run."""
 
     host: str
-    why: str
+    why: Why
 
 
 class CheckpointRef(Value, frozen=True, kw_only=True):
@@ -166,7 +167,8 @@ class CheckpointFinding(Value, frozen=True, kw_only=True):
     step: int | None
     whole: bool | None
     """None: cannot be told (a legacy pickle, a foreign format)."""
-    why: str
+    said: str
+    """By the check of its files."""
     how_checked: str
     ordinal: int | None = None
     home: str | None = None
@@ -203,7 +205,7 @@ class Plan(Value, frozen=True, kw_only=True):
     """One attempt, reproducible by a person."""
 
     attempt: int
-    why: str
+    why: Why
     argv: tuple[str, ...]
     env: dict[str, str]
     """Only what is added to or changed in the user's environment."""

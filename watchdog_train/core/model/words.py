@@ -79,3 +79,27 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 Patience = Literal["proven", "may-end", "input", "healthy", "unknown"]
 """What a look at the stacks says about waiting longer: proven: it can never end; may-end: a wait
 for something outside; input: for a person; healthy: it works; unknown: the stacks do not tell."""
+
+
+SIGNAL_NAMES = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    19: "SIGSTOP",
+    24: "SIGXCPU",
+}
+"""As Linux numbers them; a number without a name here is shown as a number."""
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or `signal 40`."""
+    return SIGNAL_NAMES.get(number, f"signal {number}")

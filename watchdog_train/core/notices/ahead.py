@@ -15,7 +15,7 @@ import msgspec
 
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.events.stall import Warned, WarningKind, WarningOver
-from watchdog_train.core.model import Sample, SaveRecord, Value
+from watchdog_train.core.model import Sample, SaveRecord, Value, Why
 
 _replace = msgspec.structs.replace
 
@@ -86,7 +86,7 @@ class Ahead(Value, frozen=True, kw_only=True):
     kind: WarningKind
     about: str
     """A path, or empty."""
-    why: str
+    why: Why
 
 
 class Outlook(Value, frozen=True, kw_only=True):
@@ -145,20 +145,20 @@ def advance(
         trend = _grow(trends.get(disk.path, Trend()), room.at, disk.free_bytes, low)
         trends[disk.path] = trend
         is_open = ("disk", disk.path) in was_open
-        why = _disk_words(disk, trend, left_s, need, is_open=is_open)
+        why = _disk_why(disk, trend, left_s, need, is_open=is_open)
         if why is not None:
             found.append(Ahead(kind="disk", about=disk.path, why=why))
     if room.memory_free_bytes is not None and room.memory_total_bytes:
         low = int(LOW_MEMORY_SHARE * room.memory_total_bytes)
         trend = _grow(trends.get("", Trend()), room.at, room.memory_free_bytes, low)
         trends[""] = trend
-        why = _memory_words(room, trend, left_s, is_open=("memory", "") in was_open)
+        why = _memory_why(room, trend, left_s, is_open=("memory", "") in was_open)
         if why is not None:
             found.append(Ahead(kind="memory", about="", why=why))
     if memory.strangers_since is not None and room.at - memory.strangers_since >= SHARED_S:
-        why = f"the GPU is shared with {', '.join(memory.strangers)}"
+        why = Why("gpu-shared", names=memory.strangers)
         found.append(Ahead(kind="gpu-shared", about="", why=why))
-    unsaved = _unsaved_words(memory, room.at)
+    unsaved = _unsaved_why(memory, room.at)
     if unsaved is not None:
         found.append(Ahead(kind="unsaved", about="", why=unsaved))
     return _settle(_replace(memory, trends=tuple(trends.items())), tuple(found), room.at)
@@ -258,32 +258,31 @@ def _fills_up(trend: Trend, free: int, left_s: float | None, *, is_open: bool) -
     return lasts if lasts < limit * (OVER_FACTOR if is_open else 1.0) else None
 
 
-def _disk_words(
+def _disk_why(
     disk: DiskRoom, trend: Trend, left_s: float | None, need: int, *, is_open: bool
-) -> str | None:
-    free = _size(disk.free_bytes)
+) -> Why | None:
     if trend.low_looks >= LOW_LOOKS:
-        return f"the disk of {disk.path} is nearly full: {free} left"
+        return Why("disk-low", path=disk.path, size=disk.free_bytes)
     if need and trend.high_free < need:
-        return f"the next checkpoint needs {_size(need)}, and {disk.path} has {free} left"
+        return Why("checkpoint-too-large", need=need, path=disk.path, size=disk.free_bytes)
     full_s = _fills_up(trend, disk.free_bytes, left_s, is_open=is_open)
     if full_s is None:
         return None
-    return f"the disk of {disk.path} is full in about {_span(full_s)} at this rate{_end(left_s)}"
+    return Why("disk-fills", path=disk.path, seconds=full_s, because=_end(left_s))
 
 
-def _memory_words(room: Room, trend: Trend, left_s: float | None, *, is_open: bool) -> str | None:
+def _memory_why(room: Room, trend: Trend, left_s: float | None, *, is_open: bool) -> Why | None:
     free = room.memory_free_bytes or 0
     if trend.low_looks >= LOW_LOOKS:
-        return f"memory is nearly used up: {_size(free)} left"
+        return Why("memory-low", size=free)
     full_s = _fills_up(trend, free, left_s, is_open=is_open)
     if full_s is None:
         return None
-    return f"memory is used up in about {_span(full_s)} at this rate{_end(left_s)}"
+    return Why("memory-fills", seconds=full_s, because=_end(left_s))
 
 
-def _end(left_s: float | None) -> str:
-    return f", and training needs {_span(left_s)} more" if left_s is not None else ""
+def _end(left_s: float | None) -> tuple[Why, ...]:
+    return () if left_s is None else (Why("needs-more", seconds=left_s),)
 
 
 # -- who else is there, and what is saved --------------------------------------------------------
@@ -310,33 +309,14 @@ def _saved(memory: Outlook, sample: Sample) -> Outlook:
     return _replace(memory, saves=ended, saved_at=sample.at, longest_s=longest)
 
 
-def _unsaved_words(memory: Outlook, now: float) -> str | None:
+def _unsaved_why(memory: Outlook, now: float) -> Why | None:
     if memory.saved_at is None:
         return None
     unsaved_s = now - memory.saved_at
     if memory.longest_s is None:
         if unsaved_s < UNSAVED_FIRST_S:
             return None
-        told = f"no finished save was seen in {_span(unsaved_s)} of training"
-        return f"{told}: if it hangs now, all since its beginning is lost"
+        return Why("never-saved", seconds=unsaved_s)
     if unsaved_s < max(UNSAVED_FLOOR_S, UNSAVED_FACTOR * memory.longest_s):
         return None
-    return (
-        f"a checkpoint is overdue: the newest save was {_span(unsaved_s)} ago, and there were "
-        f"{_span(memory.longest_s)} at most between two before"
-    )
-
-
-def _size(value: float) -> str:
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if value >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value / 1e3:.0f} kB"
-
-
-def _span(seconds: float) -> str:
-    if seconds >= 36000:
-        return f"{seconds / 3600:.0f} hours"
-    if seconds >= 5400:
-        return f"{seconds / 3600:.1f} hours"
-    return f"{max(1.0, seconds / 60):.0f} minutes"
+    return Why("save-overdue", seconds=unsaved_s, limit_s=memory.longest_s)

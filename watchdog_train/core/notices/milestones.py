@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Milestone, RankPlaces, Value
+from watchdog_train.core.model import Milestone, RankPlaces, Value, said
 
 MOST_HOOKS = 32
 MOST_RANKS = 32
@@ -96,7 +96,7 @@ def hook_events(observation: Observation, state: State) -> tuple[e.AnyEvent, ...
     known = {hook.hook for hook in state.hooks}
     new = {report.hook: report for report in observation.hooks if report.hook not in known}
     return tuple(
-        e.HookNotArmed(hook=report.hook, status=report.status, pid=report.pid, why=report.why)
+        e.HookNotArmed(hook=report.hook, status=report.status, pid=report.pid, why=said(report.why))
         for report in list(new.values())[: max(0, MOST_HOOKS - len(known))]
     )
 

@@ -15,13 +15,16 @@ from watchdog_train.core.model import (
     RunProgress,
     Sample,
     SlotReading,
+    Why,
+    WhyCode,
+    said,
 )
 from watchdog_train.core.notices import sight
 from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.slowdown import OVER_FACTOR
-from watchdog_train.core.notices.slowdown import words as slow_words
+from watchdog_train.core.notices.slowdown import why as slow_why
 from watchdog_train.core.notices.worse import skipped, slower
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import live
@@ -69,10 +72,10 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += [e.DaemonsJudged(daemons=changed)] if changed else []
     found += _phases(ranks, state, now)
     found += _rank_ends(sample, state)
-    said = {report.remedy: report for report in reversed(observation.settings)}
+    reports = {report.remedy: report for report in reversed(observation.settings)}
     found += [
-        e.RemedyTaken(remedy=report.remedy, pid=report.pid, took=report.took, why=report.why)
-        for report in said.values()
+        e.RemedyTaken(remedy=report.remedy, pid=report.pid, took=report.took, why=said(report.why))
+        for report in reports.values()
         if report.remedy not in attempt.reported
     ]
     found += _resume(observation, state, step)
@@ -203,8 +206,7 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     expected = attempt.plan.checkpoint.step
     anew = _all_began_anew(observation.sample, expected)
     if anew is not None:
-        reason = observation.not_resumed or "no load of it was seen"
-        why = f"the training's own count is at step {anew}; {reason}"
+        why = Why("own-count", step=anew).plus(_not_loaded(observation))
         return [
             e.ResumeVerified(
                 expected_step=expected, first_step=anew, ok=False, contradicted=True, why=why
@@ -219,22 +221,25 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     first = _first_step(observation.sample)
     if loaded:
         ok = expected is None or step >= expected
-        why = "the training loaded the checkpoint and goes on from it"
+        why = Why("loaded")
         anew = _began_anew(observation.sample, expected)
         if not ok:
-            why = f"the checkpoint was loaded, but the step counter is at {step}"
+            why = Why("loaded-but-at", step=step)
         elif anew is not None:
             ok = False
-            reason = observation.not_resumed or "nobody knows why"
-            why = f"rank {anew} has not loaded what other ranks go on from: {reason}"
+            why = Why("rank-not-loaded", rank=anew).plus(said(observation.not_resumed))
     elif expected is not None and first is not None and first > expected:
-        ok, why = True, "the training's own first step lies behind the checkpoint's"
+        ok, why = True, Why("first-step-behind")
     else:
         ok = False
-        reason = observation.not_resumed or "no load of it was seen"
-        why = f"a valid checkpoint existed: {reason}"
+        why = Why("valid-existed").plus(_not_loaded(observation))
     seen = step if first is None else first
     return [e.ResumeVerified(expected_step=expected, first_step=seen, ok=ok, why=why)]
+
+
+def _not_loaded(observation: Observation) -> Why:
+    words = observation.not_resumed
+    return Why("no-load-seen") if words is None else said(words)
 
 
 def _all_began_anew(sample: Sample, expected: int | None) -> int | None:
@@ -297,13 +302,10 @@ def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
 
 def _without_keeper(keeper: ProcessId, root: Member, state: State) -> e.Noticed:
     if state.supervisor is not None and root.ppid == state.supervisor.pid:
-        its_end = "this supervisor is its parent now, and will know how it ends"
+        its_end = Why("end-by-parent")
     else:
-        its_end = "how it ends will be known only if the kernel tells (Linux 6.15 and newer)"
-    why = (
-        f"the keeper (pid {keeper.pid}) is gone while training runs on: {its_end}; "
-        "output that the keeper had not written yet is lost"
-    )
+        its_end = Why("end-by-kernel")
+    why = Why("keeper-gone", pid=keeper.pid).plus(its_end, Why("output-lost"))
     return e.Noticed(kind="keeper", pids=(keeper.pid,), why=why)
 
 
@@ -311,11 +313,7 @@ def _reader(observation: Observation, state: State) -> list[e.AnyEvent]:
     """Said once an attempt: it is the reader of its output that the training waits for."""
     if not observation.sample.held_back or "reader" in state.notices:
         return []
-    why = (
-        "whoever reads the output of wtrain is behind, and the training waits in write as it would "
-        "without wtrain; no stall is declared for that"
-    )
-    return [e.Noticed(kind="reader", pids=(), why=why)]
+    return [e.Noticed(kind="reader", pids=(), why=Why("reader-behind"))]
 
 
 def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEvent]:
@@ -327,11 +325,7 @@ def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEven
         return []
     if observation.now - attempt.launching_mono < NO_HEARTBEAT_S:
         return []
-    why = (
-        f"no heartbeat from inside after {NO_HEARTBEAT_S:.0f} s: this attempt is watched by its "
-        "output, CPU, I/O and network alone, and cannot be asked to save (python -I, -E or -S, a "
-        "cleared environment, and programs other than Python with torch give none)"
-    )
+    why = Why("no-heartbeat", limit_s=NO_HEARTBEAT_S)
     pids = (attempt.root.pid,) if attempt.root is not None else ()
     return [e.Noticed(kind="no-heartbeat", pids=pids, why=why)]
 
@@ -341,16 +335,15 @@ def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
     slept = observation.slept
     if slept is None or (not slept.machine and slept.seconds < SAID_SLEEP_S):
         return []
-    if any(said.kind == "suspended" and said.mono >= slept.at for said in state.noticed):
+    if any(one.kind == "suspended" and one.mono >= slept.at for one in state.noticed):
         return []
-    who = "the machine slept" if slept.machine else "this supervisor was stopped or got no CPU"
-    why = f"{who} for {slept.seconds:.0f} s; that time counts as no silence, all limits begin anew"
+    why = Why("machine-slept" if slept.machine else "supervisor-slept", seconds=slept.seconds)
     return [e.Noticed(kind="suspended", pids=(), why=why)]
 
 
 def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
-    slow, said = observation.slow, state.slowdown
-    if slow is not None and said is None:
+    slow, told = observation.slow, state.slowdown
+    if slow is not None and told is None:
         return [
             e.Slowdown(
                 usual_s=round(slow.usual_s, 4),
@@ -358,12 +351,12 @@ def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
                 factor=round(slow.factor, 1),
                 since_mono=round(slow.since, 1),
                 changed=slow.changed,
-                why=slow_words(slow),
+                why=slow_why(slow),
             )
         ]
-    if slow is None and said is not None:
-        seconds = max(0.0, observation.now - said.since_mono)
-        why = f"steps take less than {OVER_FACTOR:.0f} times {said.usual_s:.3g} s again"
+    if slow is None and told is not None:
+        seconds = max(0.0, observation.now - told.since_mono)
+        why = Why("usual-again", number=OVER_FACTOR, before=told.usual_s)
         return [e.SlowdownEnded(seconds=round(seconds, 1), why=why)]
     return []
 
@@ -388,17 +381,11 @@ def lost_tasks(observation: Observation) -> list[e.AnyEvent]:
     lost = [(pid, task) for pid, task in observation.tasks if pid in busy]
     if not lost:
         return []
-    fates = [f"{task.name} ({_fate(task)})" for _, task in lost]
-    why = (
-        "the worker ended inside a Celery task, and nothing resumes it: a restart starts only the "
-        f"worker. {'; '.join(fates)}"
-    )
+    why = Why("task-lost").plus(*(Why(_fate(task), who=task.name) for _, task in lost))
     return [e.Noticed(kind="task", pids=tuple(pid for pid, _ in lost), why=why)]
 
 
-def _fate(task: TaskNote) -> str:
+def _fate(task: TaskNote) -> WhyCode:
     if not task.late:
-        return "lost: it was acknowledged before it began, as acks_late is off; send it again"
-    if not task.rejects:
-        return "lost if Celery acknowledged it at the end, as task_reject_on_worker_lost is off"
-    return "its broker delivers it again: acks_late and task_reject_on_worker_lost are on"
+        return "task-acknowledged"
+    return "task-delivered-again" if task.rejects else "task-maybe-lost"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Why
 
 
 def news(observation: Observation, state: State) -> list[e.AnyEvent]:
@@ -20,10 +21,7 @@ def _blind(observation: Observation, state: State) -> list[e.AnyEvent]:
     """A process that cannot be read is not gone: nobody is judged or ended by an old look."""
     if observation.blind is None or "blind" in state.notices:
         return []
-    why = (
-        f"no process can be looked at ({observation.blind}): until that is over nobody is judged, "
-        "and what was seen last is taken for what is"
-    )
+    why = Why("blind", problem=observation.blind)
     return [e.Noticed(kind="blind", pids=(), why=why)]
 
 
@@ -31,7 +29,7 @@ def _gpu(observation: Observation, state: State) -> list[e.AnyEvent]:
     """Without the GPUs a hang beside a busy one may be called late, or not: said once."""
     if observation.gpu_trouble is None or "gpu" in state.notices:
         return []
-    why = f"the GPUs are not looked at any more: {observation.gpu_trouble}"
+    why = Why("gpus-unseen", problem=observation.gpu_trouble)
     return [e.Noticed(kind="gpu", pids=(), why=why)]
 
 
@@ -39,8 +37,5 @@ def _group(observation: Observation, state: State) -> list[e.AnyEvent]:
     """Only parents and tokens tell then who belongs to the training: said once."""
     if observation.group_trouble is None or "group" in state.notices:
         return []
-    why = (
-        "the system does not list the processes of this training, which are known by their "
-        f"parents and ended one by one: {observation.group_trouble}"
-    )
+    why = Why("not-listed", problem=observation.group_trouble)
     return [e.Noticed(kind="group", pids=(), why=why)]

@@ -11,7 +11,7 @@ from statistics import fmean, median
 import msgspec
 
 from watchdog_train.core.detection.track import judged
-from watchdog_train.core.model import Phase, Sample, SlotReading, Value
+from watchdog_train.core.model import Phase, Sample, SlotReading, Value, Why
 from watchdog_train.core.notices.surroundings import Means, Tally, changes, fold, means
 
 _replace = msgspec.structs.replace
@@ -48,7 +48,7 @@ class Slow(Value, frozen=True, kw_only=True):
     """A step, as learnt."""
     step_s: float
     """A step, now: the median of the slow bins of late."""
-    changed: tuple[str, ...] = ()
+    changed: tuple[Why, ...] = ()
     """What is different from before, as far as anything tells."""
 
     @property
@@ -182,10 +182,12 @@ def _mean(stretches: tuple[Stretch, ...]) -> Means:
     )
 
 
-def words(slow: Slow) -> str:
-    """One sentence for a person."""
-    why = "; ".join(slow.changed) or "nothing that we can see has changed"
-    return (
-        f"steps take {slow.step_s:.3g} s instead of {slow.usual_s:.3g} s, {slow.factor:.1f} times "
-        f"as long, for {SLOW_S / 60:.0f} minutes of training: {why}"
+def why(slow: Slow) -> Why:
+    """What is slow, and what has changed."""
+    return Why(
+        "slow",
+        number=slow.step_s,
+        before=slow.usual_s,
+        seconds=SLOW_S,
+        because=slow.changed or (Why("nothing-changed"),),
     )

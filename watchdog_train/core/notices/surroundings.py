@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_train.core.model import Sample, Value
+from watchdog_train.core.model import Sample, Value, Why, WhyCode
 
 CLOCK_FALLS = 0.8
 """Below this share of the clock before: more than what a GPU does by itself between kernels."""
@@ -96,45 +96,38 @@ def means(tally: Tally) -> Means:
     )
 
 
-def changes(before: Means, now: Means) -> tuple[str, ...]:
+def changes(before: Means, now: Means) -> tuple[Why, ...]:
     """What is different, the likeliest causes of slow steps first; no verdict on which it was."""
     found = []
-    strangers = [name for name in now.others if name not in before.others]
+    strangers = tuple(name for name in now.others if name not in before.others)
     if strangers:
-        found.append(f"the GPU is shared with {', '.join(strangers)}")
-    held = [why for why in now.slowed_by if why not in before.slowed_by]
+        found.append(Why("gpu-shared", names=strangers))
+    held = tuple(why for why in now.slowed_by if why not in before.slowed_by)
     fell = _fell(before.gpu_clock, now.gpu_clock, CLOCK_FALLS)
     if fell:
-        found.append(
-            f"the GPU's clock is at {100 * (now.gpu_clock or 0):.0f} % instead of "
-            f"{100 * (before.gpu_clock or 0):.0f} %" + (f" ({', '.join(held)})" if held else "")
-        )
-    elif held:
-        found.append(f"the GPU is held down by {', '.join(held)}")
+        found.append(_change("gpu-clock", now.gpu_clock, before.gpu_clock, 100.0))
+    if held:
+        found.append(Why("gpu-held-down", names=held))
     swap_s = now.swap_bytes_s or 0.0
     if swap_s > SWAP_BYTES_S and swap_s > 3 * (before.swap_bytes_s or 0.0):
-        found.append(f"the machine swaps, {swap_s / 1e6:.0f} MB/s")
-    for what, old, new in (
-        ("memory", before.memory_pressure, now.memory_pressure),
-        ("storage", before.io_pressure, now.io_pressure),
-        ("a CPU", before.cpu_pressure, now.cpu_pressure),
-    ):
+        found.append(Why("swaps", size=int(swap_s)))
+    pressures: tuple[tuple[WhyCode, float | None, float | None], ...] = (
+        ("memory-pressure", before.memory_pressure, now.memory_pressure),
+        ("storage-pressure", before.io_pressure, now.io_pressure),
+        ("cpu-pressure", before.cpu_pressure, now.cpu_pressure),
+    )
+    for code, old, new in pressures:
         if old is not None and new is not None and new - old > PRESSURE_RISES:
-            found.append(
-                f"processes of this machine wait for {what} {new:.0f} % of the time instead of "
-                f"{old:.0f} %"
-            )
+            found.append(_change(code, new, old))
     if now.waiting is not None and now.waiting - (before.waiting or 0.0) > WAITING_RISES:
-        found.append(
-            f"the training is held by the kernel (state D) at {100 * now.waiting:.0f} % of the "
-            f"looks instead of {100 * (before.waiting or 0.0):.0f} %"
-        )
+        found.append(_change("held-by-kernel", now.waiting, before.waiting, 100.0))
     if _fell(before.gpu_util, now.gpu_util, UTIL_FALLS):
-        found.append(
-            f"the GPU is used {now.gpu_util or 0:.0f} % of the time instead of "
-            f"{before.gpu_util or 0:.0f} %: it waits for the host"
-        )
+        found.append(_change("gpu-used-less", now.gpu_util, before.gpu_util))
     return tuple(found)
+
+
+def _change(code: WhyCode, now: float | None, before: float | None, to: float = 1.0) -> Why:
+    return Why(code, number=to * (now or 0.0), before=to * (before or 0.0))
 
 
 def _fell(before: float | None, now: float | None, share: float) -> bool:

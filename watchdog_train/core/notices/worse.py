@@ -7,6 +7,7 @@ from itertools import pairwise
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.model import Why
 
 SLOWER_FACTOR = 3.0
 """The same factor by which a slowdown within an attempt is called one."""
@@ -37,11 +38,8 @@ def slower(observation: Observation, state: State) -> list[e.AnyEvent]:
     best = max(steps_s, attempt.fastest_steps_s or 0.0)
     if before.fastest_steps_s < SLOWER_FACTOR * best:
         return []
-    why = (
-        f"steps take {before.fastest_steps_s / best:.1f} times as long as in attempt "
-        f"{before.attempt}, before {', '.join(added)}; should training end again without having "
-        "come further, that is taken back"
-    )
+    factor = before.fastest_steps_s / best
+    why = Why("slower", number=factor, attempts=(before.attempt,), names=tuple(added))
     return [e.Noticed(kind="slower", pids=(), why=why)]
 
 
@@ -59,5 +57,5 @@ def skipped(observation: Observation, state: State) -> list[e.AnyEvent]:
     if observation.skipped is None or attempt is None or "skipped" in state.notices:
         return []
     folder = f"attempts/{attempt.attempt:04d}"
-    why = f"batches that cannot be loaded: {observation.skipped}; {folder}/skipped.*.jsonl has all"
+    why = Why("skipped", problem=observation.skipped, path=f"{folder}/skipped.*.jsonl")
     return [e.Noticed(kind="skipped", pids=(), why=why)]

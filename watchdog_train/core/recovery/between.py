@@ -13,7 +13,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.confer import as_one_job
 from watchdog_train.core.job.guilty import of_the_culprit
 from watchdog_train.core.job.meeting import across_of, meet
-from watchdog_train.core.model import Plan, written
+from watchdog_train.core.model import Plan, Why, said, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import gpu_memory, keeping, kill, ladder, room, scan
 from watchdog_train.core.recovery.giving_up import give_up
@@ -127,7 +127,7 @@ def _plan_again(
                 format=chosen.format,
                 step=chosen.step,
                 how_checked=chosen.how_checked,
-                why=chosen.why,
+                why=said(chosen.said),
             )
         )
     if step.delay_s > 0:
@@ -146,5 +146,5 @@ def _meeting_elsewhere(plan: Plan, port: int | None) -> Plan:
     """The plan with another MASTER_PORT, where somebody else has taken the one that is set."""
     if port is None:
         return plan
-    why = f"{plan.why} MASTER_PORT is taken by another process, so the ranks meet at {port}."
+    why = plan.why.plus(Why("port-taken", count=port))
     return msgspec.structs.replace(plan, env={**plan.env, "MASTER_PORT": str(port)}, why=why)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, TaskName
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointRef, GuiltyNode, Outcome
+from watchdog_train.core.model import CheckpointRef, GuiltyNode, Outcome, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.outcome import EXIT_GAVE_UP
@@ -17,7 +17,7 @@ from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 
 def give_up(
-    why: str,
+    why: Why,
     exit_code: int,
     outcome: Outcome = "gave_up",
     *,
@@ -48,36 +48,26 @@ def stop_what_began_anew(
     if attempt.ended or not stops_what_began_anew(policy):
         return None
     if state.given_up is None and state.stop is None:
-        why = _began_anew_words(attempt.attempt, attempt.plan.checkpoint, observation, state)
+        why = _began_anew(attempt.attempt, attempt.plan.checkpoint, observation, state)
         return give_up(why, EXIT_GAVE_UP)
     for tree in attempt.trees:
         sample = observation.of(tree.host).sample
         gentle = tree.kill is None or tree.kill.sequence == "stop"
         if gentle and kill.live(sample):
-            why = f"attempt {attempt.attempt} did not resume from its checkpoint"
+            why = Why("not-resumed", attempts=(attempt.attempt,))
             return kill.begin("now", state, sample, why)
     return None
 
 
-def _began_anew_words(
-    attempt: int, used: CheckpointRef, observation: Observation, state: State
-) -> str:
+def _began_anew(attempt: int, used: CheckpointRef, observation: Observation, state: State) -> Why:
     options = observation.resume_options or state.resume_options
     if options:
         template = sure_option(options) or options[0]
         command = shlex.join(with_arguments(state.argv, template, used.path))
-        way = f"to resume: wtrain run --resume-arg '{template}' -- {command}"
+        way = Why("resume-by-option", option=template, who=command)
     else:
-        way = (
-            f"to resume: let the script load {used.path}, which WTRAIN_RESUME_FROM names, then "
-            f"wtrain restart {state.run_id}"
-        )
-    step = "its step" if used.step is None else f"step {used.step}"
-    copy = next(
-        (f"; a copy of it is kept: {x.copy}" for x in state.kept if x.path == used.path), ""
-    )
-    return (
-        f"attempt {attempt} did not resume from {step} ({used.path}) and began again at a lower "
-        f"step: stopped before it saves over better checkpoints{copy}; {way}; to let restarts "
-        "begin again: --on-not-resumed continue"
+        way = Why("resume-by-script", path=used.path, who=state.run_id)
+    copies = [Why("copy-kept", path=x.copy) for x in state.kept if x.path == used.path]
+    return Why("stopped-anew", attempts=(attempt,), step=used.step, path=used.path).plus(
+        *copies[:1], way, Why("allow-anew")
     )

@@ -14,6 +14,7 @@ from watchdog_train.core.actions import Action, Observation, Record, Wait
 from watchdog_train.core.detection.gpu import IN_USE_BYTES, own_devices
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.guilty import this_one
+from watchdog_train.core.model import Why
 from watchdog_train.core.model.gpu import (
     GpuClaim,
     GpuDevice,
@@ -151,31 +152,27 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return Wait(until=min(until, observation.now + LOOK_AGAIN_S))
     if not named:
         return None
-    what = "a process of ours that is gone" if found.ours else "somebody else"
-    why = (
-        f"{what} holds the GPU memory that the next attempt needs, for {limit_s:.0f} s by now: "
-        f"{holders_words((*found.ours, *found.others))}"
+    why = Why(
+        "gpu-ours-holds" if found.ours else "gpu-other-holds",
+        limit_s=limit_s,
+        holders=(*found.ours, *found.others),
     )
     return give_up(why, EXIT_RETRY_ELSEWHERE, guilty=(this_one(state, why),))
 
 
 def _held(found: GpuHold, limit_s: float) -> e.GpuMemoryHeld:
     if found.ours:
-        why = f"a process of ours has not given its GPU memory back: {holders_words(found.ours)}"
+        why = Why("gpu-not-given-back", holders=found.ours)
     elif found.others:
-        why = (
-            "somebody else has taken the GPU memory that the job had: "
-            f"{holders_words(found.others)}; this is no out-of-memory of the training"
-        )
+        why = Why("gpu-taken", holders=found.others)
     else:
-        numbers = ", ".join(map(str, found.unnamed))
-        why = f"memory of GPU {numbers} is in use, and the driver does not tell by whom"
+        why = Why("gpu-unnamed", names=tuple(map(str, found.unnamed)))
         limit_s = min(limit_s, UNNAMED_S)
     return e.GpuMemoryHeld(
         ours=found.ours,
         others=found.others,
         unnamed=found.unnamed,
-        why=f"{why}. It is waited for, {limit_s:.0f} s at most",
+        why=why.plus(Why("waited-for", limit_s=limit_s)),
     )
 
 
@@ -185,13 +182,3 @@ def _who(found: GpuHold | e.GpuMemoryHeld) -> object:
         frozenset((one.device, one.pid) for one in found.others),
         found.unnamed,
     )
-
-
-def holders_words(holders: tuple[GpuHolder, ...]) -> str:
-    """`pid 4242 (python, user alice) with 61.2 GB on GPU 0`."""
-    words = []
-    for one in holders[:8]:
-        size = "" if one.memory_bytes is None else f" with {one.memory_bytes / 1e9:.1f} GB"
-        words.append(f"{one.name or f'pid {one.pid}'}{size} on GPU {one.device}")
-    more = len(holders) - len(words)
-    return ", ".join(words) + (f" and {more} more" if more > 0 else "")

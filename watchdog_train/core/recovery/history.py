@@ -14,6 +14,7 @@ from watchdog_train.core.model import (
     RemedyUse,
     Survey,
     Value,
+    Why,
 )
 from watchdog_train.core.notices import worse
 from watchdog_train.core.policy import Policy
@@ -66,7 +67,7 @@ def asked_for(
 ) -> tuple[RemedyUse, ...]:
     """Remedies of --with that exist here, suit the command, and are not forbidden."""
     return tuple(
-        RemedyUse(id=name, kind=catalogue[name].kind, why="asked for by --with")
+        RemedyUse(id=name, kind=catalogue[name].kind, why=Why("asked-by-with"))
         for name in dict.fromkeys(policy.recovery.with_remedies)
         if name in catalogue
         and catalogue[name].suits(argv)

@@ -14,7 +14,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, KeepCopy, Observation, Record, RestoreCopy, Wait
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan, Sample, SaveRecord
+from watchdog_train.core.model import Plan, Sample, SaveRecord, said
 from watchdog_train.core.model.recovery import SUFFIXES
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
@@ -39,7 +39,7 @@ def keep(
     told = observation.kept
     if told is not None:
         if told.problem is not None:
-            event: e.AnyEvent = e.CheckpointNotKept(path=told.path, why=told.problem)
+            event: e.AnyEvent = e.CheckpointNotKept(path=told.path, why=said(told.problem))
         else:
             event = e.CheckpointKept(
                 path=told.path,

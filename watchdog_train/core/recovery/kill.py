@@ -10,7 +10,7 @@ from __future__ import annotations
 from watchdog_train.core.actions import Action, CleanUp, Observation, Record, Signal, Wait, first_of
 from watchdog_train.core.events import KillSequence, KillStage, SurvivedKill
 from watchdog_train.core.fold.state import Kill, State, Tree
-from watchdog_train.core.model import MemberSample, ProcessId, Sample, written
+from watchdog_train.core.model import MemberSample, ProcessId, Sample, Why, written
 from watchdog_train.core.policy import Stopping
 
 # Numbers of POSIX; the system layer translates them where they do not exist.
@@ -30,14 +30,6 @@ SIGNALS: dict[KillStage, int] = {
     "launchers": SIGKILL,
     "keeper": 0,
 }
-WORDS: dict[KillStage, str] = {
-    "freeze": "so that the launcher cannot start new ranks",
-    "terminate": "first word to what still runs",
-    "kill": "it did not end by itself in time",
-    "helpers": "resource trackers may clean up and end by themselves",
-    "launchers": "the last processes of the tree",
-    "keeper": "the keeper ends when nothing is left",
-}
 HELPERS = ("resource_tracker", "torch_shm_manager", "forkserver")
 """Names of processes that clean up after the others and then end by themselves."""
 
@@ -48,8 +40,6 @@ that died between its intent and its deed has left out."""
 WRAPPER_S = 5.0
 """A shell whose training has ended may do this long what comes after it: `conda run` prints all
 that it has captured, a script copies its results."""
-
-NO_STEP = "its ranks have found no step at which all could do it"
 
 LOOK_AGAIN_S = 0.05
 """Between looks while a tree is going away."""
@@ -98,7 +88,7 @@ def _how_far(kill: Kill | None) -> int:
     return -1 if kill is None or kill.stage is None else STAGES["stop"].index(kill.stage)
 
 
-def begin(sequence: KillSequence, state: State, sample: Sample, why: str) -> Action:
+def begin(sequence: KillSequence, state: State, sample: Sample, why: Why) -> Action:
     """The first action of a sequence (for "stop": after asking was tried or is impossible)."""
     return _enter(sequence, after=None, state=state, sample=sample, why=why)
 
@@ -129,7 +119,7 @@ def pursue(
         return _keeper(state, tree, kill, sample, now=now, stopping=stopping)
     hurried = state.stop is not None and state.stop.mode == "now"
     if hurried and kill.sequence == "stop" and kill.stage in ("ask", "root"):
-        return _enter("now", after=None, state=state, sample=sample, why=f"{kill.why}, now")
+        return _enter("now", after=None, state=state, sample=sample, why=kill.why.plus(Why("now")))
     if kill.stage == "keeper":
         # Somebody was born after the last look.
         return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
@@ -159,14 +149,14 @@ def pursue(
         pids = tuple(member.member.pid for member in alive)
         if tree.survivors == pids:
             return None
-        states = ", ".join(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
-        why = f"alive {now - kill.stage_mono:.0f} s after SIGKILL, so inside the kernel: {states}"
+        states = tuple(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
+        why = Why("survived", seconds=now - kill.stage_mono, names=states)
         return Record(events=(SurvivedKill(where=written(sample.machine), pids=pids, why=why),))
     why = kill.why
     if kill.stage == "ask":
         asked = state.stop_asked
-        late = f"it has not ended within {now - kill.stage_mono:.0f} s"
-        why = f"{why}; {NO_STEP if asked is not None and asked.refused else late}"
+        late = Why("not-ended-in-time", seconds=now - kill.stage_mono)
+        why = why.plus(Why("no-common-step") if asked is not None and asked.refused else late)
     return _enter(kill.sequence, after=kill.stage, state=state, sample=sample, why=why)
 
 
@@ -176,7 +166,7 @@ def _enter(
     after: KillStage | None,
     state: State,
     sample: Sample,
-    why: str,
+    why: Why,
 ) -> Action:
     alive = live(sample)
     tree = state.tree(sample.machine)
@@ -192,7 +182,7 @@ def _enter(
             # The keeper waits for its orphans: it is told that those who are left stay.
             stays = any(daemon.is_left for daemon in sample.daemons)
             targets = (keeper,) if stays and keeper is not None else ()
-            signal, why = (SIGTERM if targets else 0), WORDS["keeper"]
+            signal, why = (SIGTERM if targets else 0), Why("nothing-left")
         elif not targets:
             continue
         return Signal(
@@ -320,7 +310,7 @@ def _keeper(
             stage="keeper",
             targets=(keeper,),
             signal=SIGKILL,
-            why="the keeper did not end by itself",
+            why=Why("keeper-stays"),
         )
     if kill.signal == SIGKILL and now >= kill.stage_mono + stopping.kill_s:
         return (
@@ -331,7 +321,7 @@ def _keeper(
                     SurvivedKill(
                         where=written(sample.machine),
                         pids=(keeper.pid,),
-                        why="the keeper survived SIGKILL: inside the kernel",
+                        why=Why("keeper-survived"),
                     ),
                 )
             )

@@ -1,4 +1,4 @@
-"""History and diagnosis -> the next attempt's plan, or the end. Pure; every why is for a person."""
+"""History and diagnosis -> the next attempt's plan, or the end. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from watchdog_train.core.detection.rank_gone import has_failed, how_it_ended
+from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.events import CheckpointRejected
-from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointFinding, Outcome, Plan, RemedyUse, Survey, Value
+from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    Outcome,
+    Plan,
+    RemedyUse,
+    Survey,
+    Value,
+    Why,
+    WhyCode,
+)
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import older, plans
 from watchdog_train.core.recovery.history import (
@@ -25,7 +34,6 @@ from watchdog_train.core.recovery.outcome import (
     EXIT_GAVE_UP,
     EXIT_RETRY_ELSEWHERE,
     child_code,
-    exit_words,
 )
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 from watchdog_train.core.requests.sooner import save_sooner
@@ -52,13 +60,13 @@ class Restart(Value, frozen=True, kw_only=True):
     """Newer checkpoints that were passed over."""
     chosen: CheckpointFinding | None
     delay_s: float
-    why: str
+    why: Why
 
 
 class Stop(Value, frozen=True, kw_only=True):
     """No further attempt."""
 
-    why: str
+    why: Why
     exit_code: int
     outcome: Outcome
     offers: tuple[str, ...] = ()
@@ -70,11 +78,11 @@ def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]
     uses = asked_for(policy, catalogue, state.argv)
     known = {use.id for use in uses} | set(policy.recovery.without_remedies)
     lacking = [name for name in policy.recovery.with_remedies if name not in known]
-    why = "first attempt, the command as it was given"
+    why = Why("first-attempt")
     if uses:
-        why += ", with " + ", ".join(use.id for use in uses)
+        why = why.plus(Why("with-remedies", names=tuple(use.id for use in uses)))
     if lacking:
-        why += "; not available here: " + ", ".join(lacking)
+        why = why.plus(Why("not-available", names=tuple(lacking)))
     return plans.build(state, 1, why, uses, catalogue, argv=state.argv)
 
 
@@ -107,36 +115,34 @@ def next_step(
 def _not_due(case: Case) -> Stop | None:
     """Why no restart is due at all, None when one is."""
     attempt, recovery = case.attempt, case.policy.recovery
-    words = _what_happened(case)
+    what = _what_happened(case)
     if not case.stalled and attempt.code == 0:
-        return Stop(why=words, exit_code=0, outcome="succeeded")
+        return Stop(why=what, exit_code=0, outcome="succeeded")
     if case.stalled and case.stall is not None and case.stall.basis == "finishing":
-        return Stop(why=f"{words}; the training was finished", exit_code=0, outcome="succeeded")
+        why = what.plus(Why("training-finished"))
+        return Stop(why=why, exit_code=0, outcome="succeeded")
     if case.stalled and recovery.on_stall != "restart":
-        why = f"{words}; no restart, because on-stall is {recovery.on_stall}"
+        why = what.plus(Why("on-stall", option=recovery.on_stall))
         return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
-    own = Stop(why="", exit_code=child_code(attempt), outcome="failed")
     if not case.stalled and recovery.on_crash == "stop":
-        return _saying(own, f"{words}; no restart, because on-crash is stop")
+        return _failed(what.plus(Why("on-crash")), attempt)
     if case.family == "waiting-for-input":
-        why = f"{words}; a restart would only ask again: answer it in advance"
+        why = what.plus(Why("would-ask-again"))
         return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
     if recovery.max_restarts == 0 and case.stalled:
-        why = f"{words}; no restart is allowed here (--max-restarts 0)"
+        why = what.plus(Why("no-restart"))
         return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
     if recovery.max_restarts == 0:
-        return _saying(own, f"{words}; no restart is allowed here (--max-restarts 0)")
+        return _failed(what.plus(Why("no-restart")), attempt)
     if case.state.restarts_since_progress >= recovery.max_restarts:
-        why = (
-            f"{words}; {case.state.restarts_since_progress} restarts without a newer step or "
-            f"checkpoint are all that is allowed (--max-restarts {recovery.max_restarts})"
-        )
+        used = case.state.restarts_since_progress
+        why = what.plus(Why("restarts-used", count=used, of=recovery.max_restarts))
         return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
     return None
 
 
-def _saying(stop: Stop, why: str) -> Stop:
-    return Stop(why=why, exit_code=stop.exit_code, outcome=stop.outcome)
+def _failed(why: Why, attempt: AttemptRecord) -> Stop:
+    return Stop(why=why, exit_code=child_code(attempt), outcome="failed")
 
 
 def _named(
@@ -145,7 +151,7 @@ def _named(
     """The first remedy that the diagnosis names and that has not had its turn."""
     if case.diagnosis is None:
         return None
-    why = f"the diagnosis {case.family or 'of the evidence'} names it"
+    why = Why("diagnosis-names", family=case.family or "")
     for name in case.diagnosis.remedies:
         spec = catalogue.get(name)
         if spec is None or not _may_try(case, spec):
@@ -159,7 +165,7 @@ def _named(
             offers.append(name)
             if not _may_try_in_part(case, spec):
                 continue
-            part = f"{why}, for ranks other than 0"
+            part = why.plus(Why("not-rank-0"))
             return (RemedyUse(id=name, kind=spec.kind, why=part, in_part=True),)
         return (RemedyUse(id=name, kind=spec.kind, why=why),)
     return None
@@ -234,7 +240,7 @@ def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyU
     for number, names in enumerate(RUNGS, start=1):
         specs = [catalogue[name] for name in names if name in catalogue]
         uses = tuple(
-            RemedyUse(id=spec.id, kind=spec.kind, why=f"rung {number} for an unknown cause")
+            RemedyUse(id=spec.id, kind=spec.kind, why=Why("fallback", count=number, of=len(RUNGS)))
             for spec in specs
             if _may_try(case, spec) and _allowed(case, spec, named=False)
         )
@@ -255,8 +261,9 @@ def _restart(
     added = (*added, *save_sooner(case, catalogue))
     replaced = {use.id for use in added}
     uses = (*(use for use in case.effect if use.id not in replaced), *added)
-    offered = _offered(offers)
-    why = f"{_what_happened(case)}; {_what_next(case, added, catalogue)}{offered}. {resume.words}"
+    why = _what_happened(case).plus(
+        *_what_next(case, added, catalogue), *_offered(offers), resume.why
+    )
     plan = plans.build(
         case.state,
         case.attempt.attempt + 1,
@@ -295,49 +302,52 @@ def _resume_arg(case: Case) -> str | None:
     return None if failed and (refused or found_none) else given
 
 
-def _what_happened(case: Case) -> str:
+def _what_happened(case: Case) -> Why:
     attempt = case.attempt
-    where = "before its first step" if attempt.last_step is None else f"at step {attempt.last_step}"
-    family = ""
-    if case.diagnosis is not None and case.family is not None:
-        family = f" ({case.family}, {case.diagnosis.confidence:.0%} sure)"
-    if not case.stalled:
-        return f"Attempt {attempt.attempt} ended {where}, {exit_words(attempt)}{family}"
-    if case.rank_end is not None:
-        end = how_it_ended(case.rank_end)
-        return f"Attempt {attempt.attempt} stood still {where}: {end}{family}"
-    unknown = "" if family else ", and the evidence does not tell why"
-    return f"Attempt {attempt.attempt} hung {where}{family}{unknown}"
-
-
-def _what_next(case: Case, added: Sequence[RemedyUse], catalogue: Mapping[str, RemedySpec]) -> str:
-    dropped = sorted(case.spoiled & ids(case.attempt.plan))
-    back = f"taking back {', '.join(dropped)}, with which it did not begin; " if dropped else ""
-    if case.choice.spent:
-        back += f"passing over {', '.join(case.choice.spent)}, with which attempts failed; "
-    if not added:
-        kept = ", ".join(use.id for use in case.effect)
-        return back + (f"trying again with {kept}" if kept else "trying again unchanged")
-    return (
-        back + "trying " + " and ".join(f"{use.id} ({catalogue[use.id].summary})" for use in added)
+    code: WhyCode = "attempt-ended"
+    sure = case.diagnosis.confidence if case.diagnosis is not None and case.family else None
+    if case.stalled:
+        code = "attempt-stood-still" if case.rank_end is not None else "attempt-hung"
+    return Why(
+        code,
+        attempts=(attempt.attempt,),
+        step=attempt.last_step,
+        exit=attempt.code if not case.stalled else None,
+        signal=attempt.signal if not case.stalled else None,
+        end=case.rank_end,
+        family=case.family or "",
+        sure=sure,
     )
+
+
+def _what_next(
+    case: Case, added: Sequence[RemedyUse], catalogue: Mapping[str, RemedySpec]
+) -> tuple[Why, ...]:
+    found = []
+    dropped = tuple(sorted(case.spoiled & ids(case.attempt.plan)))
+    if dropped:
+        found.append(Why("taking-back", names=dropped))
+    if case.choice.spent:
+        found.append(Why("passing-over", names=case.choice.spent))
+    if added:
+        tried = tuple(f"{use.id} ({catalogue[use.id].summary})" for use in added)
+        return (*found, Why("trying", names=tried))
+    kept = tuple(use.id for use in case.effect)
+    return (*found, Why("again-with", names=kept) if kept else Why("again"))
 
 
 def _give_up(case: Case, offers: Sequence[str]) -> Stop:
     spent = tries(case)
-    reason = (
-        f"this plan ended {len(spent)} times without a newer step or checkpoint"
-        if len(spent) > 1
-        else "no further remedy may be tried"
+    why = _what_happened(case).plus(
+        Why("plan-failed", count=len(spent)) if len(spent) > 1 else Why("no-remedy-left")
     )
     used = dict.fromkeys(one.plan.checkpoint.path for one in spent if one.plan.checkpoint)
     if len(used) > 1:
-        reason += f", resumed from {', '.join(map(plans.name_of, used))}"
-    why = f"{_what_happened(case)}; {reason}, and nothing is left to try{_offered(offers)}"
+        why = why.plus(Why("resumed-from", names=tuple(map(plans.name_of, used))))
+    why = why.plus(Why("nothing-left-to-try"), *_offered(offers))
     return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up", offers=tuple(offers))
 
 
-def _offered(offers: Sequence[str]) -> str:
-    """What the diagnosis names and the user has not allowed, with the options that allow it."""
-    options = " ".join(f"--with {name} --allow {name}" for name in offers)
-    return f"; not allowed so far: {options}" if offers else ""
+def _offered(offers: Sequence[str]) -> tuple[Why, ...]:
+    """What the diagnosis names and the user has not allowed."""
+    return (Why("not-allowed", names=tuple(offers)),) if offers else ()

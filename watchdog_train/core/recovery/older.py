@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import CheckpointFinding, CheckpointRef
-from watchdog_train.core.recovery.outcome import exit_words
+from watchdog_train.core.model import CheckpointFinding, CheckpointRef, Why
 
 BY_A_CHECKPOINT = (None, "nan-loss")
 """Causes that a checkpoint may have; any other is known not to be its fault: a port, a GPU."""
@@ -37,7 +36,7 @@ def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
 
 def why_spent(
     state: State, finding: CheckpointFinding, instead_of: CheckpointRef | None
-) -> str | None:
+) -> Why | None:
     """That attempts have failed with it, and that an older one was taken since, or is to be now.
 
     None: it has its turns before it, or a person has restarted the run since.
@@ -57,9 +56,15 @@ def why_spent(
     is_due = instead_of is not None and _is_same(instead_of, finding)
     if not (is_due or any(_before(used, finding.saved_at) for used in others)):
         return None
-    numbers = " and ".join(str(attempts[index].attempt) for index in failed)
-    one = f"attempt {numbers}" if len(failed) == 1 else f"attempts {numbers}"
-    return f"{one} resumed from it and failed: {_words(attempts[failed[-1]])}"
+    last = attempts[failed[-1]]
+    hung = last.stall_id is not None
+    return Why(
+        "hung-from-it" if hung else "failed-from-it",
+        attempts=tuple(attempts[index].attempt for index in failed),
+        step=last.last_step,
+        exit=None if hung else last.code,
+        signal=None if hung else last.signal,
+    )
 
 
 def may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
@@ -90,9 +95,3 @@ def _end(attempt: AttemptRecord) -> tuple[object, ...] | None:
     if not attempt.code and attempt.signal is None:
         return None
     return (attempt.code, attempt.signal)
-
-
-def _words(attempt: AttemptRecord) -> str:
-    what = "it hung" if attempt.stall_id is not None else exit_words(attempt)
-    step = attempt.last_step
-    return f"{what} before its first step" if step is None else f"{what} at step {step}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from watchdog_train.core.detection.rank_gone import has_failed, how_it_ended
+from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.events import RunFinished
 from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.model import Why, said
 
 EXIT_RETRY_ELSEWHERE, EXIT_GAVE_UP, EXIT_REFUSED = 75, 76, 78
 
@@ -16,8 +17,8 @@ def finish(state: State) -> RunFinished:
         return RunFinished(
             outcome="stopped",
             exit_code=state.stop.exit_code,
-            warning="; ".join(filter(None, (_unsaved(state), survivors_words(state)))) or None,
-            why=state.stop.by,
+            warning=_all(*_unsaved(state), *survivors(state)),
+            why=Why("asked", who=state.stop.by),
         )
     if state.given_up is not None:
         return RunFinished(
@@ -27,38 +28,36 @@ def finish(state: State) -> RunFinished:
             why=state.given_up,
         )
     if attempt is not None and attempt.code == 0 and attempt.stall_id is None:
-        doubts = "; ".join(filter(None, (_doubts(state, attempt), survivors_words(state))))
-        return RunFinished(
-            outcome="succeeded", exit_code=0, warning=doubts or None, why="exit code 0"
-        )
+        doubts = _all(*_doubts(state, attempt), *survivors(state))
+        return RunFinished(outcome="succeeded", exit_code=0, warning=doubts, why=exited(attempt))
     if state.survivors:
         return RunFinished(
             outcome="gave_up",
             exit_code=EXIT_RETRY_ELSEWHERE,
-            warning=survivors_words(state),
-            why="processes survived SIGKILL; nothing is started over them",
+            warning=_all(*survivors(state)),
+            why=Why("survivors-block"),
         )
     if attempt is None:
         return RunFinished(
-            outcome="failed", exit_code=EXIT_REFUSED, warning=None, why="nothing was started"
+            outcome="failed", exit_code=EXIT_REFUSED, warning=None, why=Why("nothing-started")
         )
     if attempt.how_known == "not-started":
         return RunFinished(
             outcome="failed",
             exit_code=EXIT_REFUSED,
             warning=None,
-            why=f"the command could not be started: {attempt.error}",
+            why=Why("command-failed", because=(attempt.error or said(None),)),
         )
     stall = state.last_stall
     if attempt.stall_id is not None and stall is not None and stall.basis == "finishing":
         return RunFinished(
             outcome="succeeded",
             exit_code=0,
-            warning="the training was finished, but its process hung and was ended",
-            why="training finished",
+            warning=Why("finished-but-hung"),
+            why=Why("training-finished"),
         )
     return RunFinished(
-        outcome="failed", exit_code=child_code(attempt), warning=None, why=exit_words(attempt)
+        outcome="failed", exit_code=child_code(attempt), warning=None, why=exited(attempt)
     )
 
 
@@ -71,45 +70,40 @@ def child_code(attempt: AttemptRecord) -> int:
     return EXIT_RETRY_ELSEWHERE
 
 
-def exit_words(attempt: AttemptRecord) -> str:
-    """How an attempt ended, for a person."""
-    if attempt.code is not None:
-        return f"exit code {attempt.code}"
-    if attempt.signal is not None:
-        return f"killed by signal {attempt.signal}"
-    return "ended, and nobody was left to see how"
+def exited(attempt: AttemptRecord) -> Why:
+    """How an attempt ended."""
+    return Why("exited", exit=attempt.code, signal=attempt.signal)
 
 
-def _unsaved(state: State) -> str | None:
+def _all(*found: Why) -> Why | None:
+    """One reason with the others behind it."""
+    return found[0].plus(*found[1:]) if found else None
+
+
+def _unsaved(state: State) -> tuple[Why, ...]:
     """A training that was asked to save and end: whether the save was seen."""
     asked = state.stop_asked
     if asked is None or not asked.expects_save or asked.saved is not None:
-        return None
-    return "it was asked to save first, and no whole checkpoint was seen since"
+        return ()
+    return (Why("unsaved"),)
 
 
-def survivors_words(state: State) -> str | None:
-    """What is still alive after SIGKILL, None when nothing is."""
-    if not state.survivors:
-        return None
-    return "still alive after SIGKILL: " + ", ".join(map(str, state.survivors))
+def survivors(state: State) -> tuple[Why, ...]:
+    """What is still alive after SIGKILL."""
+    return (Why("survivors", pids=state.survivors),) if state.survivors else ()
 
 
-def _doubts(state: State, attempt: AttemptRecord) -> str | None:
+def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
     """Why an exit code of 0 may not be the whole truth."""
     doubts = []
     total = state.progress.total_steps
     if attempt.last_step is None:
-        doubts.append("no training step was seen")
+        doubts.append(Why("no-step-seen"))
     elif total is not None and attempt.last_step < total:
-        doubts.append(f"ended at step {attempt.last_step} of {total}")
-    doubts += [
-        f"{how_it_ended(end)}, and the others went on"
-        for end in state.rank_ends[:4]
-        if has_failed(end)
-    ]
+        doubts.append(Why("ended-early", step=attempt.last_step, of=total))
+    doubts += [Why("others-went-on", end=end) for end in state.rank_ends[:4] if has_failed(end)]
     if attempt.resume == "contradicted":
-        doubts.append("the checkpoint was not loaded: training began again at a lower step")
+        doubts.append(Why("began-again"))
     elif attempt.resume == "not-confirmed":
-        doubts.append("resume not confirmed")
-    return "; ".join(doubts) or None
+        doubts.append(Why("not-confirmed"))
+    return tuple(doubts)

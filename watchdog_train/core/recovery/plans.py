@@ -16,6 +16,9 @@ from watchdog_train.core.model import (
     ResumeVia,
     Survey,
     Value,
+    Why,
+    WhyCode,
+    said,
 )
 from watchdog_train.core.recovery import older
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -43,6 +46,8 @@ _SURE_NAMES = (
 )  # fmt: skip
 """Of an option that resumes, the surest first."""
 
+_RESUMES: tuple[WhyCode, WhyCode] = ("resumes-from", "newest-checkpoint")
+
 _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
 """Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
 
@@ -61,7 +66,7 @@ class Resume(Value, frozen=True, kw_only=True):
 
     argv: tuple[str, ...]
     via: ResumeVia
-    words: str
+    why: Why
     template: str | None = None
     """The arguments in argv that name it."""
 
@@ -69,7 +74,7 @@ class Resume(Value, frozen=True, kw_only=True):
 def build(
     state: State,
     attempt: int,
-    why: str,
+    why: Why,
     uses: Sequence[RemedyUse],
     catalogue: Mapping[str, RemedySpec],
     *,
@@ -161,11 +166,7 @@ def choose_checkpoint(
             format=finding.format,
             why=refused[index]
             or spent.get(index)
-            or (
-                "it is not an older checkpoint of this training"
-                if finding.whole
-                else f"cannot be told to be whole, an older one is: {finding.why}"
-            ),
+            or (Why("not-older") if finding.whole else Why("no-proof", problem=finding.said)),
             torn=not finding.whole,
         )
         for index, finding in enumerate(findings[:best])
@@ -182,23 +183,23 @@ def name_of(path: str) -> str:
     return _SEPARATORS.split(path.rstrip("/\\"))[-1] or path
 
 
-def _refusal(finding: CheckpointFinding, state: State) -> str | None:
+def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
     if finding.whole is False:
-        return finding.why
+        return said(finding.said)
     unseen = state.job.unseen if state.job is not None else ()
     for _, path, why in unseen:
         if path == finding.path:
             return why
     other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
     if other is not None:
-        return f"{f'the run {other.run_id}' if other.run_id else 'another run'} writes there, too"
+        return Why("others-write", who=other.run_id)
     if finding.how_checked != "recorded" and _is_older_than(state, finding):
-        return "it is from before this run began"  # which began without it, or loads it by itself
+        return Why("before-this-run")  # which began without it, or loads it by itself
     last = state.attempt
     if last is None or last.plan.checkpoint is None or finding.whole:
         return None
     if last.plan.checkpoint.path == finding.path and last.first_step is None:
-        return f"attempt {last.attempt} began from it and did not reach a step: {finding.why}"
+        return Why("no-step-from-it", attempts=(last.attempt,), problem=finding.said)
     return None
 
 
@@ -214,7 +215,7 @@ def _is_older_than(state: State, finding: CheckpointFinding) -> bool:
 
 
 def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey | None) -> Resume:
-    """The way a checkpoint takes into the script, with words that say so when there is none."""
+    """The way a checkpoint takes into the script, and why there is none."""
     argv, options, chosen = state.argv, state.resume_options, choice.chosen
     template = resume_arg if resume_arg != AUTO_RESUME else None
     if chosen is None:
@@ -222,39 +223,34 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey 
         # It may save what nobody but itself can read; an older run's is not what was meant.
         seen = survey is None or survey.findings or survey.problem
         if template is None or names_path(template) or seen:
-            words = (
-                f"{nothing}: unless the script resumes by itself, training begins from its start."
-            )
-            return Resume(argv=argv, via="none", words=words)
-        words = f"{nothing}; {template} in the command decides what is loaded."
-        return _by_arguments(argv, template, "", words)
-    name = name_of(chosen.path)
-    what = name if chosen.step is None else f"step {chosen.step} ({name})"
-    if not chosen.whole:
-        what += ", of which it cannot be told whether it is whole"
-    from_it, newest = f"It resumes from {what}", f"The newest checkpoint is {what}"
+            return Resume(argv=argv, via="none", why=nothing.plus(Why("from-start")))
+        return _by_arguments(
+            argv, template, "", nothing.plus(Why("option-decides", option=template))
+        )
+    from_it, newest = (
+        Why(code, path=name_of(chosen.path), step=chosen.step, because=doubt)
+        for doubt in [() if chosen.whole else (Why("maybe-incomplete"),)]
+        for code in _RESUMES
+    )
     if template is None:
         own = own_resume_option(argv, chosen.format)
         if own is not None:
-            words = f"{newest}; {own} in the command decides what is loaded.{_put_back(chosen)}"
-            return Resume(argv=argv, via="script", words=words)
+            why = newest.plus(Why("option-decides", option=own), *_put_back(chosen))
+            return Resume(argv=argv, via="script", why=why)
         if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
-            return Resume(argv=argv, via="hook", words=f"{from_it}.")
-    known = ""
+            return Resume(argv=argv, via="hook", why=from_it)
+    found: tuple[Why, ...] = ()
     if resume_arg == AUTO_RESUME and (template := sure_option(options)) is not None:
-        known = " (which the script's own parser knows)"
+        found = (Why("parser-knows"),)
     if template is None:
-        words = (
-            f"{newest}; only WTRAIN_RESUME_FROM names it: unless the script reads that or resumes "
-            f"by itself, training begins from its start "
-            f"({_suggestion(options, resume_arg)}).{_put_back(chosen)}"
+        why = newest.plus(
+            Why("only-variable"), *_suggestion(options, resume_arg), *_put_back(chosen)
         )
-        return Resume(argv=argv, via="env", words=words)
-    by = f", by {template.partition(' ')[0]}{known}" if known else ""
-    words = f"{from_it}{by}."
+        return Resume(argv=argv, via="env", why=why)
+    why = from_it.plus(Why("by-known-option", option=template)) if found else from_it
     if not names_path(template):
-        words = f"{newest}; {template}{known} decides what is loaded.{_put_back(chosen)}"
-    return _by_arguments(argv, template, chosen.path, words)
+        why = newest.plus(Why("option-decides", option=template), *found, *_put_back(chosen))
+    return _by_arguments(argv, template, chosen.path, why)
 
 
 def names_path(template: str) -> bool:
@@ -262,17 +258,17 @@ def names_path(template: str) -> bool:
     return any(placeholder in template for placeholder in PLACEHOLDERS)
 
 
-def _put_back(chosen: CheckpointFinding) -> str:
-    """For a script that only opens its own path: the line that puts the kept copy there."""
+def _put_back(chosen: CheckpointFinding) -> tuple[Why, ...]:
+    """For a script that only opens its own path: the kept copy has to be put there."""
     if chosen.copy_of is None:
-        return ""
-    return f" To resume from it at that path: cp {shlex.join([chosen.path, chosen.copy_of])}"
+        return ()
+    return (Why("put-back", path=chosen.path, other=chosen.copy_of),)
 
 
-def _by_arguments(argv: tuple[str, ...], template: str, path: str, words: str) -> Resume:
+def _by_arguments(argv: tuple[str, ...], template: str, path: str, why: Why) -> Resume:
     new_argv = with_arguments(argv, template, path)
     via: ResumeVia = "argv" if names_path(template) else "script"
-    return Resume(argv=new_argv, via=via, words=words, template=template)
+    return Resume(argv=new_argv, via=via, why=why, template=template)
 
 
 def sure_option(options: Sequence[str]) -> str | None:
@@ -284,22 +280,22 @@ def sure_option(options: Sequence[str]) -> str | None:
     return next((plain[name] for name in _SURE_NAMES if name in plain), None)
 
 
-def _suggestion(options: Sequence[str], resume_arg: str | None) -> str:
+def _suggestion(options: Sequence[str], resume_arg: str | None) -> tuple[Why, ...]:
+    auto = resume_arg == AUTO_RESUME
     if not options:
-        unknown = "no such option of the script is known; " if resume_arg == AUTO_RESUME else ""
-        return f'{unknown}--resume-arg "--resume {{checkpoint}}" would pass it'
+        unknown = (Why("no-option-known"),) if auto else ()
+        return (*unknown, Why("option-would-pass"))
     option = sure_option(options) or options[0]
-    known = f'the script knows {", ".join(options)}: --resume-arg "{option}" would resume'
-    return f"{known}, if that is what it means" if resume_arg == AUTO_RESUME else known
+    return (
+        Why("option-may-resume" if auto else "option-resumes", names=tuple(options), option=option),
+    )
 
 
-def _nothing_found(survey: Survey | None) -> str:
+def _nothing_found(survey: Survey | None) -> Why:
     if survey is None:
-        return "Checkpoints were not looked for"
-    problem = f" ({survey.problem})" if survey.problem else ""
-    if not survey.directories:
-        return f"No place with checkpoints is known{problem} (--checkpoints DIR would name it)"
-    return f"No checkpoint of this run can be used{problem}"
+        return Why("not-scanned")
+    code: WhyCode = "no-valid-checkpoint" if survey.directories else "no-place"
+    return Why(code, problem=survey.problem or "")
 
 
 def own_resume_option(argv: Sequence[str], format_name: str = "") -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Value
+from watchdog_train.core.model import Value, Why, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
@@ -41,39 +41,37 @@ def before_survey(observation: Observation, state: State, policy: Policy) -> Act
     """
     if observation.short is None:
         return None
-    return _wait(observation.short, observation, state, policy, for_good=True)
+    return _wait(said(observation.short), observation, state, policy, for_good=True)
 
 
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What has to be waited for before a planned restart; None when it may be launched."""
     postponed, limit_s = state.postponed, policy.recovery.room_wait_s
     if postponed is not None and observation.now - postponed.since >= limit_s:
-        why = f"the next attempt cannot be started: {postponed.why}"
-        return _give_up(why, limit_s)
+        return _give_up(Why("cannot-start", because=(postponed.why,)), limit_s)
     lacking = observation.short or observation.no_room
     if lacking is not None:
-        return _wait(lacking, observation, state, policy, for_good=True)
+        return _wait(said(lacking), observation, state, policy, for_good=True)
     if observation.no_save_room is not None:
         # How much the next save needs is an estimate: nothing is given up for it.
-        return _wait(observation.no_save_room, observation, state, policy, for_good=False)
+        return _wait(said(observation.no_save_room), observation, state, policy, for_good=False)
     return None
 
 
 def _wait(
-    why: str, observation: Observation, state: State, policy: Policy, *, for_good: bool
+    why: Why, observation: Observation, state: State, policy: Policy, *, for_good: bool
 ) -> Action | None:
     limit_s = policy.recovery.room_wait_s
-    said = next((notice for notice in state.noticed if notice.kind == "room"), None)
-    if said is None:
-        words = f"{why}: the next attempt waits for room, {limit_s:.0f} s at most"
-        return Record(events=(e.Noticed(kind="room", pids=(), why=words),))
-    if observation.now - said.mono < limit_s:
+    told = next((notice for notice in state.noticed if notice.kind == "room"), None)
+    if told is None:
+        why = why.plus(Why("waits-for-room", limit_s=limit_s))
+        return Record(events=(e.Noticed(kind="room", pids=(), why=why),))
+    if observation.now - told.mono < limit_s:
         return Wait(until=observation.now + LOOK_AGAIN_S)
     if not for_good:
         return None
     return _give_up(why, limit_s)
 
 
-def _give_up(why: str, limit_s: float) -> Record:
-    words = f"{why}, and after {limit_s:.0f} s of waiting it was no better"
-    return give_up(words, EXIT_RETRY_ELSEWHERE)
+def _give_up(why: Why, limit_s: float) -> Record:
+    return give_up(why.plus(Why("no-better", limit_s=limit_s)), EXIT_RETRY_ELSEWHERE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartSurvey, Wait
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import ScanLevel
+from watchdog_train.core.model import ScanLevel, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
@@ -36,19 +36,19 @@ def failed(observation: Observation, state: State, policy: Policy) -> Action:
     """Say what comes next, or give up: no attempt is planned from a failed scan."""
     failures = state.scan_failures + 1
     problem = observation.survey.problem if observation.survey is not None else None
-    why = f"the scan of checkpoints failed ({problem})"
+    why = Why("scan-failed", problem=problem or "unknown")
     waited_s = observation.now - state.scan_since_mono if failures > 1 else 0.0
     left_s = policy.recovery.room_wait_s - waited_s
     if failures > QUICK_TRIES and left_s <= 0:
-        why += f", {failures} times in {waited_s:.0f} s; beginning at step 0 could lose checkpoints"
+        why = why.plus(Why("scans-failed", count=failures, seconds=waited_s))
         return give_up(why, EXIT_RETRY_ELSEWHERE, consumes=("survey",))
     wait_s = 0.0
     if failures % 2 == 0:
-        why += "; next: the newest save that the hooks noted, if it is unchanged"
+        why = why.plus(Why("next-noted"))
     elif failures < QUICK_TRIES:
-        why += "; it is tried again with more time"
+        why = why.plus(Why("scan-again"))
     else:
-        why += f"; the next attempt waits for a scan that answers, {max(left_s, 0):.0f} s at most"
+        why = why.plus(Why("waits-for-scan", limit_s=max(left_s, 0)))
         wait_s = WAIT_FIRST_S * 2.0 ** ((failures - QUICK_TRIES) // 2)
         wait_s = max(0.0, min(wait_s, WAIT_MOST_S, left_s))
     events: list[e.AnyEvent] = [e.Noticed(kind="scan", pids=(), why=why)]

@@ -20,7 +20,7 @@ from watchdog_train.core.actions import (
 )
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import SlotReading
+from watchdog_train.core.model import SlotReading, Why, WhyCode, said
 from watchdog_train.core.policy import Policy, Stopping
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -70,10 +70,11 @@ def prove(
         return Record(events=(), consumes=consumes)
     if not ours or "not-whole" in state.notices:
         return None
-    unknown = observation.survey.problem or "it is not among the checkpoints that were found"
+    problem = observation.survey.problem
+    unknown = said(problem) if problem else Why("not-among-found")
     if observation.survey.failed:
-        unknown = f"the scan of checkpoints failed ({unknown})"
-    why = f"{save.path} is not known to be whole: {found.why if found is not None else unknown}"
+        unknown = Why("scan-failed", problem=problem or "unknown")
+    why = Why("not-proven", path=save.path).plus(said(found.said) if found else unknown)
     noticed = e.Noticed(kind="not-whole", pids=(), why=why)
     return Record(events=(noticed,), consumes=consumes)
 
@@ -99,16 +100,15 @@ def stop(
     if request.mode == "soft" and (pending or collecting):
         return None  # the dumps are on disk before the first signal
     if request.mode == "now":
-        return kill.begin("now", state, first, request.by)
+        return kill.begin("now", state, first, Why("asked", who=request.by))
     slots = [slot for _, slot in judged(sample)]
     listens = any(slot.can_stop for slot in slots)
     deaf = who_cannot("stop", observation, state) if listens else None
     if listens and deaf is None:
         saves = can_save(sample)
-        what = "training to save and stop" if saves else "the loop to stop; saving is up to it"
         return AskStop(
             can_be_asked=True,
-            why=f"{request.by}: asked {what}",
+            why=Why("asked-to-save" if saves else "asked-to-stop", who=request.by),
             step=_step(slots),
             expects_save=saves,
         )
@@ -116,12 +116,12 @@ def stop(
         if "save" in state.notices:
             return Wait(until=observation.now + kill.LOOK_AGAIN_S)
         limit_s = policy.stopping.grace_s
-        why = f"a save is under way: it gets up to {limit_s:.0f} s before the training is ended"
+        why = Why("save-under-way", limit_s=limit_s)
         return Record(events=(e.Noticed(kind="save", pids=(), why=why),))
-    reason = "it cannot be asked to save first" if _step(slots) is not None else "no step yet"
+    reason = Why("cannot-ask" if _step(slots) is not None else "no-step-yet")
     if deaf is not None:
-        reason = f"{deaf} cannot be asked to save first"
-    return kill.begin("stop", state, first, f"{request.by}; {reason}")
+        reason = Why("cannot-ask-peers", who=deaf)
+    return kill.begin("stop", state, first, Why("asked", who=request.by).plus(reason))
 
 
 def ask_until(observation: Observation, state: State, stopping: Stopping) -> float:
@@ -175,8 +175,8 @@ def _late(observation: Observation, state: State) -> Action | None:
     if waited_s < SAVE_LATE_S:
         return None
     taken = state.save_answered >= state.save_requested
-    what = "the training has taken it" if taken else "no step has ended that could take it"
-    why = f"asked to save {waited_s / 60:.0f} min ago: {what}, and no finished save was seen since"
+    code: WhyCode = "save-taken" if taken else "save-not-taken"
+    why = Why("save-late", seconds=waited_s).plus(Why(code), Why("no-save-since"))
     return Record(events=(e.Noticed(kind="save-late", pids=(), why=why),))
 
 

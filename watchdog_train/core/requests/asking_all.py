@@ -14,7 +14,7 @@ from watchdog_train.core.actions import Action, AskSave, Observation, Record
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.peer_words import SaveWord
 from watchdog_train.core.job.peers import PeerView
-from watchdog_train.core.job.together import NAMED, UNHEARD_S, in_one_boat, missing_words, name_of
+from watchdog_train.core.job.together import UNHEARD_S, in_one_boat, missing_words, name_of
 from watchdog_train.core.model import Sample
 from watchdog_train.core.policy import Policy
 
@@ -60,9 +60,11 @@ def follow_save(observation: Observation, state: State, _policy: Policy) -> Acti
         return None
     task, word = max(found, key=lambda one: one[1].number)
     by = word.by
-    if not by.startswith(NAMED):
+    if not word.relayed:
         by = f"{name_of(task, observation, state)}: {by}"
-    return AskSave(can_be_asked=can_save(observation.sample), by=by, number=word.number)
+    return AskSave(
+        can_be_asked=can_save(observation.sample), by=by, number=word.number, relayed=True
+    )
 
 
 def take_proof(observation: Observation, state: State, _policy: Policy) -> Action | None:

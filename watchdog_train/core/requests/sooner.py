@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from watchdog_train.core.actions import Action, Observation
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.job.together import in_one_boat, lower_peers
-from watchdog_train.core.model import RemedyUse
+from watchdog_train.core.model import RemedyUse, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.history import Case, ids
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -31,7 +31,7 @@ def save_sooner(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[Remedy
         return ()
     if goes_on is not None and (began is None or goes_on.path != began.path):
         return ()
-    why = f"the stall of attempt {attempt.attempt} came before its first save"
+    why = Why("stalled-before-save", attempts=(attempt.attempt,))
     return (RemedyUse(id=ID, kind=spec.kind, why=why),)
 
 

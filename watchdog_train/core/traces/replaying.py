@@ -24,7 +24,7 @@ from watchdog_train.core.detection.detect import Verdict, verdict
 from watchdog_train.core.detection.track import Track, advance, new_track
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.model import Basis, EvidenceResult, Phase, Plan, Sample, Value
+from watchdog_train.core.model import Basis, EvidenceResult, Phase, Plan, Sample, Value, Why
 from watchdog_train.core.notices import slowdown as slowdowns
 from watchdog_train.core.notices.news import job_step
 from watchdog_train.core.notices.slowdown import Slow, Slowness
@@ -45,7 +45,7 @@ class Finding(Value, frozen=True, kw_only=True):
     kind: Literal["stall", "suspect", "stopped"]
     phase: Phase
     basis: Basis
-    why: str
+    why: Why
 
 
 class Replay:
@@ -151,7 +151,7 @@ class Replay:
         sample: Sample,
         phase: Phase,
         basis: Basis,
-        why: str,
+        why: Why,
     ) -> None:
         if len(self.findings) >= MOST_FINDINGS:
             self.left_out += 1
@@ -178,7 +178,7 @@ def _unknown(found: Verdict) -> EvidenceResult:
 def _launched(number: int, at: float) -> AttemptRecord:
     plan = Plan(
         attempt=number,
-        why="replay",
+        why=Why("first-attempt"),
         argv=(),
         env={},
         in_process=(),

@@ -9,7 +9,8 @@ import msgspec
 
 from watchdog_train.core.model import ProcessId
 from watchdog_train.core.model.gpu import GpuClaim, GpuHold, GpuHolder, GpuReading
-from watchdog_train.core.recovery.gpu_memory import claimed, hold, holders_words, strangers
+from watchdog_train.core.recovery.gpu_memory import claimed, hold, strangers
+from watchdog_train.report.why_text import holders_text
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.helper import Helper
 from watchdog_train.system.protocol import ProcessSystem
@@ -141,7 +142,7 @@ class GpuMemory:
         if reading is None:
             return ()
         found = strangers(self._claim, reading, self._still_ours(reading, ever))
-        return tuple(holders_words((one,)) for one in self._named(found)[:MOST_NAMED])
+        return tuple(holders_text((one,)) for one in self._named(found)[:MOST_NAMED])
 
     def _still_ours(self, reading: GpuReading, ever: AbstractSet[ProcessId]) -> set[int]:
         """A pid of ours that the driver names: ours, unless somebody else has the pid by now."""

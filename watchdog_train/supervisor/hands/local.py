@@ -21,6 +21,7 @@ from watchdog_train.core.recovery.kill import SIGKILL
 from watchdog_train.core.starting.launchers import rank_streams
 from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.keeper import EXIT_AT_GATE
+from watchdog_train.report.why_text import with_text
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.slots import sweep_slots
 from watchdog_train.supervisor.context import Context
@@ -195,7 +196,8 @@ class LocalHands(Sampler):
         # Of a keeper that was killed while it started.
         (attempt_dir / "keeper.json").unlink(missing_ok=True)
         replace_whole(
-            context.directory.plan(plan.attempt), msgspec.json.format(msgspec.json.encode(plan))
+            context.directory.plan(plan.attempt),
+            msgspec.json.format(msgspec.json.encode(with_text(plan))),
         )
         launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)
         context.launched(launched)

@@ -1,0 +1,398 @@
+"""Reasons as sentences: the only place that turns a Why into words. Pure.
+
+What it returns is shown and never read again; tests/core/test_rendered_text.py forbids that.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core.detection.rank_gone import how_it_ended
+from watchdog_train.core.model import Why, WhyCode, signal_name
+from watchdog_train.core.model.gpu import GpuHolder
+from watchdog_train.report import words
+from watchdog_train.report.words import clean, span
+
+SENTENCES: dict[WhyCode, str] = {
+    "said": "{problem}",
+    "unknown": "for an unknown reason",
+    "exited": "{exited}",
+    "peer": "{who}: {because}",
+    # -- silence
+    "no-progress": "rank {rank} made no progress for {seconds} in phase {phase}",
+    "no-output": "no output and no heartbeat for {seconds} in phase {phase}",
+    "not-exited": "training is over, but rank {rank} has not ended, without a sign of progress for "
+    "{seconds} in phase {phase}",
+    "job-no-progress": "no progress for {seconds} in phase {phase}",
+    "prints": "only its output goes on",
+    "quiet-at-work": "it has been as idle while it worked, so only its stacks can prove a hang",
+    "rank-ended": "{end}",
+    "rank-ended-before": "{end}, {seconds} ago",
+    "others-wait": "{ranks} made no progress for {seconds} since, and nothing has stopped or "
+    "restarted the others",
+    "stopped": "stopped by a signal or a debugger for {seconds}: pid {pids}",
+    "input": "pid {pid} waits for a person to type something",
+    "over-stall-timeout": "rank {rank}: no progress for {seconds}, over your --stall-timeout "
+    "{limit}",
+    "over-startup-timeout": "rank {rank}: no first step for {seconds}, over your "
+    "--startup-timeout {limit}",
+    "progress": "progress or activity",
+    "no-stacks": "the stacks could not be read",
+    "waited": "waited {seconds} more",
+    "progress-before-kill": "progress arrived before anything was killed",
+    "ended-by-itself": "the training ended by itself before anything was killed",
+    "peer-progress": "{who} made progress before anything was killed",
+    # -- ending processes
+    "survived": "alive {seconds} after SIGKILL, so inside the kernel: {names}",
+    "survivors": "still alive after SIGKILL: {pids}",
+    "survivors-block": "processes survived SIGKILL; nothing is started over them",
+    "not-ended-in-time": "it has not ended within {seconds}",
+    "no-common-step": "its ranks have found no step at which all could do it",
+    "nothing-left": "the keeper ends when nothing is left",
+    "keeper-stays": "the keeper did not end by itself",
+    "keeper-survived": "the keeper survived SIGKILL: inside the kernel",
+    "outlived": "outlived the training: {names}",
+    "asked": "{who}",
+    "asked-to-save": "{who}: asked training to save and stop",
+    "asked-to-stop": "{who}: asked the loop to stop; saving is up to it",
+    "cannot-ask": "it cannot be asked to save first",
+    "cannot-ask-peers": "{who} cannot be asked to save first",
+    "no-step-yet": "no step yet",
+    "save-under-way": "a save is under way: it gets up to {limit} before the training is ended",
+    "save-late": "asked to save {seconds} ago",
+    "save-taken": "the training has taken it",
+    "save-not-taken": "no step has ended that could take it",
+    "no-save-since": "no finished save was seen since",
+    "not-proven": "{path} is not known to be whole: {because}",
+    "not-among-found": "it is not among the checkpoints that were found",
+    # -- how a run ended
+    "unsaved": "it was asked to save first, and no whole checkpoint was seen since",
+    "nothing-started": "nothing was started",
+    "command-failed": "the command could not be started: {because}",
+    "finished-but-hung": "the training was finished, but its process hung and was ended",
+    "training-finished": "the training was finished",
+    "no-step-seen": "no training step was seen",
+    "ended-early": "ended at step {step} of {of}",
+    "others-went-on": "{end}, and the others went on",
+    "began-again": "the checkpoint was not loaded: training began again at a lower step",
+    "not-confirmed": "resume not confirmed",
+    "keeper-silent": "the keeper did not report in time",
+    "keeper-ended-early": "the keeper (pid {pid}) ended before it had started anything",
+    # -- the next attempt
+    "first-attempt": "first attempt, the command as it was given",
+    "not-available": "not available here: {names}",
+    "attempt-ended": "{attempts} ended {reached}, {exited}{family}",
+    "attempt-stood-still": "{attempts} stood still {reached}: {end}{family}",
+    "attempt-hung": "{attempts} hung {reached}{family}",
+    "on-stall": "no restart, because on-stall is {option}",
+    "on-crash": "no restart, because on-crash is stop",
+    "would-ask-again": "a restart would only ask again: answer it in advance",
+    "no-restart": "no restart is allowed here (--max-restarts 0)",
+    "restarts-used": "{count} restarts without a newer step or checkpoint are all that is allowed "
+    "(--max-restarts {of})",
+    "diagnosis-names": "the diagnosis {diagnosis} names it",
+    "fallback": "fallback setting {count} of {of} for an unknown cause",
+    "asked-by-with": "asked for by --with",
+    "stalled-before-save": "the stall of {attempts} came before its first save",
+    "taking-back": "taking back {names}, with which it did not begin",
+    "passing-over": "passing over {names}, with which attempts failed",
+    "trying": "trying {names}",
+    "again": "trying again unchanged",
+    "again-with": "trying again with {names}",
+    "not-allowed": "not allowed so far: {options}",
+    "plan-failed": "this plan ended {count} times without a newer step or checkpoint",
+    "no-remedy-left": "no further remedy may be tried",
+    "port-taken": "MASTER_PORT is taken by another process, so the ranks meet at {count}",
+    "nodes-meet": "the nodes meet at {path}",
+    "restarted": "wtrain restart, after it had ended ({option}: {because})",
+    "allowed": "allowed: {names}",
+    # -- checkpoints
+    "failed-from-it": "{attempts} resumed from it and failed: {exited} {reached}",
+    "hung-from-it": "{attempts} resumed from it and failed: it hung {reached}",
+    "not-older": "it is not an older checkpoint of this training",
+    "no-proof": "cannot be told to be whole, an older one is: {problem}",
+    "others-write": "{run} writes there, too",
+    "before-this-run": "it is from before this run began",
+    "no-step-from-it": "{attempts} began from it and did not reach a step: {problem}",
+    "unseen": "{who} does not see it: it has to be on a file system that all machines share",
+    "not-scanned": "checkpoints were not looked for",
+    "no-place": "no place with checkpoints is known{aside} (--checkpoints DIR would name it)",
+    "no-valid-checkpoint": "no checkpoint of this run can be used{aside}",
+    "resumes-from": "it resumes from {checkpoint}",
+    "newest-checkpoint": "the newest checkpoint is {checkpoint}",
+    "option-decides": "{option} decides what is loaded",
+    "only-variable": "only WTRAIN_RESUME_FROM names it: unless the script reads that or resumes by "
+    "itself, training begins from its start",
+    "no-option-known": "no such option of the script is known",
+    "option-would-pass": '--resume-arg "--resume {{checkpoint}}" would pass it',
+    "option-resumes": 'the script knows {names}: --resume-arg "{option}" would resume',
+    "option-may-resume": 'the script knows {names}: --resume-arg "{option}" would resume, if that '
+    "is what it means",
+    "put-back": "to resume from it at that path: {copy}",
+    "own-count": "the training's own count is at step {step}",
+    "no-load-seen": "no load of it was seen",
+    "loaded": "the training loaded the checkpoint and goes on from it",
+    "loaded-but-at": "the checkpoint was loaded, but the step counter is at {step}",
+    "rank-not-loaded": "rank {rank} has not loaded what other ranks go on from",
+    "first-step-behind": "the training's own first step lies behind the checkpoint's",
+    "valid-existed": "a valid checkpoint existed",
+    "not-resumed": "{attempts} did not resume from its checkpoint",
+    "stopped-anew": "{attempts} did not resume from {its_step} ({path}) and began again at "
+    "a lower step: stopped before it saves over better checkpoints",
+    "copy-kept": "a copy of it is kept: {path}",
+    "resume-by-option": "to resume: wtrain run --resume-arg '{option}' -- {who}",
+    "resume-by-script": "to resume: let the script load {path}, which WTRAIN_RESUME_FROM names, "
+    "then wtrain restart {who}",
+    "allow-anew": "to let restarts begin again: --on-not-resumed continue",
+    "shared-directory": "{run} writes its checkpoints to {path}, too: which are whose cannot be "
+    "told, so this run resumes from none of them; nothing was ended. Give one of the two another "
+    "directory",
+    "scan-failed": "the scan of checkpoints failed ({problem})",
+    "next-noted": "next: the newest save that the hooks noted, if it is unchanged",
+    "scan-again": "it is tried again with more time",
+    "waits-for-scan": "the next attempt waits for a scan that answers, {limit} at most",
+    # -- what a start waits for
+    "cannot-start": "the next attempt cannot be started: {because}",
+    "gpu-ours-holds": "a process of ours that is gone holds the GPU memory that the next attempt "
+    "needs, for {limit} by now: {holders}",
+    "gpu-other-holds": "somebody else holds the GPU memory that the next attempt needs, for "
+    "{limit} by now: {holders}",
+    "gpu-not-given-back": "a process of ours has not given its GPU memory back: {holders}",
+    "gpu-taken": "somebody else has taken the GPU memory that the job had: {holders}; this is no "
+    "out-of-memory of the training",
+    "gpu-unnamed": "memory of GPU {names} is in use, and the driver does not tell by whom",
+    "waited-for": "it is waited for, {limit} at most",
+    # -- notices
+    "blind": "no process can be looked at ({problem}): until that is over nobody is judged, and "
+    "what was seen last is taken for what is",
+    "gpus-unseen": "the GPUs are not looked at any more: {problem}",
+    "not-listed": "the system does not list the processes of this training, which are known by "
+    "their parents and ended one by one: {problem}",
+    "slower": "steps take {number:.1f} times as long as in {attempts}, before {names}; "
+    "should training end again without having come further, that is taken back",
+    "skipped": "batches that cannot be loaded: {problem}; {path} has all",
+    "keeper-gone": "the keeper (pid {pid}) is gone while training runs on",
+    "end-by-parent": "this supervisor is its parent now, and will know how it ends",
+    "end-by-kernel": "how it ends will be known only if the kernel tells (Linux 6.15 and newer)",
+    "output-lost": "output that the keeper had not written yet is lost",
+    "reader-behind": "whoever reads the output of wtrain is behind, and the training waits in "
+    "write as it would without wtrain; no stall is declared for that",
+    "no-heartbeat": "no heartbeat from inside after {limit}: this attempt is watched by its "
+    "output, CPU, I/O and network alone, and cannot be asked to save (python -I, -E or -S, a "
+    "cleared environment, and programs other than Python with torch give none)",
+    "machine-failed": "the training has failed on another machine",
+    "machine-slept": "the machine slept for {seconds}; that time counts as no silence, all limits "
+    "begin anew",
+    "supervisor-slept": "this supervisor was stopped or got no CPU for {seconds}; that time counts "
+    "as no silence, all limits begin anew",
+    "task-lost": "the worker ended inside a Celery task, and nothing resumes it: a restart starts "
+    "only the worker",
+    "task-acknowledged": "{who} (lost: it was acknowledged before it began, as acks_late is off; "
+    "send it again)",
+    "task-maybe-lost": "{who} (lost if Celery acknowledged it at the end, as "
+    "task_reject_on_worker_lost is off)",
+    "task-delivered-again": "{who} (its broker delivers it again: acks_late and "
+    "task_reject_on_worker_lost are on)",
+    "slow": "steps take {number:.3g} s instead of {before:.3g} s, {factor:.1f} times as long, for "
+    "{seconds} of training: {because}",
+    "nothing-changed": "nothing that we can see has changed",
+    "usual-again": "steps take less than {number:.0f} times {before:.3g} s again",
+    "gpu-shared": "the GPU is shared with {names}",
+    "gpu-clock": "the GPU's clock is at {number:.0f} % instead of {before:.0f} %",
+    "gpu-held-down": "the GPU is held down by {names}",
+    "swaps": "the machine swaps, {size}/s",
+    "memory-pressure": "processes of this machine wait for memory {number:.0f} % of the time "
+    "instead of {before:.0f} %",
+    "storage-pressure": "processes of this machine wait for storage {number:.0f} % of the time "
+    "instead of {before:.0f} %",
+    "cpu-pressure": "processes of this machine wait for a CPU {number:.0f} % of the time "
+    "instead of {before:.0f} %",
+    "held-by-kernel": "the training is held by the kernel (state D) at {number:.0f} % of the looks "
+    "instead of {before:.0f} %",
+    "gpu-used-less": "the GPU is used {number:.0f} % of the time instead of {before:.0f} %: it "
+    "waits for the host",
+    "disk-low": "the disk of {path} is nearly full: {size} left",
+    "checkpoint-too-large": "the next checkpoint needs {need}, and {path} has {size} left",
+    "disk-fills": "the disk of {path} is full in about {rough} at this rate",
+    "memory-low": "memory is nearly used up: {size} left",
+    "memory-fills": "memory is used up in about {rough} at this rate",
+    "never-saved": "no finished save was seen in {rough} of training: if it hangs now, all since "
+    "its beginning is lost",
+    "not-saved-since": "no finished save was seen for {rough}: if it hangs now, what was trained "
+    "since is lost",
+    "save-overdue": "a checkpoint is overdue: the newest save was {rough} ago, and there were "
+    "{limit} at most between two before",
+    "may-sleep": "the machine is not kept awake: {problem}; see that it does not go to sleep by "
+    "itself",
+    "metrics-not-written": "the metrics file cannot be written: {problem}",
+    "metrics-not-served": "metrics are not served: {problem}",
+    "message-not-written": "the termination message cannot be written to {path}: {problem}",
+    "guilty-not-named": "the guilty machines cannot be named in {path}: {problem}",
+    # -- several tasks
+    "is-node": "it is a node of the job",
+    "job-tasks": "job.tasks is {option}",
+    "whole-world": "all {count} ranks of its world are in this task",
+    "part-of-world": "it trains {count} of {of} ranks; the others are its peers",
+    "peer-in-world": "{who} trains one world with the others",
+    "peer-gone": "the supervisor of {who}, pid {pid}, is gone",
+    "peer-ended": "{who} has ended (exit code {exit}) and cannot begin again",
+    "taken-back": "{who} has taken its announcement back",
+    "no-evidence": "no evidence of {who} within {seconds}",
+    "job-unheard": "nothing was heard of the rest of the job within {limit}",
+    "not-come": "{who} did not come within {limit}",
+    "waits-for-peers": "this {option} has ended well; it waits for {who}",
+    "tasks-elsewhere": "{count} of the {of} tasks of the job are not on this machine: its starter "
+    "has to begin it again",
+    "no-plan": "{who} did not come to the plan of the next attempt",
+    "not-agreed": "not all nodes agreed to the first plan in time",
+    "waits-at": "waiting for {who}, at {path}",
+    "guilty": "rank {rank} was guilty of a hang: {diagnosis}",
+    "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",
+    # -- the house
+    "duplicates-kill": "--duplicates kill: {because}",
+    "started-by": "started by pid {pid}",
+    "rebooted": "the machine was started again",
+    "supervisor-gone": "the supervisor was gone",
+    "event-torn": "it was killed in the middle of writing an event, which is lost",
+    "our-bug": "a bug of wtrain: {problem}",
+    "disk-silent": "the disk does not answer",
+    "samples-left-out": "{count} samples left out",
+    "in-memory-only": "the newest events are in memory only: {problem}",
+    "command-interrupted": "the supervisor ended while it ran; it is not started again",
+    "could-not-start": "it could not be started: {problem}",
+    "not-ended-killed": "it had not ended after {limit} and was killed",
+    "left-killed": "what it had left running was killed after {limit}",
+    "newer-waited": "{count} newer events waited for their commands",
+    "run-over": "the run was over before its turn came",
+}
+"""What each reason says; behind another one after a semicolon."""
+
+GLUED: dict[WhyCode, str] = {
+    "limit": " (limit {limit})",
+    "learnt-limit": " (limit {limit}, learnt from this run)",
+    "default-limit": " (limit {limit}, default)",
+    "job-idle": ", and the whole job is idle: no CPU, no I/O, no process born or ended",
+    "tree-idle": ", and all that we see of the job is idle: no CPU, no I/O, no process born or "
+    "ended",
+    "job-busy": ", but the job is busy",
+    "other-in-limit": ", but another rank is within its own limit",
+    "only-prints": ", but the job is alive: its output goes on while no step is counted",
+    "starved": ", but the job wants to run: other programs have this machine's CPUs",
+    "cpu-unknown": ", and nothing tells whether the job works: its CPU time is not known",
+    "elsewhere-unknown": ", but the job is busy elsewhere, or its other ranks tell us nothing",
+    "gpus-spin": ", and the GPUs only spin: {number:.0f} % utilisation at {before:.0f} % of the "
+    "power limit, as in a collective that never completes; no I/O, no process born or ended",
+    "in-kernel": ", and the job waits in the kernel (state D) for a disk, a network file system or "
+    "a driver: pid {pids}; no signal ends such a wait",
+    "others-may-finish": ", and the others may be finishing",
+    "now": ", now",
+    "with-remedies": ", with {names}",
+    "not-rank-0": ", for ranks other than 0",
+    "resumed-from": ", resumed from {names}",
+    "nothing-left-to-try": ", and nothing is left to try",
+    "maybe-incomplete": ", of which it cannot be told whether it is whole",
+    "by-known-option": ", by {flag} (which the script's own parser knows)",
+    "parser-knows": " (which the script's own parser knows)",
+    "from-start": ": unless the script resumes by itself, training begins from its start",
+    "scans-failed": ", {count} times in {seconds}; beginning at step 0 could lose checkpoints",
+    "waits-for-room": ": the next attempt waits for room, {limit} at most",
+    "no-better": ", and after {limit} of waiting it was no better",
+    "needs-more": ", and training needs {rough} more",
+    "waited-limit": " within {limit}",
+    "restart-every-task": ": `wtrain restart` has to be started in every task",
+    "ask-directory": ": is {path} the same directory on every node?",
+    "ask-address": ": does every node reach {path}, an address of the first one?",
+}
+"""What is said only behind another reason, with its own punctuation."""
+
+
+_TEXTS = ("who", "path", "other", "option", "problem")
+"""Fields with text that may come from outside."""
+
+
+def why_text(why: Why, *, brief: bool = False) -> str:
+    """The sentence of a reason; brief: its headline, without what is known besides."""
+    sentence = SENTENCES.get(why.code) or GLUED[why.code]
+    text = sentence.format(**_values(why, brief=brief))
+    if "{because}" in sentence:
+        return text
+    return text + "".join(
+        f"{'' if one.code in GLUED else '; '}{why_text(one)}"
+        for one in why.because
+        if not brief or one.code == "waited"
+    )
+
+
+def with_text(data: Any) -> Any:
+    """What a program gets: the data in built-in types, each reason with its sentence."""
+    return _with_text(msgspec.to_builtins(data))
+
+
+def _with_text(data: Any) -> Any:
+    if isinstance(data, list | tuple):
+        return [_with_text(each) for each in data]
+    if not isinstance(data, dict):
+        return data
+    if data.get("code") in SENTENCES or data.get("code") in GLUED:
+        return {**data, "text": why_text(msgspec.convert(data, Why))}
+    return {name: _with_text(each) for name, each in data.items()}
+
+
+def holders_text(holders: tuple[GpuHolder, ...]) -> str:
+    """`pid 4242 (python, user alice) with 61.2 GiB on GPU 0`."""
+    found = []
+    for one in holders:
+        size = "" if one.memory_bytes is None else f" with {words.size_text(one.memory_bytes)}"
+        found.append(f"{one.name or f'pid {one.pid}'}{size} on GPU {one.device}")
+    return words.listed(found, 8)
+
+
+def exit_text(code: int | None, signal: int | None) -> str:
+    """`exit code 1`, `killed by SIGKILL`."""
+    if code is not None:
+        return f"exit code {code}"
+    if signal is not None:
+        return f"killed by {signal_name(signal)}"
+    return "ended, and nobody was left to see how"
+
+
+def _values(why: Why, *, brief: bool) -> dict[str, object]:
+    """What the placeholders of a sentence stand for."""
+    found = {name: getattr(why, name) for name in why.__struct_fields__}
+    found |= {name: clean(found[name], 800) or "unknown" for name in _TEXTS}
+    found["problem"] = str(found["problem"]).rstrip(".")  # it goes on in the middle of a line
+    path = found["path"]
+    unknown = ", and the evidence does not tell why" if why.code == "attempt-hung" else ""
+    pid = "" if why.pid is None else f" (pid {why.pid})"
+    return found | {
+        "because": "; ".join(why_text(one, brief=brief) for one in why.because),
+        "seconds": span(why.seconds or 0.0),
+        "limit": span(why.limit_s or 0.0),
+        "rough": words.rough_duration(why.seconds or 0.0),
+        "ranks": words.ranks_text(why.ranks),
+        "pids": ", ".join(map(str, why.pids[:8])) or "unknown",
+        "attempts": f"attempt{'s' if len(why.attempts) > 1 else ''} "
+        + words.listed([str(each) for each in why.attempts]),
+        "names": clean(", ".join(why.names), 800),
+        "options": " ".join(f"--with {clean(x, 60)} --allow {clean(x, 60)}" for x in why.names),
+        "flag": found["option"].partition(" ")[0],
+        "size": words.size_text(why.size or 0),
+        "need": words.size_text(why.need or 0),
+        "number": why.number or 0.0,
+        "before": why.before or 0.0,
+        "factor": (why.number or 0.0) / (why.before or 1.0),
+        "exited": exit_text(why.exit, why.signal),
+        "end": how_it_ended(why.end) if why.end is not None else "a rank ended",
+        "holders": holders_text(why.holders),
+        "run": f"the run {found['who']}{pid}" if why.who else "another run",
+        "reached": "before its first step" if why.step is None else f"at step {why.step}",
+        "its_step": "its step" if why.step is None else f"step {why.step}",
+        "checkpoint": path if why.step is None else f"step {why.step} ({path})",
+        "copy": f"cp {shlex.join([why.path, why.other])}",
+        "aside": f" ({found['problem']})" if why.problem else "",
+        "diagnosis": why.family or "of the evidence",
+        "family": f" ({why.family}, {why.sure or 0.0:.0%} sure)" if why.family else unknown,
+    }
