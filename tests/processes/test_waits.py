@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import wait_until
 from watchdog_train.core.model import waits as w
-from watchdog_train.evidence.process_look import look, thread_reader
+from watchdog_train.evidence.process_look import look, settled, thread_reader
 
 if sys.platform != "linux":
     pytest.skip("by Linux's system calls", allow_module_level=True)
@@ -350,8 +350,8 @@ def test_many_processes_cost_little(start: Start) -> None:
     assert time.process_time() - began < 0.2
 
 
-def test_of_a_process_with_many_threads_the_main_one_is_read(start: Start) -> None:
-    """As it was before: a torch with many cores has more threads than are worth the time."""
+def test_all_threads_of_a_process_with_many_are_read(start: Start) -> None:
+    """A torch on a machine with many cores; each thread tells whether it ran between two looks."""
     process = start(
         """
         import threading, time
@@ -360,6 +360,7 @@ def test_of_a_process_with_many_threads_the_main_one_is_read(start: Start) -> No
         """
     )
     wait_of(process.pid, w.SleepWait)
-    seen = look(process.pid, 0.0, thread_reader())
-    assert isinstance(seen.wait, w.SleepWait)
-    assert seen.os_threads > len(seen.threads) == 1
+    first, second = look(process.pid, 0.0, thread_reader()), look(process.pid, 1.0, thread_reader())
+    facts = settled(first, second)
+    assert [type(fact.wait) for fact in facts] == [w.SleepWait] + [w.MutexWait] * 70
+    assert all(fact.unchanged and 0 <= fact.idle_s < 60 for fact in facts)

@@ -115,6 +115,21 @@ def numbers(pid: int | str, folder: str) -> list[int] | None:
         return None
 
 
+def own_numbers(place: int | str) -> list[int]:
+    """Of a process or thread: in our pid namespace, then in each deeper one that it is in."""
+    return [int(word) for word in fields(f"/proc/{place}/status").get("NSpid", "").split()]
+
+
+def our_thread(pid: int, tid: int) -> int | None:
+    """Our number of the thread to which the process, maybe in a namespace of its own, gives this
+    number; None when it has no such thread.
+    """
+    tids = numbers(pid, "task") or []
+    if link(pid, "ns/pid") == link("self", "ns/pid"):
+        return tid if tid in tids else None
+    return next((each for each in tids if own_numbers(f"{pid}/task/{each}")[-1:] == [tid]), None)
+
+
 def memory(pid: int, address: int, count: int) -> bytes | None:
     """Bytes of its memory; needs the right to trace it. Short where less is mapped."""
     if sys.platform == "win32":
