@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield begin
     for process in started:
-        os.killpg(process.pid, 9)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
         process.wait()
 
 
@@ -95,6 +97,39 @@ def test_who_is_hidden_by_the_system_is_not_nobody(hidden: int) -> None:
     if "mount" in run.stderr:
         pytest.skip(run.stderr)
     assert run.stdout == "() False\n", run.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_what_another_user_may_not_read_is_a_fact(start: Start, tmp_path: Path) -> None:
+    """Its call is refused; that it has the lock for which we wait is public, and no proof."""
+    tmp_path.chmod(0o777)
+    holder = start(
+        """
+        import fcntl, os, time
+        os.umask(0); file = open("lock", "w"); fcntl.flock(file, 2); open("up", "w")
+        time.sleep(600)
+        """
+    )
+    wait_until((tmp_path / "up").exists, 20, "it is locked")
+    looker = start(
+        f"""
+        import ctypes, fcntl, os
+        from watchdog_train.system.waits import WaitReader
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        waiter = os.fork()
+        if waiter == 0:
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0); fcntl.flock(open("lock", "w"), 2)
+        name = ""
+        while name != "FileLockWait":
+            (fact,) = WaitReader().threads(waiter)
+            name = type(fact.wait).__name__
+        print([ref.pid for ref in fact.wait.holders], fact.wait.complete)
+        print(WaitReader().threads({holder.pid})[0].wait.why, flush=True)
+        os.kill(waiter, 9)
+        """,
+        stdout=subprocess.PIPE,
+    )
+    assert looker.communicate(timeout=30)[0] == f"[{holder.pid}] False\nrefused\n".encode()
 
 
 def test_a_child_is_named_by_our_number_for_it(start: Start, tmp_path: Path) -> None:

@@ -3,8 +3,12 @@
 # ruff: noqa: SIM115 - what is opened stays open, or never is
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import mmap
 import os
+import signal
+import struct
 import subprocess
 import sys
 import time
@@ -150,6 +154,56 @@ def soft_lock_that_heals_itself():
     hold(lambda: SoftFileLock("lock").acquire())
     waits("sleep", timed=True, exact=True, repeats=True, left_s=1)
     SoftFileLock("lock").acquire(poll_interval=0.05)
+
+
+@program()
+def file_opened_while_another_process_leases_it():
+    """The holder has a while to give it back; nothing else makes the open of a plain file wait."""
+    path = os.path.abspath("data")
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+
+    def lease():
+        fcntl.fcntl(os.open(path, os.O_CREAT | os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+    hold(lease)
+    waits("file", call="open", end="both", kind="regular", path=path)
+    os.open(path, os.O_RDWR)  # here
+
+
+@program()
+def file_read_into_memory_that_does_not_come():
+    """As far as the kernel: the page for its bytes waits for a handler of faults."""
+    library = ctypes.CDLL(None)
+    number = {"x86_64": 323, "aarch64": 282}[os.uname().machine]
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    page = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    faults = library.syscall(number, os.O_CLOEXEC)
+    if faults < 0:
+        cannot("faults of memory cannot be handled")
+    for request, values in (
+        (0xC018AA3F, (0xAA, 0, 0)),
+        (0xC020AA00, (page, mmap.PAGESIZE, 1, 0)),
+    ):
+        fcntl.ioctl(faults, request, struct.pack(f"={len(values)}Q", *values))
+    with open("data", "w+b") as file:
+        file.write(bytes(4000))
+    data = os.open("data", os.O_RDONLY)
+    os.lseek(data, 1000, os.SEEK_SET)
+    path = os.path.abspath("data")
+    waits("file", call="read", kind="regular", path=path, offset=1000, size=4000)
+    library.read(data, ctypes.c_void_p(page), 10)  # here
+
+
+@program()
+def device_that_is_silent():
+    try:
+        device = os.open("/dev/kmsg", os.O_RDONLY)
+    except OSError:
+        cannot("/dev/kmsg is not for us")
+    os.lseek(device, 0, os.SEEK_END)
+    waits("device", path="/dev/kmsg")
+    while os.read(device, 8192):  # here
+        pass
 
 
 @program()
