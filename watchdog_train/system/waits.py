@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import stat
 import struct
 import sys
@@ -66,6 +67,10 @@ _MOST_USERS = 1 << 16
 _TIMER_ABSTIME = 1
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _ACCESS = 3  # of open's flags: read, write, both
+_ABOUT = re.compile(
+    rb"Name:\t(.*)\n(?s:.*)\nState:\t(.)(?s:.*)"
+    rb"\nvoluntary_ctxt_switches:\t(\d+)\nnonvoluntary_ctxt_switches:\t(\d+)"
+)
 _AT_FDCWD = -100
 _MOST_POLLED = 64
 _PATH_BYTES = 4096
@@ -110,21 +115,23 @@ class WaitReader:
         return tuple(fact for fact in found if fact is not None)
 
     def _thread(self, pid: int, tid: int) -> w.ThreadFact | None:
-        about = proc.fields(f"/proc/{pid}/task/{tid}/status")
-        if "State" not in about:
+        place = f"/proc/{pid}/task/{tid}/status"
+        about = _ABOUT.search(proc.read(place, proc.SMALL_BYTES) or b"")
+        about = about or _ABOUT.search(proc.read(place) or b"")
+        if about is None:
             return None
+        name, state = about[1].decode("utf-8", "replace"), about[2].decode()
         ran_ms = _last_ran_ms(f"{pid}/task/{tid}")
         call = _call(pid, tid)
-        wait = self._wait(pid, tid, about["State"][:1], call)
+        wait = self._wait(pid, tid, state, call)
         if call and _call(pid, tid) != call:
             # Its arguments may have been another call's when memory was read.
             wait = w.UnknownWait(why="changed")
-        voluntary, other = (f"{name}voluntary_ctxt_switches" for name in ("", "non"))
         return w.ThreadFact(
             tid=tid,
-            name=about.get("Name", ""),
-            state=about["State"][:1],
-            switches=int(about.get(voluntary, 0)) + int(about.get(other, 0)),
+            name=name,
+            state=state,
+            switches=int(about[3]) + int(about[4]),
             call=call or (),
             wait=wait,
             idle_s=self._idle_s(ran_ms),
