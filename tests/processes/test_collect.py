@@ -16,7 +16,6 @@ from tests.processes.collecting import collect_tree, fake_pyspy, request_for, st
 from tests.support import end_process, start_program, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import Member
-from watchdog_train.core.model.waits import MutexWait, SleepWait
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.collect import collect
@@ -330,39 +329,6 @@ def test_a_watched_process_writes_its_stacks_itself(tmp_path, before, how):
         assert (read.how, read.main.frames[0].name) == (how, "waits_here")
         assert "pip install py-spy" in result.problem
         assert process.poll() is None
-    finally:
-        process.kill()
-        process.communicate(timeout=10)
-
-
-STEPS_ELSEWHERE = """
-import signal, threading, time, watchdog_train
-signal.signal(signal.SIGUSR1, lambda *_: None)
-def train():
-    watchdog_train.beat()
-    print(threading.get_native_id(), flush=True)
-    time.sleep(600)
-watchdog_train.beat()
-thread = threading.Thread(target=train)
-thread.start()
-thread.join()
-"""
-
-
-def test_the_thread_that_made_the_last_beat_decides(tmp_path):
-    """Its wait is that of the process; every thread's is there, with what two looks add."""
-    training = Training(tmp_path)
-    process = training.start(STEPS_ELSEWHERE)
-    try:
-        tid = int(process.stdout.readline())
-        collect_tree(tmp_path, process.pid, mode="full", slot_dir=str(training.slot_dir))
-        (read,) = read_bundle(tmp_path / "out").evidence.processes
-        assert (read.deciding_tid, read.handles_signals) == (tid, (signal.SIGUSR1,))
-        assert isinstance(read.wait, SleepWait)
-        assert read.thread_waits[tid].wait == read.wait
-        assert isinstance(read.thread_waits[process.pid].wait, MutexWait)
-        assert read.thread_waits[process.pid].unchanged
-        assert {thread.os_id for thread in read.threads} <= set(read.thread_waits)
     finally:
         process.kill()
         process.communicate(timeout=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.client_runs import Training
+from tests.processes.collecting import collect_tree
 from tests.support import wait_until
 from watchdog_train.core.model import waits as w
+from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.process_look import look, settled, thread_reader
 
 if sys.platform != "linux":
@@ -153,6 +157,8 @@ def test_stopped_computing_and_ended(start: Start) -> None:
     wait_of(process.pid, w.Running)
     os.kill(process.pid, 19)
     assert not wait_of(process.pid, w.Stopped).traced
+    (first,) = WaitReader().threads(process.pid)
+    wait_until(lambda: WaitReader().threads(process.pid)[0].idle_s > first.idle_s, 20, "since when")
     os.kill(process.pid, 9)
     wait_of(process.pid, w.Ended)
 
@@ -181,3 +187,36 @@ def test_all_threads_of_a_process_with_many_are_read(start: Start) -> None:
     facts = settled(first, second)
     assert [type(fact.wait) for fact in facts] == [w.SleepWait] + [w.MutexWait] * 70
     assert all(fact.unchanged and 0 <= fact.idle_s < 60 for fact in facts)
+
+
+STEPS_ELSEWHERE = """
+import signal, threading, time, watchdog_train
+signal.signal(signal.SIGUSR1, lambda *_: None)
+def train():
+    watchdog_train.beat()
+    print(threading.get_native_id(), flush=True)
+    time.sleep(600)
+watchdog_train.beat()
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+def test_the_thread_that_made_the_last_beat_decides(tmp_path: Path) -> None:
+    """Its wait is that of the process; every thread's is there, with what two looks add."""
+    training = Training(tmp_path)
+    process = training.start(STEPS_ELSEWHERE)
+    try:
+        tid = int(process.stdout.readline())
+        collect_tree(tmp_path, process.pid, mode="full", slot_dir=str(training.slot_dir))
+        (read,) = read_bundle(tmp_path / "out").evidence.processes
+        assert (read.deciding_tid, read.handles_signals) == (tid, (signal.SIGUSR1,))
+        assert isinstance(read.wait, w.SleepWait)
+        assert read.thread_waits[tid].wait == read.wait
+        assert isinstance(read.thread_waits[process.pid].wait, w.MutexWait)
+        assert read.thread_waits[process.pid].unchanged
+        assert {thread.os_id for thread in read.threads} <= set(read.thread_waits)
+    finally:
+        process.kill()
+        process.communicate(timeout=10)

@@ -68,7 +68,7 @@ _TIMER_ABSTIME = 1
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _ACCESS = 3  # of open's flags: read, write, both
 _ABOUT = re.compile(
-    rb"Name:\t(.*)\n(?s:.*)\nState:\t(.)(?s:.*)"
+    rb"Name:\t(.*)(?s:.*?)\nState:\t(.)(?s:.*)"
     rb"\nvoluntary_ctxt_switches:\t(\d+)\nnonvoluntary_ctxt_switches:\t(\d+)"
 )
 _AT_FDCWD = -100
@@ -257,7 +257,7 @@ class WaitReader:
             if (other, file.number) != (pid, call[1])
             and any(taken in (None, lock) for lock in _locks(other, file.number))
         ]
-        is_told = bool(holders)
+        is_told = taken is not None and bool(holders)
         if taken is not None and not holders:
             # Who took it is public, what it has open is not: another user's, mostly.
             taker = int(taken[3])
@@ -651,10 +651,11 @@ def _process_of(tid: int) -> w.ProcessRef:
 
 
 def _mapping(pid: int, address: int) -> tuple[str, str, str] | None:
-    """Device, inode and path of what is mapped there."""
+    """Device, inode and path of what is mapped there; inode 0 where others cannot see it."""
     for line in (proc.text(f"/proc/{pid}/maps") or "").splitlines():
         words = line.split(None, 5)
         begin, _, end = words[0].partition("-")
         if int(begin, 16) <= address < int(end, 16):
-            return words[3], words[4], words[5] if len(words) > 5 else ""
+            inode = "0" if words[1].endswith("p") else words[4]
+            return words[3], inode, words[5] if len(words) > 5 else ""
     return None

@@ -145,6 +145,20 @@ def lockf_of_a_range_that_another_process_has():
     fcntl.lockf(file, fcntl.LOCK_EX, 5, 5)  # here
 
 
+@program()
+def lock_of_an_open_file():
+    """Of no process, so the kernel gives it the number -1; who has the file open has the lock."""
+
+    def take():
+        mine = os.open("lock", os.O_CREAT | os.O_RDWR)
+        fcntl.fcntl(mine, 37, struct.pack("=hhiqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0, 0))
+
+    holder = hold(take)
+    file = open("lock", "r+b")
+    waits("file_lock", path=LOCK, holders=[holder])
+    fcntl.lockf(file, fcntl.LOCK_EX)  # here
+
+
 @program(needs="filelock")
 def soft_lock_that_heals_itself():
     """A lock that is nothing but a file: whoever waits for it looks again, and takes that of a

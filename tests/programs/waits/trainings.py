@@ -85,14 +85,13 @@ def ranks(run) -> None:
     join(0)
 
 
-@program(2, needs="torch", lines=True)
-def gloo_rank_with_a_real_deadlock():
-    """The loop of its transport ticks on; rank 0 waits for it in the collective, and is none."""
+def deadlock(stuck):
+    """One of two ranks; the other one waits for it in a collective."""
 
     def run(rank, dist):
         import torch
 
-        if rank == 0:
+        if rank != stuck:
             waits("mutex", address=0)
             dist.all_reduce(torch.ones(1))  # here
         lock = threading.Lock()
@@ -101,6 +100,18 @@ def gloo_rank_with_a_real_deadlock():
         lock.acquire()  # here
 
     ranks(run)
+
+
+@program(2, needs="torch", lines=True)
+def gloo_rank_with_a_real_deadlock():
+    """The loop of its transport ticks on."""
+    deadlock(1)
+
+
+@program(2, needs="torch", lines=True)
+def gloo_rank_0_with_a_real_deadlock():
+    """And its store serves others."""
+    deadlock(0)
 
 
 @program(2, needs="torch")

@@ -218,8 +218,10 @@ class ThreadFact(Value, frozen=True, kw_only=True):
 
     @property
     def is_ticker(self) -> bool:
-        """A thread of a library that wakes by itself and never releases a lock of others."""
-        return self.name in _TICKERS or self.name.startswith("cuda-Evt")
+        """A thread of a library that wakes by itself, or serves other processes, and never
+        releases a lock of others. Not `pt_gloo_runloop`: who waits in a collective waits for it.
+        """
+        return self.name.startswith(_TICKERS)
 
     def after(self, before: ThreadFact, passed_s: float) -> ThreadFact:
         """This fact with what an earlier look at the same thread adds."""
@@ -232,7 +234,14 @@ class ThreadFact(Value, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, wait=wait, unchanged=unchanged)
 
 
-_TICKERS = frozenset(["gloo_tcp_loop", "pt_nccl_watchdg", "pt_nccl_heartbt"])
+_TICKERS = (
+    "gloo_tcp_loop",
+    "pt_nccl_watchdg",
+    "pt_nccl_heartbt",
+    "pt_tcpstore",
+    "pt_workerserver",
+    "cuda-Evt",
+)
 
 
 def _since(before: Wait, now: Wait, passed_s: float, *, unchanged: bool) -> Wait:
