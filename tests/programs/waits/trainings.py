@@ -94,6 +94,7 @@ def deadlock(stuck):
         if rank != stuck:
             waits("mutex", address=0)
             dist.all_reduce(torch.ones(1))  # here
+        server = torch._C._distributed_c10d._WorkerServer("server")  # noqa: F841
         lock = threading.Lock()
         lock.acquire()
         waits("mutex", address=0, proven=True)
@@ -110,7 +111,7 @@ def gloo_rank_with_a_real_deadlock():
 
 @program(2, needs="torch", lines=True)
 def gloo_rank_0_with_a_real_deadlock():
-    """And its store serves others."""
+    """And the threads of its store and of torch's worker server, which serve others."""
     deadlock(0)
 
 

@@ -219,7 +219,8 @@ class ThreadFact(Value, frozen=True, kw_only=True):
     @property
     def is_ticker(self) -> bool:
         """A thread of a library that wakes by itself, or serves other processes, and never
-        releases a lock of others. Not `pt_gloo_runloop`: who waits in a collective waits for it.
+        releases a lock of others. Not `pt_gloo_runloop`, for which a collective waits; not those
+        of CUDA, which may call back.
         """
         return self.name.startswith(_TICKERS)
 
@@ -234,14 +235,7 @@ class ThreadFact(Value, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, wait=wait, unchanged=unchanged)
 
 
-_TICKERS = (
-    "gloo_tcp_loop",
-    "pt_nccl_watchdg",
-    "pt_nccl_heartbt",
-    "pt_tcpstore",
-    "pt_workerserver",
-    "cuda-Evt",
-)
+_TICKERS = ("gloo_tcp_loop", "pt_tcpstore", "pt_workerserver")
 
 
 def _since(before: Wait, now: Wait, passed_s: float, *, unchanged: bool) -> Wait:
