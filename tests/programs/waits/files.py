@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from say import asleep, cannot, child, main, program, until, waits
+from say import SLEEPS, asleep, cannot, child, main, program, until, waits
 
 FIFO = {"kind": "fifo", "path": os.path.abspath("ckpt.pt")}
 LOCK = os.path.abspath("lock")
@@ -62,7 +62,7 @@ def fifo_read_with_an_idle_writer():
     writer = asleep(both, reads)
     os.close(both)
     os.close(writes)
-    waits("sleep", pid=writer, left_s=600, timed=True, exact=True)
+    waits("sleep", pid=writer, left_s=600, **SLEEPS)
     waits("file", call="read", others=[writer], **FIFO)
     os.read(reads, 1)  # here
 
@@ -166,7 +166,7 @@ def soft_lock_that_heals_itself():
     from filelock import SoftFileLock
 
     hold(lambda: SoftFileLock("lock").acquire())
-    waits("sleep", timed=True, exact=True, repeats=True, left_s=1)
+    waits("sleep", repeats=True, left_s=1, **SLEEPS)
     SoftFileLock("lock").acquire(poll_interval=0.05)
 
 

@@ -7,17 +7,15 @@ import multiprocessing
 import os
 import queue
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
 
-from say import asleep, child, main, program, thread, until, waits
+from say import SLEEPS, asleep, child, main, program, thread, until, waits
 
 C = ctypes.CDLL(None)
 FORK = multiprocessing.get_context("fork")
-EXACT = {"timed": True, "exact": sys.version_info >= (3, 11)}
 
 
 @program()
@@ -68,7 +66,7 @@ def lock_of_a_thread_that_sleeps():
 
     def hold():
         with lock:
-            waits("sleep", left_s=600, **EXACT)
+            waits("sleep", left_s=600, **SLEEPS)
             time.sleep(600)  # here
 
     thread(hold)
@@ -93,7 +91,7 @@ def queue_whose_producer_sleeps():
     items = queue.Queue()
 
     def produce():
-        waits("sleep", left_s=600, **EXACT)
+        waits("sleep", left_s=600, **SLEEPS)
         time.sleep(600)  # here
 
     thread(produce)
@@ -104,7 +102,7 @@ def queue_whose_producer_sleeps():
 @program(2)
 def future_of_a_pool():
     def work():
-        waits("sleep", left_s=600, **EXACT)
+        waits("sleep", left_s=600, **SLEEPS)
         time.sleep(600)  # here
 
     future = ThreadPoolExecutor(1).submit(work)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from say import asleep, cannot, child, main, program, waits
+from say import SLEEPS, asleep, cannot, child, main, program, waits
 
 
 @program()
@@ -164,7 +164,7 @@ def tcp_peer_that_answers_in_time():
 
     def answer():
         client.close()
-        waits("sleep", left_s=1, timed=True, exact=True, repeats=True)
+        waits("sleep", left_s=1, repeats=True, **SLEEPS)
         while accepted.send(b"."):
             time.sleep(0.01)  # here
 

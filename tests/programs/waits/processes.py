@@ -12,10 +12,9 @@ import subprocess
 import sys
 import time
 
-from say import asleep, child, main, program, until, waits
+from say import SLEEPS, asleep, child, main, program, until, waits
 
 C = ctypes.CDLL(None)
-EXACT = {"timed": True, "exact": sys.version_info >= (3, 11)}
 
 
 @program()
@@ -106,7 +105,7 @@ def child_that_computes():
 
 @program()
 def sleep_until_a_moment():
-    waits("sleep", left_s=300, **EXACT)
+    waits("sleep", left_s=300, **SLEEPS)
     time.sleep(300)  # here
 
 
@@ -118,7 +117,7 @@ def sleep_of_some_length():
 
 @program()
 def sleep_again_and_again():
-    waits("sleep", left_s=1, timed=True, exact=True, repeats=True)
+    waits("sleep", left_s=1, repeats=True, **SLEEPS)
     while True:
         time.sleep(0.02)  # here
 

@@ -15,6 +15,8 @@ import threading
 import time
 
 PROGRAMS = {}
+SLEEPS = {"timed": True, "exact": sys.version_info >= (3, 11)}
+"""What time.sleep() is: before, it was a select() without files."""
 
 
 def program(facts: int = 1, needs: str | None = None, lines: bool = False):

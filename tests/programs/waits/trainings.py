@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from datetime import timedelta
 
-from say import child, main, program, waits
-
-EXACT = {"timed": True, "exact": sys.version_info >= (3, 11)}
+from say import SLEEPS, child, main, program, waits
 
 
 @program(3, needs="torch")
@@ -25,7 +22,7 @@ def loader_whose_worker_1_sleeps_while_worker_0_is_idle():
 
         def __getitem__(self, index):
             if index % 2:
-                waits("sleep", left_s=600, **EXACT)
+                waits("sleep", left_s=600, **SLEEPS)
                 time.sleep(600)  # here
             return index
 
@@ -54,7 +51,7 @@ def backward_whose_thread_sleeps():
         @staticmethod
         def backward(context, gradient):
             if threading.get_native_id() != os.getpid():
-                waits("sleep", left_s=600, **EXACT)
+                waits("sleep", left_s=600, **SLEEPS)
                 time.sleep(600)  # here
             if context.left == 1:
                 waits("mutex", address=0)
