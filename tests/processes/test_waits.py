@@ -16,10 +16,12 @@ import pytest
 
 from tests.client_runs import Training
 from tests.processes.collecting import collect_tree
-from tests.support import wait_until
+from tests.support import interpreter, wait_until
 from watchdog_train.core.model import waits as w
+from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.process_look import look, settled, thread_reader
+from watchdog_train.system import proc
 
 if sys.platform != "linux":
     pytest.skip("by Linux's system calls", allow_module_level=True)
@@ -35,10 +37,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """A Python in the test's folder; it and what it has started end with the test."""
     started = []
 
-    def begin(program: str, **streams: int) -> subprocess.Popen[bytes]:
+    def begin(
+        program: str, python: str = sys.executable, **streams: int
+    ) -> subprocess.Popen[bytes]:
         started.append(
             subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(program)],
+                [python, "-c", textwrap.dedent(program)],
                 cwd=tmp_path,
                 start_new_session=True,
                 **{"stdin": subprocess.DEVNULL, **streams},
@@ -187,6 +191,20 @@ def test_all_threads_of_a_process_with_many_are_read(start: Start) -> None:
     facts = settled(first, second)
     assert [type(fact.wait) for fact in facts] == [w.SleepWait] + [w.MutexWait] * 70
     assert all(fact.unchanged and 0 <= fact.idle_s < 60 for fact in facts)
+
+
+def test_a_stack_is_of_a_thread_by_its_number_with_python_3_10(start: Start) -> None:
+    """Which does not keep it, and py-spy finds it only where it stops the process."""
+    program = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()"
+    process = start(program, python=interpreter("3.10"))
+    wait_until(lambda: len(proc.numbers(process.pid, "task") or ()) == 2, 20, "its thread")
+
+    def numbers() -> list[int | None]:
+        command = pyspy.command(pyspy.find(), process.pid, nonblocking=True)
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return [thread.os_id for thread in pyspy.parse(said, process.pid) or ()]
+
+    wait_until(lambda: sorted(numbers()) == proc.numbers(process.pid, "task"), 20, "both numbers")
 
 
 STEPS_ELSEWHERE = """

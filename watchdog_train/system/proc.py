@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -128,6 +129,14 @@ def our_thread(pid: int, tid: int) -> int | None:
     if link(pid, "ns/pid") == link("self", "ns/pid"):
         return tid if tid in tids else None
     return next((each for each in tids if own_numbers(f"{pid}/task/{each}")[-1:] == [tid]), None)
+
+
+def thread_at(pid: int, handle: int) -> int | None:
+    """The thread with this pthread_t: the C library keeps its number in the first KiB there."""
+    said = memory(pid, handle, 1024) or b""
+    found = {number for (number,) in struct.iter_unpack("=i", said[: len(said) & ~3])}
+    found &= set(numbers(pid, "task") or ())
+    return found.pop() if len(found) == 1 else None
 
 
 def memory(pid: int, address: int, count: int) -> bytes | None:
