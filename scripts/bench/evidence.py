@@ -1,6 +1,7 @@
 """Measures a collection over many processes: `python scripts/bench/evidence.py [PROCESSES] [RUNS]`.
 
-Prints the median of several runs for both modes. Starts sleeping Pythons and ends them.
+Prints the median of several runs for both modes, and what reading the waits alone costs: of all
+threads, and of the deciding ones. Starts sleeping Pythons of 30 threads and ends them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from watchdog_train.core.model import Member
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.request import EvidenceRequest
+from watchdog_train.system.waits import WaitReader
 
 _READY_S = 60.0
 
@@ -25,7 +27,11 @@ def main() -> None:
     """Starts, measures, prints, ends."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 64
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    code = "import time; print(1, flush=True); time.sleep(3600)"
+    code = (
+        "import threading, time\n"
+        "for _ in range(29): threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "print(1, flush=True); time.sleep(3600)"
+    )
     children = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(count)
     ]
@@ -39,6 +45,13 @@ def main() -> None:
             for at, child in enumerate(children)
         )
         print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+        for name, only in (("all threads", False), ("deciding threads", True)):
+            costs = [_waits([child.pid for child in children], only=only) for _ in range(runs)]
+            cpu_ms = [cost_s * 1e3 for cost_s, _ in costs]
+            print(
+                f"waits of {name}: {costs[0][1]} threads, median {statistics.median(cpu_ms):.1f} "
+                f"ms of a core ({min(cpu_ms):.1f}-{max(cpu_ms):.1f})"
+            )
         for mode in ("look", "full"):
             results = [_once(mode, members) for _ in range(runs)]
             seconds = [passed for passed, _ in results]
@@ -50,6 +63,12 @@ def main() -> None:
         for child in children:
             child.kill()
             child.wait()
+
+
+def _waits(pids: list[int], *, only: bool) -> tuple[float, int]:
+    started, reader = time.process_time(), WaitReader()
+    read = sum(len(reader.threads(pid, [pid] if only else None)) for pid in pids)
+    return time.process_time() - started, read
 
 
 def _once(mode: str, members: tuple[Member, ...]) -> tuple[float, int]:

@@ -3,10 +3,13 @@
 Every function does nothing outside a supervised run, and none can raise for a reason of ours.
 """
 
+import _thread
+
 from watchdog_train.client import control, first, milestones, notes, phases, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _now_ns = slot.now_ns
+_ident = _thread.get_ident
 _BEATS = L.W_BEATS
 _LAST = L.W_LAST_BEAT_NS
 _PHASE = L.W_PHASE
@@ -25,6 +28,8 @@ def beat(step=None, total_steps=None):
     try:
         words[_BEATS] += 1
         words[_LAST] = _now_ns()
+        if slot.deciding != _ident():
+            slot.take_decision()
         if words[_PHASE] in _BEFORE_TRAINING:
             first.over()
         if step is not None:

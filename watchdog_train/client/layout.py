@@ -62,6 +62,7 @@ W_BAR_TOTAL = 41  # how far that bar goes
 W_LOCAL_WORLD = 44  # ranks that the launcher has started on this machine, where it says so
 W_SAVE_REFUSED = 45  # last save-request that the ranks of several supervisors found no step for
 W_STOP_REFUSED = 46
+W_DECIDING = 47  # number of the thread that has made the last beat or step, as this process has it
 
 ROLE_UNKNOWN, ROLE_LAUNCHER, ROLE_RANK, ROLE_WORKER, ROLE_OTHER = 0, 1, 2, 3, 4
 ROLES = ("unknown", "launcher", "rank", "worker", "other")

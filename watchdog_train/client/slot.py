@@ -43,6 +43,8 @@ generation = 0
 owner = 0
 # Whether that thread has trained, or is only the one that began.
 owner_trains = False
+# The thread that has made the last beat or step.
+deciding = 0
 has_slot = False
 worker_id = None
 on_open: list = []
@@ -140,6 +142,15 @@ def take_ownership():
     global owner, owner_trains
     owner = _thread_id()
     owner_trains = True
+
+
+def take_decision():
+    """The calling thread makes steps; its native number costs as much as a beat, so ask it once."""
+    global deciding
+    import _thread
+
+    deciding = _thread.get_ident()
+    words[L.W_DECIDING] = _thread.get_native_id()
 
 
 def close():
@@ -246,9 +257,10 @@ def hear_of_the_end():
 
 def after_fork_in_child():
     """Drop what belongs to the parent; nothing is made until this process has something to say."""
-    global words, generation, _forked, has_slot, owner, owner_trains, worker_id, _opening
+    global words, generation, _forked, has_slot, owner, owner_trains, worker_id, _opening, deciding
     try:
         generation += 1
+        deciding = 0
         _forked, _opening, has_slot, worker_id = True, False, False, None
         _last_words.path = _last_words.socket = None
         owner, owner_trains = _thread_id(), False

@@ -17,8 +17,9 @@ from watchdog_train.core.model.waits import ThreadFact
 from watchdog_train.system import proc
 
 ThreadReader = Callable[[int, Iterable[int] | None], tuple[ThreadFact, ...]]
-_MOST_THREADS = 64
-"""Of a process with more only the main one is read."""
+_RELEASES_NOTHING = frozenset([2, 15, 17, 23, 4, 6, 7, 8, 11, 32, 33])
+"""SIGINT and SIGTERM, which ask to end; SIGCHLD; our SIGURG; faults of the process itself; the C
+library's own two. Numbers of Linux."""
 
 
 class ProcLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +39,8 @@ class ProcLook(msgspec.Struct, frozen=True, kw_only=True):
     traced: bool = False
     """Another debugger holds it."""
     threads: tuple[ThreadFact, ...] = ()
-
-    @property
-    def wait(self) -> w.Wait | None:
-        """Of the main thread."""
-        return next((fact.wait for fact in self.threads if fact.tid == self.pid), None)
+    handles_signals: tuple[int, ...] | None = None
+    """See ProcessEvidence."""
 
     @property
     def stopped(self) -> bool:
@@ -67,7 +65,7 @@ def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook |
     if found is None:
         return None
     wchan = (proc.text(f"/proc/{pid}/wchan") or "").strip()
-    only = None if found.threads <= _MOST_THREADS else [pid]
+    about = proc.fields(f"/proc/{pid}/status")
     return ProcLook(
         pid=pid,
         start=found.start,
@@ -80,8 +78,26 @@ def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook |
         wchan=wchan if wchan not in ("", "0") else None,
         io_bytes=proc.read_io_bytes(pid),
         rss_bytes=found.rss_pages * mmap.PAGESIZE,
-        traced=proc.status_field(pid, "TracerPid") not in ("0", None),
-        threads=reader(pid, only) if reader is not None else (),
+        traced=about.get("TracerPid", "0") != "0",
+        threads=reader(pid, None) if reader is not None else (),
+        handles_signals=_handled(about.get("SigCgt")),
+    )
+
+
+def _handled(mask: str | None) -> tuple[int, ...] | None:
+    if mask is None:
+        return None
+    bits = int(mask, 16)
+    return tuple(n for n in range(1, 65) if bits >> n - 1 & 1 and n not in _RELEASES_NOTHING)
+
+
+def settled(first: ProcLook, second: ProcLook) -> tuple[ThreadFact, ...]:
+    """The threads of the second look with what the first adds."""
+    before = {fact.tid: fact for fact in first.threads}
+    passed_s = second.at - first.at
+    return tuple(
+        fact.after(before[fact.tid], passed_s) if fact.tid in before else fact
+        for fact in second.threads
     )
 
 
@@ -109,18 +125,18 @@ def sealed(first: ProcLook, second: ProcLook, helpers: frozenset[int]) -> bool |
     """Whether nobody is left to wake any thread: proof of a deadlock, not a suspicion.
 
     `helpers` are threads that wait like this in every healthy process: they release no lock of
-    others. None where the kernel does not tell, or without two looks.
+    others. A signal's handler may. None where the kernel does not tell, or without two looks.
     """
-    before = {fact.tid: fact for fact in first.threads}
-    if not before or first is second or first.start != second.start:
+    if not first.threads or first is second or first.start != second.start:
         return None
-    if len(second.threads) != second.os_threads:
+    if len(second.threads) != second.os_threads or second.handles_signals is None:
         return None
-    deciding = [fact for fact in second.threads if fact.tid not in helpers]
+    facts = settled(first, second)
+    deciding = [fact for fact in facts if fact.tid not in helpers and not fact.is_ticker]
     if not deciding or any(_is_hidden(fact.wait) for fact in deciding):
         return None
-    return all(
-        isinstance(fact.wait, w.MutexWait) and not fact.wait.timed and before.get(fact.tid) == fact
+    return not second.handles_signals and all(
+        isinstance(fact.wait, w.MutexWait) and not fact.wait.timed and fact.unchanged is True
         for fact in deciding
     )
 

@@ -18,6 +18,7 @@ from watchdog_train.core.diagnosis.stacks import (
 )
 from watchdog_train.evidence.jobs import Finished
 from watchdog_train.evidence.programs import find_program
+from watchdog_train.system import proc
 
 NAME = "py-spy"
 HINT_PTRACE = (
@@ -119,6 +120,9 @@ def _thread(entry: dict[str, Any], pid: int | None) -> ThreadStack | None:
     if len(frames) > FRAMES_CAP:  # both ends of a runaway recursion tell the story
         frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
     name, os_id = entry.get("thread_name"), entry.get("os_thread_id")
+    handle = entry.get("thread_id")
+    if os_id is None and pid is not None and isinstance(handle, int):
+        os_id = proc.thread_at(pid, handle)  # Python 3.10 does not know it, read without a stop
     active = entry.get("active")
     return ThreadStack(
         frames=tuple(_frame(frame) for frame in frames if isinstance(frame, dict)),

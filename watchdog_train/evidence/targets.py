@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from watchdog_train.client import layout
 from watchdog_train.core.detection.rank_gone import ending
 from watchdog_train.core.diagnosis.facts import EndFact, How, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_worker
@@ -19,7 +20,7 @@ from watchdog_train.core.diagnosis.stacks import (
     printable,
 )
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
-from watchdog_train.evidence import process_look, redact
+from watchdog_train.evidence import from_inside, process_look, redact
 from watchdog_train.evidence.milestones import read_milestones
 from watchdog_train.evidence.open_files import open_files
 from watchdog_train.evidence.sockets import Connections
@@ -64,6 +65,7 @@ class Target:
         self.milestones: tuple[Milestone, ...] = ()
         self.milestones_at: float | None = None
         self.notes: list[str] = []
+        self.deciding_tid: int | None = None
         self._judge_first()
 
     def _judge_first(self) -> None:
@@ -145,6 +147,9 @@ class Target:
         self.milestones_at = time.monotonic() if self.milestones else None
         if self.first is None or self.first.state in ("Z", "X"):
             return
+        words = from_inside.slot_words(slot_dir, self.identity) if slot_dir is not None else None
+        if words is not None and (said := words[layout.W_DECIDING]):
+            self.deciding_tid = proc.our_thread(self.pid, said)
         self.python = process_look.is_python(self.pid)
         variables = proc.parse_environment(proc.read(f"/proc/{self.pid}/environ") or b"")
         redact.learn(variables)
@@ -201,8 +206,12 @@ class Target:
         """As a diagnosis sees it."""
         look, member = self.last, self.member
         rate = None
+        facts = look.threads if look else ()
         if self.first is not None and self.second is not None:
             rate = process_look.io_rate(self.first, self.second)
+            facts = process_look.settled(self.first, self.second)
+        waits = {fact.tid: fact for fact in facts}
+        deciding = waits.get(self.deciding_tid or self.pid)
         return ProcessEvidence(
             pid=self.pid,
             start=self.identity.start,
@@ -215,7 +224,10 @@ class Target:
             state=self.state,
             wchan=look.wchan if look else None,
             kernel=kernel_frames(self.kernel_stack or ""),
-            wait=look.wait if look else None,
+            deciding_tid=self.deciding_tid,
+            thread_waits=waits,
+            wait=deciding.wait if deciding else None,
+            handles_signals=look.handles_signals if look else None,
             sealed=self.sealed(),
             cpu_share=self.cpu_share(),
             io_bytes_s=rate,

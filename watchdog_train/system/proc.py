@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -113,6 +114,29 @@ def numbers(pid: int | str, folder: str) -> list[int] | None:
         return sorted(int(name) for name in os.listdir(f"/proc/{pid}/{folder}"))
     except (OSError, ValueError):
         return None
+
+
+def own_numbers(place: int | str) -> list[int]:
+    """Of a process or thread: in our pid namespace, then in each deeper one that it is in."""
+    return [int(word) for word in fields(f"/proc/{place}/status").get("NSpid", "").split()]
+
+
+def our_thread(pid: int, tid: int) -> int | None:
+    """Our number of the thread to which the process, maybe in a namespace of its own, gives this
+    number; None when it has no such thread.
+    """
+    tids = numbers(pid, "task") or []
+    if link(pid, "ns/pid") == link("self", "ns/pid"):
+        return tid if tid in tids else None
+    return next((each for each in tids if own_numbers(f"{pid}/task/{each}")[-1:] == [tid]), None)
+
+
+def thread_at(pid: int, handle: int) -> int | None:
+    """The thread with this pthread_t: the C library keeps its number in the first KiB there."""
+    said = memory(pid, handle, 1024) or b""
+    found = {number for (number,) in struct.iter_unpack("=i", said[: len(said) & ~3])}
+    found &= set(numbers(pid, "task") or ())
+    return found.pop() if len(found) == 1 else None
 
 
 def memory(pid: int, address: int, count: int) -> bytes | None:

@@ -43,6 +43,8 @@ class UnixSocket(NamedTuple):
     name: bytes
     peer: int
     """The inode of the other end; 0 for none."""
+    listens: bool
+    """For connections: a server."""
 
 
 class Connections(NamedTuple):

@@ -153,7 +153,9 @@ def connections() -> Connections:
             (inode,) = struct.unpack_from("=I", message, 4)
             about = dict(_attributes(message, UNIX_MESSAGE_BYTES))
             peer = about.get(UNIX_DIAG_PEER, bytes(4))[:4]
-            unix[inode] = UnixSocket(about.get(UNIX_DIAG_NAME, b""), *struct.unpack("=I", peer))
+            (peer_inode,) = struct.unpack("=I", peer)
+            listens = message[2] == TCP_LISTEN
+            unix[inode] = UnixSocket(about.get(UNIX_DIAG_NAME, b""), peer_inode, listens)
     return Connections(ports, tcp, unix)
 
 

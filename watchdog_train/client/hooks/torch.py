@@ -3,6 +3,7 @@
 It must change no result and add no graph break; every wrapper keeps the name it is pickled by.
 """
 
+import _thread
 import sys
 
 from watchdog_train.client import (
@@ -23,6 +24,7 @@ _BEFORE_TRAINING = frozenset(
 )
 _BEFORE_FIRST_STEP = frozenset((L.PHASE_UNKNOWN, L.PHASE_STARTUP, L.PHASE_FIRST_STEP))
 _now_ns = slot.now_ns
+_ident = _thread.get_ident
 _STEPS = L.W_OPTIMIZER_STEPS
 _BATCHES = L.W_BATCHES
 _BACKWARDS = L.W_MICRO_BATCHES
@@ -57,6 +59,8 @@ def _steps(torch):
             words = slot.words
             words[_STEPS] += 1
             words[_LAST] = _now_ns()
+            if slot.deciding != _ident():
+                slot.take_decision()
             if words[_PHASE] in _BEFORE_TRAINING:
                 first.step_done()
         except Exception:
@@ -88,6 +92,8 @@ def _backward(torch):
             words = slot.words
             words[_BACKWARDS] += 1
             words[_LAST] = _now_ns()
+            if slot.deciding != _ident():
+                slot.take_decision()
         except Exception:
             pass
         return result

@@ -18,7 +18,7 @@ from watchdog_train.core.model import (
     Role,
     Value,
 )
-from watchdog_train.core.model.waits import Wait
+from watchdog_train.core.model.waits import ThreadFact, Wait
 
 FLAT_CPU_SHARE = 0.02
 """Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
@@ -62,8 +62,16 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     wchan: str | None = None
     kernel: tuple[str, ...] = ()
     """Its stack in the kernel, innermost first, where it could be read."""
+    deciding_tid: int | None = None
+    """The thread that told of progress last, where it says so and still lives; else it is the main
+    thread that decides."""
+    thread_waits: dict[int, ThreadFact] = msgspec.field(default_factory=dict)
+    """Every thread by its number, which a stack has as `os_id`; read before any tool came."""
     wait: Wait | None = None
-    """What the main thread waits for."""
+    """What the deciding thread waits for."""
+    handles_signals: tuple[int, ...] | None = None
+    """Signals that somebody may send it to let it continue: it has handlers for them. Left out are
+    SIGINT and SIGTERM, which ask to end, SIGCHLD, our SIGURG, and faults of the process itself."""
     sealed: bool | None = None
     """True: every thread waits, without a time limit, for a lock that only a thread of this same
     process can release, and none ran between two looks: no one is left to wake it, ever."""

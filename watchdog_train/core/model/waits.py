@@ -49,6 +49,11 @@ class FileWait(_Wait, frozen=True, kw_only=True, tag="file"):
     complete: bool = True
     unlinked: bool = False
     """Nobody can open this path any more."""
+    end: Literal["read", "write", "both"] | None = None
+    """Of open: for what. A FIFO that is opened to write has no reader."""
+    offset: int | None = None
+    size: int | None = None
+    """Both of a file that is read or written."""
 
 
 class FileLockWait(_Wait, frozen=True, kw_only=True, tag="file_lock"):
@@ -58,6 +63,7 @@ class FileLockWait(_Wait, frozen=True, kw_only=True, tag="file_lock"):
     holders: Refs = ()
     """All who have the locked description open: a fork inherits it."""
     complete: bool = True
+    """False as well where no holder was found: there is one, in another container or machine."""
 
 
 class PipeWait(_Wait, frozen=True, kw_only=True, tag="pipe"):
@@ -80,6 +86,13 @@ class TcpWait(_Wait, frozen=True, kw_only=True, tag="tcp"):
     """Of the other end, `host:port`; of a listener its own."""
     others: Refs = ()
     """The other end, where it is on this machine."""
+    complete: bool = True
+    on_this_host: bool | None = None
+    """Whether the other end's address is one of this machine."""
+    total_bytes: int | None = None
+    """Received, or sent and acknowledged, since it was connected."""
+    moved_bytes: int | None = None
+    """The same between two looks."""
 
 
 class ChildWait(_Wait, frozen=True, kw_only=True, tag="child"):
@@ -105,6 +118,8 @@ class SharedSemaphoreWait(_Wait, frozen=True, kw_only=True, tag="shared_semaphor
     others: Refs = ()
     """Who maps it, the waiter aside."""
     complete: bool = True
+    owner: ProcessRef | None = None
+    """Of a mutex of the C library: who holds it. Start 0 and no name: that thread is gone."""
 
 
 class SleepWait(_Wait, frozen=True, kw_only=True, tag="sleep"):
@@ -112,6 +127,10 @@ class SleepWait(_Wait, frozen=True, kw_only=True, tag="sleep"):
 
     left_s: float | None = None
     """From the look on; of a relative sleep at most, since nobody saw it begin."""
+    exact: bool = False
+    """The kernel has its end as a moment."""
+    repeats: bool | None = None
+    """It has slept before: by two looks, or a timer that starts again by itself."""
 
 
 class PollWait(_Wait, frozen=True, kw_only=True, tag="poll"):
@@ -139,6 +158,7 @@ class DiskWait(_Wait, frozen=True, kw_only=True, tag="disk"):
     function: str | None = None
     path: str | None = None
     network: str | None = None
+    offset: int | None = None
 
 
 class Stopped(_Wait, frozen=True, kw_only=True, tag="stopped"):
@@ -190,3 +210,46 @@ class ThreadFact(Value, frozen=True, kw_only=True):
     call: tuple[int, ...] = ()
     """Number and arguments of the system call: equal in two looks means the same wait."""
     wait: Wait
+    idle_s: float | None = None
+    """Since it last ran, even for a signal: it has waited, or been stopped, at least as long."""
+    unchanged: bool | None = None
+    """In two looks the same system call with the same arguments, and it did not run in between.
+    None: there was one look."""
+
+    @property
+    def is_ticker(self) -> bool:
+        """A thread of a library that wakes by itself, or serves other processes, and never
+        releases a lock of others. Not `pt_gloo_runloop`, for which a collective waits; not those
+        of CUDA, which may call back.
+        """
+        return self.name.startswith(_TICKERS)
+
+    def after(self, before: ThreadFact, passed_s: float) -> ThreadFact:
+        """This fact with what an earlier look at the same thread adds."""
+        unchanged = (self.call, self.switches, self.state) == (
+            before.call,
+            before.switches,
+            before.state,
+        )
+        wait = _since(before.wait, self.wait, passed_s, unchanged=unchanged)
+        return msgspec.structs.replace(self, wait=wait, unchanged=unchanged)
+
+
+_TICKERS = ("gloo_tcp_loop", "pt_tcpstore", "pt_workerserver")
+
+
+def _since(before: Wait, now: Wait, passed_s: float, *, unchanged: bool) -> Wait:
+    match before, now:
+        case SleepWait(left_s=left_s), SleepWait(repeats=None):
+            if not unchanged:
+                return msgspec.structs.replace(now, repeats=True)
+            if left_s is not None and not now.exact:
+                return msgspec.structs.replace(now, left_s=max(0.0, left_s - passed_s))
+        case TcpWait(total_bytes=int(old)), TcpWait(total_bytes=int(new)):
+            if before.address == now.address:
+                return msgspec.structs.replace(now, moved_bytes=new - old)
+        case PollWait(), PollWait() if len(before.waits) == len(now.waits):
+            both = zip(before.waits, now.waits, strict=True)
+            waits = tuple(_since(b, n, passed_s, unchanged=unchanged) for b, n in both)
+            return msgspec.structs.replace(now, waits=waits)
+    return now
