@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.model import HostLoad, Sample
+from watchdog_train.core.model import Difference, HostLoad, Sample
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.news import news
-from watchdog_train.core.notices.slowdown import Slow, Slowness, advance, resumed, words
+from watchdog_train.core.notices.slowdown import Slow, Slowness, advance, resumed
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.traces.replaying import Replay
+from watchdog_train.report.pace_text import slow_words
 
 Around = Callable[[float], dict[str, object]]
 
@@ -157,7 +158,7 @@ def test_what_changed_is_named(
     """As far as anything tells; no more."""
     samples = polls([1.0] * 900 + [4.0] * 200, around=lambda at: before if at <= 900 else after)
     (found,) = episodes(samples)
-    assert said in words(found)
+    assert said in slow_words(found)
 
 
 def test_swapping_is_named() -> None:
@@ -167,17 +168,19 @@ def test_swapping_is_named() -> None:
         return {"host": HostLoad(swap_bytes=int(max(0.0, at - 900) * 20e6))}
 
     (found,) = episodes(polls([1.0] * 900 + [4.0] * 200, around=around))
-    assert "the machine swaps, 20 MB/s" in words(found)
+    assert "the machine swaps, 20 MB/s" in slow_words(found)
 
 
 def test_it_is_said_once_and_its_end_too() -> None:
     """Events follow the memory; an adopting supervisor does not take slow for usual."""
-    slow = Slow(since=1000.0, usual_s=1.0, step_s=4.0, changed=("the machine swaps, 20 MB/s",))
+    swaps = Difference(kind="swap", now=2e7, usual=0.0)
+    slow = Slow(since=1000.0, usual_s=1.0, step_s=4.0, changed=(swaps,))
     poll = b.sample(2000.0, b.rank(words=9))
     state = b.running()
     said = [x for x in news(b.observation(poll, slow=slow), state, Policy()) if _about(x)]
     assert [type(x) for x in said] == [e.Slowdown]
-    assert "4.0 times as long" in said[0].why  # type: ignore[union-attr]
+    assert isinstance(said[0], e.Slowdown)
+    assert "4.0 times as long" in slow_words(said[0])
     state = b.running(said[0])
     assert state.slowdown is not None
     assert [x for x in news(b.observation(poll, slow=slow), state, Policy()) if _about(x)] == []

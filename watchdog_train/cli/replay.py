@@ -50,10 +50,10 @@ def replay(
     clock. Nothing is started or ended. A trace holds no stacks: every look says "unknown", so a
     stall that stacks would prove comes later here than in the run.
     """
-    from watchdog_train.core.notices.slowdown import words as slow_words
     from watchdog_train.core.traces.replaying import Replay
     from watchdog_train.core.traces.trace_reading import TraceReader
     from watchdog_train.errors import WtrainError
+    from watchdog_train.report.pace_text import slow_words
     from watchdog_train.store.trace_file import trace_lines
 
     chosen = _source(source, runs_dir)
@@ -173,7 +173,7 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
 
 
 def _print_slow(judged: Replay) -> None:
-    from watchdog_train.core.notices.slowdown import words
+    from watchdog_train.report.pace_text import slow_words
 
     for t, slow in judged.slow:
-        click.echo(f"slow at {t:.1f} s: {words(slow)}")
+        click.echo(f"slow at {t:.1f} s: {slow_words(slow)}")

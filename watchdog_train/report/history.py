@@ -15,6 +15,7 @@ from watchdog_train.core.model import Value
 from watchdog_train.report import daemons_text, telling_text
 from watchdog_train.report.household_text import dumped
 from watchdog_train.report.notices import warning_over
+from watchdog_train.report.pace_text import slow_words, straggler_words
 from watchdog_train.report.time_line import TimeLine, time_line
 
 _replace = msgspec.structs.replace
@@ -115,8 +116,12 @@ def _change(
 
 def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per event type
     match event:
-        case e.Noticed() | e.Slowdown() | e.SlowdownEnded():
+        case e.Noticed() | e.SlowdownEnded():
             return event.why
+        case e.Slowdown():
+            return slow_words(event)
+        case e.Straggling():
+            return f"straggler: {straggler_words(event.straggler)}"
         case e.Warned():
             return f"warning: {event.why}"
         case e.WarningOver():

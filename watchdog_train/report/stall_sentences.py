@@ -8,6 +8,7 @@ from watchdog_train.core.model import Patience
 from watchdog_train.report import words
 from watchdog_train.report.facts import culprit_words, stall_words
 from watchdog_train.report.notices import warning_over
+from watchdog_train.report.pace_text import slow_words, straggler_words
 from watchdog_train.report.words import clean, duration
 
 MAX_NAMED = 4
@@ -22,7 +23,7 @@ _PATIENCE: dict[Patience, str] = {
 }
 
 
-def silence(
+def silence(  # noqa: PLR0912 - one arm per event type
     event: e.Suspected
     | e.Looked
     | e.SuspicionEnded
@@ -32,6 +33,7 @@ def silence(
     | e.Noticed
     | e.Slowdown
     | e.SlowdownEnded
+    | e.Straggling
     | e.Warned
     | e.WarningOver,
     state: State,
@@ -58,9 +60,11 @@ def silence(
         case e.Noticed():
             return (f"notice: {clean(event.why)}",)
         case e.Slowdown():
-            return (f"slow: {clean(event.why, 600)}",)
+            return (f"slow: {slow_words(event)}",)
         case e.SlowdownEnded():
             return (f"no longer slow, after {duration(event.seconds)}: {clean(event.why)}",)
+        case e.Straggling():
+            return (f"straggler: {straggler_words(event.straggler)}",)
         case e.Warned():
             return (f"warning: {clean(event.why, 600)}",)
         case e.WarningOver():

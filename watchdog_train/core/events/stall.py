@@ -8,9 +8,11 @@ from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
     Diagnosis,
+    Difference,
     Missing,
     Patience,
     Phase,
+    Straggler,
 )
 
 
@@ -105,9 +107,8 @@ class Slowdown(Event, frozen=True, kw_only=True):
     """The same now."""
     factor: float
     since_mono: float
-    changed: tuple[str, ...]
-    """What is different from before, in words; empty: nothing that we can see."""
-    why: str
+    changed: tuple[Difference, ...]
+    """What is different from before; empty: nothing that we can see."""
 
 
 class SlowdownEnded(Event, frozen=True, kw_only=True):
@@ -116,6 +117,15 @@ class SlowdownEnded(Event, frozen=True, kw_only=True):
     seconds: float
     """From its beginning."""
     why: str
+
+
+class Straggling(Event, frozen=True, kw_only=True):
+    """A rank comes last in most steps, as far as is seen in ten minutes or less; said again when
+    it is another rank, or twice or half as slow. Nothing is killed for it.
+    """
+
+    straggler: Straggler | None
+    """None: no rank does any more."""
 
 
 class Warned(Event, frozen=True, kw_only=True):

@@ -66,6 +66,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         notices=(),
         noticed=(),
         slowdown=None,
+        straggler=None,
         warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
         kill=None,
         backoff_until=None,
