@@ -42,11 +42,11 @@ def straggler_words(lags: Straggler | None) -> str:
     """Who is late, what that costs, and what is different about it."""
     if lags is None:
         return "no rank comes last in most steps any more"
-    why = _all(lags.differs) or "its CPU time, I/O and GPU show no reason"
+    why = _all(lags.differs) or "CPU, I/O and GPU show no reason"
     return (
         f"rank {lags.rank} (pid {lags.pid}) {_PLACES[lags.place]} {lags.behind_s:.2g} s after the "
-        f"other ranks: {100 * lags.lost:.0f} % of each step, {100 * lags.share:.0f} % of all delay "
-        f"by late ranks; {why}"
+        f"others, {100 * lags.lost:.0f} % of each step ({100 * lags.share:.0f} % of what late ranks "
+        f"cost): {why}"
     )
 
 

@@ -39,11 +39,13 @@ MARGIN = 0.05
 LOST = 0.1
 """Of each step: less is not worth a word."""
 OVER = 0.05
+AGAIN = 2.0
+"""So much more than was said is worth another word."""
 SHARE = 0.5
 """Of what is lost by all that come last; else the ranks are uneven, and nobody is the straggler."""
 SIGMAS = 5.0
 """How often it comes last, against the next: ranks that take turns differ by one or two."""
-EARLIEST_SHARE = 0.7
+EARLIEST = 0.7
 """A place at which so much of the whole delay is there already is where it came about."""
 _STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
 _BACKWARDS = layout.PROGRESS_WORDS.index(layout.W_MICRO_BATCHES)
@@ -187,22 +189,24 @@ def _step_s(memory: Standing) -> float | None:
     return memory.seconds / min(made) if made else None
 
 
-def _last(slots: tuple[SlotReading, ...]) -> tuple[int, float, int]:
+def _last(slots: tuple[SlotReading, ...]) -> tuple[int, float, int | None]:
     """Who came last to the place with the most delay, how much later, and where it was late first.
 
     Ranks that wait for each other on the way to a place come there at once, so that the largest
     delay is that before they meet.
     """
+    has_next = [slot.batch_ns > slot.backward_ns for slot in slots]
+    at_batch = len(set(has_next)) == 1 and all(slot.batch_ns for slot in slots)
     delays = []
     for place, stamps in enumerate(zip(*map(_stamps, slots), strict=True)):
-        # A batch that is had before the pass has begun is that of the next step.
-        same = place or all(slot.batch_ns and slot.batch_ns < slot.backward_ns for slot in slots)
         last = max(range(len(stamps)), key=stamps.__getitem__)
         others = stamps[:last] + stamps[last + 1 :]
-        delays.append((last, (stamps[last] - median_low(others)) / 1e9 if same else 0.0))
+        behind_s = (stamps[last] - median_low(others)) / 1e9
+        delays.append((last, behind_s if place or at_batch else 0.0))
     last, behind_s = max(delays, key=lambda delay: delay[1])
-    place = next(i for i, each in enumerate(delays) if each[1] >= EARLIEST_SHARE * behind_s)
-    return last, behind_s, place
+    if len(set(has_next)) > 1:  # it waits for a batch that others have, or they wait for theirs
+        return last, behind_s, None if has_next[last] else 0
+    return last, behind_s, next(i for i, d in enumerate(delays) if d[1] >= EARLIEST * behind_s)
 
 
 def _stamps(slot: SlotReading) -> tuple[int, ...]:
@@ -222,7 +226,7 @@ def _straggler(memory: Standing, step_s: float) -> Straggler | None:
     known = said is not None and said.pid == pid
     if share < SHARE or lost < (OVER if known else LOST):
         return None
-    if said is not None and known and 0.5 <= lost / said.lost <= 2.0:
+    if said is not None and known and lost <= AGAIN * said.lost:
         return said
     if worst.last - following.last <= SIGMAS * sqrt(worst.last + following.last):
         return said if known else None
@@ -232,10 +236,10 @@ def _straggler(memory: Standing, step_s: float) -> Straggler | None:
         rank=rank,
         pid=pid,
         place=_PLACES[max(range(len(_PLACES)), key=worst.places.__getitem__)],
-        behind_s=worst.behind_s / memory.looks,
-        step_s=step_s,
-        lost=lost,
-        share=share,
+        behind_s=round(worst.behind_s / memory.looks, 4),
+        step_s=round(step_s, 4),
+        lost=round(lost, 3),
+        share=round(share, 3),
         steps=round(memory.looks),
         differs=differences(mean(others), own),
     )

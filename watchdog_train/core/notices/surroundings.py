@@ -133,7 +133,8 @@ def differences(usual: Means, now: Means) -> tuple[Difference, ...]:
 
     def add(kind: DifferenceKind, differs: bool, name: str = "", who: tuple[str, ...] = ()) -> None:
         if differs:
-            old, new = (getattr(each, name) if name else None for each in (usual, now))
+            values = (getattr(each, name) if name else None for each in (usual, now))
+            old, new = (None if value is None else round(value, 3) for value in values)
             found.append(Difference(kind=kind, now=new, usual=old, who=who))
 
     strangers = tuple(name for name in now.others if name not in usual.others)
