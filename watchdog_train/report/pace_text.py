@@ -45,8 +45,8 @@ def straggler_words(lags: Straggler | None) -> str:
     why = _all(lags.differs) or "CPU, I/O and GPU show no reason"
     return (
         f"rank {lags.rank} (pid {lags.pid}) {_PLACES[lags.place]} {lags.behind_s:.2g} s after the "
-        f"others, {100 * lags.lost:.0f} % of each step ({100 * lags.share:.0f} % of what late ranks "
-        f"cost): {why}"
+        f"others, {100 * lags.lost:.0f} % of each step "
+        f"({100 * lags.share:.0f} % of what late ranks cost): {why}"
     )
 
 

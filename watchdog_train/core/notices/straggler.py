@@ -2,8 +2,8 @@
 
 Ranks in lock-step make the same steps a second, however slow one of them is. What differs is when
 each of them comes to the same place of a step: it has its batch, begins the backward pass, has
-ended it. Each rank writes these times down, so that one look at ranks that are equally far tells
-how much later than the others the last one came, whenever the look is taken.
+ended it. Each rank writes these times down, so that a look at any moment tells how much later than
+the others the last one came, or for how long they have waited for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _replace = msgspec.structs.replace
 MOST_RANKS = 64
 """Those with the lowest numbers are compared."""
 LEAST_LOOKS = 60
-"""At ranks that are equally far, each at another step."""
+"""Each at another step."""
 MOST_LOOKS = 600
 """Then all of them count half: ten minutes and more, and what was hours ago is forgotten."""
 MARGIN = 0.05
@@ -52,6 +52,19 @@ _BACKWARDS = layout.PROGRESS_WORDS.index(layout.W_MICRO_BATCHES)
 _PLACES: tuple[Place, ...] = ("batch", "backward", "backward-end")
 
 
+class Delay(Value, frozen=True, kw_only=True):
+    """One look at the ranks."""
+
+    begun: int
+    """Backward passes of the first of them."""
+    last: int
+    """Which one comes last, in the order of the ranks."""
+    behind_s: float
+    """After the median of the others."""
+    places: tuple[float | None, ...]
+    """The same at each of _PLACES; None: not known, 0: another rank comes last there."""
+
+
 class Ledger(Value, frozen=True, kw_only=True):
     """What was seen of one rank."""
 
@@ -59,8 +72,8 @@ class Ledger(Value, frozen=True, kw_only=True):
     """Looks at which it was the last one by the margin."""
     behind_s: float = 0.0
     """Then, after the others: the sum."""
-    places: tuple[float, ...] = (0.0,) * len(_PLACES)
-    """The looks, by the place at which it was late first."""
+    places: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * len(_PLACES)
+    """The same at each place, and the looks that knew it."""
     tally: Tally = Tally()
     cpu_s: float | None = None
     io_bytes: int | None = None
@@ -80,8 +93,9 @@ class Standing(Value, frozen=True, kw_only=True):
     """Of training, and the steps and backward passes in it."""
     made: tuple[float, float] = (0.0, 0.0)
     looks: float = 0.0
-    looked_at: int = -1
-    """The backward pass of the newest look that counted."""
+    """That counted."""
+    newest: Delay | None = None
+    """The newest look, which counts when the next step begins."""
     ledgers: tuple[Ledger, ...] = ()
     open: Straggler | None = None
     """As said."""
@@ -123,7 +137,7 @@ def advance(memory: Standing, sample: Sample) -> Standing:
         seconds=memory.seconds + passed_s,
         made=(memory.made[0] + made[0], memory.made[1] + made[1]),
     )
-    return _look(memory, slots)
+    return _look(memory, sample.at, passed_s, slots)
 
 
 def _ranks(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
@@ -156,31 +170,40 @@ def _behaviour(ledger: Ledger, member: MemberSample, sample: Sample, passed_s: f
     return _replace(ledger, tally=tally, cpu_s=cpu_s, io_bytes=io_bytes)
 
 
-def _look(memory: Standing, slots: tuple[SlotReading, ...]) -> Standing:
-    """Compare the ranks, where they are equally far and nobody has looked at this step."""
-    step_s = _step_s(memory)
-    at, *others = {(slot.progress[_BACKWARDS], _in_backward(slot)) for slot in slots}
-    begun = sum(at)
-    if others or step_s is None or begun == memory.looked_at:
+def _look(memory: Standing, at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Standing:
+    """Compare the ranks. The newest look at a step tells most, and counts when the next begins."""
+    delay = _delay(at, passed_s, slots)
+    step_s, before = _step_s(memory), memory.newest
+    if delay is None or step_s is None:
         return memory
-    last, behind_s, place = _last(slots)
-    ledgers = list(memory.ledgers)
-    if behind_s >= MARGIN * step_s:
-        ledger = ledgers[last]
-        ledgers[last] = _replace(
+    if before is not None and (before.begun, before.last) == (delay.begun, delay.last):
+        # Who has its next batch tells no longer when it had the one before.
+        known = zip(before.places, delay.places, strict=True)
+        delay = _replace(delay, places=tuple(map(_longer, known)))
+    memory = _replace(memory, newest=delay)
+    if before is None or delay.begun <= before.begun:
+        return memory
+    if before.behind_s >= MARGIN * step_s:
+        ledgers = list(memory.ledgers)
+        ledger = ledgers[before.last]
+        ledgers[before.last] = _replace(
             ledger,
             last=ledger.last + 1,
-            behind_s=ledger.behind_s + min(behind_s, step_s),
-            places=tuple(n + (i == place) for i, n in enumerate(ledger.places)),
+            behind_s=ledger.behind_s + min(before.behind_s, step_s),
+            places=tuple(
+                (total + min(new, step_s), known + 1) if new is not None else (total, known)
+                for (total, known), new in zip(ledger.places, before.places, strict=True)
+            ),
         )
-    memory = _replace(memory, looks=memory.looks + 1, looked_at=begun, ledgers=tuple(ledgers))
+        memory = _replace(memory, ledgers=tuple(ledgers))
+    memory = _replace(memory, looks=memory.looks + 1)
     if memory.looks >= LEAST_LOOKS:
         memory = _replace(memory, open=_straggler(memory, step_s))
     return _halved(memory) if memory.looks >= MOST_LOOKS else memory
 
 
-def _in_backward(slot: SlotReading) -> bool:
-    return slot.backward_ns > slot.backward_end_ns
+def _longer(delays: tuple[float | None, float | None]) -> float | None:
+    return max((delay for delay in delays if delay is not None), default=None)
 
 
 def _step_s(memory: Standing) -> float | None:
@@ -189,29 +212,47 @@ def _step_s(memory: Standing) -> float | None:
     return memory.seconds / min(made) if made else None
 
 
-def _last(slots: tuple[SlotReading, ...]) -> tuple[int, float, int | None]:
-    """Who came last to the place with the most delay, how much later, and where it was late first.
+def _delay(at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Delay | None:
+    """Who comes last to the place with the most delay; None where the ranks are too far apart.
 
     Ranks that wait for each other on the way to a place come there at once, so that the largest
     delay is that before they meet.
     """
-    has_next = [slot.batch_ns > slot.backward_ns for slot in slots]
-    at_batch = len(set(has_next)) == 1 and all(slot.batch_ns for slot in slots)
-    delays = []
-    for place, stamps in enumerate(zip(*map(_stamps, slots), strict=True)):
-        last = max(range(len(stamps)), key=stamps.__getitem__)
-        others = stamps[:last] + stamps[last + 1 :]
-        behind_s = (stamps[last] - median_low(others)) / 1e9
-        delays.append((last, behind_s if place or at_batch else 0.0))
-    last, behind_s = max(delays, key=lambda delay: delay[1])
-    if len(set(has_next)) > 1:  # it waits for a batch that others have, or they wait for theirs
-        return last, behind_s, None if has_next[last] else 0
-    return last, behind_s, next(i for i, d in enumerate(delays) if d[1] >= EARLIEST * behind_s)
+    ended = [slot.progress[_BACKWARDS] for slot in slots]
+    begun = [n + (s.backward_ns > s.backward_end_ns) for n, s in zip(ended, slots, strict=True)]
+    batch = [n + (s.batch_ns > s.backward_ns) for n, s in zip(begun, slots, strict=True)]
+    found = (
+        _last(at, passed_s, batch, [slot.batch_ns for slot in slots]),
+        _last(at, passed_s, begun, [slot.backward_ns for slot in slots]),
+        _last(at, passed_s, ended, [slot.backward_end_ns for slot in slots]),
+    )
+    if found[1] is None or found[2] is None:
+        return None
+    behind_s, last = max(each for each in found if each is not None)
+    places = (None if one is None else one[0] * (one[1] == last) for one in found)
+    return Delay(begun=max(begun), last=last, behind_s=behind_s, places=tuple(places))
 
 
-def _stamps(slot: SlotReading) -> tuple[int, ...]:
-    """In the order of _PLACES."""
-    return slot.batch_ns, slot.backward_ns, slot.backward_end_ns
+def _last(
+    at: float, passed_s: float, numbers: list[int], stamps: list[int]
+) -> tuple[float, int] | None:
+    """How much later than the others the last rank came to a place, and which one that is.
+
+    While one is on its way only the time until now is known. A look comes at any moment of it, the
+    first one in the middle on average.
+    """
+    if not all(stamps):
+        return None
+    top = max(numbers)
+    behind = [i for i, number in enumerate(numbers) if number < top]
+    if len(behind) > 1 or (behind and numbers[behind[0]] < top - 1):
+        return None
+    last = behind[0] if behind else max(range(len(stamps)), key=stamps.__getitem__)
+    others_s = median_low(stamps[:last] + stamps[last + 1 :]) / 1e9
+    if not behind:
+        return stamps[last] / 1e9 - others_s, last
+    since_s = max(0.0, at - others_s)
+    return min(2 * since_s, since_s + passed_s / 2), last
 
 
 def _straggler(memory: Standing, step_s: float) -> Straggler | None:
@@ -232,10 +273,15 @@ def _straggler(memory: Standing, step_s: float) -> Straggler | None:
         return said if known else None
     others = tuple(means(ledger.tally) for i, ledger in enumerate(ledgers) if i != first)
     own = means(worst.tally)
+    at = {
+        place: total / known
+        for place, (total, known) in zip(_PLACES, worst.places, strict=True)
+        if known
+    }
     return Straggler(
         rank=rank,
         pid=pid,
-        place=_PLACES[max(range(len(_PLACES)), key=worst.places.__getitem__)],
+        place=next(place for place, late_s in at.items() if late_s >= EARLIEST * max(at.values())),
         behind_s=round(worst.behind_s / memory.looks, 4),
         step_s=round(step_s, 4),
         lost=round(lost, 3),
@@ -256,7 +302,7 @@ def _halved(memory: Standing) -> Standing:
                 ledger,
                 last=ledger.last / 2,
                 behind_s=ledger.behind_s / 2,
-                places=tuple(n / 2 for n in ledger.places),
+                places=tuple((total / 2, known / 2) for total, known in ledger.places),
                 tally=Tally(
                     sums=tuple((total / 2, known / 2) for total, known in ledger.tally.sums)
                 ),
