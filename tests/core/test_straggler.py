@@ -17,6 +17,8 @@ from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.notices.straggler import Standing, advance
 from watchdog_train.core.policy import Policy
+from watchdog_train.evidence.answers import verdict
+from watchdog_train.evidence.request import EvidenceRequest, without_secrets
 from watchdog_train.report.pace_text import straggler_words
 
 Parts = tuple[float, float, float]
@@ -281,7 +283,7 @@ def test_a_rank_that_ends_first_changes_nothing() -> None:
     assert [each.rank if each else None for each in watch(job, seen=seen)] == [None, 1]
 
 
-def test_differences_survive_the_event_log() -> None:
+def test_differences_survive_the_event_log_and_a_bundle() -> None:
     """Typed, with the numbers."""
     differs = Difference(kind="cpu-line", now=0.6, usual=0.1, who=("pid 8 (stress)",))
     lags = Straggler(
@@ -290,6 +292,11 @@ def test_differences_survive_the_event_log() -> None:
     )  # fmt: skip
     event = msgspec.structs.replace(e.Straggling(straggler=lags), seq=1)
     assert e.decode(e.encode(event)) == event
+    said = {"straggler": msgspec.to_builtins(lags)}
+    request = EvidenceRequest(
+        mode="full", stall_id="0001", why="stall", out_dir="", staging_dir="", verdict=said
+    )
+    assert verdict(without_secrets(request), b.result()).straggler == lags
 
 
 def _about(observation: b.Observation, state: object) -> list[e.AnyEvent]:
