@@ -200,6 +200,14 @@ def _about(event: e.AnyEvent) -> bool:
     return isinstance(event, (e.Slowdown, e.SlowdownEnded))
 
 
+def test_a_machine_that_slept_long_ago_is_judged() -> None:
+    """Its two clocks are read one after the other: what they differ by is never quite the same."""
+    samples = polls(
+        [1.0] * 900 + [5.0] * 180, around=lambda at: {"suspended_s": 3600.0 + 1e-6 * (at % 7)}
+    )
+    assert len(episodes(samples)) == 1
+
+
 def test_replay_says_it() -> None:
     """Last night's trace tells when it became slow."""
     judged = Replay(Policy())

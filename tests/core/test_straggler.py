@@ -12,7 +12,14 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.model import Difference, HostLoad, MemberSample, Sample, Straggler
+from watchdog_train.core.model import (
+    Difference,
+    HostLoad,
+    MemberSample,
+    ProcessRow,
+    Sample,
+    Straggler,
+)
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.notices.straggler import Standing, advance
@@ -20,6 +27,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.evidence.answers import verdict
 from watchdog_train.evidence.request import EvidenceRequest, without_secrets
 from watchdog_train.report.pace_text import straggler_words
+from watchdog_train.supervisor.sampling import BusyStrangers
 
 Parts = tuple[float, float, float]
 """Of a step of one rank: until it has its batch, until its backward pass begins, that pass."""
@@ -297,6 +305,26 @@ def test_differences_survive_the_event_log_and_a_bundle() -> None:
         mode="full", stall_id="0001", why="stall", out_dir="", staging_dir="", verdict=said
     )
     assert verdict(without_secrets(request), b.result()).straggler == lags
+
+
+def test_who_else_uses_the_cpus() -> None:
+    """By what they used between two looks at everybody; other looks see only those that are new."""
+
+    def rows(**used: float) -> list[ProcessRow]:
+        return [
+            ProcessRow(
+                pid=int(name[1:]), start=1, ppid=1, state="R", cpu_s=cpu_s, reaped_cpu_s=0.0,
+                io_bytes=None, name="x",
+            )
+            for name, cpu_s in used.items()
+        ]  # fmt: skip
+
+    strangers = BusyStrangers()
+    assert strangers.look(rows(p1=5.0, p2=5.0, p3=5.0, p4=5.0), {4}, 10.0) == ()
+    assert strangers.look(rows(p4=9.0, p5=9.0), {4}, 15.0) == ()
+    assert strangers.look(rows(p1=15.0, p2=12.0, p3=6.0, p4=15.0), {4}, 20.0) == (1, 2)
+    assert strangers.look(rows(p4=16.0), {4}, 21.0) == (1, 2)
+    assert strangers.look(rows(p1=15.1, p2=22.0, p4=20.0), {4}, 30.0) == (2,)
 
 
 def _about(observation: b.Observation, state: object) -> list[e.AnyEvent]:

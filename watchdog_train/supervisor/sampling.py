@@ -73,7 +73,7 @@ class BusyStrangers:
         again = used.keys() & self._seen.keys()
         if self._seen and not again:  # only those that are new
             return self._busy
-        share = {who.pid: (used[who] - self._seen[who]) / (now - self._at) for who in again}
+        share = {who.pid: (used[who] - self._seen[who]) / max(0.1, now - self._at) for who in again}
         self._busy = tuple(sorted((p for p in share if share[p] > BUSY), key=share.__getitem__))
         self._busy = self._busy[: -MOST_BUSY - 1 : -1]
         self._seen, self._at = used, now
