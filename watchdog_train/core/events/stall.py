@@ -120,8 +120,8 @@ class SlowdownEnded(Event, frozen=True, kw_only=True):
 
 
 class Straggling(Event, frozen=True, kw_only=True):
-    """A rank comes last in most steps, as far as is seen in ten minutes or less; said again when
-    it is another rank, or twice or half as slow. Nothing is killed for it.
+    """A rank comes last in most steps; said again when it is another rank, or costs twice as much.
+    Nothing is killed for it.
     """
 
     straggler: Straggler | None
