@@ -44,6 +44,14 @@ def test_a_shared_device_says_nothing_of_us() -> None:
     assert (use.util, use.others) == (30.0, (99,))
 
 
+def test_a_rank_has_devices_of_its_own() -> None:
+    """Other ranks of the job on them are no strangers; in a container nobody can tell whose."""
+    reading = GpuReading(devices=(device(0, 1, 2, util=40.0), device(1, 2, util=90.0)))
+    assert job_use(reading, {1, 2}, 1) == GpuUse(util=40.0, power=0.5)
+    use = GpuDevice(index=0, util=9.0, memory_used_bytes=8 << 30)
+    assert job_use(GpuReading(devices=(use,), foreign_pids=True), {1}, 1) is None
+
+
 def test_in_a_container_the_devices_in_use_are_taken_for_ours() -> None:
     """The driver's pids are those of the machine, not ours."""
     reading = GpuReading(

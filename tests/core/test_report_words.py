@@ -11,7 +11,7 @@ from tests.core.builders import plan, running
 from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointRef, Diagnosis, Why, said
+from watchdog_train.core.model import CheckpointRef, Diagnosis, Straggler, Why, said
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
 from watchdog_train.report import words
@@ -121,15 +121,20 @@ def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:
         family="fork-lock", kind="hang", confidence=0.93, explanation=LOOK, culprit=None,
         evidence=(), ranked=(), remedies=("num-workers-0",),
     )  # fmt: skip
-    verdict = BundleVerdict(
-        id="0001", why="stall", at=0.0, done=("then every process is ended, and the run stops",)
+    slow = Straggler(
+        rank=1, pid=4, place="batch", behind_s=0.2, step_s=0.5, lost=0.4, share=0.9, steps=60
     )
+    verdict = BundleVerdict(
+        id="0001", why="stall", at=0.0, straggler=slow,
+        done=("then every process is ended, and the run stops",),
+    )  # fmt: skip
     bundle = Bundle(
         verdict=verdict, diagnosis=found, evidence=Evidence(why="stall"), records=(),
         host=HostRecord(facts=HostFacts(), details={}),
     )  # fmt: skip
     write_staged(tmp_path, bundle)
     text = (tmp_path / SUMMARY_FILE).read_text()
+    assert "- straggler before it: rank 1 (pid 4) has its batch 0.2 s after the others" in text
     assert "## What follows\n\n- every process is ended, and the run stops\n" in text
     change = "1. num-workers-0: loads data in the main process; DataLoader(..., num_workers=0)\n"
     assert change in text

@@ -58,7 +58,7 @@ if __name__ == "__main__":
 SHOW = """
     import atexit
     from watchdog_train.client import slot
-    print(json.dumps(list(slot.words[:36])))
+    print(json.dumps(list(slot.words[:43])))
 """
 
 
@@ -84,6 +84,8 @@ def test_a_plain_loop_is_seen(training: Training) -> None:
     assert words[layout.W_OPTIMIZER_STEPS] == 4
     assert words[layout.W_MICRO_BATCHES] == 4
     assert words[layout.W_BATCHES] == 4
+    arrivals = [words[word] for word in layout.ARRIVAL_WORDS]
+    assert 0 < arrivals[0] < arrivals[1] < arrivals[2] < words[layout.W_LAST_BEAT_NS]
     assert words[layout.W_SAVES_BEGUN] == words[layout.W_SAVES_ENDED] == 1
     assert words[layout.W_PHASE] == layout.PHASE_TRAIN
     assert words[layout.W_HOOKS_FAILED] == 0

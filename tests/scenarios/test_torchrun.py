@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.scenarios.checks import (
     assert_tree_is_gone,
     last_line,
 )
-from tests.support import PROGRAMS, run_wtrain, write_fast_config
+from tests.support import PROGRAMS, run_wtrain, start_wtrain, write_fast_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -42,6 +43,38 @@ def test_a_rank_that_sleeps(tmp_path: Path) -> None:
     assert Path(run.only("checkpoint_chosen")["path"]).name == "step-000020.pt"
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()
     assert last_line(run.stdout) == "finished step=60"
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize(
+    ("slow", "place", "differs"),
+    [
+        ("data", "batch", []),
+        pytest.param("cpu", "backward", ["computes"], marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_is_slow_is_named(
+    tmp_path: Path, slow: str, place: str, differs: list[str]
+) -> None:
+    """In status, for people and programs, and in the report; nothing is done about it."""
+    config = tmp_path / "polls.yaml"
+    config.write_text("detection: {poll_s: 0.1}\n", encoding="utf-8")
+    program = str(PROGRAMS / "uneven_ranks.py")
+    running = start_wtrain("run", "--config", str(config), *LAUNCH, program, slow, cwd=tmp_path)
+    said = running.wait_for("straggling", 140)["straggler"]
+    assert (said["rank"], said["place"]) == (1, place)
+    assert said["lost"] > 0.4
+    assert said["share"] > 0.9
+    assert set(differs) <= {each["kind"] for each in said["differs"]}
+    status = run_wtrain("status", cwd=tmp_path)
+    assert f"Straggler: rank 1 (pid {said['pid']})" in status.stdout, status.describe()
+    shown = json.loads(run_wtrain("status", "--json", cwd=tmp_path).stdout)
+    assert shown["straggler"]["lost"] == said["lost"]
+    run_wtrain("stop", cwd=tmp_path)
+    run = running.result(60)
+    assert_log_is_sound(run)
+    assert run.of_type("stall_declared") == []
+    assert "straggler: rank 1 " in run_wtrain("report", cwd=tmp_path).stdout
 
 
 @pytest.mark.slow

@@ -50,7 +50,6 @@ def replay(
     clock. Nothing is started or ended. A trace holds no stacks: every look says "unknown", so a
     stall that stacks would prove comes later here than in the run.
     """
-    from watchdog_train.core.notices.slowdown import why
     from watchdog_train.core.traces.replaying import Replay
     from watchdog_train.core.traces.trace_reading import TraceReader
     from watchdog_train.errors import WtrainError
@@ -81,6 +80,7 @@ def replay(
         click.echo(f"wtrain: {judged.left_out} more verdicts are left out", err=True)
     if as_json:
         from watchdog_train.cli.json_output import print_json
+        from watchdog_train.report.pace_text import slow_words
 
         print_json(
             {
@@ -93,7 +93,7 @@ def replay(
                         "usual_s": round(slow.usual_s, 4),
                         "step_s": round(slow.step_s, 4),
                         "factor": round(slow.factor, 1),
-                        "why": why(slow),
+                        "why": slow_words(slow),
                     }
                     for t, slow in judged.slow
                 ],
@@ -174,8 +174,7 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
 
 
 def _print_slow(judged: Replay) -> None:
-    from watchdog_train.core.notices.slowdown import why
-    from watchdog_train.report.why_text import why_text
+    from watchdog_train.report.pace_text import slow_words
 
     for t, slow in judged.slow:
-        click.echo(f"slow at {t:.1f} s: {why_text(why(slow))}")
+        click.echo(f"slow at {t:.1f} s: {slow_words(slow)}")

@@ -22,6 +22,7 @@ from watchdog_train.core.model import (
     Sample,
     SaveRecord,
     ScanLevel,
+    Straggler,
     Survey,
     Value,
     Why,
@@ -164,6 +165,8 @@ class Observation(Value, frozen=True, kw_only=True):
     """The newest sleep of the machine, or of ours."""
     slow: Slow | None = None
     """Steps have become slow, and still are."""
+    straggler: Straggler | None = None
+    """The rank that comes last, while one does."""
     ahead: tuple[Ahead, ...] | None = None
     """What will go wrong if it goes on like this; None: nobody looks ahead."""
     gpu_hold: GpuHold | None = None

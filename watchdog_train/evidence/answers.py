@@ -50,7 +50,7 @@ def verdict(request: EvidenceRequest, result: EvidenceResult) -> BundleVerdict:
     )
 
 
-_VERDICT_FIELDS = ("kind", "basis", "phase", "ranks", "beat_age_s", "attempt")
+_VERDICT_FIELDS = ("kind", "basis", "phase", "ranks", "beat_age_s", "attempt", "straggler")
 
 
 def record(target: Target, facts: ProcessEvidence) -> bundle.ProcessRecord:

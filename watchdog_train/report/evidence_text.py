@@ -12,6 +12,7 @@ from watchdog_train.core.diagnosis.stacks import Frame, trimmed
 from watchdog_train.core.model import Diagnosis
 from watchdog_train.report.facts import frame_words
 from watchdog_train.report.glance_text import glance
+from watchdog_train.report.pace_text import straggler_words
 from watchdog_train.report.places_text import process_sentences
 from watchdog_train.report.why_text import exit_text
 
@@ -35,6 +36,8 @@ def summary(
     lines += ["## Evidence", ""]
     if diagnosis is not None:
         lines += [f"- {text}" for text in diagnosis.evidence[:_EVIDENCE_LINES]]
+    if verdict.straggler is not None:
+        lines.append(f"- straggler before it: {straggler_words(verdict.straggler)}")
     lines += [f"- {text}" for text in captured_lines(verdict)]
     on_the_way = process_sentences(evidence)
     if on_the_way:

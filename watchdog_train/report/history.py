@@ -15,6 +15,7 @@ from watchdog_train.core.model import Value, Why
 from watchdog_train.report import daemons_text, telling_text
 from watchdog_train.report.household_text import dumped
 from watchdog_train.report.notices import warning_over
+from watchdog_train.report.pace_text import slow_words, straggler_words
 from watchdog_train.report.time_line import TimeLine, time_line
 from watchdog_train.report.why_text import why_text
 
@@ -116,8 +117,12 @@ def _change(
 
 def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per event type
     match event:
-        case e.Noticed() | e.Slowdown() | e.SlowdownEnded():
+        case e.Noticed() | e.SlowdownEnded():
             return why_text(event.why)
+        case e.Slowdown():
+            return slow_words(event)
+        case e.Straggling():
+            return f"straggler: {straggler_words(event.straggler)}"
         case e.Warned():
             return f"warning: {why_text(event.why)}"
         case e.WarningOver():

@@ -46,6 +46,7 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.Noticed()
             | e.Slowdown()
             | e.SlowdownEnded()
+            | e.Straggling()
             | e.Warned()
             | e.WarningOver()
         ):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Why
+from watchdog_train.core.model import Difference, Why
 from watchdog_train.report.daemons_text import left_words
 from watchdog_train.report.live import Live
+from watchdog_train.report.pace_text import difference_words, slow_words, straggler_words
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
@@ -32,7 +35,9 @@ def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]
         said.append(why_text(state.gpu_held.why))
     rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
     if state.slowdown is not None:
-        rows.append(("Slow", why_text(state.slowdown.why)))
+        rows.append(("Slow", slow_words(state.slowdown)))
+    if state.straggler is not None:
+        rows.append(("Straggler", straggler_words(state.straggler)))
     return rows + left
 
 
@@ -95,6 +100,19 @@ def slowdown_object(state: State) -> dict[str, Any] | None:
         "usual_s": slow.usual_s,
         "step_s": slow.step_s,
         "factor": slow.factor,
-        "changed": slow.changed,
-        "why": slow.why,
+        "changed": _difference_objects(slow.changed),
+        "why": slow_words(slow),
     }
+
+
+def straggler_object(state: State) -> dict[str, Any] | None:
+    """None: no rank comes last in most steps, as far as is known."""
+    lags = state.straggler
+    if lags is None:
+        return None
+    found: dict[str, Any] = msgspec.to_builtins(lags)
+    return {**found, "differs": _difference_objects(lags.differs), "why": straggler_words(lags)}
+
+
+def _difference_objects(differences: tuple[Difference, ...]) -> list[dict[str, Any]]:
+    return [{**msgspec.to_builtins(one), "words": difference_words(one)} for one in differences]

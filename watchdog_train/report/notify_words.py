@@ -18,6 +18,7 @@ from watchdog_train.report.facts import (
     step_words,
 )
 from watchdog_train.report.notices import warning_over
+from watchdog_train.report.pace_text import slow_words
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
@@ -94,6 +95,8 @@ def _notice(
             return None  # it is tried at once, or the wait was told
         case e.WarningOver():
             return warning_over(event)
+        case e.Slowdown():
+            return slow_words(event)
         case e.Noticed() if event.kind not in NOTICES and not event.kind.startswith("checkpoint"):
             return None
         case _:

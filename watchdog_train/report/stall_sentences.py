@@ -8,6 +8,7 @@ from watchdog_train.core.model import Patience
 from watchdog_train.report import words
 from watchdog_train.report.facts import culprit_words
 from watchdog_train.report.notices import warning_over
+from watchdog_train.report.pace_text import slow_words, straggler_words
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
@@ -23,7 +24,7 @@ _PATIENCE: dict[Patience, str] = {
 }
 
 
-def silence(
+def silence(  # noqa: PLR0912 - one arm per event type
     event: e.Suspected
     | e.Looked
     | e.SuspicionEnded
@@ -33,6 +34,7 @@ def silence(
     | e.Noticed
     | e.Slowdown
     | e.SlowdownEnded
+    | e.Straggling
     | e.Warned
     | e.WarningOver,
     state: State,
@@ -59,9 +61,11 @@ def silence(
         case e.Noticed():
             return (f"notice: {why_text(event.why)}",)
         case e.Slowdown():
-            return (f"slow: {why_text(event.why)}",)
+            return (f"slow: {slow_words(event)}",)
         case e.SlowdownEnded():
             return (f"no longer slow, after {duration(event.seconds)}: {why_text(event.why)}",)
+        case e.Straggling():
+            return (f"straggler: {straggler_words(event.straggler)}",)
         case e.Warned():
             return (f"warning: {why_text(event.why)}",)
         case e.WarningOver():

@@ -10,7 +10,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress
 from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
-from watchdog_train.report.notices import notices_object, slowdown_object
+from watchdog_train.report.notices import notices_object, slowdown_object, straggler_object
 from watchdog_train.report.places_text import places_object
 
 SCHEMA_VERSION = 1
@@ -62,6 +62,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
         "notices": notices_object(state, live),
         "slowdown": slowdown_object(state),
+        "straggler": straggler_object(state),
         "left": msgspec.to_builtins(state.left),
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(checkpoint, live),

@@ -13,10 +13,11 @@ from watchdog_train.core.detection.detect import Verdict, signs, verdict
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.elsewhere import elsewhere_quiet
 from watchdog_train.core.job.peers import Signs
-from watchdog_train.core.model import Phase, Sample, SaveRecord
+from watchdog_train.core.model import Phase, Sample, SaveRecord, Straggler
 from watchdog_train.core.notices import ahead as outlooks
 from watchdog_train.core.notices import pace as paces
 from watchdog_train.core.notices import slowdown as slowdowns
+from watchdog_train.core.notices import straggler as stragglers
 from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.starting.jobs import is_part_of_more
 from watchdog_train.supervisor.context import Context
@@ -33,6 +34,7 @@ class Assessor:
         self._track = tracks.new_track(now)
         self._pace = paces.Pace()
         self._slowness = slowdowns.Slowness()
+        self._standing = stragglers.Standing()
         self._outlook = outlooks.Outlook()
         self.verdict = Verdict(kind="alive")
         self.signs = Signs()
@@ -47,6 +49,7 @@ class Assessor:
             if said is None
             else slowdowns.resumed(said.usual_s, said.step_s, said.since_mono)
         )
+        self._standing = stragglers.Standing(open=state.straggler)
         warned = tuple(
             outlooks.Ahead(kind=one.kind, about=one.about, why=one.why) for one in state.warned
         )
@@ -66,6 +69,7 @@ class Assessor:
         self._track = tracks.advance(self._track, sample, detection)
         self._pace = paces.advance(self._pace, sample)
         self._slowness = slowdowns.advance(self._slowness, sample)
+        self._standing = stragglers.advance(self._standing, sample)
         if saves is not None:
             self._look_ahead(sample, state, now, saves)
         self.signs = signs(self._track, sample, detection)
@@ -92,6 +96,11 @@ class Assessor:
     def slow(self) -> slowdowns.Slow | None:
         """Steps that take much longer than they did, while they do."""
         return self._slowness.open
+
+    @property
+    def straggler(self) -> Straggler | None:
+        """The rank that comes last in most steps, while one does."""
+        return self._standing.open
 
     @property
     def ahead(self) -> tuple[outlooks.Ahead, ...]:

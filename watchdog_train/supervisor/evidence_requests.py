@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from watchdog_train.core import actions as a
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.detection.rank_gone import missing_ranks
@@ -110,6 +112,7 @@ class EvidenceRequests:
             "beat_age_s": round(verdict.age_s, 1),
             "at": time.time(),
             "attempt": _number(self.state),
+            "straggler": msgspec.to_builtins(self.state.straggler),
             "why": why_text(verdict.why),
         }
 

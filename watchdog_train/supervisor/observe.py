@@ -140,6 +140,7 @@ class Observer:
             job=context.job.view(now) if context.job is not None else None,
             slept=self._assessor.slept(),
             slow=self._assessor.slow,
+            straggler=self._assessor.straggler,
             ahead=self._assessor.ahead,
             gpu_hold=self._gpu_hold(state, now),
             short=short,

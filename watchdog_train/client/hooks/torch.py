@@ -29,6 +29,9 @@ _STEPS = L.W_OPTIMIZER_STEPS
 _BATCHES = L.W_BATCHES
 _BACKWARDS = L.W_MICRO_BATCHES
 _LAST = L.W_LAST_BEAT_NS
+_BATCH = L.W_BATCH_NS
+_BACKWARD = L.W_BACKWARD_NS
+_BACKWARD_END = L.W_BACKWARD_END_NS
 _PHASE = L.W_PHASE
 
 
@@ -79,7 +82,9 @@ def _backward(torch):
     def backward(*args, **kwargs):
         place = None
         try:
-            if slot.words[_PHASE] in _BEFORE_FIRST_STEP:
+            words = slot.words
+            words[_BACKWARD] = _now_ns()
+            if words[_PHASE] in _BEFORE_FIRST_STEP:
                 place = first.entered(first.BACKWARD)
         except Exception:
             pass
@@ -91,7 +96,7 @@ def _backward(torch):
         try:
             words = slot.words
             words[_BACKWARDS] += 1
-            words[_LAST] = _now_ns()
+            words[_BACKWARD_END] = _now_ns()
             if slot.deciding != _ident():
                 slot.take_decision()
         except Exception:
@@ -120,7 +125,7 @@ def _batches(torch):
         try:
             words = slot.words
             words[_BATCHES] += 1
-            words[_LAST] = _now_ns()
+            words[_BATCH] = _now_ns()
         except Exception:
             pass
         return batch

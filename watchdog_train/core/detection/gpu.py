@@ -10,7 +10,7 @@ IN_USE_BYTES = 256 << 20
 """Of GPU memory: a device without even the context of a process holds less."""
 
 
-def job_use(reading: GpuReading, pids: AbstractSet[int]) -> GpuUse | None:
+def job_use(reading: GpuReading, pids: AbstractSet[int], of: int | None = None) -> GpuUse | None:
     """What the devices of one job show; None where it has none, or nobody can tell which.
 
     A device that somebody else computes on, too, says nothing about the job: its utilisation is
@@ -20,8 +20,12 @@ def job_use(reading: GpuReading, pids: AbstractSet[int]) -> GpuUse | None:
     Args:
         reading: one look.
         pids: of the whole job.
+        of: one process of it, of which alone the devices count; in a container nobody can tell
+            which they are.
     """
-    mine = own_devices(reading, pids)
+    if of is not None and reading.foreign_pids:
+        return None
+    mine = own_devices(reading, pids if of is None else {of})
     others = set[int]()
     if not reading.foreign_pids:
         others = {pid for device in mine for pid in _pids(device) - pids}

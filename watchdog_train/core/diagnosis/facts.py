@@ -16,6 +16,7 @@ from watchdog_train.core.model import (
     Patience,
     RankEnd,
     Role,
+    Straggler,
     Value,
 )
 from watchdog_train.core.model.waits import ThreadFact, Wait
@@ -228,6 +229,8 @@ class BundleVerdict(Value, frozen=True, kw_only=True):
     phase: str | None = None
     ranks: tuple[int, ...] = ()
     beat_age_s: float | None = None
+    straggler: Straggler | None = None
+    """As the supervisor had said it before."""
     at: float
     """Unix seconds."""
     attempt: int = 0

@@ -22,11 +22,11 @@ AnyEvent = (
     RunStarted | OrphansFound | DuplicateDumped | ProcessKilled | AttemptLaunching
     | AttemptLaunched | LaunchPostponed | FirstBeat | FirstStep | PhaseChanged | Progress
     | Milestones | HookNotArmed | RankEnded | Suspected | Looked | SuspicionEnded
-    | StallDeclared | StallRecovered | Noticed | Slowdown | SlowdownEnded | Warned
-    | WarningOver | EvidenceCollecting | EvidenceCollected | EvidenceMoved | Diagnosed
-    | StopRequested | SaveRequested | SaveProven | StopAsked | RequestAnswered | RequestRefused
-    | Signalling | Signalled | SurvivedKill | DaemonsJudged | TreeGone | AttemptExited
-    | CheckpointChosen | CheckpointRejected | CheckpointsShared | CheckpointKept
+    | StallDeclared | StallRecovered | Noticed | Slowdown | SlowdownEnded
+    | Straggling | Warned | WarningOver | EvidenceCollecting | EvidenceCollected | EvidenceMoved
+    | Diagnosed | StopRequested | SaveRequested | SaveProven | StopAsked | RequestAnswered
+    | RequestRefused | Signalling | Signalled | SurvivedKill | DaemonsJudged | TreeGone
+    | AttemptExited | CheckpointChosen | CheckpointRejected | CheckpointsShared | CheckpointKept
     | CheckpointNotKept | CheckpointRestored | PlanMade | WouldHaveKilled | GivenUp
     | BackingOff | GpuMemoryHeld | GpuMemoryFree | RemedyTaken | ResumeVerified | Adopted
     | Reopened | SupervisorLeft | LogBehind | Notified | CommandsStarting | CommandsRan

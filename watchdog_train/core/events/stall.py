@@ -8,9 +8,11 @@ from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
     Diagnosis,
+    Difference,
     Missing,
     Patience,
     Phase,
+    Straggler,
     Why,
 )
 
@@ -106,9 +108,8 @@ class Slowdown(Event, frozen=True, kw_only=True):
     """The same now."""
     factor: float
     since_mono: float
-    changed: tuple[Why, ...]
+    changed: tuple[Difference, ...]
     """What is different from before; empty: nothing that we can see."""
-    why: Why
 
 
 class SlowdownEnded(Event, frozen=True, kw_only=True):
@@ -117,6 +118,15 @@ class SlowdownEnded(Event, frozen=True, kw_only=True):
     seconds: float
     """From its beginning."""
     why: Why
+
+
+class Straggling(Event, frozen=True, kw_only=True):
+    """A rank comes last in most steps; said again when it is another rank, or costs twice as much.
+    Nothing is killed for it.
+    """
+
+    straggler: Straggler | None
+    """None: no rank does any more."""
 
 
 class Warned(Event, frozen=True, kw_only=True):

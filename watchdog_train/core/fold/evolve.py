@@ -149,7 +149,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _gpu_memory(state, event)
         case e.Noticed():
             return _noticed(state, event)
-        case e.Slowdown() | e.SlowdownEnded() | e.Warned() | e.WarningOver():
+        case e.Slowdown() | e.SlowdownEnded() | e.Straggling() | e.Warned() | e.WarningOver():
             return ending.warnings(state, event)
         case e.RemedyTaken():
             return _remedy_taken(state, event)

@@ -152,13 +152,18 @@ def commands(state: State, event: e.CommandsStarting | e.CommandsRan) -> State:
     return _replace(state, commands_done=event.for_attempt)
 
 
-def warnings(state: State, event: e.Slowdown | e.SlowdownEnded | e.Warned | e.WarningOver) -> State:
+def warnings(
+    state: State,
+    event: e.Slowdown | e.SlowdownEnded | e.Straggling | e.Warned | e.WarningOver,
+) -> State:
     """What goes badly, or will."""
     match event:
         case e.Slowdown():
             return _replace(state, slowdown=event)
         case e.SlowdownEnded():
             return _replace(state, slowdown=None)
+        case e.Straggling():
+            return _replace(state, straggler=event.straggler)
         case e.Warned() | e.WarningOver():
             others = tuple(
                 one for one in state.warned if (one.kind, one.about) != (event.kind, event.about)

@@ -66,6 +66,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         notices=(),
         noticed=(),
         slowdown=None,
+        straggler=None,
         warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
         backoff_until=None,
         backoff_s=0.0,

@@ -34,6 +34,7 @@ from watchdog_train.core.model import (
     RankStatus,
     ResumeVerdict,
     RunProgress,
+    Straggler,
     Value,
     Why,
 )
@@ -347,6 +348,8 @@ class State(Value, frozen=True, kw_only=True):
     """The same with their words, the newest of each kind."""
     slowdown: Slowdown | None = None
     """Steps of the present attempt have become slow, and still are."""
+    straggler: Straggler | None = None
+    """The rank of the present attempt that comes last."""
     warned: tuple[Warned, ...] = ()
     """What will go wrong if it goes on like this, as far as it is not over."""
     muted: bool = False

@@ -68,6 +68,11 @@ class SlotReading(Value, frozen=True, kw_only=True):
     phase_entries: int
     milestone: int
     last_beat_ns: int
+    batch_ns: int = 0
+    """When it had its newest batch, by the monotonic clock; 0: never, as for the next two."""
+    backward_ns: int = 0
+    """When its newest backward pass began."""
+    backward_end_ns: int = 0
     expect_until_ns: int
     pulse: int
     saves_begun: int
@@ -129,6 +134,8 @@ class MemberSample(Value, frozen=True, kw_only=True):
     cpu_s: float | None
     io_bytes: int | None
     slot: SlotReading | None
+    gpu: GpuUse | None = None
+    """Of a rank: its own devices. None: unknown, or it uses none."""
     waits_for_input: bool | None = None
     """Blocked reading a terminal or stdin; None where the system does not tell."""
     handles_sigterm: bool | None = None
@@ -224,6 +231,8 @@ class HostLoad(Value, frozen=True, kw_only=True):
     """Per cent of the last minute in which some process waited for it, as for the next two."""
     io_pressure: float | None = None
     cpu_pressure: float | None = None
+    busy: tuple[str, ...] = ()
+    """Processes of others that use the CPUs, for a person: pid, command and user."""
 
 
 class Sample(Value, frozen=True, kw_only=True):

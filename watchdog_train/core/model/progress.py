@@ -1,5 +1,7 @@
 """How far a training is, by rank, and where each rank has been."""
 
+from typing import Literal
+
 from watchdog_train.core.model.words import Phase, Value
 
 
@@ -53,3 +55,46 @@ class RunProgress(Value, frozen=True, kw_only=True):
     """The recent pace, once it is steady."""
     samples_s: float | None = None
     loss: float | None = None
+
+
+DifferenceKind = Literal[
+    "gpu-shared", "gpu-clock", "gpu-held", "gpu-util", "swap", "memory", "storage", "cpu", "disk",
+    "cpu-line", "computes", "io",
+]  # fmt: skip
+
+
+class Difference(Value, frozen=True, kw_only=True):
+    """What is different from before, or from the other ranks; no verdict on what is the cause."""
+
+    kind: DifferenceKind
+    now: float | None = None
+    usual: float | None = None
+    """Before, or of the other ranks."""
+    who: tuple[str, ...] = ()
+    """Other processes, or what holds a GPU's clock down."""
+
+
+StepPlace = Literal["batch", "backward", "backward-end"]
+"""It has its batch, begins a backward pass, has ended it."""
+
+
+class Straggler(Value, frozen=True, kw_only=True):
+    """The rank that comes last in most steps. The others wait for it where they are in lock-step.
+
+    Mean values over `steps` steps that were looked at.
+    """
+
+    rank: int
+    pid: int
+    place: StepPlace
+    """The first one in a step at which it is late."""
+    behind_s: float
+    """After the others, of which the median counts."""
+    step_s: float
+    lost: float
+    """Share of each step in which it is behind."""
+    share: float
+    """Of all that is lost by ranks that come last."""
+    steps: int
+    differs: tuple[Difference, ...] = ()
+    """From the other ranks, as far as anything tells."""

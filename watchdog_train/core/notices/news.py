@@ -24,7 +24,6 @@ from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.slowdown import OVER_FACTOR
-from watchdog_train.core.notices.slowdown import why as slow_why
 from watchdog_train.core.notices.worse import skipped, slower
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import live
@@ -342,6 +341,14 @@ def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
 
 
 def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
+    lags = observation.straggler
+    return [
+        *_slowness(observation, state),
+        *([e.Straggling(straggler=lags)] if lags != state.straggler else []),
+    ]
+
+
+def _slowness(observation: Observation, state: State) -> list[e.AnyEvent]:
     slow, told = observation.slow, state.slowdown
     if slow is not None and told is None:
         return [
@@ -351,7 +358,6 @@ def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
                 factor=round(slow.factor, 1),
                 since_mono=round(slow.since, 1),
                 changed=slow.changed,
-                why=slow_why(slow),
             )
         ]
     if slow is None and told is not None:

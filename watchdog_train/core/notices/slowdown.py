@@ -6,13 +6,23 @@ creeps is followed and not said; one that jumps and stays is.
 
 from __future__ import annotations
 
-from statistics import fmean, median
+from statistics import median
 
 import msgspec
 
 from watchdog_train.core.detection.track import judged
-from watchdog_train.core.model import Phase, Sample, SlotReading, Value, Why
-from watchdog_train.core.notices.surroundings import Means, Tally, changes, fold, means
+from watchdog_train.core.model import Difference, Phase, Sample, SlotReading, Value
+from watchdog_train.core.notices.surroundings import (
+    Means,
+    Tally,
+    counted_s,
+    differences,
+    fold,
+    mean,
+    means,
+    rate,
+    seen,
+)
 
 _replace = msgspec.structs.replace
 
@@ -27,8 +37,6 @@ SLOW_BINS = 5
 """A single long gap, as of an evaluation that nothing tells of, is one bin, and no slow pace."""
 OVER_FACTOR = 2.0
 OVER_BINS = 3
-LONGEST_POLL_S = 30.0
-"""Between looks; after more nobody knows what the steps in between took."""
 
 
 class Stretch(Value, frozen=True, kw_only=True):
@@ -48,7 +56,7 @@ class Slow(Value, frozen=True, kw_only=True):
     """A step, as learnt."""
     step_s: float
     """A step, now: the median of the slow bins of late."""
-    changed: tuple[Why, ...] = ()
+    changed: tuple[Difference, ...] = ()
     """What is different from before, as far as anything tells."""
 
     @property
@@ -69,6 +77,7 @@ class Slowness(Value, frozen=True, kw_only=True):
     """Of the bin that is being filled."""
     steps: int = 0
     tally: Tally = Tally()
+    swap_bytes: int | None = None
     usual: tuple[Stretch, ...] = ()
     slow: tuple[Stretch, ...] = ()
     """The newest bins, in a row, that were slow."""
@@ -99,13 +108,12 @@ def advance(memory: Slowness, sample: Sample) -> Slowness:
     if before is not None and (before[:2] != counter[:2] or step < before[2]):
         memory = Slowness()  # another training begins; what the last one needed says nothing
         before = None
-    passed_s = sample.at - memory.at if memory.at is not None else 0.0
+    passed_s = counted_s(memory.at, memory.suspended_s, sample)
+    swap_bytes, swapped = sample.host.swap_bytes if sample.host else None, memory.swap_bytes
     counts = (
         before is not None
-        and memory.at is not None
         and slot.phase == memory.phase == "train"
-        and 0 < passed_s <= LONGEST_POLL_S
-        and sample.suspended_s == memory.suspended_s
+        and passed_s > 0
         and not any(member.state in ("T", "t") for member in sample.members)
     )
     memory = _replace(
@@ -114,12 +122,19 @@ def advance(memory: Slowness, sample: Sample) -> Slowness:
         counter=counter,
         phase=slot.phase,
         suspended_s=sample.suspended_s,
+        swap_bytes=swap_bytes,
     )
     if not counts or before is None:
         return memory
     made = step - before[2]
     seconds, steps = memory.seconds + passed_s, memory.steps + made
-    tally = fold(memory.tally, sample)
+    look = seen(
+        sample.gpu,
+        sample.host,
+        disk=float(any(member.state == "D" for member in sample.members)),
+        swap_bytes_s=rate(swapped, swap_bytes, passed_s),
+    )
+    tally = fold(memory.tally, look)
     if seconds < BIN_S or not made:  # it ends with a step, or a part of one would not be counted
         return _replace(memory, seconds=seconds, steps=steps, tally=tally)
     stretch = Stretch(seconds=seconds, step_s=seconds / steps, means=means(tally))
@@ -153,7 +168,10 @@ def _weigh(memory: Slowness, stretch: Stretch, now: float) -> Slowness:
         usual_s=usual_s,
         step_s=median(each.step_s for each in slow),
         # The newest usual bin may hold the moment at which it changed.
-        changed=changes(_mean(memory.usual[:-1]), _mean(memory.slow)),
+        changed=differences(
+            mean(tuple(each.means for each in memory.usual[:-1])),
+            mean(tuple(each.means for each in memory.slow)),
+        ),
     )
     return _replace(memory, open=found, over=0)
 
@@ -164,30 +182,3 @@ def _while_open(memory: Slowness, stretch: Stretch, usual_s: float) -> Slowness:
     if memory.over + 1 < OVER_BINS:
         return _replace(memory, over=memory.over + 1)
     return _replace(memory, open=None, over=0, slow=())
-
-
-def _mean(stretches: tuple[Stretch, ...]) -> Means:
-    """Each signal over the bins that knew it."""
-    found: dict[str, float | None] = {}
-    for name in Means.__struct_fields__:
-        if name in ("others", "slowed_by"):
-            continue
-        known = [v for v in (getattr(each.means, name) for each in stretches) if v is not None]
-        found[name] = fmean(known) if known else None
-    return _replace(
-        Means(),
-        **found,
-        others=tuple(sorted({name for each in stretches for name in each.means.others})),
-        slowed_by=tuple(sorted({why for each in stretches for why in each.means.slowed_by})),
-    )
-
-
-def why(slow: Slow) -> Why:
-    """What is slow, and what has changed."""
-    return Why(
-        "slow",
-        number=slow.step_s,
-        before=slow.usual_s,
-        seconds=SLOW_S,
-        because=slow.changed or (Why("nothing-changed"),),
-    )

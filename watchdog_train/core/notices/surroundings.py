@@ -1,134 +1,178 @@
-"""What a training runs beside: GPU, swap, storage, pressure; and what of it changed. Pure."""
+"""What a training or one rank runs beside: CPU, GPU, swap, storage; and how it differs. Pure."""
 
 from __future__ import annotations
 
-from watchdog_train.core.model import Sample, Value, Why, WhyCode
+from msgspec.structs import replace
+
+from watchdog_train.core.model import Difference, DifferenceKind, HostLoad, Sample, Value
+from watchdog_train.core.model.gpu import GpuUse
 
 CLOCK_FALLS = 0.8
 """Below this share of the clock before: more than what a GPU does by itself between kernels."""
-WAITING_RISES = 0.2
-"""Of the looks that find somebody in state D."""
-PRESSURE_RISES = 15.0
-"""Per cent of the time; an idle machine has 0, a busy one a few."""
-SWAP_BYTES_S = 1e6
-"""A machine that is only tidying up moves less."""
+RISES = 0.2
+"""Of the looks that find somebody in state D, or of the time on a CPU, or in line for one."""
+PRESSURE_RISES = 0.15
+"""Of the time; an idle machine has 0, a busy one a few per cent."""
+BYTES_S = 1e6
+"""Swapped, read and written: a machine that is only tidying up moves less."""
+BYTES_FACTOR = 3.0
 UTIL_FALLS = 0.6
+MOST_NAMES = 8
+LONGEST_POLL_S = 30.0
+"""Between looks; after more nobody knows what the steps in between took."""
 
 
 class Means(Value, frozen=True, kw_only=True):
     """Of some time. None means unknown all the time."""
 
     gpu_util: float | None = None
-    """Per cent."""
+    """Share of the time."""
     gpu_clock: float | None = None
-    """Share of the highest."""
-    waiting: float | None = None
+    """Of the highest."""
+    disk: float | None = None
     """Share of the looks with somebody in state D."""
+    running: float | None = None
+    """The same in state R."""
+    cpu: float | None = None
+    """CPU seconds a second."""
+    io_bytes_s: float | None = None
     swap_bytes_s: float | None = None
     memory_pressure: float | None = None
-    """Per cent of the time in which something waited for it; the machine's, as for the next two."""
+    """Share of the time in which something waited for it; the machine's, as for the next two."""
     io_pressure: float | None = None
     cpu_pressure: float | None = None
     others: tuple[str, ...] = ()
-    """Who else was seen on the job's GPUs."""
+    """Who else was seen on its GPUs."""
     slowed_by: tuple[str, ...] = ()
+    """What was seen to hold the clock of its GPUs down."""
+    busy: tuple[str, ...] = ()
+    """Who else was seen to use the machine's CPUs."""
+
+    @property
+    def cpu_line(self) -> float | None:
+        """Share of the time in line for a CPU: ready to run, and not run."""
+        if self.running is None or self.cpu is None:
+            return None
+        return max(0.0, self.running - self.cpu)
+
+
+NAMES = ("others", "slowed_by", "busy")
+NUMBERS = tuple(name for name in Means.__struct_fields__ if name not in NAMES)
 
 
 class Tally(Value, frozen=True, kw_only=True):
-    """Sums, to make means of: for each of NUMBERS the sum and how many knew it."""
+    """Sums, to make means of: for each of NUMBERS the sum and the weight that knew it."""
 
-    sums: tuple[tuple[float, int], ...] = ((0.0, 0),) * 6
-    swap: tuple[float, int, float, int] | None = None
-    """Time and total at the first look that knew it, and at the newest."""
-    others: tuple[str, ...] = ()
-    slowed_by: tuple[str, ...] = ()
+    sums: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * len(NUMBERS)
+    names: tuple[tuple[str, ...], ...] = ((),) * len(NAMES)
 
 
-def fold(tally: Tally, sample: Sample) -> Tally:
-    """The sums after one more look."""
-    gpu, host = sample.gpu, sample.host
-    waiting = any(member.state == "D" for member in sample.members)
-    values = (
-        gpu.util if gpu is not None else None,
-        gpu.clock if gpu is not None else None,
-        float(waiting),
-        host.memory_pressure if host is not None else None,
-        host.io_pressure if host is not None else None,
-        host.cpu_pressure if host is not None else None,
+def counted_s(at: float | None, suspended_s: float | None, sample: Sample) -> float:
+    """Since the look before; 0 where it is not known what happened, or the machine has slept."""
+    passed_s = sample.at - at if at is not None else 0.0
+    slept = abs((sample.suspended_s or 0.0) - (suspended_s or 0.0)) > 1.0
+    return passed_s if 0 < passed_s <= LONGEST_POLL_S and not slept else 0.0
+
+
+def rate(before: float | None, now: float | None, passed_s: float) -> float | None:
+    """A second; None where a total is not known."""
+    return None if before is None or now is None else (now - before) / passed_s
+
+
+def seen(gpu: GpuUse | None, host: HostLoad | None, **of_processes: float | None) -> Means:
+    """One look."""
+    return Means(
+        gpu_util=_share(gpu.util if gpu is not None else None),
+        gpu_clock=gpu.clock if gpu is not None else None,
+        others=gpu.other_names if gpu is not None else (),
+        slowed_by=gpu.slowed_by if gpu is not None else (),
+        memory_pressure=_share(host.memory_pressure if host is not None else None),
+        io_pressure=_share(host.io_pressure if host is not None else None),
+        cpu_pressure=_share(host.cpu_pressure if host is not None else None),
+        busy=host.busy if host is not None else (),
+        **of_processes,
     )
-    swap = tally.swap
-    if host is not None and host.swap_bytes is not None:
-        first = swap[:2] if swap is not None else (sample.at, host.swap_bytes)
-        swap = (*first, sample.at, host.swap_bytes)
-    others, slowed_by = tally.others, tally.slowed_by
-    if gpu is not None:
-        others = tuple(sorted({*others, *gpu.other_names}))[:8]
-        slowed_by = tuple(sorted({*slowed_by, *gpu.slowed_by}))
+
+
+def fold(tally: Tally, means: Means, weight: float = 1.0) -> Tally:
+    """The sums with one more look, or stretch of time."""
+    values = (getattr(means, name) for name in NUMBERS)
+    found = (getattr(means, name) for name in NAMES)
     return Tally(
         sums=tuple(
-            (total, count) if value is None else (total + value, count + 1)
-            for (total, count), value in zip(tally.sums, values, strict=True)
+            (total, known) if value is None else (total + weight * value, known + weight)
+            for (total, known), value in zip(tally.sums, values, strict=True)
         ),
-        swap=swap,
-        others=others,
-        slowed_by=slowed_by,
+        names=tuple(
+            old if not set(new) - set(old) else tuple(sorted({*old, *new}))[:MOST_NAMES]
+            for old, new in zip(tally.names, found, strict=True)
+        ),
     )
 
 
 def means(tally: Tally) -> Means:
     """The means of these sums."""
-    util, clock, waiting, memory, io, cpu = (
-        total / count if count else None for total, count in tally.sums
-    )
-    swap = tally.swap
-    return Means(
-        gpu_util=util,
-        gpu_clock=clock,
-        waiting=waiting,
-        swap_bytes_s=(swap[3] - swap[1]) / (swap[2] - swap[0])
-        if swap is not None and swap[2] > swap[0]
-        else None,
-        memory_pressure=memory,
-        io_pressure=io,
-        cpu_pressure=cpu,
-        others=tally.others,
-        slowed_by=tally.slowed_by,
-    )
+    found = {
+        name: total / known if known else None
+        for name, (total, known) in zip(NUMBERS, tally.sums, strict=True)
+    }
+    return replace(Means(), **found, **dict(zip(NAMES, tally.names, strict=True)))
 
 
-def changes(before: Means, now: Means) -> tuple[Why, ...]:
+def mean(several: tuple[Means, ...]) -> Means:
+    """Each signal over those that knew it."""
+    tally = Tally()
+    for each in several:
+        tally = fold(tally, each)
+    return means(tally)
+
+
+def differences(usual: Means, now: Means) -> tuple[Difference, ...]:
     """What is different, the likeliest causes of slow steps first; no verdict on which it was."""
     found = []
-    strangers = tuple(name for name in now.others if name not in before.others)
-    if strangers:
-        found.append(Why("gpu-shared", names=strangers))
-    held = tuple(why for why in now.slowed_by if why not in before.slowed_by)
-    fell = _fell(before.gpu_clock, now.gpu_clock, CLOCK_FALLS)
-    if fell:
-        found.append(_change("gpu-clock", now.gpu_clock, before.gpu_clock, 100.0))
-    if held:
-        found.append(Why("gpu-held-down", names=held))
-    swap_s = now.swap_bytes_s or 0.0
-    if swap_s > SWAP_BYTES_S and swap_s > 3 * (before.swap_bytes_s or 0.0):
-        found.append(Why("swaps", size=int(swap_s)))
-    pressures: tuple[tuple[WhyCode, float | None, float | None], ...] = (
-        ("memory-pressure", before.memory_pressure, now.memory_pressure),
-        ("storage-pressure", before.io_pressure, now.io_pressure),
-        ("cpu-pressure", before.cpu_pressure, now.cpu_pressure),
-    )
-    for code, old, new in pressures:
-        if old is not None and new is not None and new - old > PRESSURE_RISES:
-            found.append(_change(code, new, old))
-    if now.waiting is not None and now.waiting - (before.waiting or 0.0) > WAITING_RISES:
-        found.append(_change("held-by-kernel", now.waiting, before.waiting, 100.0))
-    if _fell(before.gpu_util, now.gpu_util, UTIL_FALLS):
-        found.append(_change("gpu-used-less", now.gpu_util, before.gpu_util))
+
+    def add(kind: DifferenceKind, differs: bool, name: str = "", who: tuple[str, ...] = ()) -> None:
+        if differs:
+            values = (getattr(each, name) if name else None for each in (usual, now))
+            old, new = (None if value is None else round(value, 3) for value in values)
+            found.append(Difference(kind=kind, now=new, usual=old, who=who))
+
+    strangers = tuple(name for name in now.others if name not in usual.others)
+    held = tuple(why for why in now.slowed_by if why not in usual.slowed_by)
+    clock_fell = _fell(usual.gpu_clock, now.gpu_clock, CLOCK_FALLS)
+    add("gpu-shared", bool(strangers), who=strangers)
+    add("gpu-clock", clock_fell, "gpu_clock", held)
+    add("gpu-held", bool(held) and not clock_fell, who=held)
+    add("swap", _more_bytes(usual.swap_bytes_s, now.swap_bytes_s), "swap_bytes_s")
+    add("cpu-line", _rose(usual.cpu_line, now.cpu_line, RISES), "cpu_line", now.busy)
+    for kind, name in _PRESSURES:
+        rose = _rose(getattr(usual, name), getattr(now, name), PRESSURE_RISES)
+        add(kind, rose, name, now.busy if kind == "cpu" else ())
+    add("disk", _rose(usual.disk, now.disk, RISES), "disk")
+    add("io", _more_bytes(usual.io_bytes_s, now.io_bytes_s), "io_bytes_s")
+    add("computes", _rose(usual.cpu, now.cpu, RISES), "cpu")
+    add("gpu-util", _fell(usual.gpu_util, now.gpu_util, UTIL_FALLS), "gpu_util")
     return tuple(found)
 
 
-def _change(code: WhyCode, now: float | None, before: float | None, to: float = 1.0) -> Why:
-    return Why(code, number=to * (now or 0.0), before=to * (before or 0.0))
+_PRESSURES: tuple[tuple[DifferenceKind, str], ...] = (
+    ("memory", "memory_pressure"),
+    ("storage", "io_pressure"),
+    ("cpu", "cpu_pressure"),
+)
 
 
-def _fell(before: float | None, now: float | None, share: float) -> bool:
-    return before is not None and now is not None and now < share * before
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100.0
+
+
+def _fell(usual: float | None, now: float | None, share: float) -> bool:
+    return usual is not None and now is not None and now < share * usual
+
+
+def _rose(usual: float | None, now: float | None, by: float) -> bool:
+    return usual is not None and now is not None and now - usual > by
+
+
+def _more_bytes(usual: float | None, now: float | None) -> bool:
+    return now is not None and now > BYTES_S and now > BYTES_FACTOR * (usual or 0.0)

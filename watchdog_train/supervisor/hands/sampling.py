@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,9 +46,37 @@ ASK_ON_S = 60.0
 """So long after a quiet window the line for the CPUs is watched: else a starved training, which
 looks quiet whenever it is not, would be quiet in every other window."""
 MOST_NAMES = 64
+BUSY = 0.5
+"""Of a CPU: another process that uses more is named where ranks wait for one."""
+MOST_BUSY = 4
 STORE_VARIABLE = "MASTER_PORT"
 LEAST_PORT, MOST_PORT = 1024, 65535
 """Lower ports are those of servers that have other things to say than a store."""
+
+
+class BusyStrangers:
+    """Who else uses the CPUs, by the looks at all processes, which some of the looks are."""
+
+    def __init__(self) -> None:
+        self._busy: tuple[int, ...] = ()
+        self._seen: dict[ProcessId, float] = {}
+        self._at = 0.0
+
+    def look(
+        self, rows: Iterable[ProcessRow], ours: AbstractSet[int], now: float
+    ) -> tuple[int, ...]:
+        """Their pids, the busiest first."""
+        used = {
+            row.identity: row.cpu_s for row in rows if row.cpu_s is not None and row.pid not in ours
+        }
+        again = used.keys() & self._seen.keys()
+        if self._seen and not again:  # only those that are new
+            return self._busy
+        share = {who.pid: (used[who] - self._seen[who]) / max(0.1, now - self._at) for who in again}
+        self._busy = tuple(sorted((p for p in share if share[p] > BUSY), key=share.__getitem__))
+        self._busy = self._busy[: -MOST_BUSY - 1 : -1]
+        self._seen, self._at = used, now
+        return self._busy
 
 
 class Sampler:
@@ -68,6 +97,7 @@ class Sampler:
         self._asking = False
         self._line = CpuLine()
         self._line_until = 0.0
+        self._strangers = BusyStrangers()
         self._store_ports: dict[int, int | None] = {}
         self._group = AttemptGroup(context.system)
         self._semaphores = Semaphores(context.system)
@@ -188,9 +218,10 @@ class Sampler:
             now,
             urgent=mine.kill is None and _may_be_killed(state, mine),
         )
+        gpu, members = self._gpu_use(look, now)
         return Sample(
             at=now,
-            members=_without_our_stops(look.members) if ours else look.members,
+            members=_without_our_stops(members) if ours else members,
             cpu_s=look.cpu_s,
             io_bytes=look.io_bytes,
             tcp_bytes=self._tcp_bytes(look, quiet=quiet),
@@ -203,7 +234,7 @@ class Sampler:
             suspended_s=context.system.suspended_s(),
             late_s=late_s,
             ended=self._departures.look(look.members, now),
-            gpu=self._gpu_use(look, now),
+            gpu=gpu,
             host=self._host_load(now),
             cpu_wait_s=self._cpu_wait_s(look, now, quiet=quiet),
             asked=asked,
@@ -229,17 +260,30 @@ class Sampler:
         self._line = cpu_wait.advance(self._line, ours, waits, now)
         return self._line.waited_s
 
-    def _gpu_use(self, look: TreeLook, now: float) -> GpuUse | None:
-        """Nobody is asked before something trains: most commands need no GPU."""
-        if self._gpus is None or not any(m.slot is not None for m in look.members):
-            return None
-        pids = {member.member.pid for member in look.members}
+    def _gpu_use(
+        self, look: TreeLook, now: float
+    ) -> tuple[GpuUse | None, tuple[MemberSample, ...]]:
+        """Of the job, and the members with that of each rank.
+
+        Nobody is asked before something trains: most commands need no GPU.
+        """
+        members = look.members
+        if self._gpus is None or not any(m.slot is not None for m in members):
+            return None, members
+        pids = {member.member.pid for member in members}
         reading = self._gpus.reading(now)
         if reading is None:
-            return None
+            return None, members
         if self._gpu_memory is not None:
             self._gpu_memory.follow(reading, pids)
-        use = job_use(reading, pids)
+        return self._named(job_use(reading, pids)), tuple(
+            msgspec.structs.replace(m, gpu=self._named(job_use(reading, pids, m.member.pid)))
+            if m.member.role == "rank"
+            else m
+            for m in members
+        )
+
+    def _named(self, use: GpuUse | None) -> GpuUse | None:
         if use is None or not use.others:
             return use
         return msgspec.structs.replace(use, other_names=tuple(map(self._name, use.others)))
@@ -255,6 +299,10 @@ class Sampler:
     def _host_load(self, now: float) -> HostLoad | None:
         if now - self._load_at >= LOAD_EVERY_S:
             self._load, self._load_at = host_load(), now
+        if self._load is not None:
+            ours = {*self.members_ever(), *self._helpers(), os.getpid()}
+            busy = self._strangers.look(self.rows.values(), ours, now)
+            self._load = msgspec.structs.replace(self._load, busy=tuple(map(self._name, busy)))
         return self._load
 
     def _tcp_bytes(self, look: TreeLook, *, quiet: bool) -> int | None:

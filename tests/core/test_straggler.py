@@ -1,0 +1,332 @@
+"""The rank that comes last: named when it always does, never by chance; what differs about it."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable
+from itertools import accumulate
+from random import Random
+
+import msgspec
+import pytest
+from watchdog_train.supervisor.sampling import BusyStrangers
+
+from tests.core import builders as b
+from watchdog_train.core import events as e
+from watchdog_train.core.model import (
+    Difference,
+    HostLoad,
+    MemberSample,
+    ProcessRow,
+    Sample,
+    Straggler,
+)
+from watchdog_train.core.model.gpu import GpuUse
+from watchdog_train.core.notices.news import news
+from watchdog_train.core.notices.straggler import Standing, advance
+from watchdog_train.core.policy import Policy
+from watchdog_train.evidence.answers import verdict
+from watchdog_train.evidence.request import EvidenceRequest, without_secrets
+from watchdog_train.report.pace_text import straggler_words
+
+Parts = tuple[float, float, float]
+"""Of a step of one rank: until it has its batch, until its backward pass begins, that pass."""
+Work = Callable[[int, int], Parts]
+"""Rank and step to its parts; then all ranks meet."""
+
+
+class Job:
+    """Ranks that meet in each step, at the end of the backward pass or after it."""
+
+    def __init__(self, work: Work, steps: int, *, ranks: int = 2, inside: bool = True) -> None:
+        self._stamps: list[tuple[list[float], ...]] = [([], [], [], []) for _ in range(ranks)]
+        met = [100.0] * ranks
+        for step in range(steps):
+            parts = [work(rank, step) for rank in range(ranks)]
+            times = [
+                list(accumulate(mine, initial=at))[1:] for mine, at in zip(parts, met, strict=True)
+            ]
+            last = max(each[2] for each in times)
+            met = [last + 0.001] * ranks
+            for stamps, each, done in zip(self._stamps, times, met, strict=True):
+                ended = last if inside else each[2]
+                for column, at in zip(stamps, (each[0], each[1], ended, done), strict=True):
+                    column.append(at)
+        self.ranks = ranks
+        self.end = min(met)
+
+    def member(self, rank: int, at: float) -> MemberSample:
+        """What is seen of a rank."""
+        mine = self._stamps[rank]
+        counts = [bisect(column, at) for column in mine]
+        batch, begun, ended = (
+            int(1e9 * mine[n][counts[n] - 1]) if counts[n] else 0 for n in range(3)
+        )
+        return b.rank(
+            10 + rank,
+            rank,
+            words=(0, counts[3], 0, counts[2], counts[0], 0, 0, 0),
+            world_size=self.ranks,
+            batch_ns=batch,
+            backward_ns=begun,
+            backward_end_ns=ended,
+        )
+
+    def look(self, at: float) -> Sample:
+        """One poll."""
+        return b.sample(at, *(self.member(rank, at) for rank in range(self.ranks)))
+
+
+def watch(
+    job: Job,
+    *,
+    poll_s: float = 1.0,
+    memory: Standing | None = None,
+    seen: Callable[[Sample], Sample] = lambda sample: sample,
+) -> list[Straggler | None]:
+    """What is said, one after the other."""
+    memory = memory or Standing()
+    said: list[Straggler | None] = [memory.open]
+    at = 101.0
+    while at < job.end:
+        memory = advance(memory, seen(job.look(at)))
+        if memory.open != said[-1]:
+            said.append(memory.open)
+        at += poll_s
+    return said
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranks_that_are_equal_have_no_straggler(seed: int) -> None:
+    """However uneven their steps are."""
+    chance = Random(seed)
+    ranks, step_s, noise = chance.randint(2, 8), chance.uniform(0.3, 6.0), chance.uniform(0.1, 1.5)
+
+    def work(rank: int, step: int) -> Parts:
+        batch, forward, backward = (step_s / 3 * chance.lognormvariate(0.0, noise) for _ in "123")
+        return batch, forward, backward
+
+    job = Job(work, 400, ranks=ranks, inside=bool(seed % 2))
+    assert watch(job, poll_s=1.1) == [None]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_slow_rank_is_named_within_some_hundred_steps(seed: int) -> None:
+    """Wherever in the step it is slow, once, with about the time that it costs."""
+    chance = Random(seed)
+    ranks, step_s = chance.randint(2, 6), chance.uniform(0.3, 4.0)
+    later, part = chance.uniform(0.5, 9.0), seed % 2
+
+    def work(rank: int, step: int) -> Parts:
+        parts = [step_s / 3 * chance.uniform(0.9, 1.1) for _ in "123"]
+        if rank == 1:
+            parts[part] += later * step_s
+        return parts[0], parts[1], parts[2]
+
+    none, found = watch(Job(work, 300, ranks=ranks, inside=seed % 4 < 2))
+    assert none is None
+    assert found is not None
+    assert (found.rank, found.pid) == (1, 11)
+    assert found.place == ("batch", "backward")[part]
+    assert found.lost == pytest.approx(later / (1 + later), abs=0.15)
+    assert found.share > 0.95
+
+
+def test_a_slow_backward_pass_is_seen_where_ranks_meet_after_it() -> None:
+    """They meet in a collective of the script's own, not in DDP."""
+    job = Job(lambda rank, _: (0.3, 0.3, 0.3 + 0.3 * (rank == 2)), 400, ranks=4, inside=False)
+    _, found = watch(job, poll_s=0.37)
+    assert found is not None
+    assert (found.rank, found.place) == (2, "backward-end")
+
+
+def test_a_tenth_of_each_step_is_the_least() -> None:
+    """Less is not worth a word."""
+    steps = [0.4, 0.4, 0.2]
+    little = Job(lambda rank, _: (steps[0] + 0.08 * (rank == 0), steps[1], steps[2]), 600)
+    assert watch(little) == [None]
+    more = Job(lambda rank, _: (steps[0] + 0.16 * (rank == 0), steps[1], steps[2]), 600)
+    assert len(watch(more)) == 2
+
+
+def test_another_rank_and_the_end_are_said() -> None:
+    """Each once."""
+
+    def work(rank: int, step: int) -> Parts:
+        slow = (rank == 0 and step < 400) or (rank == 2 and 400 <= step < 1400)
+        return 0.5 * (1 + slow), 0.2, 0.2
+
+    said = watch(Job(work, 3200, ranks=3), poll_s=1.37)
+    assert [each.rank if each else None for each in said] == [None, 0, None, 2, None]
+
+
+def test_one_long_pause_makes_no_straggler() -> None:
+    """Nor a rank that evaluates alone now and then."""
+
+    def work(rank: int, step: int) -> Parts:
+        return 0.4 + (300.0 if rank == 0 and step % 100 == 50 else 0.0), 0.2, 0.2
+
+    assert watch(Job(work, 400)) == [None]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        lambda sample: msgspec.structs.replace(
+            sample,
+            members=tuple(
+                msgspec.structs.replace(
+                    member, slot=msgspec.structs.replace(member.slot, phase="eval")
+                )
+                for member in sample.members
+            ),
+        ),
+        lambda sample: msgspec.structs.replace(
+            sample,
+            members=tuple(
+                msgspec.structs.replace(m, member=msgspec.structs.replace(m.member, rank=0))
+                for m in sample.members
+            ),
+        ),
+        lambda sample: msgspec.structs.replace(sample, members=sample.members[:1]),
+        lambda sample: msgspec.structs.replace(
+            sample,
+            members=tuple(msgspec.structs.replace(m, state="T") for m in sample.members),
+        ),
+        lambda sample: msgspec.structs.replace(sample, suspended_s=2.0 * sample.at),
+    ],
+    ids=["evaluation", "two trainings", "one rank", "stopped", "asleep"],
+)
+def test_where_ranks_cannot_be_compared_nothing_is_said(seen: Callable[[Sample], Sample]) -> None:
+    """A slow one among them or not."""
+    job = Job(lambda rank, _: (0.3 + 0.5 * rank, 0.1, 0.1), 300)
+    assert watch(job, seen=seen) == [None]
+
+
+def test_a_hang_names_nobody() -> None:
+    """A step that does not end is one step, however often it is looked at."""
+    job = Job(lambda rank, step: (0.2 + (5000.0 if rank and step == 20 else 0.0), 0.2, 0.2), 22)
+    assert watch(job, poll_s=2.0) == [None]
+
+
+SLOW = Job(lambda rank, _: (0.3 + 0.5 * (rank == 1), 0.1, 0.1), 400)
+
+
+@pytest.mark.parametrize(
+    ("changes", "host", "said"),
+    [
+        ({"state": "D"}, None, "held by the kernel (state D) at 100 % of the looks instead of 0 %"),
+        ({"gpu": GpuUse(util=30.0, clock=0.9)}, None, "the GPU is used 30 % of the time"),
+        (
+            {"gpu": GpuUse(util=98.0, clock=0.4, slowed_by=("heat",))},
+            None,
+            "the GPU's clock is at 40 % instead of 90 % (heat)",
+        ),
+        (
+            {"gpu": GpuUse(clock=0.9, others=(7,), other_names=("pid 7 (python, user bob)",))},
+            None,
+            "the GPU is shared with pid 7 (python, user bob)",
+        ),
+        (
+            {"state": "R"},
+            HostLoad(busy=("pid 8 (stress, user bob)",)),
+            "instead of 0 % (the CPUs are used by pid 8 (stress, user bob))",
+        ),
+        ({"state": "R", "cpu_rate": 0.9}, None, "it uses 90 % of a CPU instead of 0 %"),
+        ({"io_rate": 50e6}, None, "it reads and writes 50 MB/s instead of 0 MB/s"),
+        ({}, None, ": CPU, I/O and GPU show no reason"),
+    ],
+)
+def test_what_is_different_is_named(
+    changes: dict[str, object], host: HostLoad | None, said: str
+) -> None:
+    """From the other ranks, as far as anything tells; no more."""
+    rest = dict(changes)
+    cpu, io = (rest.pop(name, 0.0) for name in ("cpu_rate", "io_rate"))
+
+    def seen(sample: Sample) -> Sample:
+        first, second = sample.members
+        usual = GpuUse(util=98.0, clock=0.9) if "gpu" in rest else None
+        second = msgspec.structs.replace(
+            second,
+            cpu_s=cpu * sample.at,  # type: ignore[operator]
+            io_bytes=int(io * sample.at),  # type: ignore[operator]
+            **rest,
+        )
+        first = msgspec.structs.replace(first, gpu=usual)
+        return msgspec.structs.replace(sample, members=(first, second), host=host)
+
+    found = watch(SLOW, seen=seen)[-1]
+    assert found is not None
+    assert said in straggler_words(found)
+    assert straggler_words(found).startswith("rank 1 (pid 11) has its batch 0.5 s after the other")
+
+
+def test_it_is_an_event_when_it_changes() -> None:
+    """Said once; a supervisor that takes over goes on from what was said."""
+    poll = SLOW.look(150.0)
+    lags = watch(SLOW)[-1]
+    assert lags is not None
+    (said,) = _about(b.observation(poll, straggler=lags), b.running())
+    assert said == e.Straggling(straggler=lags)
+    state = b.running(said)
+    assert state.straggler == lags
+    assert _about(b.observation(poll, straggler=lags), state) == []
+    (over,) = _about(b.observation(poll), state)
+    assert b.running(said, over).straggler is None
+    taken_over = Standing(open=lags)
+    assert watch(SLOW, memory=taken_over) == [lags]
+    equal = Job(lambda rank, _: (0.3, 0.1, 0.1), 400)
+    assert watch(equal, memory=taken_over) == [lags, None]
+
+
+def test_a_rank_that_ends_first_changes_nothing() -> None:
+    """The others are not judged any more; what was said stays."""
+    job = Job(lambda rank, _: (0.3 + 0.5 * (rank == 1), 0.1, 0.1), 400, ranks=3)
+
+    def seen(sample: Sample) -> Sample:
+        left = sample.members[: 3 if sample.at < 300 else 2]
+        return msgspec.structs.replace(sample, members=left)
+
+    assert [each.rank if each else None for each in watch(job, seen=seen)] == [None, 1]
+
+
+def test_differences_survive_the_event_log_and_a_bundle() -> None:
+    """Typed, with the numbers."""
+    differs = Difference(kind="cpu-line", now=0.6, usual=0.1, who=("pid 8 (stress)",))
+    lags = Straggler(
+        rank=3, pid=9, place="batch", behind_s=0.2, step_s=0.5, lost=0.4, share=0.9, steps=60,
+        differs=(differs,),
+    )  # fmt: skip
+    event = msgspec.structs.replace(e.Straggling(straggler=lags), seq=1)
+    assert e.decode(e.encode(event)) == event
+    said = {"straggler": msgspec.to_builtins(lags)}
+    request = EvidenceRequest(
+        mode="full", stall_id="0001", why="stall", out_dir="", staging_dir="", verdict=said
+    )
+    assert verdict(without_secrets(request), b.result()).straggler == lags
+
+
+def test_who_else_uses_the_cpus() -> None:
+    """By what they used between two looks at everybody; other looks see only those that are new."""
+
+    def rows(**used: float) -> list[ProcessRow]:
+        return [
+            ProcessRow(
+                pid=int(name[1:]), start=1, ppid=1, state="R", cpu_s=cpu_s, reaped_cpu_s=0.0,
+                io_bytes=None, name="x",
+            )
+            for name, cpu_s in used.items()
+        ]  # fmt: skip
+
+    strangers = BusyStrangers()
+    assert strangers.look(rows(p1=5.0, p2=5.0, p3=5.0, p4=5.0), {4}, 10.0) == ()
+    assert strangers.look(rows(p4=9.0, p5=9.0), {4}, 15.0) == ()
+    assert strangers.look(rows(p1=15.0, p2=12.0, p3=6.0, p4=15.0), {4}, 20.0) == (1, 2)
+    assert strangers.look(rows(p4=16.0), {4}, 21.0) == (1, 2)
+    assert strangers.look(rows(p1=15.1, p2=22.0, p4=20.0), {4}, 30.0) == (2,)
+
+
+def _about(observation: b.Observation, state: object) -> list[e.AnyEvent]:
+    found = news(observation, state, Policy())  # type: ignore[arg-type]
+    return [event for event in found if isinstance(event, e.Straggling)]

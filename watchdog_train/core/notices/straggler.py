@@ -1,0 +1,312 @@
+"""Which rank comes last, and what is different about it. Pure.
+
+Ranks in lock-step make the same steps a second, however slow one of them is. What differs is when
+each of them comes to the same place of a step: it has its batch, begins the backward pass, has
+ended it. Each rank writes these times down, so that a look at any moment tells how much later than
+the others the last one came, or for how long they have waited for it.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from statistics import median_low
+
+import msgspec
+
+from watchdog_train.client import layout
+from watchdog_train.core.model import MemberSample, Sample, SlotReading, StepPlace, Straggler, Value
+from watchdog_train.core.notices.surroundings import (
+    Tally,
+    counted_s,
+    differences,
+    fold,
+    mean,
+    means,
+    rate,
+    seen,
+)
+
+_replace = msgspec.structs.replace
+
+MOST_RANKS = 64
+"""Those with the lowest numbers are compared."""
+LEAST_LOOKS = 60
+"""Each at another step."""
+MOST_LOOKS = 600
+"""Then all of them count half: ten minutes and more, and what was hours ago is forgotten."""
+MARGIN = 0.05
+"""Of a step: who comes later than the others by less is as quick as they."""
+LOST = 0.1
+"""Of each step: less is not worth a word."""
+OVER = 0.05
+AGAIN = 2.0
+"""So much more than was said is worth another word."""
+SHARE = 0.5
+"""Of what is lost by all that come last; else the ranks are uneven, and nobody is the straggler."""
+SIGMAS = 5.0
+"""How often it comes last, against the next: ranks that take turns differ by one or two."""
+EARLIEST = 0.7
+"""A place at which so much of the whole delay is there already is where it came about."""
+_STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
+_BACKWARDS = layout.PROGRESS_WORDS.index(layout.W_MICRO_BATCHES)
+_PLACES: tuple[StepPlace, ...] = ("batch", "backward", "backward-end")
+
+
+class Delay(Value, frozen=True, kw_only=True):
+    """One look at the ranks."""
+
+    begun: int
+    """Backward passes of the first of them."""
+    last: int
+    """Which one comes last, in the order of the ranks."""
+    behind_s: float
+    """After the median of the others."""
+    places: tuple[float | None, ...]
+    """The same at each of _PLACES; None: not known, 0: another rank comes last there."""
+
+
+class Ledger(Value, frozen=True, kw_only=True):
+    """What was seen of one rank."""
+
+    last: float = 0.0
+    """Looks at which it was the last one by the margin."""
+    behind_s: float = 0.0
+    """Then, after the others: the sum."""
+    places: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * len(_PLACES)
+    """The same at each place, and the looks that knew it."""
+    tally: Tally = Tally()
+    cpu_s: float | None = None
+    io_bytes: int | None = None
+
+
+class Standing(Value, frozen=True, kw_only=True):
+    """Memory of one attempt."""
+
+    at: float | None = None
+    """The look before; None where it was at something else than training."""
+    suspended_s: float | None = None
+    world: tuple[tuple[int, int], ...] = ()
+    """Rank and pid."""
+    counts: tuple[int, int] = (0, 0)
+    """Steps and backward passes of the slowest rank, at the look before."""
+    seconds: float = 0.0
+    """Of training, and the steps and backward passes in it."""
+    made: tuple[float, float] = (0.0, 0.0)
+    looks: float = 0.0
+    """That counted."""
+    newest: Delay | None = None
+    """The newest look, which counts when the next step begins."""
+    ledgers: tuple[Ledger, ...] = ()
+    open: Straggler | None = None
+    """As said."""
+
+
+def advance(memory: Standing, sample: Sample) -> Standing:
+    """The memory after one more poll."""
+    ranks = _ranks(sample)
+    if not ranks:
+        return memory if memory.at is None else _replace(memory, at=None)
+    members, slots = zip(*ranks, strict=True)
+    world = tuple((member.member.rank or 0, member.member.pid) for member in members)
+    counts = (
+        min(slot.progress[_STEPS] for slot in slots),
+        min(slot.progress[_BACKWARDS] for slot in slots),
+    )
+    if set(world) < set(memory.world):
+        return _replace(memory, at=None)  # some have ended: nobody waits for those that are left
+    if world != memory.world:
+        said = None if memory.world else memory.open  # else another supervisor's, of these ranks
+        memory = Standing(world=world, open=said, ledgers=(Ledger(),) * len(world))
+    before = memory
+    passed_s = counted_s(before.at, before.suspended_s, sample)
+    memory = _replace(
+        memory,
+        at=sample.at,
+        suspended_s=sample.suspended_s,
+        counts=counts,
+        ledgers=tuple(
+            _behaviour(ledger, member, sample, passed_s)
+            for ledger, member in zip(memory.ledgers, members, strict=True)
+        ),
+    )
+    if not passed_s:
+        return memory
+    made = [new - old for new, old in zip(counts, before.counts, strict=True)]
+    memory = _replace(
+        memory,
+        seconds=memory.seconds + passed_s,
+        made=(memory.made[0] + made[0], memory.made[1] + made[1]),
+    )
+    return _look(memory, sample.at, passed_s, slots)
+
+
+def _ranks(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
+    """The ranks of one world by their number, while all of them train; else none."""
+    found = {}
+    for member in sample.members:
+        slot = member.slot
+        if slot is None or member.member.role != "rank" or member.state in ("Z", "X"):
+            continue
+        if slot.phase != "train" or member.state in ("T", "t") or member.member.rank in found:
+            return ()
+        found[member.member.rank or 0] = (member, slot)
+    if len(found) < 2 or not all(slot.backward_end_ns for _, slot in found.values()):
+        return ()
+    return tuple(found[rank] for rank in sorted(found)[:MOST_RANKS])
+
+
+def _behaviour(ledger: Ledger, member: MemberSample, sample: Sample, passed_s: float) -> Ledger:
+    tally, cpu_s, io_bytes = ledger.tally, member.cpu_s, member.io_bytes
+    if passed_s:
+        look = seen(
+            member.gpu,
+            sample.host,
+            disk=float(member.state == "D") if member.state else None,
+            running=float(member.state == "R") if member.state else None,
+            cpu=rate(ledger.cpu_s, cpu_s, passed_s),
+            io_bytes_s=rate(ledger.io_bytes, io_bytes, passed_s),
+        )
+        tally = fold(tally, look)
+    return _replace(ledger, tally=tally, cpu_s=cpu_s, io_bytes=io_bytes)
+
+
+def _look(memory: Standing, at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Standing:
+    """Compare the ranks. The newest look at a step tells most, and counts when the next begins."""
+    delay = _delay(at, passed_s, slots)
+    step_s, before = _step_s(memory), memory.newest
+    if delay is None or step_s is None:
+        return memory
+    if before is not None and (before.begun, before.last) == (delay.begun, delay.last):
+        # Who has its next batch tells no longer when it had the one before.
+        known = zip(before.places, delay.places, strict=True)
+        delay = _replace(delay, places=tuple(map(_longer, known)))
+    memory = _replace(memory, newest=delay)
+    if before is None or delay.begun <= before.begun:
+        return memory
+    if before.behind_s >= MARGIN * step_s:
+        ledgers = list(memory.ledgers)
+        ledger = ledgers[before.last]
+        ledgers[before.last] = _replace(
+            ledger,
+            last=ledger.last + 1,
+            behind_s=ledger.behind_s + min(before.behind_s, step_s),
+            places=tuple(
+                (total + min(new, step_s), known + 1) if new is not None else (total, known)
+                for (total, known), new in zip(ledger.places, before.places, strict=True)
+            ),
+        )
+        memory = _replace(memory, ledgers=tuple(ledgers))
+    memory = _replace(memory, looks=memory.looks + 1)
+    if memory.looks >= LEAST_LOOKS:
+        memory = _replace(memory, open=_straggler(memory, step_s))
+    return _halved(memory) if memory.looks >= MOST_LOOKS else memory
+
+
+def _longer(delays: tuple[float | None, float | None]) -> float | None:
+    return max((delay for delay in delays if delay is not None), default=None)
+
+
+def _step_s(memory: Standing) -> float | None:
+    """The mean; a step that accumulates gradients over several backward passes counts as one."""
+    made = [count for count in memory.made if count]
+    return memory.seconds / min(made) if made else None
+
+
+def _delay(at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Delay | None:
+    """Who comes last to the place with the most delay; None where the ranks are too far apart.
+
+    Ranks that wait for each other on the way to a place come there at once, so that the largest
+    delay is that before they meet.
+    """
+    ended = [slot.progress[_BACKWARDS] for slot in slots]
+    begun = [n + (s.backward_ns > s.backward_end_ns) for n, s in zip(ended, slots, strict=True)]
+    batch = [n + (s.batch_ns > s.backward_ns) for n, s in zip(begun, slots, strict=True)]
+    found = (
+        _last(at, passed_s, batch, [slot.batch_ns for slot in slots]),
+        _last(at, passed_s, begun, [slot.backward_ns for slot in slots]),
+        _last(at, passed_s, ended, [slot.backward_end_ns for slot in slots]),
+    )
+    if found[1] is None or found[2] is None:
+        return None
+    behind_s, last = max(each for each in found if each is not None)
+    places = (None if one is None else one[0] * (one[1] == last) for one in found)
+    return Delay(begun=max(begun), last=last, behind_s=behind_s, places=tuple(places))
+
+
+def _last(
+    at: float, passed_s: float, numbers: list[int], stamps: list[int]
+) -> tuple[float, int] | None:
+    """How much later than the others the last rank came to a place, and which one that is.
+
+    While one is on its way only the time until now is known. A look comes at any moment of it, the
+    first one in the middle on average.
+    """
+    if not all(stamps):
+        return None
+    top = max(numbers)
+    behind = [i for i, number in enumerate(numbers) if number < top]
+    if len(behind) > 1 or (behind and numbers[behind[0]] < top - 1):
+        return None
+    last = behind[0] if behind else max(range(len(stamps)), key=stamps.__getitem__)
+    others_s = median_low(stamps[:last] + stamps[last + 1 :]) / 1e9
+    if not behind:
+        return stamps[last] / 1e9 - others_s, last
+    since_s = max(0.0, at - others_s)
+    return min(2 * since_s, since_s + passed_s / 2), last
+
+
+def _straggler(memory: Standing, step_s: float) -> Straggler | None:
+    """Who lags, if one rank does and not chance; what was said stays as long as it is about so."""
+    ledgers, said = memory.ledgers, memory.open
+    first, second, *_ = sorted(range(len(ledgers)), key=lambda i: ledgers[i].last, reverse=True)
+    worst, following = ledgers[first], ledgers[second]
+    rank, pid = memory.world[first]
+    total_s = sum(ledger.behind_s for ledger in ledgers)
+    lost = worst.behind_s / memory.looks / step_s
+    share = worst.behind_s / total_s if total_s else 0.0
+    known = said is not None and said.pid == pid
+    if share < SHARE or lost < (OVER if known else LOST):
+        return None
+    if said is not None and known and lost <= AGAIN * said.lost:
+        return said
+    if worst.last - following.last <= SIGMAS * sqrt(worst.last + following.last):
+        return said if known else None
+    others = tuple(means(ledger.tally) for i, ledger in enumerate(ledgers) if i != first)
+    own = means(worst.tally)
+    at = {
+        place: total / known
+        for place, (total, known) in zip(_PLACES, worst.places, strict=True)
+        if known
+    }
+    return Straggler(
+        rank=rank,
+        pid=pid,
+        place=next(place for place, late_s in at.items() if late_s >= EARLIEST * max(at.values())),
+        behind_s=round(worst.behind_s / memory.looks, 4),
+        step_s=round(step_s, 4),
+        lost=round(lost, 3),
+        share=round(share, 3),
+        steps=round(memory.looks),
+        differs=differences(mean(others), own),
+    )
+
+
+def _halved(memory: Standing) -> Standing:
+    return _replace(
+        memory,
+        looks=memory.looks / 2,
+        seconds=memory.seconds / 2,
+        made=(memory.made[0] / 2, memory.made[1] / 2),
+        ledgers=tuple(
+            _replace(
+                ledger,
+                last=ledger.last / 2,
+                behind_s=ledger.behind_s / 2,
+                places=tuple((total / 2, known / 2) for total, known in ledger.places),
+                tally=Tally(
+                    sums=tuple((total / 2, known / 2) for total, known in ledger.tally.sums)
+                ),
+            )
+            for ledger in memory.ledgers
+        ),
+    )
