@@ -11,11 +11,13 @@ from watchdog_train.core.diagnosis.wait_words import wait_words
 from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
+    ExceptionFact,
     ExitStatus,
     Milestone,
     Patience,
     RankEnd,
     Role,
+    Sender,
     Value,
 )
 from watchdog_train.core.model.waits import Wait
@@ -44,6 +46,8 @@ class EndFact(Value, frozen=True, kw_only=True):
     end: RankEnd
     at_unix: float
     """Unix seconds when it was seen to be gone; comparable within one host."""
+    sender: Sender | None = None
+    """Who sent the signal that ended it; None: no signal did."""
 
 
 class ProcessEvidence(Value, frozen=True, kw_only=True):
@@ -87,6 +91,8 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     """Whether a second look at the stacks differed; True proves life, False proves nothing."""
     ended: EndFact | None = None
     """Where its end was recorded."""
+    exception: ExceptionFact | None = None
+    """The last one that it raised and did not catch, of a thread of its where none has ended it."""
     part: int = 0
     """Of which piece of evidence: two machines, or two containers, give the same pids."""
 
