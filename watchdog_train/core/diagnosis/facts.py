@@ -11,6 +11,7 @@ from watchdog_train.core.diagnosis.wait_words import wait_words
 from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
+    CrashFact,
     ExceptionFact,
     ExitStatus,
     Milestone,
@@ -213,6 +214,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     exchanging: tuple[int, ...] = ()
     """Ranks that began or completed a collective between two looks at their records."""
     world_size: int | None = None
+    exceptions: tuple[ExceptionFact, ...] = ()
+    """Of processes that are not among these, of torch elastic and of the output, oldest first."""
 
 
 class BundleVerdict(Value, frozen=True, kw_only=True):
@@ -234,6 +237,7 @@ class BundleVerdict(Value, frozen=True, kw_only=True):
     processes: tuple[CapturedProcess, ...] = ()
     command: tuple[str, ...] = ()
     exit: ExitStatus | None = None
+    crash: CrashFact | None = None
     patience: Patience = "unknown"
     fingerprint: str | None = None
     seconds: float = 0.0

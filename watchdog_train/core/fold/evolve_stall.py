@@ -65,6 +65,7 @@ def evidence(
                 captured=event.captured,
                 processes=len(event.processes),
                 fingerprint=event.fingerprint,
+                crash=event.crash,
             )
         case e.Diagnosed():
             joint = bool(event.tasks)

@@ -20,6 +20,7 @@ from watchdog_train.core.events import (
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
+    CrashFact,
     Daemon,
     Diagnosis,
     GuiltyNode,
@@ -77,6 +78,7 @@ class StallRecord(Value, frozen=True, kw_only=True):
     processes: int = 0
     fingerprint: str | None = None
     diagnosis: Diagnosis | None = None
+    crash: CrashFact | None = None
     joint: bool = False
     """The diagnosis rests on the evidence of all tasks of the job."""
     culprit_host: str | None = None

@@ -66,4 +66,36 @@ class ExceptionFact(Value, frozen=True, kw_only=True):
         """The same for the same failure in two attempts: no numbers or paths of the message."""
         place = self.place
         where = f"{place.file}:{place.line} {place.function}" if place else ""
-        return self.type, _NUMBER.sub("#", _PATH.sub("PATH", self.message)), where
+        return self.type, _without_details(self.message), where
+
+
+class CrashFact(Value, frozen=True, kw_only=True):
+    """What ended an attempt: of several processes the one that ended badly first."""
+
+    exception: ExceptionFact | None = None
+    code: int | None = None
+    signal: int | None = None
+    sender: Sender | None = None
+    """Who sent the signal; None: no signal, or one that a process raises by a crash of its own."""
+    rank: int | None = None
+    pid: int | None = None
+    step: int | None = None
+    said: str = ""
+    """The last line of its error output, where no exception is known."""
+    gpu_shared: bool = False
+    """Another process held memory of its GPUs."""
+    network_path: bool = False
+    """The file that the exception names is on a network file system."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The same for the same failure in two attempts."""
+        if self.exception is not None:
+            return self.exception.key
+        if self.signal is not None:
+            return "signal", str(self.signal)
+        return "exit", str(self.code), _without_details(self.said)
+
+
+def _without_details(text: str) -> str:
+    return _NUMBER.sub("#", _PATH.sub("PATH", text))
