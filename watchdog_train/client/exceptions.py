@@ -14,7 +14,7 @@ from watchdog_train.client import layout as L  # noqa: N812
 _MOST_CHARACTERS = 48 << 10
 _MOST_FRAMES = 64
 
-_armed = set()
+_armed: set = set()
 
 
 def arm():

@@ -10,8 +10,9 @@ from pathlib import PurePath
 import msgspec
 
 from watchdog_train.core import events as e
+from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import NO_STACK, Culprit, Member, Plan, ProcessId
+from watchdog_train.core.model import NO_STACK, CrashFact, Culprit, Member, Plan, ProcessId
 from watchdog_train.report import words
 from watchdog_train.report.words import clean
 
@@ -47,6 +48,12 @@ def exit_words(attempt: AttemptRecord) -> str:
     if attempt.signal is not None:
         return words.signal_name(attempt.signal)
     return "ended, and nobody was left to see how"
+
+
+def what_ended(crash: CrashFact) -> str:
+    """What ended an attempt, in one line: the exception, the signal or the exit code."""
+    at = f", at {step_words(crash.step)}" if crash.step is not None else ""
+    return f"{clean(crash_words(crash), 700)}{at}"
 
 
 def step_words(step: int | None) -> str:

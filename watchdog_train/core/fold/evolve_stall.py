@@ -56,6 +56,8 @@ def evidence(
         case e.EvidenceMoved():
             return records.stall(state, event.stall_id, dir=event.dir)
         case e.EvidenceCollected():
+            if event.crash is not None:
+                state = records.attempt(state, crash=event.crash)
             return records.stall(
                 state,
                 event.stall_id,

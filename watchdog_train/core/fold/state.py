@@ -122,6 +122,8 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     stall_id: str | None = None
     """The stall that ended it, None when it ended by itself."""
     crash_id: str | None = None
+    crash: CrashFact | None = None
+    """What ended it, or the rank that the others waited for; None: not known."""
     reported: tuple[str, ...] = ()
     """Remedies about which the training process has said something."""
     taken: tuple[str, ...] = ()

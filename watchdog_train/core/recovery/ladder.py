@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from watchdog_train.core.detection.rank_gone import has_failed, how_it_ended
+from watchdog_train.core.detection.rank_gone import how_it_ended
+from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.events import CheckpointRejected
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointFinding, Outcome, Plan, RemedyUse, Survey, Value
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import older, plans
+from watchdog_train.core.recovery import crashes, older, plans
 from watchdog_train.core.recovery.history import (
     Case,
     asked_for,
@@ -121,6 +122,8 @@ def _not_due(case: Case) -> Stop | None:
     if case.family == "waiting-for-input":
         why = f"{words}; a restart would only ask again: answer it in advance"
         return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
+    if case.crash is not None and crashes.row_of(case.crash).reaction == "stop":
+        return _saying(own, f"{words}; not restarted: {crashes.row_of(case.crash).why_stop}")
     if recovery.max_restarts == 0 and case.stalled:
         why = f"{words}; no restart is allowed here (--max-restarts 0)"
         return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
@@ -151,7 +154,7 @@ def _named(
         if spec is None or not _may_try(case, spec):
             continue
         if spec.changes_nothing:  # a plain retry is the same plan, and that has limits
-            if within_limits(case) and not same_again(case):
+            if _may_repeat(case) and not same_again(case):
                 return ()
             continue
         allowed = _allowed(case, spec, named=True)
@@ -196,17 +199,21 @@ def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
 
 def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
     """Without a name for the cause: the next rung, or the same plan once more; None at the end."""
-    again = () if within_limits(case) else None
+    again = () if _may_repeat(case) else None
+    if case.failed:
+        return again
     rung = _next_rung(case, catalogue)
-    end = case.rank_end
-    # A rank that failed is a crash that nobody reacted to: it gets what a crash gets.
-    hung = case.stalled and not (end is not None and has_failed(end))
-    if hung and (case.family is None or same_again(case)):
+    if case.family is None or same_again(case):
         return rung or again
-    signal = end.signal if end is not None else case.attempt.signal
-    if again is None and (hung or signal in _NATIVE_CRASHES):
-        return rung
-    return again
+    return rung if again is None else again
+
+
+def _may_repeat(case: Case) -> bool:
+    """Whether the same plan may be tried once more."""
+    if case.crash is None:
+        return within_limits(case)
+    at_once = crashes.row_of(case.crash).reaction == "at-once"
+    return within_limits(case) if at_once else crashes.may_restart(case.crash)
 
 
 def _with_older(case: Case, survey: Survey | None) -> Case | None:
@@ -224,10 +231,8 @@ def _with_older(case: Case, survey: Survey | None) -> Case | None:
 def _crashed_by_itself(case: Case) -> bool:
     """An error of its own, again with one checkpoint, points at that; hangs and kills seldom do."""
     end = case.rank_end
-    if case.stalled and not (end is not None and has_failed(end)):
-        return False
     signal = end.signal if end is not None else case.attempt.signal
-    return signal is None or signal in _NATIVE_CRASHES
+    return case.failed and signal in (None, *_NATIVE_CRASHES)
 
 
 def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
@@ -269,7 +274,7 @@ def _restart(
         resume_arg=resume.template,
     )
     delay_s = 0.0
-    if ids(plan) == ids(case.attempt.plan):
+    if ids(plan) == ids(case.attempt.plan) and not _begins_at_once(case):
         doublings = min(max(len(tries(case)) - 1, 0), 30)
         delay_s = min(recovery.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
     return Restart(
@@ -279,6 +284,14 @@ def _restart(
         delay_s=delay_s,
         why=why,
     )
+
+
+def _begins_at_once(case: Case) -> bool:
+    """A first restart after a crash whose cause does not end with time alone."""
+    crash = case.crash
+    if crash is None or crash.repeated or len(tries(case)) > 1:
+        return False
+    return crashes.row_of(crash).reaction != "transient"
 
 
 def _resume_arg(case: Case) -> str | None:
@@ -301,6 +314,8 @@ def _what_happened(case: Case) -> str:
     family = ""
     if case.diagnosis is not None and case.family is not None:
         family = f" ({case.family}, {case.diagnosis.confidence:.0%} sure)"
+    if attempt.crash is not None and case.crash is not None:
+        return f"Attempt {attempt.attempt} failed {where}: {crash_words(attempt.crash)}{family}"
     if not case.stalled:
         return f"Attempt {attempt.attempt} ended {where}, {exit_words(attempt)}{family}"
     if case.rank_end is not None:
@@ -333,6 +348,12 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
     used = dict.fromkeys(one.plan.checkpoint.path for one in spent if one.plan.checkpoint)
     if len(used) > 1:
         reason += f", resumed from {', '.join(map(plans.name_of, used))}"
+    if case.crash is not None and case.crash.repeated:
+        times = case.crash.repeated + 1
+        own = Stop(why="", exit_code=child_code(case.attempt), outcome="failed")
+        why = f"{_what_happened(case)}; the same {times} times without a newer checkpoint"
+        own = _saying(own, f"{why}, so it is not restarted again{_offered(offers)}")
+        return msgspec.structs.replace(own, offers=tuple(offers))
     why = f"{_what_happened(case)}; {reason}, and nothing is left to try{_offered(offers)}"
     return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up", offers=tuple(offers))
 

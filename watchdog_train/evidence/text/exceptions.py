@@ -10,6 +10,7 @@ import msgspec
 
 from watchdog_train.core.diagnosis.stacks import Frame, is_own_file
 from watchdog_train.core.model import CodePlace, ExceptionCause, ExceptionFact
+from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.evidence.text.reader import Raised, read_text
 
@@ -59,7 +60,7 @@ def _fact(item: Raised, source: Literal["hook", "elastic", "output"]) -> Excepti
     owner = item.owner or ""
     return ExceptionFact(
         type=item.type,
-        message=redact_text(item.message),
+        message=clean_line(item.message),
         raised=places[-1] if places else None,
         own=next((place for place in reversed(places) if place.own), None),
         frames=places[-_FRAMES_SHOWN:],
