@@ -27,10 +27,9 @@ def arm():
         util = sys.modules.get("multiprocessing.util")
         if util is not None and "processes" not in _armed:
             _armed.add("processes")
-            # A child of multiprocessing forgets all finalizers at its start, then calls this.
+            # A forked child forgets all finalizers at its start, then calls this.
             util.register_after_fork(_Child, _Child.begins)
-            if sys.modules["multiprocessing.process"].parent_process() is not None:
-                _Child.begins()
+            _Child.begins()
     except Exception:
         pass
 
@@ -115,4 +114,5 @@ class _Child:
 
 
 slot.on_open.append(arm)
+slot.on_fork_child.append(arm)
 slot.on_close.append(at_the_end)

@@ -134,6 +134,8 @@ def _not_due(case: Case) -> Stop | None:
             f"{words}; {case.state.restarts_since_progress} restarts without a newer step or "
             f"checkpoint are all that is allowed (--max-restarts {recovery.max_restarts})"
         )
+        if case.crash is not None and case.crash.repeated:
+            return _saying(own, why)
         return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
     return None
 
