@@ -188,8 +188,8 @@ TEXTS = {
         "ValueError: bad in train.py:49 step()",
     ),
     "what says more in its next line": (
-        OWN + "RuntimeError: Error(s) in loading state_dict for N:\n\tsize mismatch for w\n",
-        "RuntimeError: Error(s) in loading state_dict for N: size mismatch for w in train.py:49 step()",
+        OWN + "RuntimeError: Error(s) in loading for N:\n\tsize mismatch for w\n",
+        "RuntimeError: Error(s) in loading for N: size mismatch for w in train.py:49 step()",
     ),
     "a DataLoader worker": (
         OWN

@@ -29,8 +29,7 @@ def one_screen(
 ) -> str:
     """At most 23 lines of at most 80 characters, the last one free for the prompt."""
     parts = [
-        *_wrapped("", title(verdict), 3),
-        *_wrapped("when", _when(verdict), 1),
+        *_wrapped("", _head(verdict), 1 if verdict.crash is None else 3),
         *_wrapped("since", _since(verdict), 1),
         *_wrapped("stuck" if _hangs(diagnosis) else "at", _culprit(diagnosis, evidence), 2),
         *_wrapped("why", _why(diagnosis, verdict), 5),
@@ -50,13 +49,18 @@ def _hangs(diagnosis: Diagnosis | None) -> bool:
     return diagnosis is not None and diagnosis.kind == "hang"
 
 
+def _head(verdict: BundleVerdict) -> str:
+    return title(verdict) if verdict.crash is not None else f"{title(verdict)}, {_when(verdict)}"
+
+
 def _when(verdict: BundleVerdict) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.at))
-    return f"{at}, attempt {verdict.attempt}" if verdict.attempt else at
+    return f"attempt {verdict.attempt}, {at}" if verdict.attempt else at
 
 
 def _since(verdict: BundleVerdict) -> str:
-    since = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
+    since = [_when(verdict)] if verdict.crash is not None else []
+    since += [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
     since += [f"in phase {verdict.phase}"] if verdict.phase else []
     since += [f"ended by {ended(verdict)}"] if verdict.exit is not None else []
     return ", ".join(since)
