@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.core.test_ladder import history, step
+from tests.support import REPOSITORY
 from watchdog_train.core.diagnosis.crash import (
     crash_of,
     crash_words,
@@ -92,6 +93,12 @@ def test_the_table(what: Crash, reaction: str) -> None:
 
 def test_every_row_is_reached() -> None:
     assert {row_of(what).what for what, _ in ANSWERS} == {row.what for row in ROWS}
+
+
+def test_the_table_of_the_documentation() -> None:
+    page = (REPOSITORY / "docs" / "how-it-decides.md").read_text("utf-8")
+    table = "\n".join(f"| {row.what} | {row.reaction} |" for row in ROWS)
+    assert f"| what | reaction |\n|---|---|\n{table}\n" in page
 
 
 def test_how_often() -> None:
