@@ -14,6 +14,7 @@ from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.evidence.text.reader import Raised, read_text
 
+Source = Literal["hook", "elastic", "output"]
 _FRAMES_SHOWN = 8
 _CHAIN_CAP = 8
 _WRAPPERS = re.compile(
@@ -26,13 +27,16 @@ _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process (?P<worker>\d{
 _MAIN = ("", "MainThread", "MainProcess", "ignored")
 
 
-def exceptions(
-    text: str, source: Literal["hook", "elastic", "output"]
-) -> tuple[ExceptionFact, ...]:
+def exceptions(text: str, source: Source) -> tuple[ExceptionFact, ...]:
     """All that were not caught, in the order of the text."""
+    return as_facts(read_text(text).raised, source)
+
+
+def as_facts(raised: Iterable[Raised], source: Source) -> tuple[ExceptionFact, ...]:
+    """The same of tracebacks that were read before."""
     found: list[ExceptionFact] = []
     open_at: dict[int | None, int] = {}
-    for item in read_text(text).raised:
+    for item in raised:
         if not _EXCEPTION.match(item.type) or item.owner == "ignored":
             continue
         fact = _fact(item, source)
@@ -55,7 +59,7 @@ def last_of(found: Iterable[ExceptionFact]) -> ExceptionFact | None:
     return next((fact for fact in reversed(tuple(found)) if not is_wrapper(fact)), None)
 
 
-def _fact(item: Raised, source: Literal["hook", "elastic", "output"]) -> ExceptionFact:
+def _fact(item: Raised, source: Source) -> ExceptionFact:
     places = tuple(map(_place, reversed(item.frames)))
     owner = item.owner or ""
     return ExceptionFact(
