@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.client_runs import Training
+from tests.client_runs import Training, plain_environment
+from watchdog_train.client import layout
 from watchdog_train.core.diagnosis.crash import exception_words
 from watchdog_train.core.model import ExceptionFact
-from watchdog_train.evidence.exceptions import of_hooks
+from watchdog_train.evidence.exceptions import of_elastic, of_hooks
 
 BEGIN = "import watchdog_train as wt\nwt.beat(1)\n"
 FAILS = "def fails(*_): raise ValueError('sample 7')\n"
@@ -159,3 +161,31 @@ def test_what_torch_wraps(text: str, expected: tuple[object, ...], training: Tra
         assert fact.own is not None
         assert (fact.type, fact.message, fact.own.function) == expected[:3]
     assert facts[-1].worker == expected[3]
+
+
+RECORDED = """
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main(): raise OSError("no sample")
+
+main()
+"""
+
+
+@pytest.mark.slow
+def test_the_error_file_of_torchrun(training: Training) -> None:
+    """The launcher copies that of its rank, also where no client is in the rank."""
+    file = training.attempt_dir / layout.ELASTIC_ERROR
+    (training.root / "train.py").write_text(RECORDED, "utf-8")
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "train.py"],
+        cwd=training.root,
+        env=plain_environment() | {"TORCHELASTIC_ERROR_FILE": str(file)},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    fact = of_elastic(str(training.attempt_dir))
+    assert fact is not None
+    assert exception_words(fact) == "OSError: no sample in train.py:5 main()"
