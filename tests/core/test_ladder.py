@@ -260,9 +260,6 @@ RESTARTS = {
     "one early failure": (history("exit1@-"), {}, []),
     "two without progress": (history("exit1@5", "exit1@5", "exit1@5"), {}, []),
     "progress counts anew": (history("exit1@-", "exit1@5", "exit1@-"), {}, []),
-    "native crash climbs": (
-        history("sig11@5", "sig11@5", "sig11@5", "sig11@5"), {}, ["num-workers-0", "omp-1"],
-    ),
     "a training remedy is offered": (history(("exit1@5", OOM)), {}, []),
     # taken back
     "made it crash": (
@@ -300,6 +297,9 @@ STOPS = {
     "twice before the first step": (history("exit1@-", "exit1@-"), {}, 76, "gave_up"),
     "three times without progress": (
         history("exit1@5", "exit1@5", "exit1@5", "exit1@5"), {}, 76, "gave_up",
+    ),
+    "native crashes get no other settings": (
+        history("sig11@5", "sig11@5", "sig11@5", "sig11@5"), {}, 76, "gave_up",
     ),
     "rungs and plan used up": (history(f"hang@- {ALL}", f"hang@- {ALL}"), {}, 76, "gave_up"),
     "twice with a training remedy not allowed": (

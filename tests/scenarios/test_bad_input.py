@@ -58,6 +58,13 @@ def test_python_file_without_python(tmp_path: Path) -> None:
     refused(run_wtrain("run", "train.py", cwd=tmp_path), "python train.py")
 
 
+def test_a_script_or_module_that_is_not_there(tmp_path: Path) -> None:
+    """Refused before anything is launched, with its name."""
+    for words, name in ((["train.py"], "train.py"), (["-m", "no_such_pkg.train"], "no_such_pkg")):
+        refused(run_wtrain("run", "--", sys.executable, *words, cwd=tmp_path), name)
+    assert not (tmp_path / "wtrain-runs").exists()
+
+
 def test_no_command(tmp_path: Path) -> None:
     """`wtrain run` alone is a usage error."""
     refused(run_wtrain("run", cwd=tmp_path))

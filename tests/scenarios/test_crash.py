@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -51,6 +52,12 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
     assert plan["argv"][-2:] == ["--resume", chosen["path"]], plan
     assert run.only("resume_verified")["ok"], run.describe()
     assert last_line(run.stdout).startswith("finished step=20 ")
+    crash = bundle["crash"]
+    assert (crash["code"], crash["signal"]) == WAYS[how]
+    assert not run.of_type("backing_off"), run.describe()
+    if how == "kill":
+        assert crash["sender"] in ("outside", "unknown")
+        assert "was ended by SIGKILL, which wtrain did not send" in run.stderr
     if how == "exception":
         summary = next(run.run_dir.glob("stalls/*/log-tail.txt")).read_text("utf-8")
         assert "planted failure" in summary
@@ -196,17 +203,78 @@ def test_an_older_checkpoint_is_used_where_the_newest_does_not_load(tmp_path: Pa
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(170)
-def test_crash_always_gives_up(tmp_path: Path) -> None:
-    """A training that never gets further is given up with 76 after a bounded number of attempts."""
+def test_the_same_exception_again(tmp_path: Path) -> None:
+    """At the same line without a newer checkpoint: two attempts, then the child's own code.
+
+    Every screen has the exception, its line and no other cause, in its first line.
+    """
     config = write_fast_config(tmp_path)
-    command = program_command("crash_at_step.py", "exit", "--always")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(76)
+    command = program_command("crash_at_step.py", "exception", "--always")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(1)
     assert_log_is_sound(run)
-    assert 2 <= len(run.of_type("attempt_launched")) <= 6, run.describe()
-    assert run.only("run_finished")["outcome"] == "gave_up"
-    assert sentence(run.only("given_up")["why"])
+    assert len(run.of_type("attempt_launched")) == 2, run.describe()
+    assert run.only("run_finished")["outcome"] == "failed"
+    for bundle in run.of_type("evidence_collected"):
+        raised = bundle["crash"]["exception"]
+        assert (raised["type"], raised["source"]) == ("RuntimeError", "hook")
+        assert raised["own"]["function"] == "crash"
+    words = "RuntimeError: planted failure in crash_at_step.py:14 crash()"
+    assert f"wtrain: CRASH 0001: {words}" in run.stderr
+    assert words in sentence(run.only("given_up")["why"])
+    assert "the same 2 times without a newer checkpoint" in sentence(run.only("given_up")["why"])
+    assert "cause: not known" not in run.stderr
+    assert words in next(run.run_dir.glob("stalls/0002/SUMMARY.md")).read_text("utf-8")
+    assert words in (run.run_dir / "report.html").read_text("utf-8")
+    for command_line in (("show",), ("stalls",)):
+        shown = run_wtrain(*command_line, cwd=tmp_path).check(0)
+        assert words in shown.stdout.splitlines()[0], shown.describe()
+    row = json.loads(run_wtrain("stalls", "--json", cwd=tmp_path).check(0).stdout)["stalls"][0]
+    assert row["crash"]["exception"]["message"] == "planted failure"
+    assert row["what"].startswith(words)
+
+
+BUGS = {
+    "module": ("import watchdog_train\nimport nosuch\n", 1, "No module named 'nosuch'"),
+    "syntax": ("def train(:\n    pass\n", 1, "SyntaxError: invalid syntax in train.py:1"),
+    "option": (
+        "import argparse\nargparse.ArgumentParser().parse_args(['--epoch'])\n",
+        2,
+        "unrecognized arguments: --epoch",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "code", "words"), BUGS.values(), ids=BUGS)
+def test_a_bug_of_the_script(text: str, code: int, words: str, tmp_path: Path) -> None:
+    """Before the first step: one attempt, the child's code, the end of the traceback."""
+    (tmp_path / "train.py").write_text(text, "utf-8")
+    run = run_wtrain("run", "--", sys.executable, "train.py", cwd=tmp_path).check(code)
+    assert len(run.of_type("attempt_launched")) == 1
+    finished = run.only("run_finished")
+    assert finished["outcome"] == "failed"
+    assert words in sentence(finished["why"]), finished
+    if code == 1:
+        assert 'wtrain:   File "' in run.stderr, run.describe()
+
+
+LOST_ONCE = """
+import os, time
+import watchdog_train as wt
+for step in range(1, 5):
+    wt.beat(step)
+    time.sleep(0.05)
+    if step == 3 and not os.path.exists("lost"):
+        open("lost", "w").close()
+        raise ConnectionResetError(104, "Connection reset by peer")
+"""
+
+
+def test_a_lost_connection_is_tried_again_after_a_while(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOST_ONCE, "utf-8")
+    run = run_wtrain("run", "--", sys.executable, "train.py", cwd=tmp_path).check(0)
+    assert run.only("evidence_collected")["crash"]["exception"]["type"] == "ConnectionResetError"
+    assert run.only("backing_off")["delay_s"] > 0
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,11 @@ def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
     assert not run.of_type("stall_declared"), run.describe()
     bundle = run.of_type("evidence_collected")[0]
     assert bundle["why"] == "crash"
+    words = {
+        "fail": "CRASH 0001: RuntimeError: planted failure in rank_faults.py:",
+        "die": "CRASH 0001: rank 1 was ended by SIGKILL, which wtrain did not send",
+    }
+    assert words.get(fault, "CRASH 0001: ") in run.stderr, run.describe()
     rejected = [Path(event["path"]).name for event in run.of_type("checkpoint_rejected")]
     assert rejected == (["step-000030.pt"] if fault == "die-in-save" else []), run.describe()
 

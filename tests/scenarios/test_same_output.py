@@ -193,7 +193,8 @@ def test_environment_of_the_script(tmp_path: Path) -> None:
     moved = {"XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "HF_HOME", "PWD"}
     added = {key for key in after if key not in before}
     # The last two turn on torch's Flight Recorder, which a process without ranks never reads.
-    known = {"PYTHONPATH", "SPT_NOENV", "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}
+    known = {"PYTHONPATH", "SPT_NOENV", "TORCHELASTIC_ERROR_FILE"}
+    known |= {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}
     assert all(key.startswith("WTRAIN_") or key in known for key in added)
     changed = {key for key in before if after.get(key) != before[key]} - moved
     assert changed <= {"PYTHONPATH", "_"}, {key: after.get(key) for key in changed}

@@ -14,7 +14,7 @@ from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.idle import Group
 from watchdog_train.evidence.bundle import Bundle
 from watchdog_train.remedies.catalogue import remedy_words
-from watchdog_train.report.evidence_text import group_text, stacks_text, summary
+from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
 from watchdog_train.report.screen_text import one_screen
 
 SCHEMA_VERSION = 1
@@ -64,6 +64,7 @@ def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str,
     return {
         "schema_version": SCHEMA_VERSION,
         "dir": os.path.abspath(folder),
+        "what": title(bundle.verdict),
         "verdict": bundle.verdict,
         "diagnosis": bundle.diagnosis,
         "groups": [

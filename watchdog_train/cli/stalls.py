@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import click
+import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.evidence.bundle import Bundle, bundles_in
+from watchdog_train.report.facts import what_ended
 from watchdog_train.store.resolve import resolve
 
 SCHEMA_VERSION = 1
@@ -31,9 +33,9 @@ def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None
         click.echo(f"wtrain: run {run.run_id}", err=True)
     for row in rows:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(str(row["at"]))))
-        family = row["family"] or "cause unknown"
+        told = ", ".join(str(row[name]) for name in ("what", "family") if row[name])
         click.echo(
-            f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {family}"
+            f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {told or 'cause unknown'}"
             f"  ({row['captured']} of {row['processes']} captured)"
         )
     if not rows:
@@ -50,5 +52,7 @@ def _row(path: Path, bundle: Bundle) -> dict[str, object]:
         "why": verdict.why,
         "processes": len(verdict.processes),
         "captured": sum(process.captured for process in verdict.processes),
+        "what": what_ended(verdict.crash) if verdict.crash is not None else None,
+        "crash": msgspec.to_builtins(verdict.crash),
         "family": bundle.diagnosis.family if bundle.diagnosis else None,
     }

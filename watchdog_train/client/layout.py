@@ -148,8 +148,11 @@ MOST_COUNTED = 1 << 53
 SLOT_SUFFIX = ".slot"
 NOTE_SUFFIX = ".note.json"
 DUMP_SUFFIX = ".dump.txt"
+EXCEPTION_SUFFIX = ".exception.json"
 # torch's worker server of a rank listens here: the slot directory is private.
 SOCKET_SUFFIX = ".sock"
+# In the attempt's folder; torch elastic writes it.
+ELASTIC_ERROR = "elastic-error.json"
 # In the attempt's folder; NCCL appends the rank.
 RECORDER_PREFIX = "flight-recorder-rank"
 # Ranks of one supervisor agree here on the step at which a request is acted on (see control.py).

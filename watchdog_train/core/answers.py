@@ -93,6 +93,7 @@ def evidence_events(
         seconds=result.seconds,
         fingerprint=result.fingerprint,
         problem=result.problem,
+        crash=result.crash,
     )
     if result.diagnosis is None:
         return (collected,)

@@ -40,6 +40,7 @@ def verdict(request: EvidenceRequest, result: EvidenceResult) -> BundleVerdict:
             "processes": msgspec.to_builtins(result.processes),
             "command": redact_argv(request.command),
             "exit": msgspec.to_builtins(request.exit),
+            "crash": msgspec.to_builtins(result.crash),
             "patience": result.patience,
             "fingerprint": result.fingerprint,
             "seconds": result.seconds,

@@ -17,14 +17,16 @@ from typing import Any
 
 import msgspec
 
+from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_senders
 from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
 from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText
 from watchdog_train.core.diagnosis.rules import Rules
-from watchdog_train.core.model import EvidenceResult, Member
+from watchdog_train.core.model import CrashFact, EvidenceResult, Member
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import (
     answers,
     bundle,
+    exceptions,
     from_inside,
     host,
     kernel_log,
@@ -243,10 +245,18 @@ class _Collection:
         facts = msgspec.structs.replace(facts, gpu_others=request.gpu_others)
         kernel_lines = self._machine(details)
         facts = msgspec.structs.replace(facts, swap_bytes_s=details.get("swap_bytes_s"))
+        output = logs.tails(self._log_files(), request.log_tail_lines)
+        attempt = int(request.verdict.get("attempt") or 0)
+        processes, raised = exceptions.of_hooks(
+            request.slot_dir, attempt, [target.evidence() for target in self.targets]
+        )
+        others = (exceptions.of_elastic(request.attempt_dir), exceptions.of_output(output))
+        all_logs = (*output, *kernel_lines)
         evidence = Evidence(
             why=request.why,
-            processes=tuple(target.evidence() for target in self.targets),
-            logs=(*logs.tails(self._log_files(), request.log_tail_lines), *kernel_lines),
+            processes=with_senders(processes, all_logs, facts),
+            logs=all_logs,
+            exceptions=(*raised, *(one for one in others if one is not None)),
             exit=request.exit,
             host=facts,
             locks=self._locks(),
@@ -266,6 +276,7 @@ class _Collection:
             patience=patience,
             fingerprint=evidence_fingerprint(evidence, diagnosis),
             seconds=round(time.monotonic() - self.started, 3),
+            crash=self._crash(evidence),
             problem="; ".join(self.problems) or None,
         )
         if request.mode == "look":
@@ -280,6 +291,15 @@ class _Collection:
         bundle.write_staged(self.staging, whole)
         bundle.write_recorders(self.staging, {one.rank: one.data for one in recorded})
         return bundle.publish(self.staging, Path(request.out_dir), result)
+
+    def _crash(self, evidence: Evidence) -> CrashFact | None:
+        request = self.request
+        crash = crash_of(evidence, request.command, gpu_shared=bool(request.gpu_others))
+        if crash is None or crash.exception is None:
+            return crash
+        path = named_path(crash.exception)
+        network = path is not None and self.system.on_network_file_system(Path(path))
+        return msgspec.structs.replace(crash, network_path=bool(network))
 
     def _machine(self, details: dict[str, Any]) -> tuple[LogText, ...]:
         """What else is told of the machine, and the lines of its kernel log that are about us."""

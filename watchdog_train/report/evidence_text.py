@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.diagnosis.diagnose import culprit_process, groups
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import Group, is_idle_helper, is_idle_worker
 from watchdog_train.core.diagnosis.stacks import Frame, trimmed
-from watchdog_train.core.model import Diagnosis
-from watchdog_train.report.facts import frame_words
+from watchdog_train.core.model import CrashFact, Diagnosis
+from watchdog_train.report.facts import frame_words, what_ended
 from watchdog_train.report.glance_text import glance
 from watchdog_train.report.pace_text import straggler_words
 from watchdog_train.report.places_text import process_sentences
@@ -31,8 +32,8 @@ def summary(
     remedy_words: Mapping[str, str] | None = None,
 ) -> str:
     """What is stuck, which process and frame, why, what follows, what to change."""
-    lines = [f"# {TITLES[verdict.why]} {verdict.id}", "", *_what(verdict, diagnosis, evidence), ""]
-    lines += ["## Why", "", *_why(diagnosis), ""]
+    lines = [f"# {title(verdict)}", "", *_what(verdict, diagnosis, evidence), ""]
+    lines += ["## Why", "", *_why(diagnosis, verdict.crash), ""]
     lines += ["## Evidence", ""]
     if diagnosis is not None:
         lines += [f"- {text}" for text in diagnosis.evidence[:_EVIDENCE_LINES]]
@@ -60,6 +61,12 @@ def summary(
             lines.append(f"- and {len(found) - _GROUP_LINES} more groups")
     lines += ["", "Whole stacks are in `stacks/`, the last output in `log-tail.txt`.", ""]
     return "\n".join(lines)
+
+
+def title(verdict: BundleVerdict) -> str:
+    """`Crash 0001: RuntimeError: size mismatch in train.py:49 step(), at step 20`."""
+    told = f": {what_ended(verdict.crash)}" if verdict.crash is not None else ""
+    return f"{TITLES[verdict.why]} {verdict.id}{told}"
 
 
 def _what(verdict: BundleVerdict, diagnosis: Diagnosis | None, evidence: Evidence) -> list[str]:
@@ -91,7 +98,10 @@ def ended(verdict: BundleVerdict) -> str:
     return exit_text(end.code, end.signal)
 
 
-def _why(diagnosis: Diagnosis | None) -> list[str]:
+def _why(diagnosis: Diagnosis | None, crash: CrashFact | None) -> list[str]:
+    raised = crash.exception if crash is not None else None
+    if raised is not None and (diagnosis is None or diagnosis.family is None):
+        return ["```", *traceback_lines(raised), "```"]
     if diagnosis is None:
         return ["No diagnosis was made."]
     others = [

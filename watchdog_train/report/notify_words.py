@@ -6,6 +6,7 @@ from datetime import tzinfo
 from typing import Literal
 
 from watchdog_train.core import events as e
+from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.scan import QUICK_TRIES
@@ -116,13 +117,16 @@ def _restart(event: e.AttemptLaunching) -> str:
 
 def _cause(event: e.Diagnosed, state: State, at: str) -> News | None:
     """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
-    kind = next((stall.why for stall in state.stalls if stall.id == event.stall_id), None)
+    of = next((stall for stall in state.stalls if stall.id == event.stall_id), None)
+    kind = of.why if of is not None else None
     found = event.diagnosis
     sure = ""
     if found.family is not None:
         sure = f" ({clean(found.family, 60)}, {100 * found.confidence:.0f} % sure)"
     if kind == "crash":
-        told = f"crashed at {step_words(_step(state))}: {found.explanation}"
+        crash = of.crash if of is not None else None
+        why = crash_words(crash) if crash is not None else found.explanation
+        told = f"crashed at {step_words(_step(state))}: {why}"
         return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP - len(sure)) + sure)
     if kind != "stall" or (found.culprit is None and found.family is None):
         return None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.facts import ScriptLines, run_again, settings_to_keep
+from watchdog_train.report.facts import ScriptLines, run_again, settings_to_keep, what_ended
 from watchdog_train.report.history import History
 from watchdog_train.report.status_json import SCHEMA_VERSION, status_object
 from watchdog_train.report.time_line import SPAN_WORDS
@@ -35,6 +35,8 @@ def report_object(
                 "how_known": record.how_known,
                 "stall_id": record.stall_id,
                 "crash_id": record.crash_id,
+                "crash": msgspec.to_builtins(record.crash),
+                "what": what_ended(record.crash) if record.crash is not None else None,
                 "resume": record.resume,
                 "killed": [
                     {"role": role, "signal": signal, "processes": number}

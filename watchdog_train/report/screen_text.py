@@ -6,11 +6,12 @@ import textwrap
 import time
 from collections.abc import Mapping
 
+from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.diagnosis.diagnose import culprit_process, groups
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.diagnosis.stacks import trimmed
 from watchdog_train.core.model import Diagnosis
-from watchdog_train.report.evidence_text import TITLES, captured_lines, ended, labels
+from watchdog_train.report.evidence_text import captured_lines, ended, labels, title
 from watchdog_train.report.facts import frame_words
 from watchdog_train.report.glance_text import glance
 
@@ -28,10 +29,10 @@ def one_screen(
 ) -> str:
     """At most 23 lines of at most 80 characters, the last one free for the prompt."""
     parts = [
-        *_wrapped("", _head(verdict), 1),
+        *_wrapped("", _head(verdict), 1 if verdict.crash is None else 3),
         *_wrapped("since", _since(verdict), 1),
         *_wrapped("stuck" if _hangs(diagnosis) else "at", _culprit(diagnosis, evidence), 2),
-        *_wrapped("why", _why(diagnosis), 5),
+        *_wrapped("why", _why(diagnosis, verdict), 5),
         *_wrapped("or", _others(diagnosis), 1),
         *_wrapped("where", glance(evidence, diagnosis), 3),
         *_wrapped("then", "; ".join(text.removeprefix("then ") for text in verdict.done), 2),
@@ -40,7 +41,8 @@ def one_screen(
     ]
     more = _more(diagnosis)
     room = HEIGHT - 1 - len(parts) - len(more)
-    return "\n".join([*parts, *_stack(diagnosis, evidence, room), *more])
+    stack = _raised(verdict, room) or _stack(diagnosis, evidence, room)
+    return "\n".join([*parts, *stack, *more])
 
 
 def _hangs(diagnosis: Diagnosis | None) -> bool:
@@ -48,14 +50,17 @@ def _hangs(diagnosis: Diagnosis | None) -> bool:
 
 
 def _head(verdict: BundleVerdict) -> str:
+    return title(verdict) if verdict.crash is not None else f"{title(verdict)}, {_when(verdict)}"
+
+
+def _when(verdict: BundleVerdict) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.at))
-    words = f"{TITLES[verdict.why]} {verdict.id}"
-    words += f", attempt {verdict.attempt}" if verdict.attempt else ""
-    return f"{words}, {at}"
+    return f"attempt {verdict.attempt}, {at}" if verdict.attempt else at
 
 
 def _since(verdict: BundleVerdict) -> str:
-    since = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
+    since = [_when(verdict)] if verdict.crash is not None else []
+    since += [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
     since += [f"in phase {verdict.phase}"] if verdict.phase else []
     since += [f"ended by {ended(verdict)}"] if verdict.exit is not None else []
     return ", ".join(since)
@@ -69,7 +74,9 @@ def _culprit(diagnosis: Diagnosis | None, evidence: Evidence) -> str:
     return f"{label}{frame_words(diagnosis.culprit)}"
 
 
-def _why(diagnosis: Diagnosis | None) -> str:
+def _why(diagnosis: Diagnosis | None, verdict: BundleVerdict) -> str:
+    if verdict.crash is not None and (diagnosis is None or diagnosis.family is None):
+        return ""  # the first line has said it
     if diagnosis is None:
         return "no diagnosis was made"
     sure = f", {diagnosis.confidence:.0%} sure" if diagnosis.family else ""
@@ -103,6 +110,14 @@ def _stack(diagnosis: Diagnosis | None, evidence: Evidence, room: int) -> list[s
         source = f"  | {frame.source.strip()}" if frame.source else ""
         lines.append(_cut(f"    {frame}{source}"))
     return lines
+
+
+def _raised(verdict: BundleVerdict, room: int) -> list[str]:
+    """The end of the traceback, as Python prints it."""
+    raised = verdict.crash.exception if verdict.crash is not None else None
+    if raised is None or room < 3:
+        return []
+    return ["", *map(_cut, traceback_lines(raised)[:-1][-min(2 * _FRAMES, room - 1) :])]
 
 
 def _more(diagnosis: Diagnosis | None) -> list[str]:

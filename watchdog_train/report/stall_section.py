@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from datetime import tzinfo
 from itertools import pairwise
 
+from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import StallRecord, State
-from watchdog_train.core.model import said
+from watchdog_train.core.model import Diagnosis, said
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words, origin_words
+from watchdog_train.report.facts import culprit_words, origin_words, what_ended
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Fold, Section
 from watchdog_train.report.why_text import why_text
@@ -37,6 +38,8 @@ def stall_section(
     """
     what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
     told = []
+    if stall.crash is not None:
+        told.append(what_ended(stall.crash))
     if stall.why == "stall":
         told.append(why_text(stall.verdict))
     diagnosis = stall.diagnosis
@@ -48,14 +51,7 @@ def stall_section(
             ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
         )
     if diagnosis is not None:
-        cause = "not known"
-        if diagnosis.family:
-            cause = f"{clean(diagnosis.family, 60)} ({100 * diagnosis.confidence:.0f} % sure)"
-        rows.append(("cause", cause))
-        if diagnosis.culprit is not None:
-            rows.append(("where", culprit_words(diagnosis.culprit)))
-        if said(diagnosis.explanation) not in stall.verdict.because:
-            rows.append(("why", clean(diagnosis.explanation, 1000)))
+        rows += _cause(stall, diagnosis)
         rows += [
             ("evidence" if i == 0 else "", clean(line, 400))
             for i, line in enumerate(diagnosis.evidence[:8])
@@ -82,6 +78,19 @@ def stall_section(
     )
 
 
+def _cause(stall: StallRecord, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    if diagnosis.family:
+        sure = f"({100 * diagnosis.confidence:.0f} % sure)"
+        yield ("cause", f"{clean(diagnosis.family, 60)} {sure}")
+    elif stall.crash is None:
+        yield ("cause", "not known")
+    if diagnosis.culprit is not None:
+        yield ("where", culprit_words(diagnosis.culprit))
+    known = stall.crash is not None and diagnosis.family is None
+    if said(diagnosis.explanation) not in stall.verdict.because and not known:
+        yield ("why", clean(diagnosis.explanation, 1000))
+
+
 def _follows(stall: StallRecord, state: State) -> list[tuple[str, str]]:
     """What the next attempt did otherwise."""
     for before, after in pairwise(state.attempts):
@@ -97,6 +106,8 @@ def _follows(stall: StallRecord, state: State) -> list[tuple[str, str]]:
 def _folds(stall: StallRecord, state: State, stacks: tuple[str, ...]) -> Iterator[Fold]:
     if stacks:
         yield Fold(title="Stacks, grouped", lines=stacks)
+    if stall.crash is not None and stall.crash.exception is not None:
+        yield Fold(title="End of the traceback", lines=traceback_lines(stall.crash.exception))
     attempt = next((one for one in state.attempts if one.attempt == stall.attempt), None)
     if stall.places and attempt is not None:
         lines = place_lines(stall.places, stall.places_mono, attempt.launching_mono)

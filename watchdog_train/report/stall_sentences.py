@@ -6,7 +6,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words
+from watchdog_train.report.facts import culprit_words, what_ended
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.pace_text import slow_words, straggler_words
 from watchdog_train.report.why_text import why_text
@@ -15,6 +15,7 @@ from watchdog_train.report.words import clean, duration
 MAX_NAMED = 4
 """Processes and tasks that are named one by one."""
 
+CAPITALS = {"stall": "STALL", "crash": "CRASH", "manual": "DUMP"}
 _PATIENCE: dict[Patience, str] = {
     "proven": "this can never end by itself",
     "may-end": "this may end by itself, so it gets more time",
@@ -92,7 +93,11 @@ def evidence(
             number = ""
             if event.why != "crash":
                 number = f"{event.captured} of {words.count(len(event.processes), 'process')}, "
-            lines = [f"evidence on disk: {number}{duration(event.seconds)}, {where}"]
+            lines = []
+            if event.crash is not None:
+                head = f"{CAPITALS[event.why]} {clean(event.stall_id, 40)}"
+                lines.append(f"{head}: {what_ended(event.crash)}")
+            lines += [f"evidence on disk: {number}{duration(event.seconds)}, {where}"]
             if event.why != "crash":
                 lines += [
                     f"  no stack of pid {missing.pid}: {clean(missing.why)}"
@@ -110,6 +115,9 @@ def evidence(
 def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
     kind = state.job.task.kind if state.job is not None else "task"
     found = event.diagnosis
+    of = next((stall for stall in state.stalls if stall.id == event.stall_id), None)
+    if found.family is None and of is not None and of.crash is not None:
+        return ()  # that was the first line
     lines = []
     if found.culprit is not None:
         lines.append(

@@ -9,7 +9,7 @@ import msgspec
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RankStatus
 from watchdog_train.report import job_text, words
-from watchdog_train.report.facts import culprit_words, run_again
+from watchdog_train.report.facts import culprit_words, run_again, what_ended
 from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.places_text import place_sentences
@@ -330,6 +330,8 @@ def _stall_rows(
 
 def stall_sentence(stall: StallRecord) -> str:
     """What a bundle is about, in one sentence."""
+    if stall.crash is not None:
+        return what_ended(stall.crash)
     diagnosis = stall.diagnosis
     if diagnosis is not None and diagnosis.culprit is not None and diagnosis.family is not None:
         return f"{clean(diagnosis.family, 60)}: {culprit_words(diagnosis.culprit)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress, Why
 from watchdog_train.core.policy import Policy
@@ -99,6 +100,11 @@ def closing_lines(
         times = "once" if len(reported) == 1 else f"{len(reported)} times"
         lines.append(f"would have killed {times}, here is why:")
         lines += [f"  {clean(stall.id, 40)}: {why_text(stall.verdict)}" for stall in reported]
+    attempt = state.attempt
+    crash = attempt.crash if attempt is not None else None
+    if crash is not None and crash.exception is not None and state.outcome in ("failed", "gave_up"):
+        raised = traceback_lines(crash.exception)[:-1]
+        lines += [f"{' ' * (len(one) - len(one.lstrip()))}{clean(one)}" for one in raised]
     where = stalls_dir(state)
     if where is not None:
         lines.append(f"dumps: {where} ({words.listed([clean(s.id, 40) for s in state.stalls])})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.report.facts import what_ended
 from watchdog_train.report.summary import outcome_line
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, cut_bytes
@@ -36,7 +37,9 @@ def _caught(caught: StallRecord) -> str:
     if caught.why == "stall":
         text += f": {why_text(caught.verdict)}"
     found = caught.diagnosis
-    if found is None:
+    if caught.crash is not None:
+        text += f": {what_ended(caught.crash)}"
+    if found is None or (caught.crash is not None and found.family is None):
         return f"{text}."
     family = found.family or "unknown cause"
     return f"{text}. {clean(family, 80)}: {clean(found.explanation, _WHY)}"

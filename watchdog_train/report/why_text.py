@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.detection.rank_gone import how_it_ended
+from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.model import Why, WhyCode, signal_name
 from watchdog_train.core.model.gpu import GpuHolder
 from watchdog_train.report import words
@@ -85,10 +86,14 @@ SENTENCES: dict[WhyCode, str] = {
     "first-attempt": "first attempt, the command as it was given",
     "not-available": "not available here: {names}",
     "attempt-ended": "{attempts} ended {reached}, {exited}{family}",
+    "attempt-failed": "{attempts} failed {reached}: {crash}{family}",
     "attempt-stood-still": "{attempts} stood still {reached}: {end}{family}",
     "attempt-hung": "{attempts} hung {reached}{family}",
     "on-stall": "no restart, because on-stall is {option}",
     "on-crash": "no restart, because on-crash is stop",
+    "interrupted": "not restarted: it was interrupted",
+    "would-end-so-again": "not restarted: a restart would end the same way",
+    "wrong-arguments": "not restarted: the script does not take these arguments",
     "would-ask-again": "a restart would only ask again: answer it in advance",
     "no-restart": "no restart is allowed here (--max-restarts 0)",
     "restarts-used": "{count} restarts without a newer step or checkpoint are all that is allowed "
@@ -104,6 +109,7 @@ SENTENCES: dict[WhyCode, str] = {
     "again-with": "trying again with {names}",
     "not-allowed": "not allowed so far: {options}",
     "plan-failed": "this plan ended {count} times without a newer step or checkpoint",
+    "same-again": "the same {count} times without a newer checkpoint, so it is not restarted again",
     "no-remedy-left": "no further remedy may be tried",
     "port-taken": "MASTER_PORT is taken by another process, so the ranks meet at {count}",
     "nodes-meet": "the nodes meet at {path}",
@@ -385,6 +391,7 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "before": why.before or 0.0,
         "factor": (why.number or 0.0) / (why.before or 1.0),
         "exited": exit_text(why.exit, why.signal),
+        "crash": clean(crash_words(why.crash), 800) if why.crash is not None else "it failed",
         "end": how_it_ended(why.end) if why.end is not None else "a rank ended",
         "holders": holders_text(why.holders),
         "run": f"the run {found['who']}{pid}" if why.who else "another run",

@@ -25,12 +25,6 @@ SAVES_FILES = 1024
 PROBLEMS = 32
 
 _WORDS = struct.Struct(f"={layout.SLOT_WORDS}Q")
-_SIDE_SUFFIXES = (
-    layout.SLOT_SUFFIX,
-    layout.NOTE_SUFFIX,
-    layout.DUMP_SUFFIX,
-    layout.SOCKET_SUFFIX,
-)
 
 
 class SlotScan(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from watchdog_train.core.starting.command_line import PythonTarget, python_target
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.log_lines import MAX_LINE_BYTES
 
 MAX_COMMAND_BYTES = MAX_LINE_BYTES - 128 * 1024
 """The rest of its line in the log is for the environment of a plan, and for words."""
 _SHEBANG_BYTES = 512
+_FIND_S, _NOT_FOUND = 10.0, 9
+_FIND_MODULE = (
+    "import importlib.util, sys\n"
+    f"sys.exit(0 if importlib.util.find_spec(sys.argv[1]) else {_NOT_FOUND})"
+)
 
 
 def check_command(command: tuple[str, ...]) -> None:
@@ -38,7 +45,9 @@ def check_command(command: tuple[str, ...]) -> None:
             reference="unknown-option",
         )
     _refuse_what_cannot_be_recorded(command)
-    if shutil.which(program) is not None:
+    found = shutil.which(program)
+    if found is not None:
+        _refuse_missing_target(found, command)
         return
     if program.endswith(".py") and os.path.isfile(program):
         rest = " ".join(command)
@@ -61,6 +70,43 @@ def check_command(command: tuple[str, ...]) -> None:
         hint="is its environment active? `which` shows where your shell finds a program",
         reference="command-not-found",
     )
+
+
+def _refuse_missing_target(python: str, command: tuple[str, ...]) -> None:
+    """A script or module that is not there fails the same way in every attempt."""
+    target = python_target(command)
+    if target is None:
+        return
+    if not target.is_module and not os.path.exists(target.name):
+        raise WtrainError(
+            f"there is no script {target.name}",
+            context=f"in {os.getcwd()}",
+            hint="check the name and the directory",
+            reference="script-not-found",
+        )
+    if target.is_module and not _has_module(python, target):
+        raise WtrainError(
+            f"{command[0]} finds no module {target.name.partition('.')[0]}",
+            hint="is its environment active, and this the right directory?",
+            reference="module-not-found",
+        )
+
+
+def _has_module(python: str, target: PythonTarget) -> bool:
+    """As its own interpreter says, without importing it; True where that does not answer."""
+    top = target.name.partition(".")[0]
+    try:
+        asked = subprocess.run(
+            [python, *target.options, "-c", _FIND_MODULE, top],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_FIND_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return asked.returncode != _NOT_FOUND
 
 
 def _refuse_what_cannot_be_recorded(command: tuple[str, ...]) -> None:

@@ -171,6 +171,9 @@ def training_environment(
             }
         )
     _record_collectives(env)
+    # torchrun copies the error file of the rank that failed first to this one.
+    error_file = os.path.join(env[layout.ENV_ATTEMPT_DIR], layout.ELASTIC_ERROR)
+    env.setdefault("TORCHELASTIC_ERROR_FILE", error_file)
     # setproctitle overwrites the environment that /proc shows, and with it the token.
     env.setdefault("SPT_NOENV", "1")
     if sys.platform == "win32":

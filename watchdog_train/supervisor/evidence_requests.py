@@ -97,6 +97,8 @@ class EvidenceRequests:
             return ("nothing: the evidence was asked for, the training goes on",)
         if recovery.observe or (why == "stall" and recovery.on_stall == "report"):
             return ("nothing is killed or changed (report only)",)
+        if why == "crash" and recovery.on_crash == "restart":
+            return ()  # that depends on what it was
         reaction = recovery.on_stall if why == "stall" else recovery.on_crash
         ending = "then every process of the training is ended"
         if reaction == "stop":

@@ -8,6 +8,7 @@ import sys
 
 from watchdog_train.client import (
     bars,
+    exceptions,
     first,
     milestones,
     phases,
@@ -39,6 +40,7 @@ def arm(torch):
     """Hook into a torch that has just been imported."""
     slot.open_slot()
     slot.hear_of_the_end()
+    exceptions.arm()
     witness.allow_ptrace()
     problems = []
     for part in (_steps, _backward, _batches, _workers, _saves):

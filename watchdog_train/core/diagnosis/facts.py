@@ -11,11 +11,14 @@ from watchdog_train.core.diagnosis.wait_words import wait_words
 from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
+    CrashFact,
+    ExceptionFact,
     ExitStatus,
     Milestone,
     Patience,
     RankEnd,
     Role,
+    Sender,
     Straggler,
     Value,
 )
@@ -45,6 +48,8 @@ class EndFact(Value, frozen=True, kw_only=True):
     end: RankEnd
     at_unix: float
     """Unix seconds when it was seen to be gone; comparable within one host."""
+    sender: Sender | None = None
+    """Who sent the signal that ended it; None: no signal did."""
 
 
 class ProcessEvidence(Value, frozen=True, kw_only=True):
@@ -96,6 +101,8 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     """Whether a second look at the stacks differed; True proves life, False proves nothing."""
     ended: EndFact | None = None
     """Where its end was recorded."""
+    exception: ExceptionFact | None = None
+    """The last one that it raised and did not catch, of a thread of its where none has ended it."""
     part: int = 0
     """Of which piece of evidence: two machines, or two containers, give the same pids."""
 
@@ -216,6 +223,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     exchanging: tuple[int, ...] = ()
     """Ranks that began or completed a collective between two looks at their records."""
     world_size: int | None = None
+    exceptions: tuple[ExceptionFact, ...] = ()
+    """Of processes that are not among these, of torch elastic and of the output, oldest first."""
 
 
 class BundleVerdict(Value, frozen=True, kw_only=True):
@@ -239,6 +248,7 @@ class BundleVerdict(Value, frozen=True, kw_only=True):
     processes: tuple[CapturedProcess, ...] = ()
     command: tuple[str, ...] = ()
     exit: ExitStatus | None = None
+    crash: CrashFact | None = None
     patience: Patience = "unknown"
     fingerprint: str | None = None
     seconds: float = 0.0

@@ -101,6 +101,17 @@ def short_file(file: str) -> str:
     return file
 
 
+_INSTALLED = re.compile(
+    r".*(?:/(?:site-packages|dist-packages)/|/lib(?:32|64)?/python\d|/python\d+\.zip/|"
+    r"/[Pp]ython[\d.]*/[Ll]ib/|/(?:torch|watchdog_train)/\w+/)|<frozen "
+)
+
+
+def is_own_file(file: str) -> bool:
+    """Whether a Python file is the user's own: neither Python's nor an installed library's."""
+    return _INSTALLED.match(file.replace("\\", "/")) is None
+
+
 class _Wanted(Value, frozen=True, kw_only=True):
     """A pattern, compiled."""
 

@@ -7,6 +7,7 @@ from watchdog_train.core.model import (
     Basis,
     BundleWhy,
     CapturedProcess,
+    CrashFact,
     Diagnosis,
     Difference,
     Missing,
@@ -165,6 +166,8 @@ class EvidenceCollected(TreeEvent, frozen=True, kw_only=True):
     seconds: float
     fingerprint: str | None
     problem: str | None
+    crash: CrashFact | None = None
+    """What ended the attempt, or the rank that the others wait for."""
 
 
 class EvidenceMoved(Event, frozen=True, kw_only=True):

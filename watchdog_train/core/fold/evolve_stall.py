@@ -57,6 +57,8 @@ def evidence(
         case e.EvidenceMoved():
             return records.stall(state, event.stall_id, dir=event.dir)
         case e.EvidenceCollected():
+            if event.crash is not None:
+                state = records.attempt(state, crash=event.crash)
             state = records.trees(state, event.host, evidence=event.stall_id)
             whole = all(tree.evidence == event.stall_id for tree in state.trees)
             before = next((one for one in state.stalls if one.id == event.stall_id), None)
@@ -69,6 +71,7 @@ def evidence(
                 captured=event.captured + (before.captured if before is not None else 0),
                 processes=len(event.processes) + (before.processes if before is not None else 0),
                 fingerprint=event.fingerprint,
+                crash=event.crash,
             )
         case e.Diagnosed():
             joint = bool(event.tasks)

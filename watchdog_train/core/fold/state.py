@@ -20,6 +20,7 @@ from watchdog_train.core.events import (
 from watchdog_train.core.model import (
     Basis,
     BundleWhy,
+    CrashFact,
     Daemon,
     Diagnosis,
     GuiltyNode,
@@ -79,6 +80,7 @@ class StallRecord(Value, frozen=True, kw_only=True):
     processes: int = 0
     fingerprint: str | None = None
     diagnosis: Diagnosis | None = None
+    crash: CrashFact | None = None
     joint: bool = False
     """The diagnosis rests on the evidence of all tasks of the job."""
     culprit_host: str | None = None
@@ -161,6 +163,8 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     stall_id: str | None = None
     """The stall that ended it, None when it ended by itself."""
     crash_id: str | None = None
+    crash: CrashFact | None = None
+    """What ended it, or the rank that the others waited for; None: not known."""
     reported: tuple[str, ...] = ()
     """Remedies about which the training process has said something."""
     taken: tuple[str, ...] = ()

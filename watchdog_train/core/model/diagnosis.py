@@ -1,5 +1,6 @@
 """What a collection of evidence has brought, and what it says."""
 
+from watchdog_train.core.model.exceptions import CrashFact
 from watchdog_train.core.model.words import DiagnosisKind, Patience, Value
 
 NO_STACK = "no stack"
@@ -77,6 +78,8 @@ class EvidenceResult(Value, frozen=True, kw_only=True):
     patience: Patience
     fingerprint: str | None
     seconds: float
+    crash: CrashFact | None = None
+    """What ended the attempt, or the rank that the others wait for."""
     problem: str | None = None
     """Why the collection is incomplete as a whole; missing processes are in their rows."""
 

@@ -9,55 +9,55 @@ from typing import Literal
 
 import msgspec
 
+from watchdog_train.core.model.exceptions import CrashFact
 from watchdog_train.core.model.gpu import GpuHolder
 from watchdog_train.core.model.processes import RankEnd
 from watchdog_train.core.model.words import Phase, Value
 
 WhyCode = Literal[
     "again", "again-with", "allow-anew", "allowed", "ask-address", "ask-directory", "asked",
-    "asked-by-with", "asked-to-save", "asked-to-stop", "attempt-ended", "attempt-hung",
-    "attempt-stood-still", "before-this-run", "began-again", "blind", "by-known-option",
-    "cannot-ask", "cannot-ask-peers", "cannot-start", "checkpoint-too-large", "command-failed",
-    "command-interrupted", "copy-kept", "could-not-start", "cpu-pressure", "cpu-unknown",
-    "default-limit", "diagnosis-names", "disk-fills", "disk-low", "disk-silent",
+    "asked-by-with", "asked-to-save", "asked-to-stop", "attempt-ended", "attempt-failed",
+    "attempt-hung", "attempt-stood-still", "before-this-run", "began-again", "blind",
+    "by-known-option", "cannot-ask", "cannot-ask-peers", "cannot-start", "checkpoint-too-large",
+    "command-failed", "command-interrupted", "copy-kept", "could-not-start", "cpu-pressure",
+    "cpu-unknown", "default-limit", "diagnosis-names", "disk-fills", "disk-low", "disk-silent",
     "duplicates-kill", "elsewhere-unknown", "end-by-kernel", "end-by-parent", "ended-by-itself",
     "ended-early", "event-torn", "exited", "failed-from-it", "fallback", "finished-but-hung",
     "first-attempt", "first-step-behind", "from-start", "gpu-clock", "gpu-held-down",
     "gpu-not-given-back", "gpu-other-holds", "gpu-ours-holds", "gpu-shared", "gpu-taken",
     "gpu-unnamed", "gpu-used-less", "gpus-spin", "gpus-unseen", "guilty", "guilty-not-named",
-    "held-by-kernel", "hung-from-it", "in-kernel", "in-memory-only", "input", "is-node",
-    "job-busy", "job-idle", "job-no-progress", "job-tasks", "job-unheard", "keeper-ended-early",
-    "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived", "learnt-limit",
-    "left-killed", "limit", "loaded", "loaded-but-at", "machine-failed",
-    "machine-slept", "may-sleep",
-    "maybe-incomplete", "memory-fills", "memory-low", "memory-pressure", "message-not-written",
-    "metrics-not-served", "metrics-not-written", "needs-more", "never-saved", "newer-waited",
-    "newest-checkpoint", "next-noted", "no-better", "no-common-step", "no-evidence",
-    "no-heartbeat", "no-load-seen", "no-option-known", "no-output", "no-place", "no-plan",
-    "no-progress", "no-proof", "no-remedy-left", "no-restart", "no-save-since", "no-stacks",
-    "no-step-from-it", "no-step-seen", "no-step-yet", "no-valid-checkpoint", "nodes-meet",
-    "not-agreed", "not-allowed", "not-among-found", "not-available", "not-come", "not-confirmed",
-    "not-ended-in-time", "not-ended-killed", "not-exited", "not-joint", "not-listed", "not-older",
-    "not-proven", "not-rank-0", "not-resumed", "not-saved-since", "not-scanned",
-    "nothing-changed", "nothing-left", "nothing-left-to-try", "nothing-started", "now",
-    "on-crash", "on-stall", "only-prints", "only-variable", "option-decides", "option-may-resume",
-    "option-resumes", "option-would-pass", "other-in-limit", "others-may-finish", "others-wait",
-    "others-went-on", "others-write", "our-bug", "outlived", "output-lost", "over-stall-timeout",
-    "over-startup-timeout", "own-count", "parser-knows", "part-of-world", "passing-over", "peer",
-    "peer-ended", "peer-gone", "peer-in-world", "peer-progress", "plan-failed", "port-taken",
-    "prints", "progress", "progress-before-kill", "put-back", "quiet-at-work", "rank-ended",
-    "rank-ended-before", "rank-not-loaded", "reader-behind", "rebooted", "restart-every-task",
-    "restarted", "restarts-used", "resume-by-option", "resume-by-script", "resumed-from",
-    "resumes-from", "run-over", "said", "samples-left-out", "save-late", "save-not-taken",
-    "save-overdue", "save-taken", "save-under-way", "scan-again", "scan-failed", "scans-failed",
-    "shared-directory", "skipped", "slow", "slower", "stalled-before-save", "started-by",
-    "starved", "stopped", "stopped-anew", "storage-pressure", "supervisor-gone",
-    "supervisor-slept", "survived", "survivors", "survivors-block", "swaps", "taken-back",
-    "taking-back", "task-acknowledged", "task-delivered-again", "task-lost", "task-maybe-lost",
-    "tasks-elsewhere", "training-finished", "tree-idle", "trying", "unknown", "unsaved", "unseen",
-    "usual-again", "valid-existed", "waited", "waited-for", "waited-limit", "waits-at",
-    "waits-for-peers", "waits-for-room", "waits-for-scan", "whole-world", "with-remedies",
-    "would-ask-again",
+    "held-by-kernel", "hung-from-it", "in-kernel", "in-memory-only", "input", "interrupted",
+    "is-node", "job-busy", "job-idle", "job-no-progress", "job-tasks", "job-unheard",
+    "keeper-ended-early", "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived",
+    "learnt-limit", "left-killed", "limit", "loaded", "loaded-but-at", "machine-failed",
+    "machine-slept", "may-sleep", "maybe-incomplete", "memory-fills", "memory-low",
+    "memory-pressure", "message-not-written", "metrics-not-served", "metrics-not-written",
+    "needs-more", "never-saved", "newer-waited", "newest-checkpoint", "next-noted", "no-better",
+    "no-common-step", "no-evidence", "no-heartbeat", "no-load-seen", "no-option-known", "no-output",
+    "no-place", "no-plan", "no-progress", "no-proof", "no-remedy-left", "no-restart",
+    "no-save-since", "no-stacks", "no-step-from-it", "no-step-seen", "no-step-yet",
+    "no-valid-checkpoint", "nodes-meet", "not-agreed", "not-allowed", "not-among-found",
+    "not-available", "not-come", "not-confirmed", "not-ended-in-time", "not-ended-killed",
+    "not-exited", "not-joint", "not-listed", "not-older", "not-proven", "not-rank-0", "not-resumed",
+    "not-saved-since", "not-scanned", "nothing-changed", "nothing-left", "nothing-left-to-try",
+    "nothing-started", "now", "on-crash", "on-stall", "only-prints", "only-variable",
+    "option-decides", "option-may-resume", "option-resumes", "option-would-pass", "other-in-limit",
+    "others-may-finish", "others-wait", "others-went-on", "others-write", "our-bug", "outlived",
+    "output-lost", "over-stall-timeout", "over-startup-timeout", "own-count", "parser-knows",
+    "part-of-world", "passing-over", "peer", "peer-ended", "peer-gone", "peer-in-world",
+    "peer-progress", "plan-failed", "port-taken", "prints", "progress", "progress-before-kill",
+    "put-back", "quiet-at-work", "rank-ended", "rank-ended-before", "rank-not-loaded",
+    "reader-behind", "rebooted", "restart-every-task", "restarted", "restarts-used",
+    "resume-by-option", "resume-by-script", "resumed-from", "resumes-from", "run-over", "said",
+    "same-again", "samples-left-out", "save-late", "save-not-taken", "save-overdue", "save-taken",
+    "save-under-way", "scan-again", "scan-failed", "scans-failed", "shared-directory", "skipped",
+    "slow", "slower", "stalled-before-save", "started-by", "starved", "stopped", "stopped-anew",
+    "storage-pressure", "supervisor-gone", "supervisor-slept", "survived", "survivors",
+    "survivors-block", "swaps", "taken-back", "taking-back", "task-acknowledged",
+    "task-delivered-again", "task-lost", "task-maybe-lost", "tasks-elsewhere", "training-finished",
+    "tree-idle", "trying", "unknown", "unsaved", "unseen", "usual-again", "valid-existed", "waited",
+    "waited-for", "waited-limit", "waits-at", "waits-for-peers", "waits-for-room", "waits-for-scan",
+    "whole-world", "with-remedies", "would-ask-again", "would-end-so-again", "wrong-arguments",
 ]  # fmt: skip
 
 
@@ -97,6 +97,7 @@ class Why(Value, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     family: str = ""
     sure: float | None = None
     end: RankEnd | None = None
+    crash: CrashFact | None = None
     holders: tuple[GpuHolder, ...] = ()
     because: tuple[Why, ...] = ()
 

@@ -69,7 +69,8 @@ class Recovery(Section, frozen=True, kw_only=True):
         Meta(ge=0, le=50, description="restarts since the last newer step or checkpoint"),
     ] = 5
     backoff_first_s: Annotated[
-        float, non_negative("before the second attempt of a plan that failed early; doubles")
+        float,
+        non_negative("before the same plan is tried again; doubles; a first crash does not wait"),
     ] = 2.0
     backoff_cap_s: Annotated[float, non_negative("longest backoff")] = 300.0
     gpu_wait_s: Annotated[

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.model import (
     CheckpointFinding,
+    CheckpointRef,
+    CrashFact,
     Diagnosis,
     Plan,
     RankEnd,
@@ -18,6 +21,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.notices import worse
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.crashes import Crash
 from watchdog_train.core.recovery.plans import Choice, choose_checkpoint
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
@@ -60,6 +64,49 @@ class Case(Value, frozen=True, kw_only=True):
             return None
         ends = [end for end in self.state.rank_ends if end.rank in self.stall.ranks]
         return ends[-1] if ends else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the attempt crashed, or a rank did without which the others stood still."""
+        end = self.rank_end
+        return not self.stalled or (end is not None and bool(has_failed(end)))
+
+    @property
+    def crash(self) -> Crash | None:
+        """What has failed, for the table; None where nothing has, or nobody knows what."""
+        fact = self.attempt.crash
+        if fact is None or not self.failed:
+            return None
+        return Crash(
+            fact=fact,
+            began=self.attempt.first_step is not None or fact.step is not None,
+            repeated=self._repeated(fact),
+            resume_added=self.attempt.plan.resume_arg is not None,
+        )
+
+    def _repeated(self, fact: CrashFact) -> int:
+        """How many attempts directly before this one failed the same way, without a gain since."""
+        attempts = self.state.attempts[self.state.reopened_after :]
+        after: CheckpointFinding | CheckpointRef | None = self.choice.chosen
+        count = 0
+        for before, attempt in zip(reversed(attempts[:-1]), reversed(attempts), strict=False):
+            further = (attempt.last_step or 0) > (before.last_step or 0)
+            gained = further if after is None else _is_newer(after, attempt.plan.checkpoint)
+            if gained or before.crash is None or before.crash.key != fact.key:
+                break
+            count += 1
+            after = attempt.plan.checkpoint
+        return count
+
+
+def _is_newer(
+    one: CheckpointFinding | CheckpointRef, other: CheckpointFinding | CheckpointRef | None
+) -> bool:
+    if other is None:
+        return True
+    if one.step is not None and other.step is not None:
+        return one.step > other.step
+    return (one.path, one.saved_at) != (other.path, other.saved_at)
 
 
 def asked_for(

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.events import CheckpointRejected
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import (
@@ -20,7 +19,7 @@ from watchdog_train.core.model import (
     WhyCode,
 )
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import older, plans
+from watchdog_train.core.recovery import crashes, older, plans
 from watchdog_train.core.recovery.history import (
     Case,
     asked_for,
@@ -129,6 +128,9 @@ def _not_due(case: Case) -> Stop | None:
     if case.family == "waiting-for-input":
         why = what.plus(Why("would-ask-again"))
         return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
+    row = crashes.row_of(case.crash) if case.crash is not None else None
+    if row is not None and row.reaction == "stop":
+        return _failed(what.plus(Why(row.why_stop)), attempt)
     if recovery.max_restarts == 0 and case.stalled:
         why = what.plus(Why("no-restart"))
         return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
@@ -137,6 +139,8 @@ def _not_due(case: Case) -> Stop | None:
     if case.state.restarts_since_progress >= recovery.max_restarts:
         used = case.state.restarts_since_progress
         why = what.plus(Why("restarts-used", count=used, of=recovery.max_restarts))
+        if case.crash is not None and case.crash.repeated:
+            return _failed(why, attempt)
         return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
     return None
 
@@ -157,7 +161,7 @@ def _named(
         if spec is None or not _may_try(case, spec):
             continue
         if spec.changes_nothing:  # a plain retry is the same plan, and that has limits
-            if within_limits(case) and not same_again(case):
+            if _may_repeat(case) and not same_again(case):
                 return ()
             continue
         allowed = _allowed(case, spec, named=True)
@@ -202,17 +206,21 @@ def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
 
 def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
     """Without a name for the cause: the next rung, or the same plan once more; None at the end."""
-    again = () if within_limits(case) else None
+    again = () if _may_repeat(case) else None
+    if case.failed:
+        return again
     rung = _next_rung(case, catalogue)
-    end = case.rank_end
-    # A rank that failed is a crash that nobody reacted to: it gets what a crash gets.
-    hung = case.stalled and not (end is not None and has_failed(end))
-    if hung and (case.family is None or same_again(case)):
+    if case.family is None or same_again(case):
         return rung or again
-    signal = end.signal if end is not None else case.attempt.signal
-    if again is None and (hung or signal in _NATIVE_CRASHES):
-        return rung
-    return again
+    return rung if again is None else again
+
+
+def _may_repeat(case: Case) -> bool:
+    """Whether the same plan may be tried once more."""
+    if case.crash is None:
+        return within_limits(case)
+    at_once = crashes.row_of(case.crash).reaction == "at-once"
+    return within_limits(case) if at_once else crashes.may_restart(case.crash)
 
 
 def _with_older(case: Case, survey: Survey | None) -> Case | None:
@@ -230,10 +238,8 @@ def _with_older(case: Case, survey: Survey | None) -> Case | None:
 def _crashed_by_itself(case: Case) -> bool:
     """An error of its own, again with one checkpoint, points at that; hangs and kills seldom do."""
     end = case.rank_end
-    if case.stalled and not (end is not None and has_failed(end)):
-        return False
     signal = end.signal if end is not None else case.attempt.signal
-    return signal is None or signal in _NATIVE_CRASHES
+    return case.failed and signal in (None, *_NATIVE_CRASHES)
 
 
 def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
@@ -276,7 +282,7 @@ def _restart(
         resume_arg=resume.template,
     )
     delay_s = 0.0
-    if ids(plan) == ids(case.attempt.plan):
+    if ids(plan) == ids(case.attempt.plan) and not _begins_at_once(case):
         doublings = min(max(len(tries(case)) - 1, 0), 30)
         delay_s = min(recovery.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
     return Restart(
@@ -286,6 +292,14 @@ def _restart(
         delay_s=delay_s,
         why=why,
     )
+
+
+def _begins_at_once(case: Case) -> bool:
+    """A first restart after a crash whose cause does not end with time alone."""
+    crash = case.crash
+    if crash is None or crash.repeated or len(tries(case)) > 1:
+        return False
+    return crashes.row_of(crash).reaction != "transient"
 
 
 def _resume_arg(case: Case) -> str | None:
@@ -306,7 +320,10 @@ def _what_happened(case: Case) -> Why:
     attempt = case.attempt
     code: WhyCode = "attempt-ended"
     sure = case.diagnosis.confidence if case.diagnosis is not None and case.family else None
-    if case.stalled:
+    crash = attempt.crash if case.crash is not None else None
+    if crash is not None:
+        code = "attempt-failed"
+    elif case.stalled:
         code = "attempt-stood-still" if case.rank_end is not None else "attempt-hung"
     return Why(
         code,
@@ -315,6 +332,7 @@ def _what_happened(case: Case) -> Why:
         exit=attempt.code if not case.stalled else None,
         signal=attempt.signal if not case.stalled else None,
         end=case.rank_end,
+        crash=crash,
         family=case.family or "",
         sure=sure,
     )
@@ -344,6 +362,10 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
     used = dict.fromkeys(one.plan.checkpoint.path for one in spent if one.plan.checkpoint)
     if len(used) > 1:
         why = why.plus(Why("resumed-from", names=tuple(map(plans.name_of, used))))
+    if case.crash is not None and case.crash.repeated:
+        same = _what_happened(case).plus(Why("same-again", count=case.crash.repeated + 1))
+        own = _failed(same.plus(*_offered(offers)), case.attempt)
+        return msgspec.structs.replace(own, offers=tuple(offers))
     why = why.plus(Why("nothing-left-to-try"), *_offered(offers))
     return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up", offers=tuple(offers))
 

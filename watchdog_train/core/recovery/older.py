@@ -94,4 +94,4 @@ def _end(attempt: AttemptRecord) -> tuple[object, ...] | None:
         return ("hang",)  # whether a step was seen depends on when somebody looked
     if not attempt.code and attempt.signal is None:
         return None
-    return (attempt.code, attempt.signal)
+    return attempt.crash.key if attempt.crash is not None else (attempt.code, attempt.signal)

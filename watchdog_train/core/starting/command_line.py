@@ -129,6 +129,35 @@ def starts_ranks(command: Sequence[str]) -> bool:
     return run.name in (layout.LAUNCHER_MODULES if run.is_module else layout.LAUNCHER_SCRIPTS)
 
 
+class PythonTarget(Value, frozen=True, kw_only=True):
+    """What a command that begins with an interpreter runs."""
+
+    name: str
+    """A path or the name of a module, as it is written."""
+    is_module: bool
+    options: tuple[str, ...]
+    """Of the interpreter."""
+
+
+def python_target(argv: Sequence[str]) -> PythonTarget | None:
+    """The script or module of `python ...`; None for anything else, code from stdin included."""
+    run = _run_by_python(argv, 1) if argv and _PYTHON.match(_program(argv[0])) else None
+    options = tuple(argv[1 : run.begin - 1]) if run is not None else ()
+    if (
+        run is None
+        or run.begin > len(argv)
+        or "-" in options
+        or any(o[:2] == "--" for o in options)
+    ):
+        return None
+    is_module = options[-1:] != () and options[-1][0] == "-" and options[-1].endswith("m")
+    return PythonTarget(
+        name=argv[run.begin - 1],
+        is_module=is_module,
+        options=options[:-1] if is_module else options,
+    )
+
+
 def option_names(family: Family) -> frozenset[str]:
     """The long options of a launcher, as far as they have to be known; with hyphens."""
     return OPTIONS[family].names

@@ -14,6 +14,7 @@ from watchdog_train.core.model import ExitStatus
 from watchdog_train.evidence.logs import clean_lines
 from watchdog_train.evidence.text import roles
 from watchdog_train.evidence.text.assembly import Assembly
+from watchdog_train.evidence.text.exceptions import as_facts
 from watchdog_train.evidence.text.host_text import environment, host_facts
 from watchdog_train.evidence.text.json_text import read_json
 from watchdog_train.evidence.text.reader import Raised, Reading, read_text
@@ -73,6 +74,7 @@ def gather(sources: Sequence[Source]) -> Evidence:
         host=host_facts(told),
         collectives=tuple(collectives),
         world_size=_world_size(logs),
+        exceptions=as_facts(raised, "output"),
     )
 
 

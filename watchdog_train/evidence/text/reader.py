@@ -7,9 +7,18 @@ print into one stream: each stream is read by a reader of its own.
 from __future__ import annotations
 
 import re
+from typing import Literal
+
+import msgspec
 
 from watchdog_train.core.diagnosis.log_lines import read_line
-from watchdog_train.core.diagnosis.stacks import FRAMES_CAP, THREADS_CAP, Frame, ThreadStack
+from watchdog_train.core.diagnosis.stacks import (
+    FRAMES_CAP,
+    THREADS_CAP,
+    Frame,
+    ThreadStack,
+    printable,
+)
 from watchdog_train.core.model import Value
 from watchdog_train.evidence.text import formats, tracebacks
 from watchdog_train.evidence.text.formats import Head, ProcessHead, Tool
@@ -17,6 +26,7 @@ from watchdog_train.evidence.text.mains import with_main
 
 LINES_CAP = 200_000
 _LINE_CAP = 4000
+_MESSAGE_CAP, _SOURCE_CAP = 500, 200
 _PYTHON_VERSION = re.compile(r"\s*Python v?(?P<version>\d+\.\d+[\w.+-]*)(?: \(.*\))?\s*\Z")
 _SKIPPED = re.compile(
     r"\s*(?:\.\.\.|\(no frames\)|<no Python frame>|(?:Arguments|Locals):|[~^]{1,400}|"
@@ -51,6 +61,7 @@ class Raised(Value, frozen=True, kw_only=True):
     owner: str | None = None
     """The thread or process that it names, if it does."""
     at_line: int = 0
+    follows: tracebacks.Follows | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -128,6 +139,11 @@ class _Stream:
         self._notebook: str | None = None
         """The exception that a notebook names before its frames."""
         self._owner: str | None = None
+        self._link: tracebacks.Follows | None = None
+        self._follows: tracebacks.Follows | None = None
+        self._group: Literal["first", "rest"] | None = None
+        """In an exception group: before its first leaf has begun, or later."""
+        self._message_goes_on = False
 
     def returned(self) -> list[str]:
         """Lines that looked like a head and were none."""
@@ -136,14 +152,30 @@ class _Stream:
 
     def feed(self, line: str, log_position: int) -> bool:
         """Whether the line belongs to a dump (and not to the log)."""
+        if self._group is not None:
+            line = self._of_group(line)
+        if self._message_goes_on:
+            self._add_to_message(line)
         if self._traceback is not None:
             self._in_traceback(line, log_position)
             if self._traceback is not None:
                 return False
         notebook = tracebacks.notebook_traceback(line)
-        if notebook is not None or tracebacks.starts_traceback(line):
+        start = tracebacks.starts_traceback(line)
+        if notebook is not None or start is not None:
             self._end_dump()
             self._traceback, self._notebook = [], notebook
+            self._follows, self._link = self._link, None
+            what = start["what"] if start is not None else None
+            if what == "Original ":
+                self._follows = "original"
+            elif what is not None and self._group is None:
+                self._group = "first"
+            return False
+        if tracebacks.is_syntax_error(line) and self._head is None:
+            self._end_dump()
+            self._traceback, self._follows = [], None
+            self._in_traceback(line, log_position)
             return False
         head = formats.thread_head(line)
         if head is not None and (head.tool != "wtrain" or self._our_dump()):
@@ -193,7 +225,28 @@ class _Stream:
         owner = tracebacks.traceback_owner(line)
         if owner:
             self._owner = owner["thread"] or owner["process"] or "ignored"
+        if line.strip():
+            self._link = tracebacks.link(line)
         return False
+
+    def _of_group(self, line: str) -> str:
+        """The line without what draws the tree of an exception group."""
+        found = tracebacks.group_line(line)
+        if found is None:
+            self._group = None
+            return line
+        if found["leaf"] is not None:
+            first = self._group == "first" and found["leaf"] == "1"
+            self._link = "original" if first else "sibling"
+            self._group = self._group if first else "rest"
+        return found["rest"]
+
+    def _add_to_message(self, line: str) -> None:
+        """`Error(s) in loading state_dict for Net:` says what is wrong in the next line."""
+        self._message_goes_on = False
+        if line[:1] in (" ", "\t") and line.strip():
+            message = f"{self.raised[-1].message} {line.strip()}".strip()[:_MESSAGE_CAP]
+            self.raised[-1] = msgspec.structs.replace(self.raised[-1], message=message)
 
     def _drop_pending(self) -> None:
         if self._pending is not None:
@@ -299,6 +352,9 @@ class _Stream:
         if self._notebook is not None and not line.startswith(self._notebook):
             return  # source lines of a notebook are not indented
         if not line.strip() or line[0] in " \t" or _SKIPPED.match(line):
+            if frames and frames[-1].source is None and line.strip() and not _SKIPPED.match(line):
+                source = printable(line.strip()[:_SOURCE_CAP])
+                frames[-1] = msgspec.structs.replace(frames[-1], source=source)
             return
         found = tracebacks.raised(line)
         self._end_traceback(*(found or ("", line)), log_position)
@@ -311,11 +367,13 @@ class _Stream:
             self.raised.append(
                 Raised(
                     type=kind,
-                    message=message[:500],
+                    message=message[:_MESSAGE_CAP],
                     frames=tuple(reversed(frames)),
                     rank=self.rank,
                     owner=self._owner,
                     at_line=log_position,
+                    follows=self._follows,
                 )
             )
-        self._owner = None
+            self._message_goes_on = not message or message.endswith(":")
+        self._owner, self._link = None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from watchdog_train.core.diagnosis.stacks import Frame
 from watchdog_train.evidence.text.formats import a_frame
@@ -13,7 +14,21 @@ _IPYTHON = re.compile(
 _IPYTHON_FRAME = re.compile(
     r"\s*(?:File |Cell |Input )(?P<file>.{1,1000}?):(?P<line>\d{1,7}),? in (?P<name>[\w.<>]{1,200})"
 )
-_TRACEBACK = re.compile(r"\s*(?:Original )?Traceback \(most recent call last\):?\s*\Z")
+_TRACEBACK = re.compile(
+    r"\s*(?P<what>(?:\+ )?Exception Group |Original )?Traceback \(most recent call last\):?\s*\Z"
+)
+_SYNTAX_ERROR = re.compile(r"  File \"[^\"\n]{1,1000}\", line \d{1,9}\Z")
+_GROUP_LINE = re.compile(
+    r"\s{1,80}(?:\| ?|\+[+-]*-{3,} ?(?P<leaf>\d{1,5})? ?-*)(?P<rest>.*)\Z", re.DOTALL
+)
+Follows = Literal["original", "cause", "context", "sibling"]
+"""How a traceback belongs to the one before it in the text. original: it is what that one carries,
+from a worker or a group; cause, context: that one led to it; sibling: one more of a group."""
+_LINKS: tuple[tuple[str, Follows], ...] = (
+    ("The above exception was the direct cause of the following exception:", "cause"),
+    ("During handling of the above exception, another exception occurred:", "context"),
+    ("terminated with the following error:", "original"),
+)
 _THREAD_OF_TRACEBACK = re.compile(
     r"Exception in thread (?P<thread>[^:\n]{1,100}):|Process (?P<process>[\w:-]{1,60}):\s*\Z|"
     r"Exception ignored in: (?P<ignored>.{1,300})"
@@ -23,9 +38,24 @@ _RAISED = re.compile(
 )
 
 
-def starts_traceback(line: str) -> bool:
-    """Whether a Python traceback, innermost frame last, follows."""
-    return "Traceback" in line and _TRACEBACK.match(line) is not None
+def starts_traceback(line: str) -> re.Match[str] | None:
+    """Whether a Python traceback, innermost frame last, follows; group what: of which kind."""
+    return _TRACEBACK.match(line) if "Traceback" in line else None
+
+
+def is_syntax_error(line: str) -> bool:
+    """Whether it begins the report of a SyntaxError in the script itself, which has no head."""
+    return line.startswith("  File") and _SYNTAX_ERROR.match(line) is not None
+
+
+def group_line(line: str) -> re.Match[str] | None:
+    """A line of an exception group's traceback; groups leaf (which one begins), rest."""
+    return _GROUP_LINE.match(line)
+
+
+def link(line: str) -> Follows | None:
+    """What a line between two tracebacks says of them."""
+    return next((follows for words, follows in _LINKS if words in line), None)
 
 
 def notebook_traceback(line: str) -> str | None:

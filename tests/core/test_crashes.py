@@ -1,0 +1,347 @@
+"""A crash: read from a traceback, told in one line, compared with the one before, answered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.core.test_ladder import history, step
+from tests.support import REPOSITORY
+from watchdog_train.core.diagnosis.crash import (
+    crash_of,
+    crash_words,
+    exception_words,
+    named_path,
+    with_senders,
+)
+from watchdog_train.core.diagnosis.facts import (
+    EndFact,
+    Evidence,
+    HostFacts,
+    LogText,
+    ProcessEvidence,
+)
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    CodePlace,
+    CrashFact,
+    ExceptionFact,
+    ExitStatus,
+    RankEnd,
+    Survey,
+)
+from watchdog_train.core.recovery.crashes import ROWS, Crash, may_restart, row_of
+from watchdog_train.core.recovery.ladder import Restart, Stop
+from watchdog_train.evidence.exceptions import of_elastic
+from watchdog_train.evidence.text.exceptions import exceptions, is_wrapper, last_of
+
+
+def raised(type_: str, message: str = "", *, line: int = 49, **more: Any) -> CrashFact:
+    place = CodePlace(file="/home/me/train.py", line=line, function="step", own=True)
+    fact = ExceptionFact(type=type_, message=message, own=place, source="hook")
+    return CrashFact(exception=fact, code=1, **more)
+
+
+def crash(fact: CrashFact, *, began: bool = True, repeated: int = 0, **more: Any) -> Crash:
+    return Crash(fact=fact, began=began, repeated=repeated, **more)
+
+
+USAGE = "train.py: error: unrecognized arguments: --epoch"
+ANSWERS: list[tuple[Crash, str]] = [
+    (crash(raised("SyntaxError", "invalid syntax"), began=False), "stop"),
+    (crash(raised("ModuleNotFoundError", "No module named 'x'"), began=False), "stop"),
+    (crash(raised("ModuleNotFoundError", "No module named 'x'")), "once"),
+    (crash(CrashFact(code=2, said=USAGE), began=False), "stop"),
+    (crash(CrashFact(code=2, said=USAGE), began=False, resume_added=True), "once"),
+    (crash(CrashFact(code=2, said=USAGE)), "once"),
+    (crash(CrashFact(code=2, said="python: can't open file 'x.py'"), began=False), "stop"),
+    (crash(raised("ImportError", "libcudnn.so.9: cannot open shared object file")), "once"),
+    (crash(raised("torch.OutOfMemoryError", "CUDA out of memory.", gpu_shared=True)), "transient"),
+    (crash(raised("torch.OutOfMemoryError", "CUDA out of memory.")), "once"),
+    (crash(raised("ConnectionResetError", "[Errno 104] Connection reset by peer")), "transient"),
+    (crash(raised("requests.exceptions.ReadTimeout", "Read timed out.")), "transient"),
+    (crash(raised("requests.exceptions.HTTPError", "503 Server Error: x for url: y")), "transient"),
+    (crash(raised("requests.exceptions.HTTPError", "404 Client Error: x")), "once"),
+    (crash(raised("OSError", "[Errno 116] Stale file handle: '/nfs/a'")), "transient"),
+    (crash(raised("OSError", "[Errno 98] Address already in use")), "transient"),
+    (crash(raised("torch.distributed.DistBackendError", "NCCL error in: x.cpp")), "transient"),
+    (crash(raised("FileNotFoundError", "[Errno 2] x: '/nfs/a'", network_path=True)), "transient"),
+    (crash(raised("FileNotFoundError", "[Errno 2] x: '/tmp/a'")), "once"),
+    (crash(CrashFact(signal=9, sender="outside")), "at-once"),
+    (crash(CrashFact(signal=9, sender="oom-killer")), "at-once"),
+    (crash(CrashFact(signal=15, sender="outside")), "at-once"),
+    (crash(CrashFact(signal=11)), "once"),
+    (crash(CrashFact(signal=6)), "once"),
+    (crash(CrashFact(signal=6, said="terminate called: NCCL communicator aborted")), "transient"),
+    (crash(CrashFact(signal=2)), "stop"),
+    (crash(CrashFact(code=130)), "stop"),
+    (crash(CrashFact(code=137)), "once"),  # no shell told it: a code as any other
+    (crash(raised("RuntimeError", "size mismatch")), "once"),
+    (crash(CrashFact(code=3)), "once"),
+]
+
+
+@pytest.mark.parametrize(("what", "reaction"), ANSWERS)
+def test_the_table(what: Crash, reaction: str) -> None:
+    assert row_of(what).reaction == reaction
+
+
+def test_every_row_is_reached() -> None:
+    assert {row_of(what).what for what, _ in ANSWERS} == {row.what for row in ROWS}
+
+
+def test_the_table_of_the_documentation() -> None:
+    page = (REPOSITORY / "docs" / "how-it-decides.md").read_text("utf-8")
+    table = "\n".join(f"| {row.what} | {row.reaction} |" for row in ROWS)
+    assert f"| what | reaction |\n|---|---|\n{table}\n" in page
+
+
+def test_how_often() -> None:
+    """Once, three times for what ends by itself, and not at all for a bug of the script."""
+    bug, lost = raised("RuntimeError"), raised("ConnectionError", "Connection refused")
+    assert [may_restart(crash(bug, repeated=n)) for n in range(3)] == [True, False, False]
+    assert [may_restart(crash(lost, repeated=n)) for n in range(4)] == [True, True, True, False]
+    assert not may_restart(crash(raised("SyntaxError"), began=False))
+
+
+SAME = [
+    (raised("E", "shape (2, 3) at 0x7f"), raised("E", "shape (4, 31) at 0x8c"), True),
+    (raised("E", "no file /run/1/a.pt"), raised("E", "no file /run/2/b.pt"), True),
+    (raised("E", "x"), raised("E", "x", line=50), False),
+    (raised("E", "x"), raised("F", "x"), False),
+    (CrashFact(signal=11), CrashFact(signal=11), True),
+    (CrashFact(signal=11), CrashFact(signal=9), False),
+    (CrashFact(code=3, said="bad 7"), CrashFact(code=3, said="bad 8"), True),
+    (CrashFact(code=3, said="bad"), CrashFact(code=4, said="bad"), False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "same"), SAME)
+def test_the_key(one: CrashFact, other: CrashFact, same: bool) -> None:
+    assert (one.key == other.key) is same
+
+
+def crashed(*rows: str, fact: CrashFact | None = None) -> State:
+    """A history whose attempts all ended by the same crash."""
+    state = history(*rows)
+    known = fact or raised("RuntimeError", "size mismatch")
+    ended = (msgspec.structs.replace(one, crash=known) for one in state.attempts)
+    return msgspec.structs.replace(state, attempts=tuple(ended))
+
+
+def saved(at: int) -> Survey:
+    found = CheckpointFinding(
+        path=f"/out/checkpoint-{at}", format="hf", step=at, whole=True, why="", how_checked="quick"
+    )
+    return Survey(findings=(found,), directories=("/out",))
+
+
+def test_the_same_twice_ends_with_the_childs_code() -> None:
+    answer = step(crashed("exit1@50", "exit1@50"))
+    assert isinstance(answer, Stop)
+    assert (answer.exit_code, answer.outcome) == (1, "failed")
+    assert "RuntimeError: size mismatch in train.py:49 step()" in answer.why
+    assert isinstance(step(crashed("exit1@50")), Restart)
+
+
+def test_a_newer_checkpoint_makes_it_another_matter() -> None:
+    """In between or since: training gains ground, whatever ends it each time."""
+    state = crashed("exit1@50", "exit1@60 <40")
+    assert isinstance(step(state, survey=saved(50)), Restart)
+    assert isinstance(step(state, survey=saved(40)), Stop)
+
+
+def test_a_first_restart_begins_at_once_and_a_lost_connection_waits() -> None:
+    for fact, delay_s in (
+        (raised("RuntimeError"), 0.0),
+        (CrashFact(signal=9, sender="outside"), 0.0),
+        (raised("ConnectionError", "Connection refused"), 2.0),
+    ):
+        answer = step(crashed("exit1@50", fact=fact))
+        assert isinstance(answer, Restart)
+        assert answer.delay_s == delay_s, fact
+
+
+TRACE = 'Traceback (most recent call last):\n  File "/home/me/train.py", line {line}, in {name}\n'
+OWN = TRACE.format(line=49, name="step") + "    loss = model(batch)\n"
+SITE = '  File "/venv/lib/python3.11/site-packages/torch/nn/linear.py", line 125, in forward\n'
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/train.py", line 9, in main
+  | ExceptionGroup: two (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/train.py", line 7, in work
+    | OSError: no sample
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/train.py", line 8, in other
+    | ValueError: bad
+    +------------------------------------
+"""
+TEXTS = {
+    "the user's frame above a library's": (
+        OWN + SITE + "RuntimeError: size mismatch\n",
+        "RuntimeError: size mismatch in train.py:49 step()",
+    ),
+    "a rank's prefix": (
+        "".join(f"[rank1]: {line}\n" for line in (OWN + "ValueError: bad").splitlines()),
+        "ValueError: bad in train.py:49 step()",
+    ),
+    "what says more in its next line": (
+        OWN + "RuntimeError: Error(s) in loading for N:\n\tsize mismatch for w\n",
+        "RuntimeError: Error(s) in loading for N: size mismatch for w in train.py:49 step()",
+    ),
+    "a DataLoader worker": (
+        OWN
+        + "OSError: Caught OSError in DataLoader worker process 3.\nOriginal "
+        + TRACE.format(line=7, name="__getitem__")
+        + "OSError: no sample\n",
+        "OSError: no sample in train.py:7 __getitem__(), DataLoader worker 3",
+    ),
+    "torch.multiprocessing": (
+        OWN
+        + "torch.multiprocessing.spawn.ProcessRaisedException: \n\n"
+        + "-- Process 0 terminated with the following error:\n"
+        + TRACE.format(line=7, name="work")
+        + "OSError: no sample\n\n",
+        "OSError: no sample in train.py:7 work()",
+    ),
+    "an exception that led to another": (
+        OWN + "KeyError: 'a'\n" + CAUSE + TRACE.format(line=9, name="main") + "RuntimeError: b\n",
+        "RuntimeError: b in train.py:9 main()",
+    ),
+    "a launcher after its rank": (
+        OWN
+        + "ValueError: bad\n"
+        + TRACE.format(line=1, name="run")
+        + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n=====\n",
+        "ValueError: bad in train.py:49 step()",
+    ),
+    "a script that does not parse": (
+        '  File "/home/me/train.py", line 3\n    f(:\n      ^\nSyntaxError: invalid syntax\n',
+        "SyntaxError: invalid syntax in train.py:3",
+    ),
+    "the first of a group": (
+        GROUP,
+        "OSError: no sample in train.py:7 work()",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), TEXTS.values(), ids=TEXTS)
+def test_what_a_text_tells(text: str, words: str) -> None:
+    fact = last_of(exceptions(text, "output"))
+    assert fact is not None
+    assert not is_wrapper(fact)
+    assert exception_words(fact) == words
+
+
+def test_a_text_is_untrusted() -> None:
+    """Neither terminal sequences nor secrets of a message get further."""
+    (fact,) = exceptions(
+        OWN + "ValueError: \x1b[31mHF_TOKEN=hf_abcdefghijklmnopqrst\x07\n", "output"
+    )
+    assert fact.message == "HF_TOKEN=[removed]"
+    assert exceptions(OWN + "something else went wrong\n", "output") == ()
+    assert named_path(fact) is None
+
+
+def test_the_error_file_of_torch_elastic(tmp_path: Path) -> None:
+    file = tmp_path / "elastic-error.json"
+    assert of_elastic(str(tmp_path)) is None
+    said = {"message": {"message": "x", "extraInfo": {"py_callstack": OWN + "ValueError: bad\n"}}}
+    file.write_text(json.dumps(said))
+    fact = of_elastic(str(tmp_path))
+    assert fact is not None
+    assert (fact.type, fact.source) == ("ValueError", "elastic")
+    for broken in ("{", '{"message": "killed"}', "[]", '{"message": {"extraInfo": 3}}'):
+        file.write_text(broken)
+        assert of_elastic(str(tmp_path)) is None
+
+
+def rank(number: int, *, at: float, **end: Any) -> ProcessEvidence:
+    known = RankEnd(
+        pid=100 + number, start=1, rank=number, world_size=2, step=20, phase="train", at=at, **end
+    )
+    return ProcessEvidence(
+        pid=known.pid,
+        start=1,
+        ppid=1,
+        role="rank",
+        rank=number,
+        ended=EndFact(end=known, at_unix=at),
+    )
+
+
+LAUNCHER = ProcessEvidence(pid=1, start=1, ppid=0, role="launcher")
+COUNTED = HostFacts(oom_kills=0, oom_since_start=True)
+KERNEL = LogText(
+    source="kernel", lines=("Out of memory: Killed process 101 (python) total-vm:1kB",)
+)
+
+
+@pytest.mark.parametrize(
+    ("logs", "host", "sender", "words"),
+    [
+        ((), COUNTED, "outside", ", which wtrain did not send"),
+        ((), HostFacts(), "unknown", ", which wtrain did not send"),
+        ((KERNEL,), COUNTED, "oom-killer", " of the kernel, for want of memory"),
+        ((), HostFacts(oom_kills=1, oom_since_start=True), "oom-killer", " of the kernel"),
+    ],
+)
+def test_who_sent_the_signal(
+    logs: tuple[LogText, ...], host: HostFacts, sender: str, words: str
+) -> None:
+    """Of the rank that was killed first; the launcher ends the others, who raise for want of it."""
+    raises = raised("RuntimeError", "Connection closed by peer").exception
+    victim = msgspec.structs.replace(rank(0, at=6.0, signal=15), exception=raises)
+    found = with_senders((LAUNCHER, victim, rank(1, at=5.0, signal=9)), logs, host)
+    assert [one.ended.sender for one in found if one.ended] == ["member", sender]
+    evidence = Evidence(why="crash", processes=found, logs=logs, host=host)
+    fact = crash_of(evidence, ("torchrun",), gpu_shared=False)
+    assert fact is not None
+    assert fact.exception is None
+    assert crash_words(fact).startswith(f"rank 1 was ended by SIGKILL{words}")
+
+
+def test_the_first_exception_counts() -> None:
+    ours = msgspec.structs.replace(
+        rank(1, at=5.0, code=1, said="exception"), exception=raised("ValueError", "bad").exception
+    )
+    later = msgspec.structs.replace(
+        rank(0, at=6.0, code=1, said="exception"), exception=raised("OSError").exception
+    )
+    fact = crash_of(Evidence(why="crash", processes=(later, ours)), (), gpu_shared=False)
+    assert fact is not None
+    assert crash_words(fact) == "ValueError: bad in train.py:49 step(), rank 1"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "signal"),
+    [(("bash", "train.sh"), None, 9), (("python", "train.py"), 137, None)],
+)
+def test_137_is_a_signal_where_a_shell_tells_it(
+    command: tuple[str, ...], code: int | None, signal: int | None
+) -> None:
+    exit_ = ExitStatus(code=137, signal=None, how_known="keeper")
+    fact = crash_of(Evidence(why="crash", exit=exit_), command, gpu_shared=False)
+    assert fact is not None
+    assert (fact.code, fact.signal) == (code, signal)
+
+
+def test_without_a_traceback_the_last_line_is_the_message() -> None:
+    logs = (
+        LogText(source="stdout.log", lines=("epoch 3",)),
+        LogText(source="stderr.log", lines=("no license", "")),
+    )
+    exit_ = ExitStatus(code=3, signal=None, how_known="keeper")
+    fact = crash_of(Evidence(why="crash", exit=exit_, logs=logs), (), gpu_shared=False)
+    assert fact is not None
+    assert crash_words(fact) == "exit code 3: no license"

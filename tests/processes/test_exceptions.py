@@ -1,0 +1,191 @@
+"""What a process raised and did not catch, as its client tells it: real scripts, no supervisor."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client_runs import Training, plain_environment
+from watchdog_train.client import layout
+from watchdog_train.core.diagnosis.crash import exception_words
+from watchdog_train.core.model import ExceptionFact
+from watchdog_train.evidence.exceptions import of_elastic, of_hooks
+
+BEGIN = "import watchdog_train as wt\nwt.beat(1)\n"
+FAILS = "def fails(*_): raise ValueError('sample 7')\n"
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+def told(training: Training) -> tuple[ExceptionFact, ...]:
+    return of_hooks(str(training.slot_dir), training.attempt, ())[1]
+
+
+def run(training: Training, text: str) -> str:
+    """What a script that has made a step prints to stderr."""
+    return training.run(BEGIN + text).stderr
+
+
+def test_the_main_thread(training: Training) -> None:
+    """The line of the user, not of the library below it; only the user may read the file."""
+    said = run(training, "import json\n\n\ndef load():\n    json.loads('{')\n\n\nload()\n")
+    assert "JSONDecodeError" in said, said
+    (fact,) = told(training)
+    assert fact.type == "json.decoder.JSONDecodeError"
+    assert fact.own is not None
+    assert (fact.own.line, fact.own.function) == (7, "load")
+    assert fact.raised is not None
+    assert fact.raised.file.endswith("decoder.py")
+    assert (fact.source, fact.thread) == ("hook", "")
+    assert fact.at is not None
+    (path,) = training.slot_dir.glob("*.exception.json")
+    assert path.name == f"{fact.pid}.exception.json"
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+QUIET = {
+    "success": "print()\n",
+    "sys.exit": "import sys\nsys.exit(3)\n",
+    "caught": "try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass\n",
+    "Ctrl-C": "raise KeyboardInterrupt\n",
+}
+
+
+@pytest.mark.parametrize("text", QUIET.values(), ids=QUIET)
+def test_nothing_is_told_of_an_end_without_an_exception(text: str, training: Training) -> None:
+    run(training, text)
+    assert told(training) == ()
+
+
+def test_the_users_own_hook_stays(training: Training) -> None:
+    """One that is set after ours is called alone, and what it is called for is known to us, too."""
+    said = run(
+        training,
+        "import sys\n"
+        "sys.excepthook = lambda kind, error, trace: sys.stderr.write(f'mine: {error}\\n')\n"
+        "raise ValueError('sample 7')\n",
+    )
+    assert said == "mine: sample 7\n"
+    (fact,) = told(training)
+    assert exception_words(fact).startswith("ValueError: sample 7 in ")
+
+
+def test_the_first_cause_is_remembered(training: Training) -> None:
+    run(
+        training,
+        "try:\n    {}['lr']\nexcept KeyError as error:\n"
+        "    raise RuntimeError('no lr') from error\n",
+    )
+    (fact,) = told(training)
+    assert (fact.type, fact.message) == ("RuntimeError", "no lr")
+    assert [(one.type, one.message) for one in fact.chain] == [("KeyError", "'lr'")]
+
+
+def test_a_thread(training: Training) -> None:
+    """A thread that ends does not end its process; the hook that was there is called, too."""
+    said = training.run(
+        "import threading\n"
+        "threading.excepthook = lambda args: print('mine', args.exc_value)\n"
+        f"{BEGIN}{FAILS}"
+        "one = threading.Thread(target=fails, name='loader')\none.start()\none.join()\n"
+    )
+    assert (said.stdout, said.stderr) == ("mine sample 7\n", "")
+    (fact,) = told(training)
+    assert fact.thread == "loader"
+    assert exception_words(fact, "rank 0").endswith("fails(), thread loader, rank 0")
+
+
+@pytest.mark.parametrize("first", ["watchdog_train", "multiprocessing"])
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_child_of_multiprocessing(method: str, first: str, training: Training) -> None:
+    """Its bootstrap prints the exception and calls no hook."""
+    imports = [BEGIN, "import multiprocessing\n"]
+    ended = training.run(
+        "".join(imports if first == "watchdog_train" else reversed(imports))
+        + FAILS
+        + "if __name__ == '__main__':\n"
+        f"    context = multiprocessing.get_context('{method}')\n"
+        "    one = context.Process(target=fails)\n    one.start()\n    one.join()\n"
+        "    print(one.exitcode)\n",
+    )
+    assert ended.stdout == "1\n", ended.stderr
+    assert "ValueError: sample 7" in ended.stderr
+    (fact,) = told(training)
+    assert (fact.type, fact.message) == ("ValueError", "sample 7")
+
+
+TORCH = {
+    "DataLoader worker": (
+        """
+import torch
+
+class Data:
+    def __len__(self): return 4
+    def __getitem__(self, i): raise OSError("sample %d" % i)
+
+for batch in torch.utils.data.DataLoader(Data(), num_workers=1): pass
+""",
+        ("OSError", "sample 0", "__getitem__", 0),
+    ),
+    "torch.multiprocessing": (
+        """
+import torch.multiprocessing as mp
+
+def work(i): raise OSError("sample %d" % i)
+
+if __name__ == "__main__": mp.spawn(work, nprocs=1)
+""",
+        ("OSError", "sample 0", "work", None),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "expected"), TORCH.values(), ids=TORCH)
+def test_what_torch_wraps(text: str, expected: tuple[object, ...], training: Training) -> None:
+    """Worker and parent tell the same exception: that of the worker, at its own line."""
+    ended = training.run(text)
+    assert ended.returncode == 1, ended.stderr
+    facts = told(training)
+    assert facts
+    for fact in facts:
+        assert fact.own is not None
+        assert (fact.type, fact.message, fact.own.function) == expected[:3]
+    assert facts[-1].worker == expected[3]
+
+
+RECORDED = """
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main(): raise OSError("no sample")
+
+main()
+"""
+
+
+@pytest.mark.slow
+def test_the_error_file_of_torchrun(training: Training) -> None:
+    """The launcher copies that of its rank, also where no client is in the rank."""
+    file = training.attempt_dir / layout.ELASTIC_ERROR
+    (training.root / "train.py").write_text(RECORDED, "utf-8")
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "train.py"],
+        cwd=training.root,
+        env=plain_environment() | {"TORCHELASTIC_ERROR_FILE": str(file)},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    fact = of_elastic(str(training.attempt_dir))
+    assert fact is not None
+    assert exception_words(fact) == "OSError: no sample in train.py:5 main()"

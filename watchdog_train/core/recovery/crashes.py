@@ -1,0 +1,151 @@
+"""What follows a crash: a table, of which the first row that applies counts. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from watchdog_train.core.model import CrashFact, Value, WhyCode
+
+Reaction = Literal["stop", "once", "transient", "at-once"]
+"""stop: no restart. once: a restart; none when the same comes again without a newer checkpoint.
+transient: three restarts, each later than the one before. at-once: a restart, within the limits of
+a plan without progress."""
+TRANSIENT_TRIES = 3
+_USAGE_ERROR = 2
+"""Exit code of argparse and click."""
+
+_MAY_COME_RIGHT = re.compile(
+    r"cannot open shared object|partially initialized module|DLL load failed"
+)
+_OUT_OF_GPU_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+_TRANSIENT = re.compile(
+    r"(?:^|\.)(?:Connection\w*Error|BrokenPipeError|TimeoutError|\w*Timeout|\w*TimeoutException|"
+    r"gaierror|IncompleteRead|ChunkedEncodingError|ProtocolError|RemoteDisconnected|DistNetworkError):"
+    r"|\b(?:HTTP|Server)\w* ?(?:Error|status)?\W{0,3}5\d\d\b|\b5\d\d (?:Server Error|Bad Gateway|"
+    r"Service Unavailable|Gateway Time-?out|Internal Server Error)"
+    r"|Stale file handle|Input/output error|Address already in use|EADDRINUSE|Connection (?:reset|"
+    r"refused|closed|aborted|timed out)|Temporary failure in name resolution|Read timed out"
+    r"|\bNCCL\b|ProcessGroupNCCL|DistBackendError|Broken pipe",
+    re.MULTILINE,
+)
+_MISSING_FILE = re.compile(r"(?:^|\.)FileNotFoundError:")
+_OWN_BUG = re.compile(r"(?:SyntaxError|IndentationError|TabError|ModuleNotFoundError)\Z")
+
+
+class Crash(Value, frozen=True, kw_only=True):
+    """What the table is asked about."""
+
+    fact: CrashFact
+    began: bool
+    """Whether the attempt has made a step."""
+    repeated: int = 0
+    """Attempts directly before it that ended the same way; no newer checkpoint came since."""
+    resume_added: bool = False
+    """The command had an option that wtrain had added."""
+
+    @property
+    def text(self) -> str:
+        """Type and message, or the last line of its error output."""
+        raised = self.fact.exception
+        return f"{raised.type}: {raised.message}" if raised is not None else self.fact.said
+
+    @property
+    def type(self) -> str:
+        """Of the exception; empty for none."""
+        return self.fact.exception.type if self.fact.exception is not None else ""
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    what: str
+    """As the documentation has it."""
+    applies: Callable[[Crash], object]
+    reaction: Reaction
+    why_stop: WhyCode = "unknown"
+
+
+_NO_SCRIPT = re.compile(r"(?:No module named|can't open file|can't find '__main__' module)")
+
+
+def _is_own_bug(crash: Crash) -> bool:
+    """Also where the interpreter says so itself, without a traceback."""
+    return bool(_OWN_BUG.search(crash.type) or _NO_SCRIPT.search(crash.fact.said))
+
+
+def _is_usage_error(crash: Crash) -> bool:
+    said = "error:" in crash.fact.said.lower()
+    return crash.fact.code == _USAGE_ERROR and said and not crash.resume_added
+
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        "Ctrl-C in the training, SIGINT, exit code 130",
+        lambda c: c.fact.signal == 2 or c.fact.code == 130 or c.type == "KeyboardInterrupt",
+        "stop",
+        "interrupted",
+    ),
+    Row(
+        "SyntaxError, or a module that does not exist, before the first step",
+        lambda c: not c.began and _is_own_bug(c),
+        "stop",
+        "would-end-so-again",
+    ),
+    Row(
+        "a wrong option (exit code 2 with a usage message) before the first step",
+        lambda c: not c.began and _is_usage_error(c),
+        "stop",
+        "wrong-arguments",
+    ),
+    Row(
+        "a shared library that cannot be opened, a partially initialized module",
+        lambda c: _MAY_COME_RIGHT.search(c.text),
+        "once",
+    ),
+    Row(
+        "CUDA out of memory while another process holds memory of the GPU",
+        lambda c: c.fact.gpu_shared and _OUT_OF_GPU_MEMORY.search(c.text),
+        "transient",
+    ),
+    Row(
+        "CUDA out of memory of the training alone",
+        lambda c: _OUT_OF_GPU_MEMORY.search(c.text),
+        "once",
+    ),
+    Row(
+        "a lost connection, a timeout, HTTP 5xx, ESTALE, EIO, an address in use, NCCL",
+        lambda c: _TRANSIENT.search(c.text),
+        "transient",
+    ),
+    Row(
+        "a missing file on a network file system",
+        lambda c: c.fact.network_path and _MISSING_FILE.search(c.text),
+        "transient",
+    ),
+    Row(
+        "SIGKILL that wtrain did not send, the kernel's OOM killer",
+        lambda c: c.fact.signal == 9,
+        "at-once",
+    ),
+    Row(
+        "SIGTERM that wtrain did not send, as before a preemption",
+        lambda c: c.fact.signal == 15,
+        "at-once",
+    ),
+    Row("SIGSEGV, SIGBUS, SIGILL, SIGFPE", lambda c: c.fact.signal in (4, 7, 8, 11), "once"),
+    Row("SIGABRT", lambda c: c.fact.signal == 6, "once"),
+    Row("any other exception, or an exit code without one", lambda _: True, "once"),
+)
+
+
+def row_of(crash: Crash) -> Row:
+    """The first one that applies."""
+    return next(row for row in ROWS if row.applies(crash))
+
+
+def may_restart(crash: Crash) -> bool:
+    """Whether the table allows one more attempt that changes nothing."""
+    most = {"stop": -1, "once": 0, "transient": TRANSIENT_TRIES - 1, "at-once": crash.repeated}
+    return crash.repeated <= most[row_of(crash).reaction]
