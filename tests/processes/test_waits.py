@@ -20,7 +20,7 @@ from tests.support import interpreter, wait_until
 from watchdog_train.core.model import waits as w
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
-from watchdog_train.evidence.process_look import look, settled, thread_reader
+from watchdog_train.evidence.process_look import ProcLook, look, sealed, settled, thread_reader
 from watchdog_train.system import proc
 
 if sys.platform != "linux":
@@ -191,6 +191,23 @@ def test_all_threads_of_a_process_with_many_are_read(start: Start) -> None:
     facts = settled(first, second)
     assert [type(fact.wait) for fact in facts] == [w.SleepWait] + [w.MutexWait] * 70
     assert all(fact.unchanged and 0 <= fact.idle_s < 60 for fact in facts)
+
+
+def test_who_ran_between_two_looks_is_not_proven_to_hang() -> None:
+    """It may wait for the same lock again: two threads that take turns."""
+
+    def seen(switches: int, **other: object) -> ProcLook:
+        fact = w.ThreadFact(
+            tid=7, name="", state="S", switches=switches, wait=w.MutexWait(address=1)
+        )
+        known = {"ppid": 1, "name": "", "cpu_s": 0, "os_threads": 1, "handles_signals": ()}
+        look = {"pid": 7, "start": 1, "state": "S", "at": float(switches), "threads": (fact,)}
+        return ProcLook(**{**known, **look, **other})
+
+    assert sealed(seen(1), seen(1), frozenset()) is True
+    assert sealed(seen(1), seen(2), frozenset()) is False
+    assert sealed(seen(1), seen(1, os_threads=2), frozenset()) is None
+    assert sealed(seen(1), seen(1, handles_signals=None), frozenset()) is None
 
 
 def test_a_stack_is_of_a_thread_by_its_number_with_python_3_10(start: Start) -> None:

@@ -74,7 +74,7 @@ _ABOUT = re.compile(
 _AT_FDCWD = -100
 _MOST_POLLED = 64
 _PATH_BYTES = 4096
-MOST_THREADS = 512
+_MOST_THREADS = 512
 
 
 class WaitReader:
@@ -110,8 +110,8 @@ class WaitReader:
     def threads(self, pid: int, only: Iterable[int] | None = None) -> tuple[w.ThreadFact, ...]:
         """The threads of a process, or some of them; of those that have ended meanwhile none."""
         tids = proc.numbers(pid, "task") or [] if only is None else list(only)
-        tids.sort(key=pid.__ne__)
-        found = (self._thread(pid, tid) for tid in tids[:MOST_THREADS])
+        tids.sort(key=lambda tid: tid != pid)  # the main one is never left out
+        found = (self._thread(pid, tid) for tid in tids[:_MOST_THREADS])
         return tuple(fact for fact in found if fact is not None)
 
     def _thread(self, pid: int, tid: int) -> w.ThreadFact | None:
@@ -302,12 +302,8 @@ class WaitReader:
             on_this_host |= host in {r.here.rpartition(":")[0] for r in rows.values()}
             ends = [o for o, r in rows.items() if (r.here, r.there) == (row.there, row.here)]
             if not ends and on_this_host:  # before it has been accepted
-                is_there = f":{port}".__eq__
-                ends = [
-                    o
-                    for o, r in rows.items()
-                    if r.state == "LISTEN" and is_there(r.here[-len(port) - 1 :])
-                ]
+                listeners = {o: r for o, r in rows.items() if r.state == "LISTEN"}
+                ends = [o for o, r in listeners.items() if r.here.endswith(f":{port}")]
             others = [ref for end in ends for ref in self._holders(f"socket:[{end}]")]
             return w.TcpWait(
                 call=word,
