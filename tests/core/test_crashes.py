@@ -39,6 +39,7 @@ from watchdog_train.core.recovery.crashes import ROWS, Crash, may_restart, row_o
 from watchdog_train.core.recovery.ladder import Restart, Stop
 from watchdog_train.evidence.exceptions import of_elastic
 from watchdog_train.evidence.text.exceptions import exceptions, is_wrapper, last_of
+from watchdog_train.report.why_text import why_text
 
 
 def raised(type_: str, message: str = "", *, line: int = 49, **more: Any) -> CrashFact:
@@ -136,7 +137,7 @@ def crashed(*rows: str, fact: CrashFact | None = None) -> State:
 
 def saved(at: int) -> Survey:
     found = CheckpointFinding(
-        path=f"/out/checkpoint-{at}", format="hf", step=at, whole=True, why="", how_checked="quick"
+        path=f"/out/checkpoint-{at}", format="hf", step=at, whole=True, said="", how_checked="quick"
     )
     return Survey(findings=(found,), directories=("/out",))
 
@@ -145,7 +146,7 @@ def test_the_same_twice_ends_with_the_childs_code() -> None:
     answer = step(crashed("exit1@50", "exit1@50"))
     assert isinstance(answer, Stop)
     assert (answer.exit_code, answer.outcome) == (1, "failed")
-    assert "RuntimeError: size mismatch in train.py:49 step()" in answer.why
+    assert "RuntimeError: size mismatch in train.py:49 step()" in why_text(answer.why)
     assert isinstance(step(crashed("exit1@50")), Restart)
 
 

@@ -142,7 +142,7 @@ def test_another_training_begins_anew() -> None:
         (
             {"gpu": GpuUse(util=90.0, clock=0.95)},
             {"gpu": GpuUse(util=90.0, clock=0.3, slowed_by=("heat",))},
-            "the GPU's clock is at 30 % instead of 95 %; the GPU is held down by heat",
+            "the GPU's clock is at 30 % instead of 95 % (heat)",
         ),
         (
             {"host": HostLoad(io_pressure=1.0)},

@@ -9,7 +9,6 @@ from random import Random
 
 import msgspec
 import pytest
-from watchdog_train.supervisor.sampling import BusyStrangers
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
@@ -28,6 +27,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.evidence.answers import verdict
 from watchdog_train.evidence.request import EvidenceRequest, without_secrets
 from watchdog_train.report.pace_text import straggler_words
+from watchdog_train.supervisor.hands.sampling import BusyStrangers
 
 Parts = tuple[float, float, float]
 """Of a step of one rank: until it has its batch, until its backward pass begins, that pass."""

@@ -204,22 +204,9 @@ SENTENCES: dict[WhyCode, str] = {
     "task_reject_on_worker_lost are on)",
     "slow": "steps take {number:.3g} s instead of {before:.3g} s, {factor:.1f} times as long, for "
     "{seconds} of training: {because}",
-    "nothing-changed": "nothing that we can see has changed",
     "usual-again": "steps take less than {number:.0f} times {before:.3g} s again",
     "gpu-shared": "the GPU is shared with {names}",
     "gpu-clock": "the GPU's clock is at {number:.0f} % instead of {before:.0f} %",
-    "gpu-held-down": "the GPU is held down by {names}",
-    "swaps": "the machine swaps, {size}/s",
-    "memory-pressure": "processes of this machine wait for memory {number:.0f} % of the time "
-    "instead of {before:.0f} %",
-    "storage-pressure": "processes of this machine wait for storage {number:.0f} % of the time "
-    "instead of {before:.0f} %",
-    "cpu-pressure": "processes of this machine wait for a CPU {number:.0f} % of the time "
-    "instead of {before:.0f} %",
-    "held-by-kernel": "the training is held by the kernel (state D) at {number:.0f} % of the looks "
-    "instead of {before:.0f} %",
-    "gpu-used-less": "the GPU is used {number:.0f} % of the time instead of {before:.0f} %: it "
-    "waits for the host",
     "disk-low": "the disk of {path} is nearly full: {size} left",
     "checkpoint-too-large": "the next checkpoint needs {need}, and {path} has {size} left",
     "disk-fills": "the disk of {path} is full in about {rough} at this rate",
