@@ -14,7 +14,7 @@ import pytest
 from tests.support import is_alive, wait_until
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model.gpu import GpuHold, GpuUse
-from watchdog_train.core.recovery.gpu_memory import holders_words
+from watchdog_train.report.why_text import holders_text
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.hands.gpu import (
     ANSWER_S,
@@ -304,7 +304,7 @@ def test_who_has_taken_the_memory_after_the_job_is_named(
         assert not found.ours
         assert found.others[0].name == stranger(system, other.pid)
         assert "user " in found.others[0].name
-        assert memory.others(system.monotonic(), {who}) == (holders_words(found.others),)
+        assert memory.others(system.monotonic(), {who}) == (holders_text(found.others),)
         holds()
         wait_until(free, 20, "the memory is free")
     finally:

@@ -245,9 +245,11 @@ def _named(command: str, directory: Path) -> tuple[str, ...]:
 
 
 PLANTS = """\
-import os, pathlib, sys
+import os, pathlib, sys, time
 run = pathlib.Path(sys.argv[1]).resolve()
 if (run / "attempts/0002").exists():
+    while list((run / "requests").glob("*stop_now*")):
+        time.sleep(0.1)
     print("again", flush=True)
     sys.exit(0)
 (run / "attempts/0002").mkdir()
@@ -265,7 +267,7 @@ sys.exit(3)
 def test_fifos_that_the_training_puts_into_its_run_block_no_supervisor(tmp_path: Path) -> None:
     """The loop goes on, the next attempt starts, and a real request is still heard."""
     script = tmp_path / "plants.py"
-    script.write_text(PLANTS + "")
+    script.write_text(PLANTS)
     run = run_wtrain(
         "run", "--name", "x", "--", sys.executable, str(script), "wtrain-runs/latest", cwd=tmp_path,
         timeout_s=90,

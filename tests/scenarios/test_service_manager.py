@@ -79,6 +79,7 @@ def test_a_manager_that_never_listens_harms_nothing(tmp_path: Path) -> None:
 def test_the_file_has_the_command_and_its_flags(tmp_path: Path) -> None:
     """What was typed for run is in it; a mistake in it is refused now and not at night."""
     command = (sys.executable, "train.py", "--lr", "1e-3")
+    (tmp_path / "train.py").touch()
     options = ("--preset", "overnight", "--max-restarts", "3", "--with", "omp-1", "--name", "n1")
     made = run_wtrain("service", *options, "--kind", "launchd", "--", *command, cwd=tmp_path)
     plist = plistlib.loads(made.check(0).stdout.encode())
