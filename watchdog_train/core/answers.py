@@ -89,7 +89,10 @@ def evidence_events(
     )
     if result.diagnosis is None:
         return (collected,)
-    return (collected, e.Diagnosed(stall_id=result.stall_id, diagnosis=result.diagnosis))
+    diagnosed = e.Diagnosed(
+        stall_id=result.stall_id, diagnosis=result.diagnosis, explanation=result.explanation
+    )
+    return (collected, diagnosed)
 
 
 def collecting(state: State) -> bool:

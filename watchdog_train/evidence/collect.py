@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.diagnosis.diagnose import evidence_fingerprint
 from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText
 from watchdog_train.core.diagnosis.rules import Rules
 from watchdog_train.core.model import EvidenceResult, Member
@@ -46,6 +46,8 @@ from watchdog_train.evidence.request import (
 from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
+from watchdog_train.explain.because import judge
+from watchdog_train.explain.explanation import Situation
 from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
 from watchdog_train.system.pressure import swap_bytes
@@ -254,7 +256,8 @@ class _Collection:
             exchanging=self.recorders.exchanging,
             world_size=self._world_size(),
         )
-        diagnosis, patience = diagnose(evidence, self._rules())
+        judged = judge(evidence, self._rules(), self._situation())
+        diagnosis = judged.diagnosis
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)
@@ -263,7 +266,8 @@ class _Collection:
             dir=request.out_dir,
             processes=tuple(target.row() for target in self.targets),
             diagnosis=diagnosis,
-            patience=patience,
+            explanation=judged.explanation,
+            patience=judged.patience,
             fingerprint=evidence_fingerprint(evidence, diagnosis),
             seconds=round(time.monotonic() - self.started, 3),
             problem="; ".join(self.problems) or None,
@@ -273,6 +277,7 @@ class _Collection:
         whole = bundle.Bundle(
             verdict=answers.verdict(request, result),
             diagnosis=diagnosis,
+            explanation=judged.explanation,
             evidence=evidence,
             records=tuple(map(answers.record, self.targets, evidence.processes)),
             host=bundle.HostRecord(facts=facts, details=details),
@@ -311,6 +316,13 @@ class _Collection:
         if self.request.log_files or folder is None:
             return self.request.log_files
         return tuple(os.path.join(folder, name) for name in _OUTPUT_FILES)
+
+    def _situation(self) -> Situation:
+        """What the supervisor has seen of the silence."""
+        told = self.request.verdict
+        return msgspec.convert(
+            {"since_s": told.get("beat_age_s"), "phase": told.get("phase")}, Situation
+        )
 
     def _rules(self) -> Rules:
         """A broken rule file of the user's must not cost the diagnosis."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnosis.diagnose import culprit_process, diagnose
+from watchdog_train.core.diagnosis.diagnose import root_process
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread
 from watchdog_train.core.diagnosis.stacks import deciding_frame
@@ -20,6 +20,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
+from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 from watchdog_train.trusted_files import open_read
 
@@ -41,10 +42,12 @@ def answer(request: JointRequest) -> JointAnswer:
     except WtrainError:
         rules = load_rules()  # the collector of each bundle has said which file is broken
     whole = together(found)
-    diagnosis, _ = diagnose(whole, rules)
-    guilty = culprit_process(whole, diagnosis)
+    judged = judge(whole, rules)
+    guilty = root_process(whole, judged.explanation)
     answered = JointAnswer(
-        diagnosis=diagnosis, where=None if guilty is None else there[guilty.part]
+        diagnosis=judged.diagnosis,
+        explanation=judged.explanation,
+        where=None if guilty is None else there[guilty.part],
     )
     _keep(request, there, answered, whole)
     return answered
@@ -57,6 +60,7 @@ def _keep(request: JointRequest, there: list[str], found: JointAnswer, whole: Ev
         "bundles": there,
         "culprit_in": found.where,
         "diagnosis": msgspec.to_builtins(found.diagnosis),
+        "explanation": msgspec.to_builtins(found.explanation),
         "processes": [
             {
                 "bundle": there[one.part],

@@ -8,6 +8,7 @@ from watchdog_train.core.diagnosis.collectives import compare, from_log
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.log_search import LogIndex
+from watchdog_train.core.diagnosis.ranks import plain_operation
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import Phase, Value
 from watchdog_train.core.model import explanation as x
@@ -143,8 +144,8 @@ class Graph:
         return (
             isinstance(one, x.CollectiveWait)
             and isinstance(two, x.CollectiveWait)
-            and None not in (one.op, two.op)
-            and one.op != two.op
+            and bool(one.op and two.op)
+            and plain_operation(one.op or "") != plain_operation(two.op or "")
         )
 
     def _rank(self, at: int) -> int | None:
@@ -217,11 +218,13 @@ class Graph:
         away = tuple(n for n in self.ranks if n != at and self._is_away(n))
         if away:
             return Waits(needs=away)
-        everybody = not self.unseen() and self.evidence.world_size is not None
+        numbers = {self._rank(n) for n in self.ranks}
+        size = self.evidence.world_size or len(self.ranks)
+        everybody = numbers == set(range(size)) and not self.unseen()
         several = len(self.ranks) > 1
         other = tuple(n for n in self.ranks if n != at and self._differs(at, n))
         if other:
-            return Waits(needs=other, complete=everybody or len(self.ranks) == 2)
+            return Waits(needs=other, complete=everybody)
         behind = self._behind(at)
         if behind is not None:
             return Waits(needs=(behind,))
@@ -256,13 +259,13 @@ class Graph:
     def _thread(self, at: int, tid: int | None) -> int | None:
         if tid is None:
             return None
-        same = [at, *self._inner.get(at, ())]
+        same: list[int] = [at, *self._inner.get(at, ())]
         owner = next((n for n, inner in self._inner.items() if at in inner), None)
         if owner is not None:
             same += [owner, *self._inner[owner]]
         for n in same:
-            thread = self.nodes[n].thread
-            if thread is not None and thread.os_id == tid and n != at:
+            found = self.nodes[n].thread
+            if found is not None and found.os_id == tid and n != at:
                 return n
         return None
 
@@ -277,6 +280,8 @@ class Graph:
             for n in self._children_of(node.process)
             if isinstance(node.doing, x.QueueWait) and not self.nodes[n].idle
         ]
+        if children and not inner:
+            return Waits(needs=tuple(children))
         able = (*inner, *children)
         # One other thread that works: it is the one. None: nobody who was seen could.
         return Waits(any_of=able, complete=len(able) == 1)
@@ -493,8 +498,8 @@ def _unknown(graph: Graph, verdict: Verdict) -> tuple[x.Unknown, ...]:
     ]
     for at in verdict.lost:
         doing = graph.nodes[at].doing
-        if isinstance(doing, (x.CollectiveWait, x.StoreWait)):
-            continue
+        if isinstance(doing, (x.CollectiveWait, x.StoreWait, x.PythonLockWait)):
+            continue  # said with the wait itself
         holder = isinstance(doing, (w.MutexWait, x.PythonLockWait, x.ImportWait, w.FileLockWait))
         if isinstance(doing, w.UnknownWait):
             found.append(x.Unknown(what="wait", who=graph.who(at)))

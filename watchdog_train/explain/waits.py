@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from watchdog_train.core.diagnosis.facts import BUSY_CPU_SHARE, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_helper, is_idle_process
-from watchdog_train.core.diagnosis.ranks import plain_operation
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
     ThreadStack,
@@ -33,6 +32,11 @@ _STORE = (
     "_tcp_rendezvous_handler|next_rendezvous|rendezvous|_new_process_group_helper|_rendezvous* "
     "(torch/distributed/*) || *TCPStore*|*TCPClient*|*FileStore*|*PrefixStore*"
 )
+_LEAVES_LOADER = "_shutdown_workers|_shutdown_worker|__del__ (torch/utils/data/*|torchdata/*)"
+_DDP = (
+    "_verify_param_shape*|_verify_model_across_ranks|_verify_params_across_processes|"
+    "_sync_module_states|_sync_params_and_buffers|_broadcast_coalesced (torch/*)"
+)
 _BACKWARD = "_engine_run_backward|run_backward|*PythonEngine*|*autograd::Engine*"
 _IMPORT = (
     "acquire|_lock_unlock_module|__enter__ (<frozen importlib._bootstrap>|importlib/_bootstrap.py)"
@@ -41,27 +45,45 @@ _DEBUGGER = (
     "cmdloop|interaction|_cmdloop|interactive (cmd.py|pdb.py|bdb.py|code.py|*ipdb*|IPython/*) || "
     "getpass|unix_getpass|_raw_input|fallback_getpass|win_getpass (getpass.py)"
 )
-_BETWEEN = "multiprocess*/queues.py|*multiprocess*/queues.py|billiard/*"
+_SERVES = "accept4|accept|_accept (socket.py) || accept4|sock_accept*"
+_POOL = "iflatmap_unordered (datasets/*) || get|wait|next (*multiprocess*/pool.py|billiard/pool.py)"
+_BETWEEN = "*multiprocess*/queues.py|billiard/*"
+_CHILD = "*multiprocess*/process.py|*multiprocess*/popen_*|subprocess.py"
+_NETWORK = "ssl.py|socket.py|urllib3/*|httpcore*/*|httpx*/*|http/client.py|aiohttp/*"
 _BY_FRAME: tuple[tuple[str, x.Doing], ...] = (
+    (_POOL, x.QueueWait(call="get", between_processes=True)),
     (f"get|_get|get_nowait ({_BETWEEN})", x.QueueWait(call="get", between_processes=True)),
     (f"put|_put ({_BETWEEN})", x.QueueWait(call="put", between_processes=True)),
     ("get (queue.py)", x.QueueWait(call="get")),
     ("put|join (queue.py)", x.QueueWait(call="put")),
-    ("join|_wait_for_tstate_lock (threading.py)", x.JoinWait()),
+    ("join|_wait_for_tstate_lock|_shutdown (threading.py)", x.JoinWait()),
     ("result|wait|as_completed|shutdown (concurrent/futures/*)", x.JoinWait()),
-    (("join|wait|poll|_wait|_try_wait|communicate|_communicate (multiprocess*/process.py|"
-     "*multiprocess*/popen_*|subprocess.py)"), w.ChildWait()),
-    ("wait|_poll_until_acquired|acquire (filelock/*|portalocker/*|fasteners/*|*file_baton.py)",
-     w.FileLockWait()),
-    ("acquire|__enter__ (*multiprocess*/synchronize.py)", w.SharedSemaphoreWait()),
-    ("wait|wait_for|acquire|__enter__|_acquire_restore (threading.py|logging/__init__.py)",
-     x.PythonLockWait()),
-    (("read|recv_into|readinto|recv|do_handshake|create_connection|connect|getaddrinfo|_recv* "
-     "(ssl.py|socket.py|urllib3/*|httpcore/*|httpx/*|http/client.py|aiohttp/*)"),
-     w.TcpWait(call="read")),
+    (f"join|wait|poll|_wait|_try_wait|communicate|_communicate ({_CHILD})", w.ChildWait()),
+    (
+        "wait|_poll_until_acquired|acquire (filelock/*|portalocker/*|fasteners/*|*file_baton.py)",
+        w.FileLockWait(complete=False),
+    ),
+    ("acquire|__enter__ (*multiprocess*/synchronize.py)", w.SharedSemaphoreWait(complete=False)),
+    (
+        "wait|wait_for|acquire|__enter__|_acquire_restore (threading.py|logging/__init__.py)",
+        x.PythonLockWait(),
+    ),
+    ("accept|_accept (socket.py)", w.TcpWait(call="accept")),
+    (
+        f"read|recv_into|readinto|recv|do_handshake|create_connection|connect|_recv* ({_NETWORK})",
+        w.TcpWait(call="read"),
+    ),
     ("select|poll|_poll|wait (selectors.py|*multiprocess*/connection.py|asyncio/*)", w.PollWait()),
-    ("recv|_recv|_recv_bytes|recv_bytes (*multiprocess*/connection.py)", w.PipeWait(call="read")),
-)  # fmt: skip
+    (
+        "recv|_recv|_recv_bytes|recv_bytes (*multiprocess*/connection.py)",
+        w.PipeWait(call="read", complete=False),
+    ),
+    ("wait4|waitid|os_waitpid|__waitpid|waitpid", w.ChildWait()),
+    ("time_sleep|pysleep", w.SleepWait()),
+    ("accept4|sock_accept*", w.TcpWait(call="accept")),
+    ("sock_recv*|sock_connect*|sock_send*", w.TcpWait(call="read")),
+    ("flock|fcntl_flock*", w.FileLockWait(complete=False)),
+)
 """Where no kernel tells, in the order in which they are asked."""
 _NATIVE_LOCK = (
     "__lll_lock_wait*|*pthread_mutex_*lock*|*futex_wait*|*pthread_cond_*wait*|*sem_wait*|"
@@ -73,7 +95,7 @@ _SOURCES: tuple[tuple[re.Pattern[str], x.Doing], ...] = (
                 re.IGNORECASE), x.PythonLockWait()),
     (re.compile(r"(?:^|[^\w.])(?:input|raw_input|getpass)\(|\bbreakpoint\(|set_trace\("),
      w.TerminalWait()),
-    (re.compile(r"\bflock\(|\blockf\("), w.FileLockWait()),
+    (re.compile(r"\bflock\(|\blockf\("), w.FileLockWait(complete=False)),
 )  # fmt: skip
 """Calls of C functions leave no Python frame: the line that calls tells."""
 
@@ -92,7 +114,8 @@ def deciding_thread(process: ProcessEvidence) -> ThreadStack | None:
 def is_ticker(thread: ThreadStack) -> bool:
     """Whether it never decides, neither alive nor dead."""
     named = thread.name is not None and _TICKERS.match(thread.name) is not None
-    return not thread.main and (named or is_idle_helper(thread))
+    serves = any(frame_matches(_SERVES, frame) for frame in thread.frames[:6])
+    return not thread.main and (named or serves or is_idle_helper(thread))
 
 
 def working_threads(process: ProcessEvidence) -> tuple[ThreadStack, ...]:
@@ -193,12 +216,13 @@ def _by_library(
         )
     for frame in call:
         if _fits(sets, "collective", frame):
-            return x.CollectiveWait(op=plain_operation(frame.name))
+            return x.CollectiveWait(op=frame.name.rpartition("::")[2])
     if any(frame_matches(_STORE, frame) for frame in call):
         return x.StoreWait()
-    if _any(sets, "loader-wait", call) and not _any(sets, "worker-loop", frames):
+    leaves = any(frame_matches(_LEAVES_LOADER, frame) for frame in call)
+    if _any(sets, "loader-wait", call) and not leaves and not _any(sets, "worker-loop", frames):
         return x.BatchWait()
-    if _any(sets, "waits-for-ranks", call):
+    if _any(sets, "waits-for-ranks", call) or any(frame_matches(_DDP, f) for f in call):
         return x.CollectiveWait()
     if is_computing(process, thread):
         return None

@@ -26,27 +26,29 @@ _SURE: dict[x.Certainty, str] = {
 
 def sentences(found: x.Explanation) -> tuple[str, ...]:
     """Everything, a line each: what happened, who waits for it, the cause, what is unknown."""
-    lines = [headline(found), *_knot(found), *_victims(found), because(found), *_unknown(found)]
+    lines = [what_happened(found), *more_sentences(found), because(found)]
     return tuple(line for line in lines if line)
 
 
-def headline(found: x.Explanation) -> str:
+def more_sentences(found: x.Explanation) -> tuple[str, ...]:
+    """The members of a deadlock, who waits for whom, and what is unknown."""
+    return (*_knot(found), *_victims(found), *_unknown(found))
+
+
+def what_happened(found: x.Explanation) -> str:
     """The one line about the root: who does what, on what, since when, where."""
     if found.knot:
         names = listed([who_words(one.who) for one in found.knot], 4)
         return f"{names} wait for each other and nobody else can end it: a deadlock."
+    if found.root is None and found.kind == "crash":
+        return "The training ended; which process failed first is unknown."
     if found.root is None:
-        return "What stands still could not be told from the evidence."
+        return "Nothing in the evidence tells who stands still."
     root = found.root
     who = who_words(root.who)
     if found.alike:
         who += f" and {listed([who_words(one) for one in found.alike], _SHOWN)}"
     return _sentence(who, root, several=bool(found.alike))
-
-
-def brief(found: x.Explanation) -> str:
-    """The headline without its further sentences, for one line of a list."""
-    return headline(found).split("\n", 1)[0]
 
 
 def because(found: x.Explanation) -> str:
@@ -164,10 +166,11 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
             nobody = "No process has its other end open." if doing.complete else ""
             return f"{verb} a pipe or socket", nobody
         case w.TcpWait():
-            verb = {"connect": "connecting to", "write": "sending to"}.get(doing.call)
+            verbs = {"connect": "connecting to", "write": "sending to"}
+            verb = verbs.get(doing.call, "waiting for an answer of")
             here = f"That is {refs_words(doing.others)}." if doing.others else ""
             what = clean(doing.address, _PATH_CAP) or "a server"
-            return f"{verb or 'waiting for an answer of'} {what}", here
+            return f"{verb} {what}", here
         case w.ChildWait(children=children):
             return f"waiting for its child {refs_words(children)}" if children else (
                 "waiting for a child process"
@@ -220,7 +223,10 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
                 "",
             )
         case x.PythonLockWait():
-            return "waiting for a Python lock", "Nobody records who holds it."
+            return (
+                "waiting for a lock or event of Python",
+                "Python does not record who could release it.",
+            )
         case x.QueueWait(call=call):
             full = "putting into a queue" if call == "put" else "waiting for a queue"
             return full + (" between processes" if doing.between_processes else ""), ""
@@ -274,7 +280,7 @@ def _victims(found: x.Explanation) -> Iterable[str]:
     """One line for everybody who waits for the same, the ranks first."""
     groups: dict[tuple[str, str], list[x.Who]] = {}
     for victim in found.victims:
-        verb = doing_words(victim.how)[0]
+        verb = _victim_words(victim.how)
         whom = listed([who_words(one) for one in victim.waits_for], _SHOWN)
         groups.setdefault((whom, verb), []).append(victim.who)
     for (whom, verb), members in list(groups.items())[:_SHOWN]:
@@ -285,11 +291,31 @@ def _victims(found: x.Explanation) -> Iterable[str]:
             else listed([who_words(one) for one in members], _SHOWN)
         )
         wait = "waits" if len(members) == 1 else "wait"
-        inside = verb if verb.startswith("in ") else f"while {verb}"
-        if verb.startswith("waiting for"):
-            yield f"{who} {wait} for {whom}: {verb}."
-        else:
-            yield f"{who} {wait} for {whom}, {inside}."
+        yield f"{who} {wait} for {whom}{verb}."
+
+
+def _victim_words(doing: x.Doing) -> str:
+    """By what it waits for somebody: ` in all_reduce`, ` for a batch`."""
+    match doing:
+        case x.CollectiveWait(op=op):
+            return f" in {op or 'a collective'}"
+        case x.StoreWait():
+            return " to appear"
+        case x.BatchWait():
+            return " to bring a batch"
+        case w.ChildWait():
+            return " to end"
+        case w.FileLockWait(path=path):
+            return f" to release the lock on {clean(path, _PATH_CAP) if path else 'a file'}"
+        case w.PipeWait():
+            return " at the other end of a pipe or socket"
+        case x.GilWait() | w.MutexWait() | x.PythonLockWait():
+            return " to release a lock"
+        case x.QueueWait():
+            return " at the other end of a queue"
+        case x.End():
+            return ": it ended after that one"
+    return f", {doing_words(doing)[0]}"
 
 
 def _unknown(found: x.Explanation) -> Iterable[str]:

@@ -11,8 +11,8 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.scan import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
+from watchdog_train.report.explanation_text import what_happened
 from watchdog_train.report.facts import (
-    culprit_words,
     origin_words,
     run_again,
     stall_words,
@@ -114,17 +114,13 @@ def _restart(event: e.AttemptLaunching) -> str:
 def _cause(event: e.Diagnosed, state: State, at: str) -> News | None:
     """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
     kind = next((stall.why for stall in state.stalls if stall.id == event.stall_id), None)
-    found = event.diagnosis
-    sure = ""
-    if found.family is not None:
-        sure = f" ({clean(found.family, 60)}, {100 * found.confidence:.0f} % sure)"
-    if kind == "crash":
-        told = f"crashed at {step_words(_step(state))}: {found.explanation}"
-        return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP - len(sure)) + sure)
-    if kind != "stall" or (found.culprit is None and found.family is None):
+    found = event.explanation
+    if found is None or kind not in ("crash", "stall"):
         return None
-    who = "stuck" if found.culprit is None else f"stuck: {culprit_words(found.culprit)}"
-    return News(topic="stalled", line=clean(f"{at} {who}", LINE_CAP - len(sure)) + sure)
+    if kind == "crash":
+        told = f"crashed at {step_words(_step(state))}: {what_happened(found)}"
+        return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
+    return News(topic="stalled", line=clean(f"{at} {what_happened(found)}", LINE_CAP))
 
 
 def _end(event: e.FirstStep, state: State, zone: tzinfo | None) -> str:

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words, origin_words
+from watchdog_train.report.explanation_text import because, more_sentences, what_happened
+from watchdog_train.report.facts import origin_words
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Fold, Section
 from watchdog_train.report.words import clean, clock_time
@@ -37,7 +38,7 @@ def stall_section(
     told = []
     if stall.words:
         told.append(clean(stall.words, 1000))
-    diagnosis = stall.diagnosis
+    found = stall.explanation
     rows: list[tuple[str, str]] = [
         ("when", f"{clock_time(stall.at, zone)}, attempt {stall.attempt}")
     ]
@@ -45,19 +46,9 @@ def stall_section(
         rows.append(
             ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
         )
-    if diagnosis is not None:
-        cause = "not known"
-        if diagnosis.family:
-            cause = f"{clean(diagnosis.family, 60)} ({100 * diagnosis.confidence:.0f} % sure)"
-        rows.append(("cause", cause))
-        if diagnosis.culprit is not None:
-            rows.append(("where", culprit_words(diagnosis.culprit)))
-        if diagnosis.explanation not in stall.words:
-            rows.append(("why", clean(diagnosis.explanation, 1000)))
-        rows += [
-            ("evidence" if i == 0 else "", clean(line, 400))
-            for i, line in enumerate(diagnosis.evidence[:8])
-        ]
+    if found is not None:
+        told = [clean(line, 1000) for line in (what_happened(found), *more_sentences(found))]
+        rows.append(("cause", clean(because(found), 1000) or "not known"))
     told_places = place_sentences(stall.places, stall.places_mono)
     rows += [("inside" if i == 0 else "", text) for i, text in enumerate(told_places)]
     if stall.recovered:

@@ -6,6 +6,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience
 from watchdog_train.report import words
+from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.facts import culprit_words, stall_words
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.words import clean, duration
@@ -103,6 +104,8 @@ def evidence(
 
 
 def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
+    if event.explanation is not None:
+        return sentences(event.explanation)
     kind = state.job.task.kind if state.job is not None else "task"
     found = event.diagnosis
     lines = []

@@ -9,7 +9,8 @@ import msgspec
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RankStatus
 from watchdog_train.report import job_text, words
-from watchdog_train.report.facts import culprit_words, run_again, stall_words
+from watchdog_train.report.explanation_text import what_happened
+from watchdog_train.report.facts import run_again, stall_words
 from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.places_text import place_sentences
@@ -327,11 +328,8 @@ def _stall_rows(
 
 def stall_sentence(stall: StallRecord) -> str:
     """What a bundle is about, in one sentence."""
-    diagnosis = stall.diagnosis
-    if diagnosis is not None and diagnosis.culprit is not None and diagnosis.family is not None:
-        return f"{clean(diagnosis.family, 60)}: {culprit_words(diagnosis.culprit)}"
-    if diagnosis is not None and diagnosis.family is not None:
-        return f"{clean(diagnosis.family, 60)}: {clean(diagnosis.explanation, 300)}"
+    if stall.explanation is not None:
+        return what_happened(stall.explanation)
     if stall.why == "stall" and stall.words:
         return f"{stall_words(stall.words)}; cause not known"
     return "cause not known"

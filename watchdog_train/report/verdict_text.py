@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.summary import outcome_line
 from watchdog_train.report.words import clean, cut_bytes
 
@@ -34,8 +35,6 @@ def _caught(caught: StallRecord) -> str:
     text = f"{caught.why} {clean(caught.id, 40)} of attempt {caught.attempt}"
     if caught.words:
         text += f": {clean(caught.words, _WHY).rstrip('.')}"
-    found = caught.diagnosis
-    if found is None:
+    if caught.explanation is None:
         return f"{text}."
-    family = found.family or "unknown cause"
-    return f"{text}. {clean(family, 80)}: {clean(found.explanation, _WHY)}"
+    return f"{text}. {clean(' '.join(sentences(caught.explanation)), _WHY)}"

@@ -32,12 +32,13 @@ from watchdog_train.core.model import (
     Culprit,
     Diagnosis,
     DiagnosisKind,
+    Explanation,
     Patience,
     RankedFamily,
     Value,
 )
 
-__all__ = ["Evidence", "Rules", "culprit_process", "diagnose", "evidence_fingerprint", "groups"]
+__all__ = ["Evidence", "Rules", "diagnose", "evidence_fingerprint", "groups", "root_process"]
 
 ENOUGH = 0.45
 """A family less likely than this is an alternative, not an answer."""
@@ -231,28 +232,28 @@ def _first_to_end(scene: Scene) -> Culprit | None:
     return Culprit(rank=failure.rank, role="rank", pid=pid if pid > 0 else None, frame=NO_STACK)
 
 
-def groups(evidence: Evidence, diagnosis: Diagnosis | None = None) -> tuple[Group, ...]:
-    """Stacks of the whole tree, the same ones together, the culprit's first, then the odd ones."""
-    found = group((p.label, p.identity, p.role, p.threads) for p in evidence.processes)
-    culprit = culprit_process(evidence, diagnosis)
-    identity = culprit.identity if culprit else None
-    return tuple(sorted(found, key=lambda one: identity not in one.identities))
+def groups(evidence: Evidence, found: Explanation | None = None) -> tuple[Group, ...]:
+    """Stacks of the whole tree, the same ones together, the root's first, then the odd ones."""
+    together = group((p.label, p.identity, p.role, p.threads) for p in evidence.processes)
+    root = root_process(evidence, found)
+    identity = root.identity if root else None
+    return tuple(sorted(together, key=lambda one: identity not in one.identities))
 
 
-def culprit_process(evidence: Evidence, diagnosis: Diagnosis | None) -> ProcessEvidence | None:
-    """The process that the diagnosis points at, where it is among the evidence.
+def root_process(evidence: Evidence, found: Explanation | None) -> ProcessEvidence | None:
+    """The process that the explanation is about, where it is among the evidence.
 
     Its rank and role count as well as its pid: on another machine that may be anybody's. None
     where two machines have one that fits.
     """
-    culprit = diagnosis.culprit if diagnosis else None
-    if culprit is None:
+    if found is None or found.root is None:
         return None
-    same = [p for p in evidence.processes if (p.rank, p.role) == (culprit.rank, culprit.role)]
-    if culprit.pid is None:
+    who = found.root.who
+    same = [p for p in evidence.processes if (p.rank, p.role) == (who.rank, who.role)]
+    if who.pid is None:
         return next((p for p in same if p.pid <= 0), None)
-    found = [p for p in same if p.pid == culprit.pid]
-    return found[0] if len(found) == 1 else None
+    fitting = [p for p in same if p.pid == who.pid]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def evidence_fingerprint(evidence: Evidence, diagnosis: Diagnosis) -> str:

@@ -120,7 +120,10 @@ def is_library(frame: Frame) -> bool:
     if file.startswith("/") or file[1:3] == ":/":
         return False
     if "/" not in file:
-        return file.startswith("<frozen") or file.removesuffix(".py") in sys.stdlib_module_names
+        return (
+            file.startswith(("<frozen", "<string"))
+            or file.removesuffix(".py") in sys.stdlib_module_names
+        )
     return _PACKAGES.match(file) is not None or file.split("/")[0] in sys.stdlib_module_names
 
 

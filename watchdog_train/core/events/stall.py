@@ -8,6 +8,7 @@ from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
     Diagnosis,
+    Explanation,
     Missing,
     Patience,
     Phase,
@@ -166,6 +167,7 @@ class EvidenceMoved(Event, frozen=True, kw_only=True):
 class Diagnosed(Event, frozen=True, kw_only=True):
     stall_id: str
     diagnosis: Diagnosis
+    explanation: Explanation | None = None
     tasks: tuple[int, ...] = ()
     """Of a job, whose evidence it rests on together; empty: this run's alone."""
     host: str | None = None

@@ -72,6 +72,7 @@ def evidence(
                 state,
                 event.stall_id,
                 diagnosis=event.diagnosis,
+                explanation=event.explanation,
                 joint=joint,
                 culprit_host=event.host,
             )

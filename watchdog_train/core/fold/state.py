@@ -22,6 +22,7 @@ from watchdog_train.core.model import (
     BundleWhy,
     Daemon,
     Diagnosis,
+    Explanation,
     GuiltyNode,
     KeptCopy,
     Member,
@@ -77,6 +78,7 @@ class StallRecord(Value, frozen=True, kw_only=True):
     processes: int = 0
     fingerprint: str | None = None
     diagnosis: Diagnosis | None = None
+    explanation: Explanation | None = None
     joint: bool = False
     """The diagnosis rests on the evidence of all tasks of the job."""
     culprit_host: str | None = None

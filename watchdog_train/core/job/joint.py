@@ -16,7 +16,7 @@ from watchdog_train.core.actions import Action, Observation, Record, StartJoint,
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.peers import bundle_of, called
 from watchdog_train.core.job.together import LOOK_AGAIN_S, in_one_boat
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.model import Diagnosis, Explanation
 
 NOTICE: Final = "joint"
 
@@ -49,7 +49,13 @@ def diagnose_together(observation: Observation, state: State) -> Action | None:
     else:
         tasks = tuple(sorted((job.task.task, *(summary.task for summary, _ in theirs))))
         found, host = _with_host(answer.diagnosis, answer.where, observation, state)
-        event = e.Diagnosed(stall_id=bundle.id, diagnosis=found, tasks=tasks, host=host)
+        event = e.Diagnosed(
+            stall_id=bundle.id,
+            diagnosis=found,
+            explanation=_on(answer.explanation, host),
+            tasks=tasks,
+            host=host,
+        )
     return Record(events=(event,), consumes=("joint",))
 
 
@@ -60,6 +66,14 @@ def _ours(state: State) -> str:
         return ""
     host = f" ({state.host})" if job.task.coordination is not None else ""
     return f"{job.task.kind} {job.task.task}{host}"
+
+
+def _on(found: Explanation | None, host: str | None) -> Explanation | None:
+    """The explanation that names the machine of its root."""
+    if found is None or found.root is None or host is None:
+        return found
+    who = msgspec.structs.replace(found.root.who, host=host)
+    return msgspec.structs.replace(found, root=msgspec.structs.replace(found.root, who=who))
 
 
 def _with_host(

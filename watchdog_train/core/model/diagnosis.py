@@ -1,5 +1,6 @@
 """What a collection of evidence has brought, and what it says."""
 
+from watchdog_train.core.model.explanation import Explanation
 from watchdog_train.core.model.words import DiagnosisKind, Patience, Value
 
 NO_STACK = "no stack"
@@ -41,6 +42,7 @@ class JointAnswer(Value, frozen=True, kw_only=True):
     """What the evidence of all tasks of a job says together."""
 
     diagnosis: Diagnosis | None
+    explanation: Explanation | None = None
     problem: str | None = None
     """Why there is none."""
     where: str | None = None
@@ -77,6 +79,7 @@ class EvidenceResult(Value, frozen=True, kw_only=True):
     patience: Patience
     fingerprint: str | None
     seconds: float
+    explanation: Explanation | None = None
     problem: str | None = None
     """Why the collection is incomplete as a whole; missing processes are in their rows."""
 

@@ -1,0 +1,168 @@
+"""The cause of what was observed: a family may refine an explanation, and never contradict it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from watchdog_train.core.diagnosis.diagnose import diagnose
+from watchdog_train.core.diagnosis.facts import Evidence
+from watchdog_train.core.diagnosis.rules import Rules
+from watchdog_train.core.model import NO_STACK, Culprit, Diagnosis, DiagnosisKind, Patience, Value
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
+from watchdog_train.explain.explanation import Situation, explain, has_failed_end
+
+_PROVEN, _LIKELY = 0.9, 0.7
+_FULL_SHM = 0.97
+_SIGKILL, _SIGBUS = 9, 7
+_BY_A_LINE = frozenset({"gpu-fault", "nan-loss"})
+"""Told by the kernel's log or the losses, whatever the processes do."""
+_OF_A_WAIT: tuple[tuple[type, frozenset[str]], ...] = (
+    (w.Stopped, frozenset()),
+    (w.TerminalWait, frozenset({"waiting-for-input"})),
+    (w.FileWait, frozenset({"disk-io"})),
+    (w.FileLockWait, frozenset({"file-lock", "disk-io", "healthy-slow"})),
+    (w.DiskWait, frozenset({"disk-io", "memory-thrash"})),
+    (w.SleepWait, frozenset({"healthy-slow"})),
+    (
+        w.TcpWait,
+        frozenset({"hub-download", "logger-service-init", "exit-join", "rank-left-early",
+                   "store-rendezvous", "healthy-slow"}),
+    ),
+    (
+        w.PipeWait,
+        frozenset({"exit-join", "spawn-start", "datasets-map-num-proc", "dataloader-worker-stuck",
+                   "pin-memory-thread", "logger-service-init", "compile-worker"}),
+    ),
+)  # fmt: skip
+"""What may be said about a root whose object is known. About any other wait: whatever fits it."""
+_NEEDS_WORKERS = frozenset(
+    {"num-workers-0", "loader-timeout", "persistent-workers", "persistent-workers-off",
+     "pin-memory-off", "file-system-sharing"}
+)  # fmt: skip
+"""Remedies that change nothing where there is no DataLoader worker."""
+
+
+class Judgement(Value, frozen=True, kw_only=True):
+    """What a collection says."""
+
+    explanation: x.Explanation
+    diagnosis: Diagnosis
+    patience: Patience
+
+
+def judge(evidence: Evidence, rules: Rules, situation: Situation | None = None) -> Judgement:
+    """What happened, and what is known about it."""
+    observed = explain(evidence, rules.frames, situation)
+    diagnosis, patience = diagnose(evidence, rules)
+    if diagnosis.family is not None and not _fits(diagnosis, observed, evidence):
+        diagnosis = msgspec.structs.replace(
+            diagnosis, family=None, kind=_old_kind(observed.kind), remedies=(), ranked=(),
+            confidence=0.1, culprit=_culprit(observed), explanation="",
+        )  # fmt: skip
+        patience = "proven" if patience == "proven" and observed.knot else "unknown"
+    kind: x.ExplanationKind = observed.kind
+    if kind == "unknown" and diagnosis.family is not None:
+        kind = diagnosis.kind
+    found = msgspec.structs.replace(
+        observed,
+        kind=kind,
+        because=_because(diagnosis, rules),
+        alternatives=tuple(
+            x.Because(
+                family=one.family, certainty=_certainty(one.confidence), confidence=one.confidence
+            )
+            for one in diagnosis.ranked
+            if one.family != diagnosis.family
+        ),
+        remedies=_remedies(diagnosis, evidence),
+    )
+    diagnosis = msgspec.structs.replace(
+        diagnosis, remedies=tuple(one.name for one in found.remedies)
+    )
+    return Judgement(explanation=found, diagnosis=diagnosis, patience=patience)
+
+
+def _fits(diagnosis: Diagnosis, observed: x.Explanation, evidence: Evidence) -> bool:
+    """Whether the family is about the root, and about what the root was seen to do."""
+    family = diagnosis.family
+    root = observed.root
+    if family in _BY_A_LINE or root is None:
+        return not observed.knot or not _is_victim(diagnosis, observed)
+    if isinstance(root.doing, x.End) and root.doing.signal is not None:
+        return _fits_signal(family or "", root.doing, evidence)
+    if isinstance(root.doing, x.End) and has_failed_end(root.doing):
+        return diagnosis.kind == "crash" and not _is_victim(diagnosis, observed)
+    allowed = next((names for kind, names in _OF_A_WAIT if isinstance(root.doing, kind)), None)
+    if allowed is not None and family not in allowed:
+        return False
+    return not _is_victim(diagnosis, observed)
+
+
+def _fits_signal(family: str, end: x.End, evidence: Evidence) -> bool:
+    """A kill from outside has no cause inside; only what the kernel counted may refine it."""
+    if end.signal == _SIGKILL:
+        counted = evidence.host.oom_since_start
+        return family == "oom-killer" and (end.sender == "oom-killer" or not counted)
+    if end.signal == _SIGBUS:
+        return family == "shm-exhausted"
+    return end.sender != "outside"
+
+
+def _is_victim(diagnosis: Diagnosis, observed: x.Explanation) -> bool:
+    """Whether it blames somebody who only waits for the root."""
+    culprit = diagnosis.culprit
+    if culprit is None or culprit.pid is None:
+        return False
+    blamed = [observed.root.who] if observed.root is not None else []
+    blamed += [*observed.alike, *(one.who for one in observed.knot)]
+    if any(one.pid == culprit.pid for one in blamed):
+        return False
+    return any(victim.who.pid == culprit.pid for victim in observed.victims)
+
+
+def _old_kind(kind: x.ExplanationKind) -> DiagnosisKind:
+    return "slow" if kind == "healthy" else kind
+
+
+def _culprit(observed: x.Explanation) -> Culprit | None:
+    root = observed.root
+    if root is None:
+        return None
+    place = root.own or root.at
+    frame = f"{place.function} ({place.file}:{place.line})" if place is not None else NO_STACK
+    return Culprit(rank=root.who.rank, role=root.who.role, pid=root.who.pid, frame=frame)
+
+
+def _because(diagnosis: Diagnosis, rules: Rules) -> x.Because | None:
+    if diagnosis.family is None:
+        return None
+    links: Mapping[str, str | None] = {rule.family: rule.link for rule in rules.families}
+    return x.Because(
+        family=diagnosis.family,
+        certainty=_certainty(diagnosis.confidence),
+        confidence=diagnosis.confidence,
+        template=diagnosis.explanation,
+        link=links.get(diagnosis.family),
+    )
+
+
+def _certainty(confidence: float) -> x.Certainty:
+    if confidence >= _PROVEN:
+        return "proven"
+    return "likely" if confidence >= _LIKELY else "possible"
+
+
+def _remedies(diagnosis: Diagnosis, evidence: Evidence) -> tuple[x.Remedy, ...]:
+    """Those with grounds that would change something here."""
+    found = [x.Remedy(name=name, by="family") for name in diagnosis.remedies]
+    shm = evidence.host.shm_used_share
+    if shm is not None and shm > _FULL_SHM and "bigger-shm" not in diagnosis.remedies:
+        found.append(x.Remedy(name="bigger-shm", by="fact"))
+    seen = any(process.threads for process in evidence.processes)
+    workers = any(process.role in ("worker", "other") for process in evidence.processes)
+    if evidence.why == "stall" and seen and not workers:
+        found = [one for one in found if one.name not in _NEEDS_WORKERS]
+    return tuple(found)
