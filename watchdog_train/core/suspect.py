@@ -132,6 +132,7 @@ def _looked(observation: Observation) -> e.Looked:
         family=diagnosis.family,
         confidence=diagnosis.confidence,
         why=diagnosis.explanation,
+        explanation=result.explanation,
     )
 
 

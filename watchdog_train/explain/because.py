@@ -9,7 +9,7 @@ import msgspec
 from watchdog_train.core.diagnosis.diagnose import diagnose
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.rules import Rules
-from watchdog_train.core.model import NO_STACK, Culprit, Diagnosis, DiagnosisKind, Patience, Value
+from watchdog_train.core.model import Culprit, Diagnosis, DiagnosisKind, Patience, Value
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain.explanation import Situation, explain, has_failed_end
@@ -56,13 +56,11 @@ class Judgement(Value, frozen=True, kw_only=True):
 def judge(evidence: Evidence, rules: Rules, situation: Situation | None = None) -> Judgement:
     """What happened, and what is known about it."""
     observed = explain(evidence, rules.frames, situation)
-    diagnosis, patience = diagnose(evidence, rules)
-    if diagnosis.family is not None and not _fits(diagnosis, observed, evidence):
-        diagnosis = msgspec.structs.replace(
-            diagnosis, family=None, kind=_old_kind(observed.kind), remedies=(), ranked=(),
-            confidence=0.1, culprit=_culprit(observed), explanation="",
-        )  # fmt: skip
-        patience = "proven" if patience == "proven" and observed.knot else "unknown"
+
+    def admit(family: str, kind: DiagnosisKind, culprit: Culprit | None) -> bool:
+        return _fits(family, kind, culprit, observed, evidence)
+
+    diagnosis, patience = diagnose(evidence, rules, admit)
     kind: x.ExplanationKind = observed.kind
     if kind == "unknown" and diagnosis.family is not None:
         kind = diagnosis.kind
@@ -85,20 +83,27 @@ def judge(evidence: Evidence, rules: Rules, situation: Situation | None = None) 
     return Judgement(explanation=found, diagnosis=diagnosis, patience=patience)
 
 
-def _fits(diagnosis: Diagnosis, observed: x.Explanation, evidence: Evidence) -> bool:
+def _fits(
+    family: str,
+    kind: DiagnosisKind,
+    culprit: Culprit | None,
+    observed: x.Explanation,
+    evidence: Evidence,
+) -> bool:
     """Whether the family is about the root, and about what the root was seen to do."""
-    family = diagnosis.family
     root = observed.root
-    if family in _BY_A_LINE or root is None:
-        return not observed.knot or not _is_victim(diagnosis, observed)
-    if isinstance(root.doing, x.End) and root.doing.signal is not None:
-        return _fits_signal(family or "", root.doing, evidence)
-    if isinstance(root.doing, x.End) and has_failed_end(root.doing):
-        return diagnosis.kind == "crash" and not _is_victim(diagnosis, observed)
-    allowed = next((names for kind, names in _OF_A_WAIT if isinstance(root.doing, kind)), None)
-    if allowed is not None and family not in allowed:
+    if family in _BY_A_LINE:
+        return True
+    if _is_victim(culprit, observed):
         return False
-    return not _is_victim(diagnosis, observed)
+    if root is None:
+        return True
+    if isinstance(root.doing, x.End) and root.doing.signal is not None:
+        return _fits_signal(family, root.doing, evidence)
+    if isinstance(root.doing, x.End) and has_failed_end(root.doing):
+        return kind == "crash"
+    allowed = next((names for wait, names in _OF_A_WAIT if isinstance(root.doing, wait)), None)
+    return allowed is None or family in allowed
 
 
 def _fits_signal(family: str, end: x.End, evidence: Evidence) -> bool:
@@ -111,9 +116,8 @@ def _fits_signal(family: str, end: x.End, evidence: Evidence) -> bool:
     return end.sender != "outside"
 
 
-def _is_victim(diagnosis: Diagnosis, observed: x.Explanation) -> bool:
+def _is_victim(culprit: Culprit | None, observed: x.Explanation) -> bool:
     """Whether it blames somebody who only waits for the root."""
-    culprit = diagnosis.culprit
     if culprit is None or culprit.pid is None:
         return False
     blamed = [observed.root.who] if observed.root is not None else []
@@ -121,19 +125,6 @@ def _is_victim(diagnosis: Diagnosis, observed: x.Explanation) -> bool:
     if any(one.pid == culprit.pid for one in blamed):
         return False
     return any(victim.who.pid == culprit.pid for victim in observed.victims)
-
-
-def _old_kind(kind: x.ExplanationKind) -> DiagnosisKind:
-    return "slow" if kind == "healthy" else kind
-
-
-def _culprit(observed: x.Explanation) -> Culprit | None:
-    root = observed.root
-    if root is None:
-        return None
-    place = root.own or root.at
-    frame = f"{place.function} ({place.file}:{place.line})" if place is not None else NO_STACK
-    return Culprit(rank=root.who.rank, role=root.who.role, pid=root.who.pid, frame=frame)
 
 
 def _because(diagnosis: Diagnosis, rules: Rules) -> x.Because | None:

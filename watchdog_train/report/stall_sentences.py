@@ -6,7 +6,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience
 from watchdog_train.report import words
-from watchdog_train.report.explanation_text import sentences
+from watchdog_train.report.explanation_text import sentences, what_happened
 from watchdog_train.report.facts import culprit_words, stall_words
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.words import clean, duration
@@ -43,9 +43,11 @@ def silence(
             return (f"suspected: {clean(event.why)}",)
         case e.Looked() if event.patience == "proven":
             # The declaration follows at once, and the diagnosis has the rest.
-            return (f"looked at the stacks: {_PATIENCE['proven']}",)
-        case e.Looked():
-            return (f"looked at the stacks: {clean(event.why)} ({_PATIENCE[event.patience]})",)
+            return (f"stack sample: {_PATIENCE['proven']}",)
+        case e.Looked(explanation=None):
+            return (f"stack sample: {clean(event.why)} ({_PATIENCE[event.patience]})",)
+        case e.Looked(explanation=found):
+            return (f"{what_happened(found)} ({_PATIENCE[event.patience]})",)
         case e.SuspicionEnded():
             return (f"all clear: {clean(event.why)}",)
         case e.StallDeclared():

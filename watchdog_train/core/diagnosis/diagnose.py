@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import Group, busiest_thread, group, is_idle_worker
@@ -59,19 +60,29 @@ class _Candidate(Value, frozen=True, kw_only=True):
     confidence: float
 
 
-def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
+Admit = Callable[[str, DiagnosisKind, Culprit | None], bool]
+"""Whether a family, the kind of its signature and whom it blames fit what was observed."""
+
+
+def _any_family(_family: str, _kind: DiagnosisKind, _culprit: Culprit | None) -> bool:
+    return True
+
+
+def diagnose(
+    evidence: Evidence, rules: Rules, admit: Admit = _any_family
+) -> tuple[Diagnosis, Patience]:
     """The most likely family, with alternatives; family None when the evidence does not decide.
 
     Ranks that exchange collectives while they are looked at are no deadlock, whatever their stacks
     look like: nobody may be sure of it then.
     """
-    diagnosis, patience = _diagnose(evidence, rules)
+    diagnosis, patience = _diagnose(evidence, rules, admit)
     return diagnosis, "healthy" if evidence.exchanging else patience
 
 
-def _diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
+def _diagnose(evidence: Evidence, rules: Rules, admit: Admit) -> tuple[Diagnosis, Patience]:
     scene = Scene(evidence, rules.frames)
-    candidates = _candidates(scene, rules)
+    candidates = _candidates(scene, rules, admit)
     if not candidates or candidates[0].confidence < ENOUGH:
         return _unknown(scene, candidates), _patience_of_unknown(evidence)
     best = candidates[0]
@@ -108,7 +119,7 @@ def _patience_of_unknown(evidence: Evidence) -> Patience:
     return "may-end" if waiting_outside(evidence) is not None else "unknown"
 
 
-def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
+def _candidates(scene: Scene, rules: Rules, admit: Admit) -> list[_Candidate]:
     found: dict[str, _Candidate] = {}
     for rule in rules.families:
         for signature in rule.signatures:
@@ -116,7 +127,9 @@ def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
             if known is not None and known.confidence >= signature.confidence:
                 continue
             match = match_signature(signature, scene)
-            if match is not None and not _goes_on(rule, match, scene):
+            if match is None or _goes_on(rule, match, scene):
+                continue
+            if admit(rule.family, signature.kind or rule.kind, culprit_of(match, scene)):
                 found[rule.family] = _Candidate(
                     rule=rule, match=match, confidence=_own_confidence(match)
                 )

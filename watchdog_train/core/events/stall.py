@@ -30,6 +30,7 @@ class Looked(Event, frozen=True, kw_only=True):
     family: str | None
     confidence: float
     why: str
+    explanation: Explanation | None = None
 
 
 class SuspicionEnded(Event, frozen=True, kw_only=True):

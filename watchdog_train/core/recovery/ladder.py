@@ -306,8 +306,7 @@ def _what_happened(case: Case) -> str:
     if case.rank_end is not None:
         end = how_it_ended(case.rank_end)
         return f"Attempt {attempt.attempt} stood still {where}: {end}{family}"
-    unknown = "" if family else ", and the evidence does not tell why"
-    return f"Attempt {attempt.attempt} hung {where}{family}{unknown}"
+    return f"Attempt {attempt.attempt} hung {where}{family}"
 
 
 def _what_next(case: Case, added: Sequence[RemedyUse], catalogue: Mapping[str, RemedySpec]) -> str:
