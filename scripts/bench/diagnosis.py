@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.corpus.cases import FOLDER, UNKNOWN, Case, judged, read_cases, renderings
 from watchdog_train.core.diagnosis.diagnose import diagnose
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.diagnosis.found import Diagnosis
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.rules import load_rules
 

@@ -88,7 +88,7 @@ def test_the_fingerprint_does_not_depend_on_pids():
     case = json.loads((CASES[0].parent / "sealed_worker.json").read_text())
     other = json.loads((CASES[0].parent / "logging_lock.json").read_text())
     prints = [
-        evidence_fingerprint(evidence, diagnose(evidence, RULES)[0])
+        evidence_fingerprint(evidence, diagnose(evidence, RULES)[0].family)
         for evidence in (evidence_of(case), evidence_of(case, 5000), evidence_of(other))
     ]
     assert prints[0] == prints[1] != prints[2]

@@ -41,7 +41,7 @@ def suspected(basis: Basis = "quiet") -> e.Suspected:
 
 
 def looked(patience: Patience = "unknown") -> e.Looked:
-    return e.Looked(patience=patience, family=None, confidence=0.1, why="it waits")
+    return e.Looked(patience=patience, why="it waits")
 
 
 def noticed(kind: Any) -> e.Noticed:
@@ -68,7 +68,8 @@ def test_a_suspicion_is_looked_at_once() -> None:
 
 def test_a_look_that_failed_is_unknown() -> None:
     """No stacks prove nothing, and the reason is said."""
-    found = event(ask(b.running(suspected()), quiet(), look=b.result(diagnosis=None, problem="no")))
+    failed = b.result(explanation=None, problem="no")
+    found = event(ask(b.running(suspected()), quiet(), look=failed))
     assert isinstance(found, e.Looked)
     assert (found.patience, found.why) == ("unknown", "no")
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.diagnosis.found import Diagnosis
 from watchdog_train.evidence.text.sources import Source
 
 FOLDER = Path(__file__).parent

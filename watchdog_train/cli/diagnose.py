@@ -50,7 +50,14 @@ def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: b
 
 def _fields(judged: Judgement) -> dict[str, object]:
     """The family and its neighbours on top, for scripts; then the whole value and its text."""
-    fields: dict[str, object] = msgspec.to_builtins(judged.diagnosis)
-    fields["explanation"] = msgspec.to_builtins(judged.explanation)
-    fields["sentences"] = sentences(judged.explanation)
-    return fields
+    found = judged.explanation
+    ranked = [found.because, *found.alternatives] if found.because is not None else []
+    return {
+        "family": found.family,
+        "kind": found.kind,
+        "confidence": found.confidence,
+        "ranked": [{"family": one.family, "confidence": one.confidence} for one in ranked],
+        "remedies": [one.name for one in found.remedies],
+        "explanation": msgspec.to_builtins(found),
+        "sentences": sentences(found),
+    }

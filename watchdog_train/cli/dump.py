@@ -101,7 +101,6 @@ def _answer(result: EvidenceResult) -> dict[str, object]:
         "captured": result.captured,
         "missing": result.missing,
         "processes": result.processes,
-        "diagnosis": result.diagnosis,
         "explanation": result.explanation,
         "patience": result.patience,
         "fingerprint": result.fingerprint,

@@ -66,7 +66,6 @@ def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str,
         "schema_version": SCHEMA_VERSION,
         "dir": os.path.abspath(folder),
         "verdict": bundle.verdict,
-        "diagnosis": bundle.diagnosis,
         "explanation": bundle.explanation,
         "sentences": sentences(bundle.explanation) if bundle.explanation is not None else (),
         "groups": [

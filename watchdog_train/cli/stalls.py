@@ -50,5 +50,5 @@ def _row(path: Path, bundle: Bundle) -> dict[str, object]:
         "why": verdict.why,
         "processes": len(verdict.processes),
         "captured": sum(process.captured for process in verdict.processes),
-        "family": bundle.diagnosis.family if bundle.diagnosis else None,
+        "family": bundle.explanation.family if bundle.explanation else None,
     }

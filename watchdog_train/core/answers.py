@@ -87,12 +87,10 @@ def evidence_events(
         fingerprint=result.fingerprint,
         problem=result.problem,
     )
-    if result.diagnosis is None:
+    if result.explanation is None:
         return (collected,)
-    diagnosed = e.Diagnosed(
-        stall_id=result.stall_id, diagnosis=result.diagnosis, explanation=result.explanation
-    )
-    return (collected, diagnosed)
+    explained = e.StallExplained(stall_id=result.stall_id, explanation=result.explanation)
+    return (collected, explained)
 
 
 def collecting(state: State) -> bool:

@@ -15,6 +15,7 @@ from watchdog_train.core.notices.news import progress_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
+ASKS = "it waits for somebody to type"
 FINISHING_PATIENCE_S = 60.0
 """Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""
 
@@ -91,7 +92,7 @@ def _quiet(
     if look.patience == "input":
         if "input" in state.notices:
             return None
-        return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=look.why),))
+        return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=ASKS),))
     words = f"{verdict.why}; {look.why}" if look.why else verdict.why
     if look.patience == "proven":
         basis: Basis = "proven" if verdict.basis == "quiet" else verdict.basis
@@ -123,17 +124,10 @@ def _suspected(verdict: Verdict) -> e.Suspected:
 
 def _looked(observation: Observation) -> e.Looked:
     result = observation.look
-    diagnosis = result.diagnosis if result is not None else None
-    if result is None or diagnosis is None:
+    if result is None or result.explanation is None:
         why = (result.problem if result is not None else None) or "the stacks could not be read"
-        return e.Looked(patience="unknown", family=None, confidence=0.0, why=why)
-    return e.Looked(
-        patience=result.patience,
-        family=diagnosis.family,
-        confidence=diagnosis.confidence,
-        why=diagnosis.explanation,
-        explanation=result.explanation,
-    )
+        return e.Looked(patience="unknown", why=why)
+    return e.Looked(patience=result.patience, why="", explanation=result.explanation)
 
 
 def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:

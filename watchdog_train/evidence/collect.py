@@ -257,7 +257,6 @@ class _Collection:
             world_size=self._world_size(),
         )
         judged = judge(evidence, self._rules(), self._situation())
-        diagnosis = judged.diagnosis
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)
@@ -265,10 +264,9 @@ class _Collection:
             stall_id=request.stall_id,
             dir=request.out_dir,
             processes=tuple(target.row() for target in self.targets),
-            diagnosis=diagnosis,
             explanation=judged.explanation,
             patience=judged.patience,
-            fingerprint=evidence_fingerprint(evidence, diagnosis),
+            fingerprint=evidence_fingerprint(evidence, judged.explanation.family),
             seconds=round(time.monotonic() - self.started, 3),
             problem="; ".join(self.problems) or None,
         )
@@ -276,7 +274,6 @@ class _Collection:
             return answers.publish_look(request, result)
         whole = bundle.Bundle(
             verdict=answers.verdict(request, result),
-            diagnosis=diagnosis,
             explanation=judged.explanation,
             evidence=evidence,
             records=tuple(map(answers.record, self.targets, evidence.processes)),

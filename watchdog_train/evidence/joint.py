@@ -32,11 +32,11 @@ def answer(request: JointRequest) -> JointAnswer:
     """The diagnosis, or why there is none."""
     there = [path for path in request.bundles if Path(path).is_dir()]
     if len(there) < 2:
-        return JointAnswer(diagnosis=None, problem="fewer than two bundles can be read")
+        return JointAnswer(explanation=None, problem="fewer than two bundles can be read")
     try:
         found = [evidence_from([path])[0] for path in there]
     except WtrainError as error:
-        return JointAnswer(diagnosis=None, problem=error.message)
+        return JointAnswer(explanation=None, problem=error.message)
     try:
         rules = load_rules(request.rules_dirs)
     except WtrainError:
@@ -45,7 +45,6 @@ def answer(request: JointRequest) -> JointAnswer:
     judged = judge(whole, rules)
     guilty = root_process(whole, judged.explanation)
     answered = JointAnswer(
-        diagnosis=judged.diagnosis,
         explanation=judged.explanation,
         where=None if guilty is None else there[guilty.part],
     )
@@ -58,8 +57,7 @@ def _keep(request: JointRequest, there: list[str], found: JointAnswer, whole: Ev
     content = {
         "schema_version": SCHEMA_VERSION,
         "bundles": there,
-        "culprit_in": found.where,
-        "diagnosis": msgspec.to_builtins(found.diagnosis),
+        "root_in": found.where,
         "explanation": msgspec.to_builtins(found.explanation),
         "processes": [
             {

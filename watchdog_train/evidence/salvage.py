@@ -40,15 +40,13 @@ def salvage(request: EvidenceRequest) -> EvidenceResult | None:
     result = msgspec.structs.replace(
         partial,
         dir=request.out_dir,
-        diagnosis=judged.diagnosis,
         explanation=judged.explanation,
         patience=judged.patience,
-        fingerprint=evidence_fingerprint(evidence, judged.diagnosis),
+        fingerprint=evidence_fingerprint(evidence, judged.explanation.family),
     )
     whole = msgspec.structs.replace(
         draft,
         verdict=answers.verdict(request, result),
-        diagnosis=judged.diagnosis,
         explanation=judged.explanation,
         evidence=evidence,
     )

@@ -8,8 +8,9 @@ import msgspec
 
 from watchdog_train.core.diagnosis.diagnose import diagnose
 from watchdog_train.core.diagnosis.facts import Evidence
+from watchdog_train.core.diagnosis.found import Culprit, Diagnosis
 from watchdog_train.core.diagnosis.rules import Rules
-from watchdog_train.core.model import Culprit, Diagnosis, DiagnosisKind, Patience, Value
+from watchdog_train.core.model import DiagnosisKind, Patience, Value
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain.explanation import Situation, explain, has_failed_end
@@ -49,7 +50,6 @@ class Judgement(Value, frozen=True, kw_only=True):
     """What a collection says."""
 
     explanation: x.Explanation
-    diagnosis: Diagnosis
     patience: Patience
 
 
@@ -77,10 +77,7 @@ def judge(evidence: Evidence, rules: Rules, situation: Situation | None = None) 
         ),
         remedies=_remedies(diagnosis, evidence),
     )
-    diagnosis = msgspec.structs.replace(
-        diagnosis, remedies=tuple(one.name for one in found.remedies)
-    )
-    return Judgement(explanation=found, diagnosis=diagnosis, patience=patience)
+    return Judgement(explanation=found, patience=patience)
 
 
 def _fits(

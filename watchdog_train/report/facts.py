@@ -11,7 +11,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import NO_STACK, Culprit, Member, Plan, ProcessId
+from watchdog_train.core.model import Member, Plan, ProcessId
 from watchdog_train.report import words
 from watchdog_train.report.words import clean
 
@@ -63,24 +63,6 @@ def origin_words(plan: Plan) -> str:
     if used is None:
         return "from the beginning"
     return f"from {step_words(used.step)} ({words.last_part(used.path)})"
-
-
-def culprit_words(culprit: Culprit) -> str:
-    """`worker of rank 0 (pid 4250) in acquire (threading.py:10)`."""
-    role = clean(culprit.role, 40) or "process"
-    if culprit.rank is None:
-        who = role
-    elif role == "rank":
-        who = f"rank {culprit.rank}"
-    else:
-        who = f"{role} of rank {culprit.rank}"
-    pid = "" if culprit.pid is None else f" (pid {culprit.pid})"
-    return f"{who}{pid}{frame_words(culprit)}"
-
-
-def frame_words(culprit: Culprit) -> str:
-    """` in acquire (threading.py:10)`, to be put behind who it is; empty without a stack."""
-    return "" if culprit.frame == NO_STACK else f" in {clean(culprit.frame, 240)}"
 
 
 def stall_words(why: str) -> str:

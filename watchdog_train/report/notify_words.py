@@ -54,7 +54,7 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
         case e.StallDeclared():
             told = f"{at} stalled at {step_words(_step(state))}: {stall_words(event.why)}"
             return News(topic="stalled", line=clean(told, LINE_CAP))
-        case e.Diagnosed():
+        case e.StallExplained():
             return _cause(event, state, at)
         case e.StallRecovered():
             return News(topic="stalled", line=f"{at} the stall is over by itself, training goes on")
@@ -111,11 +111,11 @@ def _restart(event: e.AttemptLaunching) -> str:
     return f"restarted {origin_words(plan)} as attempt {plan.attempt}{changed}"
 
 
-def _cause(event: e.Diagnosed, state: State, at: str) -> News | None:
+def _cause(event: e.StallExplained, state: State, at: str) -> News | None:
     """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
     kind = next((stall.why for stall in state.stalls if stall.id == event.stall_id), None)
     found = event.explanation
-    if found is None or kind not in ("crash", "stall"):
+    if kind not in ("crash", "stall"):
         return None
     if kind == "crash":
         told = f"crashed at {step_words(_step(state))}: {what_happened(found)}"

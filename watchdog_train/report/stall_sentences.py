@@ -7,7 +7,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience
 from watchdog_train.report import words
 from watchdog_train.report.explanation_text import sentences, what_happened
-from watchdog_train.report.facts import culprit_words, stall_words
+from watchdog_train.report.facts import stall_words
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.words import clean, duration
 
@@ -41,13 +41,8 @@ def silence(
     match event:
         case e.Suspected():
             return (f"suspected: {clean(event.why)}",)
-        case e.Looked() if event.patience == "proven":
-            # The declaration follows at once, and the diagnosis has the rest.
-            return (f"stack sample: {_PATIENCE['proven']}",)
-        case e.Looked(explanation=None):
-            return (f"stack sample: {clean(event.why)} ({_PATIENCE[event.patience]})",)
-        case e.Looked(explanation=found):
-            return (f"{what_happened(found)} ({_PATIENCE[event.patience]})",)
+        case e.Looked():
+            return _sampled(event)
         case e.SuspicionEnded():
             return (f"all clear: {clean(event.why)}",)
         case e.StallDeclared():
@@ -71,7 +66,8 @@ def silence(
 
 
 def evidence(
-    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.Diagnosed, state: State
+    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.StallExplained,
+    state: State,
 ) -> tuple[str, ...]:
     """What is said about evidence and what it tells."""
     match event:
@@ -101,28 +97,21 @@ def evidence(
             if event.problem:
                 lines.append(f"  evidence is incomplete: {clean(event.problem)}")
             return tuple(lines)
-        case e.Diagnosed():
-            return _diagnosed(event, state)
+        case e.StallExplained():
+            return _explained(event, state)
 
 
-def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
+def _sampled(event: e.Looked) -> tuple[str, ...]:
+    told = _PATIENCE[event.patience]
     if event.explanation is not None:
-        return sentences(event.explanation)
+        return (f"{what_happened(event.explanation)} ({told})",)
+    return (f"stack sample: {clean(event.why)} ({told})",)
+
+
+def _explained(event: e.StallExplained, state: State) -> tuple[str, ...]:
+    lines = sentences(event.explanation)
+    if not event.tasks:
+        return lines
     kind = state.job.task.kind if state.job is not None else "task"
-    found = event.diagnosis
-    lines = []
-    if found.culprit is not None:
-        lines.append(
-            f"{'at' if found.kind == 'crash' else 'stuck'}: {culprit_words(found.culprit)}"
-        )
-    explanation = clean(found.explanation, 800)
-    cause = "cause"
-    if event.tasks:
-        numbers = ", ".join(map(str, event.tasks[:MAX_NAMED]))
-        cause += f", from the evidence of {kind}s {numbers}"
-    if found.family is None:
-        lines.append(f"{cause}: not known. {explanation}".rstrip())
-    else:
-        sure = f"{clean(found.family, 60)}, {100 * found.confidence:.0f} % sure"
-        lines.append(f"{cause}: {explanation} ({sure})")
-    return tuple(lines)
+    numbers = ", ".join(map(str, event.tasks[:MAX_NAMED]))
+    return (f"from the evidence of {kind}s {numbers}: {lines[0]}", *lines[1:])

@@ -150,7 +150,6 @@ def _last_stall(state: State) -> dict[str, Any] | None:
         "phase": stall.phase,
         "ranks": list(stall.ranks),
         "dir": stall.dir,
-        "diagnosis": msgspec.to_builtins(stall.diagnosis),
         "explanation": msgspec.to_builtins(stall.explanation),
         "sentences": sentences(stall.explanation) if stall.explanation is not None else (),
     }

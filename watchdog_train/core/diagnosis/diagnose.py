@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.found import NO_STACK, Culprit, Diagnosis, RankedFamily
 from watchdog_train.core.diagnosis.idle import Group, busiest_thread, group, is_idle_worker
 from watchdog_train.core.diagnosis.log_search import MOVED_ON, before
 from watchdog_train.core.diagnosis.matching import Match, match_signature
@@ -29,13 +30,9 @@ from watchdog_train.core.diagnosis.wording import (
     worded,
 )
 from watchdog_train.core.model import (
-    NO_STACK,
-    Culprit,
-    Diagnosis,
     DiagnosisKind,
     Explanation,
     Patience,
-    RankedFamily,
     Value,
 )
 
@@ -269,7 +266,7 @@ def root_process(evidence: Evidence, found: Explanation | None) -> ProcessEviden
     return fitting[0] if len(fitting) == 1 else None
 
 
-def evidence_fingerprint(evidence: Evidence, diagnosis: Diagnosis) -> str:
+def evidence_fingerprint(evidence: Evidence, family: str | None) -> str:
     """The same for the same hang or crash in two attempts."""
     places: list[tuple[str, tuple[str, ...]]] = []
     for process in evidence.processes:
@@ -280,7 +277,7 @@ def evidence_fingerprint(evidence: Evidence, diagnosis: Diagnosis) -> str:
             places.append((process.role, place(thread.frames)))
     if evidence.why == "crash":
         places += [("exit", ending(evidence)), ("error", _error_lines(evidence))]
-    return fingerprint(diagnosis.family, places)
+    return fingerprint(family, places)
 
 
 _ERROR = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)")

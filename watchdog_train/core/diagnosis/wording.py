@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failure_in_words, killed_in_words
+from watchdog_train.core.diagnosis.found import NO_STACK, Culprit
 from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_worker
 from watchdog_train.core.diagnosis.matching import Bound, Match
 from watchdog_train.core.diagnosis.scene import Scene
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame
 from watchdog_train.core.diagnosis.wait_words import is_outside, wait_words
-from watchdog_train.core.model import NO_STACK, Culprit
 
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 LINE_SHOWN = 300

@@ -23,7 +23,7 @@ AnyEvent = (
     | AttemptLaunched | LaunchPostponed | FirstBeat | FirstStep | PhaseChanged | Progress
     | Milestones | HookNotArmed | RankEnded | Suspected | Looked | SuspicionEnded
     | StallDeclared | StallRecovered | Noticed | Slowdown | SlowdownEnded | Warned
-    | WarningOver | EvidenceCollecting | EvidenceCollected | EvidenceMoved | Diagnosed
+    | WarningOver | EvidenceCollecting | EvidenceCollected | EvidenceMoved | StallExplained
     | StopRequested | SaveRequested | SaveProven | StopAsked | RequestAnswered | RequestRefused
     | Signalling | Signalled | SurvivedKill | DaemonsJudged | TreeGone | AttemptExited
     | CheckpointChosen | CheckpointRejected | CheckpointsShared | CheckpointKept

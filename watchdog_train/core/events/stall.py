@@ -7,7 +7,6 @@ from watchdog_train.core.model import (
     Basis,
     BundleWhy,
     CapturedProcess,
-    Diagnosis,
     Explanation,
     Missing,
     Patience,
@@ -27,9 +26,8 @@ class Looked(Event, frozen=True, kw_only=True):
     """The cheap look between suspicion and decision."""
 
     patience: Patience
-    family: str | None
-    confidence: float
     why: str
+    """Where there is no explanation."""
     explanation: Explanation | None = None
 
 
@@ -165,14 +163,13 @@ class EvidenceMoved(Event, frozen=True, kw_only=True):
     dir: str
 
 
-class Diagnosed(Event, frozen=True, kw_only=True):
+class StallExplained(Event, frozen=True, kw_only=True):
     stall_id: str
-    diagnosis: Diagnosis
-    explanation: Explanation | None = None
+    explanation: Explanation
     tasks: tuple[int, ...] = ()
     """Of a job, whose evidence it rests on together; empty: this run's alone."""
     host: str | None = None
-    """The machine of its culprit, of a job on several."""
+    """The machine of its root, of a job on several."""
 
 
 class WouldHaveKilled(Event, frozen=True, kw_only=True):

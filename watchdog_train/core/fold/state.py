@@ -21,7 +21,6 @@ from watchdog_train.core.model import (
     Basis,
     BundleWhy,
     Daemon,
-    Diagnosis,
     Explanation,
     GuiltyNode,
     KeptCopy,
@@ -77,10 +76,9 @@ class StallRecord(Value, frozen=True, kw_only=True):
     captured: int = 0
     processes: int = 0
     fingerprint: str | None = None
-    diagnosis: Diagnosis | None = None
     explanation: Explanation | None = None
     joint: bool = False
-    """The diagnosis rests on the evidence of all tasks of the job."""
+    """The explanation rests on the evidence of all tasks of the job."""
     culprit_host: str | None = None
     recovered: bool = False
     reported_only: bool = False

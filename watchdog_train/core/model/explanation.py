@@ -261,4 +261,10 @@ class Explanation(Value, frozen=True, kw_only=True):
 
     @property
     def family(self) -> str | None:
+        """Of the cause, where it is known."""
         return self.because.family if self.because is not None else None
+
+    @property
+    def confidence(self) -> float:
+        """Of the cause."""
+        return self.because.confidence if self.because is not None else 0.0

@@ -1,4 +1,4 @@
-"""History and diagnosis -> the next attempt's plan, or the end. Pure; every why is for a person."""
+"""History and explanation -> the next plan, or the end. Pure; every why is for a person."""
 
 from __future__ import annotations
 
@@ -142,11 +142,12 @@ def _saying(stop: Stop, why: str) -> Stop:
 def _named(
     case: Case, catalogue: Mapping[str, RemedySpec], offers: list[str]
 ) -> tuple[RemedyUse, ...] | None:
-    """The first remedy that the diagnosis names and that has not had its turn."""
-    if case.diagnosis is None:
+    """The first remedy that the explanation names and that has not had its turn."""
+    if case.explanation is None:
         return None
-    why = f"the diagnosis {case.family or 'of the evidence'} names it"
-    for name in case.diagnosis.remedies:
+    for remedy in case.explanation.remedies:
+        name = remedy.name
+        why = "what was seen calls for it" if remedy.by == "fact" else f"{case.family} names it"
         spec = catalogue.get(name)
         if spec is None or not _may_try(case, spec):
             continue
@@ -180,9 +181,9 @@ def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
     """Whether the part that needs no permission may help: it is for the ranks other than 0."""
     if spec.in_part is None or any(use.id == spec.id for use in case.effect):
         return False
-    culprit = case.diagnosis.culprit if case.diagnosis is not None else None
+    root = case.explanation.root if case.explanation is not None else None
     several = any(status.rank for status in case.state.ranks)
-    return several and (culprit is None or culprit.rank != 0)
+    return several and (root is None or root.who.rank != 0)
 
 
 def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
@@ -299,8 +300,9 @@ def _what_happened(case: Case) -> str:
     attempt = case.attempt
     where = "before its first step" if attempt.last_step is None else f"at step {attempt.last_step}"
     family = ""
-    if case.diagnosis is not None and case.family is not None:
-        family = f" ({case.family}, {case.diagnosis.confidence:.0%} sure)"
+    cause = case.explanation.because if case.explanation is not None else None
+    if cause is not None:
+        family = f" ({cause.family}, {cause.certainty})"
     if not case.stalled:
         return f"Attempt {attempt.attempt} ended {where}, {exit_words(attempt)}{family}"
     if case.rank_end is not None:
