@@ -12,7 +12,7 @@ from tests.core.test_diagnose import RULES, evidence_of
 from tests.core.test_difference import bundle_in
 from tests.core.test_first_failure import gone
 from watchdog_train.core.diagnosis.collectives import compare
-from watchdog_train.core.diagnosis.diagnose import groups
+from watchdog_train.core.diagnosis.diagnose import groups, root_process
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.model import ChildWait, Explanation, Standstill, Who

@@ -84,7 +84,7 @@ def test_a_stall_is_told_once() -> None:
     assert told == (
         "wtrain: STALL 0001: rank 0 made no progress for 13 s in phase train",
         "wtrain: rank 0 (pid 12) is opening x. It is a FIFO that no other process has open.",
-        f"wtrain: Likely cause: fork-lock. {LOOK}",
+        f"wtrain: Cause: fork-lock (likely). {LOOK}",
     )
     unknown = msgspec.structs.replace(found, because=None)
     (line,) = narrate(e.StallExplained(stall_id="0001", explanation=unknown), state)

@@ -17,17 +17,13 @@ _PATH_CAP = 160
 _MESSAGE_CAP = 300
 _OWN_CRASH = (4, 6, 7, 8, 11)
 _CALLS = {"open": "opening", "read": "reading", "write": "writing", "sync": "flushing"}
-_SURE: dict[x.Certainty, str] = {
-    "proven": "Cause",
-    "likely": "Likely cause",
-    "possible": "Possible cause",
-}
 
 
 def sentences(found: x.Explanation) -> tuple[str, ...]:
     """Everything, a line each: what happened, who waits for it, the cause, what is unknown."""
-    lines = [what_happened(found), *more_sentences(found), because(found)]
-    return tuple(line for line in lines if line)
+    cause = because(found)
+    why = (f"Cause: {cause}",) if cause else ()
+    return (what_happened(found), *more_sentences(found), *why)
 
 
 def more_sentences(found: x.Explanation) -> tuple[str, ...]:
@@ -52,7 +48,7 @@ def what_happened(found: x.Explanation) -> str:
 
 
 def because(found: x.Explanation) -> str:
-    """The cause, or that it is not known; never with a per cent."""
+    """The cause and how sure that is, without a per cent; empty where it is not known."""
     cause = found.because
     if cause is None:
         return ""
@@ -60,7 +56,7 @@ def because(found: x.Explanation) -> str:
     for name, value in cause.values.items():
         text = text.replace(f"{{{name}}}", clean(value, _MESSAGE_CAP))
     link = f" Known issue: {cause.link}" if cause.link else ""
-    return f"{_SURE[cause.certainty]}: {cause.family}. {text}{link}".rstrip()
+    return f"{cause.family} ({cause.certainty}). {text}{link}".rstrip()
 
 
 def who_words(who: x.Who) -> str:

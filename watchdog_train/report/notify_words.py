@@ -115,7 +115,8 @@ def _cause(event: e.StallExplained, state: State, at: str) -> News | None:
     """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
     kind = next((stall.why for stall in state.stalls if stall.id == event.stall_id), None)
     found = event.explanation
-    if kind not in ("crash", "stall"):
+    known = found.root is not None or found.knot
+    if kind not in ("crash", "stall") or not (known or found.because):
         return None
     if kind == "crash":
         told = f"crashed at {step_words(_step(state))}: {what_happened(found)}"

@@ -47,7 +47,8 @@ def stall_section(
             ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
         )
     if found is not None:
-        told = [clean(line, 1000) for line in (what_happened(found), *more_sentences(found))]
+        if found.root is not None or found.knot:
+            told = [clean(line, 1000) for line in (what_happened(found), *more_sentences(found))]
         rows.append(("cause", clean(because(found), 1000) or "not known"))
     told_places = place_sentences(stall.places, stall.places_mono)
     rows += [("inside" if i == 0 else "", text) for i, text in enumerate(told_places)]

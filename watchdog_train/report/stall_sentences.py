@@ -103,6 +103,8 @@ def evidence(
 
 def _sampled(event: e.Looked) -> tuple[str, ...]:
     told = _PATIENCE[event.patience]
+    if event.patience == "proven":  # the stall is declared at once, and its evidence says more
+        return (f"stack sample: {told}",)
     if event.explanation is not None:
         return (f"{what_happened(event.explanation)} ({told})",)
     return (f"stack sample: {clean(event.why)} ({told})",)

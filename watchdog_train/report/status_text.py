@@ -9,7 +9,7 @@ import msgspec
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RankStatus
 from watchdog_train.report import job_text, words
-from watchdog_train.report.explanation_text import what_happened
+from watchdog_train.report.explanation_text import because, what_happened
 from watchdog_train.report.facts import run_again, stall_words
 from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
@@ -328,8 +328,11 @@ def _stall_rows(
 
 def stall_sentence(stall: StallRecord) -> str:
     """What a bundle is about, in one sentence."""
-    if stall.explanation is not None:
-        return what_happened(stall.explanation)
+    found = stall.explanation
+    if found is not None and (found.root is not None or found.knot):
+        return what_happened(found)
+    if found is not None and found.because is not None:
+        return because(found)
     if stall.why == "stall" and stall.words:
         return f"{stall_words(stall.words)}; cause not known"
     return "cause not known"

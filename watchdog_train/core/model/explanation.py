@@ -95,8 +95,8 @@ class JoinWait(_FrameWait, frozen=True, kw_only=True, tag="join"):
 class PythonLockWait(_FrameWait, frozen=True, kw_only=True, tag="python_lock"):
     """A lock, event or condition of Python: nobody records who holds it."""
 
-    forked: bool = False
-    """The process was forked, so the holder may be a thread of its parent."""
+    sealed: bool = False
+    """Every thread of the process waits so: none is left that could release it."""
 
 
 class QueueWait(_FrameWait, frozen=True, kw_only=True, tag="queue"):
