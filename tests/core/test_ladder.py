@@ -209,13 +209,17 @@ RESTARTS = {
         history(("hang@5", DDP), ("hang@5 debug-detail", DDP)), {"allow": ("debug-detail",)}, [],
     ),
     # unknown cause: rungs
-    "first rung": (history(("hang@5", UNKNOWN)), {}, ["num-workers-0", "omp-1"]),
-    "first rung without diagnosis": (history("hang@5"), {}, ["num-workers-0", "omp-1"]),
+    "a plain restart first": (history(("hang@5", UNKNOWN)), {}, []),
+    "a plain restart first without evidence": (history("hang@5"), {}, []),
+    "a plain restart after progress": (history("hang@5", "hang@50"), {}, []),
+    "first rung": (
+        history(("hang@5", UNKNOWN), ("hang@5", UNKNOWN)), {}, ["num-workers-0", "omp-1"],
+    ),
     "first rung without the forbidden": (
-        history("hang@5"), {"without_remedies": ("num-workers-0",)}, ["omp-1"],
+        history("hang@5", "hang@5"), {"without_remedies": ("num-workers-0",)}, ["omp-1"],
     ),
     "rest of the first rung": (
-        history("hang@5 num-workers-0"), {}, ["num-workers-0", "omp-1"],
+        history("hang@5", "hang@5 num-workers-0"), {}, ["num-workers-0", "omp-1"],
     ),
     "second rung": (
         history("hang@5", "hang@5 num-workers-0 omp-1"), {},

@@ -12,7 +12,7 @@ from tests.core.test_ladder import WANDB, explained, found, history, policy, rem
 from watchdog_train.core.actions import AskSave
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Culprit, RankStatus, RemedyUse
+from watchdog_train.core.model import RankStatus, RemedyUse
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import ladder
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan
@@ -58,9 +58,8 @@ def test_wandb_goes_offline_by_itself_on_other_ranks_only() -> None:
 
 
 def test_wandb_in_part_is_nothing_for_rank_0() -> None:
-    """Where the diagnosis names rank 0, what is for the others costs no attempt."""
-    culprit = Culprit(rank=0, role="rank", pid=100, frame="init (wandb/sdk/wandb_init.py:1)")
-    named = _replace(WANDB, culprit=culprit)
+    """Where the root is rank 0, what is for the others costs no attempt."""
+    named = b.explained("wandb-offline", family="logger-service-init", rank=0)
     assert "wandb-offline" not in remedies(step(with_ranks(history(("hang@-", named)), 2)))
 
 

@@ -177,10 +177,9 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
     if isinstance(wait, w.MutexWait) and not isinstance(by_frame, (w.SharedSemaphoreWait,)):
         # Who holds a native mutex is written in it; of a Python lock only frames tell.
         known = wait.owner_tid is not None or wait.owner_lives is False
-        if known or by_frame is None:
-            return wait
-        sealed = bool(process.sealed) and isinstance(by_frame, x.PythonLockWait)
-        return x.PythonLockWait(sealed=True) if sealed else by_frame
+        if not known and process.sealed and isinstance(by_frame, x.PythonLockWait | None):
+            return x.PythonLockWait(sealed=True)
+        return wait if known or by_frame is None else by_frame
     if by_frame is not None and not (isinstance(wait, w.PollWait) and _says_more(wait)):
         return by_frame
     if isinstance(wait, w.PollWait):

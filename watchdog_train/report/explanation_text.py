@@ -218,6 +218,11 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
                 f"waiting for its thread {clean(name, 60)}" if name else "waiting for a thread",
                 "",
             )
+        case x.PythonLockWait(sealed=True):
+            return (
+                "waiting for a lock of its own process",
+                "No thread is left that could release it.",
+            )
         case x.PythonLockWait():
             return (
                 "waiting for a lock or event of Python",
@@ -274,7 +279,7 @@ def _knot(found: x.Explanation) -> Iterable[str]:
 
 def _victims(found: x.Explanation) -> Iterable[str]:
     """One line for everybody who waits for the same, the ranks first."""
-    groups: dict[tuple[str, str], list[x.Who]] = {}
+    groups: dict[tuple[str, str | None], list[x.Who]] = {}
     for victim in found.victims:
         verb = _victim_words(victim.how)
         whom = listed([who_words(one) for one in victim.waits_for], _SHOWN)
@@ -287,11 +292,14 @@ def _victims(found: x.Explanation) -> Iterable[str]:
             else listed([who_words(one) for one in members], _SHOWN)
         )
         wait = "waits" if len(members) == 1 else "wait"
+        if verb is None:
+            yield f"{who} ended after {whom}."
+            continue
         yield f"{who} {wait} for {whom}{verb}."
 
 
-def _victim_words(doing: x.Doing) -> str:
-    """By what it waits for somebody: ` in all_reduce`, ` for a batch`."""
+def _victim_words(doing: x.Doing) -> str | None:
+    """By what it waits for somebody: ` in all_reduce`; None where it has ended, too."""
     match doing:
         case x.CollectiveWait(op=op):
             return f" in {op or 'a collective'}"
@@ -310,7 +318,7 @@ def _victim_words(doing: x.Doing) -> str:
         case x.QueueWait():
             return " at the other end of a queue"
         case x.End():
-            return ": it ended after that one"
+            return None
     return f", {doing_words(doing)[0]}"
 
 

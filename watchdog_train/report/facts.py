@@ -137,6 +137,15 @@ def stalls_dir(state: State) -> str | None:
     return words.short_path(str(PurePath(bundles[-1]).parent), state.cwd)
 
 
+def shown_to_help(state: State) -> tuple[str, ...]:
+    """Settings that an explanation named, and with which the training then passed the point."""
+    attempt = state.attempt
+    if attempt is None or state.outcome != "succeeded":
+        return ()
+    named = {use.id for use in attempt.plan.remedies if not use.experiment}
+    return tuple(name for name in settings_to_keep(state) if name in named)
+
+
 def settings_to_keep(state: State) -> tuple[str, ...]:
     """Remedies of the last attempt that were not refused by the training process."""
     attempt = state.attempt

@@ -37,7 +37,7 @@ RUNGS: tuple[tuple[str, ...], ...] = (
     ("tokenizers-off", "num-proc-none"),
     ("nccl-p2p-off",),
 )
-"""For an unknown cause, in order: people's own cure first, execution remedies only."""
+"""For an unknown cause that a plain restart has not ended, in order; execution remedies only."""
 _USAGE_ERROR = 2
 """Exit code of argparse."""
 _NATIVE_CRASHES = (4, 6, 7, 8, 11)
@@ -196,13 +196,13 @@ def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
 
 
 def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
-    """Without a name for the cause: the next rung, or the same plan once more; None at the end."""
+    """Without a named remedy: the same plan again, then fallback settings; None at the end."""
     again = () if within_limits(case) else None
     rung = _next_rung(case, catalogue)
     end = case.rank_end
     # A rank that failed is a crash that nobody reacted to: it gets what a crash gets.
     hung = case.stalled and not (end is not None and has_failed(end))
-    if hung and (case.family is None or same_again(case)):
+    if hung and (same_again(case) or (case.family is None and len(case.idle) > 1)):
         return rung or again
     signal = end.signal if end is not None else case.attempt.signal
     if again is None and (hung or signal in _NATIVE_CRASHES):
@@ -235,7 +235,12 @@ def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyU
     for number, names in enumerate(RUNGS, start=1):
         specs = [catalogue[name] for name in names if name in catalogue]
         uses = tuple(
-            RemedyUse(id=spec.id, kind=spec.kind, why=f"rung {number} for an unknown cause")
+            RemedyUse(
+                id=spec.id,
+                kind=spec.kind,
+                why=f"fallback setting {number} of {len(RUNGS)}: the cause is unknown",
+                experiment=True,
+            )
             for spec in specs
             if _may_try(case, spec) and _allowed(case, spec, named=False)
         )
