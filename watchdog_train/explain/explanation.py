@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.diagnosis.collectives import compare, from_log
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failure
@@ -18,6 +19,7 @@ from watchdog_train.explain.graph import Verdict, Waits, solve
 
 _WORLD_CAP = 4096
 _VICTIMS_CAP = 512
+_ALSO_CAP = 8
 _SIGKILL, _SIGTERM = 9, 15
 _OWN_CRASH = (4, 6, 7, 8, 11)
 _HIDING = (x.StoreWait, w.DeviceWait)
@@ -56,7 +58,7 @@ class Graph:
                 self._add(process)
         self.ranks = [n for n, node in enumerate(self.nodes) if self._is_rank(node)]
         self._records = compare((*evidence.collectives, *from_log(LogIndex(evidence.logs).lines())))
-        self._first_end = self._first_bad_end()
+        self.first_ends = self._first_bad_ends()
         for at in self.ranks:
             self.nodes[at].doing = self._with_ranks(at)
         for node in self.nodes:
@@ -105,12 +107,18 @@ class Graph:
     def _is_rank(node: _Node) -> bool:
         return node.process.role == "rank" and not node.inner
 
-    def _first_bad_end(self) -> int | None:
-        """Whose end came first, where it is one that failed."""
+    def _first_bad_ends(self) -> tuple[int, ...]:
+        """Whose end came first among those that failed; several where their order is not known."""
         failure = first_failure(self.evidence.processes, self.evidence.logs)
         if failure is None:
-            return None
-        return self._by_pid.get(failure.processes[0].identity)
+            return ()
+        found = [self._by_pid[process.identity] for process in failure.processes]
+        for at, end in zip(found, failure.ends, strict=True):  # with what only a launcher has told
+            doing = self.nodes[at].doing
+            if isinstance(doing, x.End):
+                told = msgspec.structs.replace(doing, code=end.code, signal=end.signal)
+                self.nodes[at].doing = told
+        return tuple(found)
 
     # -- ranks ----------------------------------------------------------------------------------
     def _with_ranks(self, at: int) -> x.Doing:
@@ -173,10 +181,11 @@ class Graph:
                          complete=parent is not None)  # fmt: skip
         match doing:
             case x.End():
-                first = self._first_end
-                if first is not None and first != at and has_failed_end(doing):
-                    return Waits(needs=(first,), halted=False)
-                return Waits(halted=True)
+                if self.first_ends and at not in self.first_ends and has_failed_end(doing):
+                    return Waits(needs=self.first_ends)
+                fact = node.process.ended
+                through = fact is not None and has_failed(fact.end) is False and not fact.end.code
+                return Waits(halted=True, idle=through and doing.signal is not None)
             case w.Stopped() | w.Ended():
                 return Waits(halted=True)
             case x.CollectiveWait() | x.StoreWait():
@@ -356,12 +365,18 @@ def explain(
     knot = max(verdict.knots, key=len, default=())
     root = None
     alike: tuple[x.Who, ...] = ()
+    also: tuple[x.Standstill, ...] = ()
     if roots and not (knot and _weight(graph, roots[0], verdict)[0] > 2):
         knot = ()
         root = _standstill(graph, roots[0], situation)
-        alike = tuple(
-            graph.who(at) for at in roots[1:] if _same(root, _standstill(graph, at, situation))
-        )
+        grave = _weight(graph, roots[0], verdict)[:2]
+        rest = [(at, _standstill(graph, at, situation)) for at in roots[1:]]
+        alike = tuple(one.who for _, one in rest if _same(root, one))
+        also = tuple(
+            one
+            for at, one in rest
+            if not _same(root, one) and _weight(graph, at, verdict)[:2] == grave
+        )[:_ALSO_CAP]
     elif not knot and verdict.lost:
         first = min(verdict.lost, key=lambda at: _weight(graph, at, verdict))
         root = _standstill(graph, first, situation)
@@ -384,6 +399,7 @@ def explain(
         kind=_kind(evidence, root, bool(knot)),
         root=root,
         alike=alike,
+        also=also,
         knot=tuple(_standstill(graph, at, situation) for at in knot),
         victims=tuple(victims[:_VICTIMS_CAP]),
         unknown=_unknown(graph, verdict),
@@ -416,8 +432,12 @@ def _weight(graph: Graph, at: int, verdict: Verdict) -> tuple[int, int, int, int
     if isinstance(doing, x.End) and not has_failed_end(doing):
         kind = 3
     rank = graph.nodes[at].process.rank
-    first = 0 if at == graph._first_end else 1  # noqa: SLF001
-    return kind, first, -sum(at in others for _, others in verdict.victims), rank or 0
+    return (
+        kind,
+        int(at not in graph.first_ends),
+        -sum(at in others for _, others in verdict.victims),
+        rank or 0,
+    )
 
 
 def _standstill(graph: Graph, at: int, situation: Situation) -> x.Standstill:
@@ -426,7 +446,9 @@ def _standstill(graph: Graph, at: int, situation: Situation) -> x.Standstill:
     doing = node.doing
     end = node.process.ended
     if isinstance(doing, x.End):
-        doing = msgspec.structs.replace(doing, sender=_sender(graph, at, doing))
+        member = doing.signal == _SIGTERM and graph.first_ends and at not in graph.first_ends
+        sender = "member" if member else _sender(graph.evidence, doing.signal)
+        doing = msgspec.structs.replace(doing, sender=sender)
         raised = doing.raised
         own, called = (raised.own, raised.at) if raised is not None else (None, None)
     return x.Standstill(
@@ -441,20 +463,18 @@ def _standstill(graph: Graph, at: int, situation: Situation) -> x.Standstill:
     )
 
 
-def _sender(graph: Graph, at: int, end: x.End) -> x.Sender:
-    if end.signal is None or end.signal in _OWN_CRASH:
+def _sender(evidence: Evidence, signal: int | None) -> x.Sender:
+    if signal is None or signal in _OWN_CRASH:
         return "unknown"
-    host = graph.evidence.host
-    if end.signal == _SIGKILL and host.oom_since_start and host.oom_kills:
-        return "oom-killer"
-    first = graph._first_end  # noqa: SLF001
-    if end.signal == _SIGTERM and first is not None and first != at:
-        return "member"
-    return "outside"
+    counted = evidence.host.oom_since_start and evidence.host.oom_kills
+    return "oom-killer" if signal == _SIGKILL and counted else "outside"
 
 
 def _same(one: x.Standstill, other: x.Standstill) -> bool:
-    return type(one.doing) is type(other.doing) and (one.own, one.at) == (other.own, other.at)
+    alike = type(one.doing) is type(other.doing)
+    if isinstance(one.doing, x.End) and isinstance(other.doing, x.End):
+        alike = (one.doing.code, one.doing.signal) == (other.doing.code, other.doing.signal)
+    return alike and (one.own, one.at) == (other.own, other.at)
 
 
 def _end_of_all(evidence: Evidence) -> x.Standstill | None:
@@ -462,8 +482,8 @@ def _end_of_all(evidence: Evidence) -> x.Standstill | None:
     end = evidence.exit
     if end is None or (end.code is None and end.signal is None):
         return None
-    doing = x.End(code=end.code, signal=end.signal, sender="unknown")
-    return x.Standstill(who=x.Who(pid=None, role="launcher", name="the training"), doing=doing)
+    doing = x.End(code=end.code, signal=end.signal, sender=_sender(evidence, end.signal))
+    return x.Standstill(who=x.Who(pid=None, role="rank"), doing=doing)
 
 
 def _kind(evidence: Evidence, root: x.Standstill | None, knot: bool) -> x.ExplanationKind:

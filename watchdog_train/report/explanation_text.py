@@ -28,22 +28,21 @@ def sentences(found: x.Explanation) -> tuple[str, ...]:
 
 def more_sentences(found: x.Explanation) -> tuple[str, ...]:
     """The members of a deadlock, who waits for whom, and what is unknown."""
-    return (*_knot(found), *_victims(found), *_unknown(found))
+    also = (_sentence(who_words(one.who), one, several=False) for one in found.also[:_SHOWN])
+    return (*also, *_knot(found), *_victims(found), *_unknown(found))
 
 
 def what_happened(found: x.Explanation) -> str:
     """The one line about the root: who does what, on what, since when, where."""
     if found.knot:
-        names = listed([who_words(one.who) for one in found.knot], 4)
+        names = _names([one.who for one in found.knot])
         return f"{names} wait for each other and nobody else can end it: a deadlock."
     if found.root is None and found.kind == "crash":
         return "The training ended; which process failed first is unknown."
     if found.root is None:
         return "Nothing in the evidence tells who stands still."
     root = found.root
-    who = who_words(root.who)
-    if found.alike:
-        who += f" and {listed([who_words(one) for one in found.alike], _SHOWN)}"
+    who = _names((root.who, *found.alike))
     return _sentence(who, root, several=bool(found.alike))
 
 
@@ -282,20 +281,23 @@ def _victims(found: x.Explanation) -> Iterable[str]:
     groups: dict[tuple[str, str | None], list[x.Who]] = {}
     for victim in found.victims:
         verb = _victim_words(victim.how)
-        whom = listed([who_words(one) for one in victim.waits_for], _SHOWN)
+        whom = _names(victim.waits_for)
         groups.setdefault((whom, verb), []).append(victim.who)
     for (whom, verb), members in list(groups.items())[:_SHOWN]:
-        ranks = [one.rank for one in members if one.role == "rank" and one.rank is not None]
-        who = (
-            words.ranks_text(ranks)
-            if len(ranks) == len(members)
-            else listed([who_words(one) for one in members], _SHOWN)
-        )
+        who = _names(members, pid=False)
         wait = "waits" if len(members) == 1 else "wait"
         if verb is None:
             yield f"{who} ended after {whom}."
             continue
         yield f"{who} {wait} for {whom}{verb}."
+
+
+def _names(members: Sequence[x.Who], *, pid: bool = True) -> str:
+    """`rank 1 (pid 12)`, `ranks 1-30`, `rank 0's worker 1 (pid 14) and 3 more`."""
+    ranks = [one.rank for one in members if one.role == "rank" and one.rank is not None]
+    if len(ranks) == len(members) and (len(ranks) > 1 or not pid):
+        return words.ranks_text(ranks)
+    return listed([who_words(one) for one in members], _SHOWN)
 
 
 def _victim_words(doing: x.Doing) -> str | None:

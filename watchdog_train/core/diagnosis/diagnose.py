@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
-from watchdog_train.core.diagnosis.found import NO_STACK, Culprit, Diagnosis, RankedFamily
+from watchdog_train.core.diagnosis.found import Culprit, Diagnosis, RankedFamily
 from watchdog_train.core.diagnosis.idle import Group, busiest_thread, group, is_idle_worker
 from watchdog_train.core.diagnosis.log_search import MOVED_ON, before
 from watchdog_train.core.diagnosis.matching import Match, match_signature
@@ -20,13 +20,8 @@ from watchdog_train.core.diagnosis.wording import (
     LINE_SHOWN,
     culprit_of,
     ending,
-    evidence_lines,
-    exchanging_lines,
     sealed_rank,
-    stopped_rank,
-    telling,
     waiting_outside,
-    what_is_known,
     worded,
 )
 from watchdog_train.core.model import (
@@ -95,7 +90,6 @@ def _diagnose(evidence: Evidence, rules: Rules, admit: Admit) -> tuple[Diagnosis
         confidence=round(confidence, 2),
         culprit=None if _told_by_a_victim(best) else culprit_of(best.match, scene),
         explanation=worded(signature.explanation, best.match, scene),
-        evidence=(*evidence_lines(best.match, scene), *exchanging_lines(evidence)),
         ranked=tuple(ranked),
         remedies=best.rule.remedies if signature.remedies is None else signature.remedies,
     )
@@ -214,32 +208,15 @@ def _ranked(candidates: list[_Candidate], most: float = 1.0) -> list[RankedFamil
 
 
 def _unknown(scene: Scene, candidates: list[_Candidate]) -> Diagnosis:
-    evidence = scene.evidence
-    first = scene.first_failure.processes if scene.first_failure else ()
-    others = [process for process in telling(evidence) if process not in first]
-    lines = tuple(process.line() for process in (*first, *others)[:6])
-    kind: DiagnosisKind = "crash" if evidence.why == "crash" else "unknown"
-    if stopped_rank(evidence) is not None:
-        kind = "stopped"
     return Diagnosis(
         family=None,
-        kind=kind,
+        kind="crash" if scene.evidence.why == "crash" else "unknown",
         confidence=round(candidates[0].confidence, 2) if candidates else 0.1,
-        culprit=_first_to_end(scene),
-        explanation=what_is_known(scene),
-        evidence=(*ending(evidence), *lines, *exchanging_lines(evidence)),
+        culprit=None,
+        explanation="",
         ranked=tuple(_ranked(candidates)),
         remedies=(),
     )
-
-
-def _first_to_end(scene: Scene) -> Culprit | None:
-    """The rank that ended badly first, whatever the cause: that much is known."""
-    failure = scene.first_failure
-    if failure is None or failure.rank is None:
-        return None
-    pid = failure.processes[0].pid
-    return Culprit(rank=failure.rank, role="rank", pid=pid if pid > 0 else None, frame=NO_STACK)
 
 
 def groups(evidence: Evidence, found: Explanation | None = None) -> tuple[Group, ...]:

@@ -32,6 +32,5 @@ class Diagnosis(Value, frozen=True, kw_only=True):
     confidence: float
     culprit: Culprit | None
     explanation: str
-    evidence: tuple[str, ...]
     ranked: tuple[RankedFamily, ...]
     remedies: tuple[str, ...]

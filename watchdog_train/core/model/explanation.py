@@ -251,6 +251,8 @@ class Explanation(Value, frozen=True, kw_only=True):
     """None: the evidence does not tell, or a knot has no single one."""
     alike: tuple[Who, ...] = ()
     """Others that do the same at the same place as the root."""
+    also: tuple[Standstill, ...] = ()
+    """Further roots that do something else; which of them came first is not known."""
     knot: tuple[Standstill, ...] = ()
     """A deadlock: each waits for another of these, and nobody else could end it."""
     victims: tuple[Victim, ...] = ()

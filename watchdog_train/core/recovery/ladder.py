@@ -202,7 +202,8 @@ def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse
     end = case.rank_end
     # A rank that failed is a crash that nobody reacted to: it gets what a crash gets.
     hung = case.stalled and not (end is not None and has_failed(end))
-    if hung and (same_again(case) or (case.family is None and len(case.idle) > 1)):
+    tried = len(case.state.attempts) - case.state.reopened_after
+    if hung and (same_again(case) or (case.family is None and case.idle and tried > 1)):
         return rung or again
     signal = end.signal if end is not None else case.attempt.signal
     if again is None and (hung or signal in _NATIVE_CRASHES):
