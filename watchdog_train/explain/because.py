@@ -20,6 +20,8 @@ _FULL_SHM = 0.97
 _SIGKILL, _SIGBUS = 9, 7
 _BY_A_LINE = frozenset({"gpu-fault", "nan-loss"})
 """Told by the kernel's log or the losses, whatever the processes do."""
+_OF_A_WAITER = frozenset({"datasets-map-num-proc", "fsdp-state-gather", "rank0-only-work"})
+"""Told by what somebody waits for; whom it waits for is the root all the same."""
 _OF_A_WAIT: tuple[tuple[type, frozenset[str]], ...] = (
     (w.Stopped, frozenset()),
     (w.TerminalWait, frozenset({"waiting-for-input"})),
@@ -27,6 +29,12 @@ _OF_A_WAIT: tuple[tuple[type, frozenset[str]], ...] = (
     (w.FileLockWait, frozenset({"file-lock", "disk-io", "healthy-slow"})),
     (w.DiskWait, frozenset({"disk-io", "memory-thrash"})),
     (w.SleepWait, frozenset({"healthy-slow"})),
+    (
+        x.BatchWait,
+        frozenset({"dataloader-worker-stuck", "dataloader-worker-died", "pin-memory-thread",
+                   "shm-exhausted", "memory-thrash", "healthy-slow", "fork-cuda-init",
+                   "disk-io"}),
+    ),
     (
         w.TcpWait,
         frozenset({"hub-download", "logger-service-init", "exit-join", "rank-left-early",
@@ -91,7 +99,7 @@ def _fits(
     root = observed.root
     if family in _BY_A_LINE:
         return True
-    if _is_victim(culprit, observed):
+    if family not in _OF_A_WAITER and _is_victim(culprit, observed):
         return False
     if root is None:
         return True

@@ -396,7 +396,7 @@ def explain(
         and (root is None or graph.who(at) != root.who)
     ]
     return x.Explanation(
-        kind=_kind(evidence, root, bool(knot)),
+        kind=_kind(evidence, root, proven=bool(knot) or bool(roots and roots[0] in verdict.stuck)),
         root=root,
         alike=alike,
         also=also,
@@ -486,12 +486,12 @@ def _end_of_all(evidence: Evidence) -> x.Standstill | None:
     return x.Standstill(who=x.Who(pid=None, role="rank"), doing=doing)
 
 
-def _kind(evidence: Evidence, root: x.Standstill | None, knot: bool) -> x.ExplanationKind:
+def _kind(evidence: Evidence, root: x.Standstill | None, *, proven: bool) -> x.ExplanationKind:
     if evidence.why == "crash":
         return "crash"
     if evidence.exchanging:
         return "healthy"
-    if knot:
+    if root is None and proven:
         return "hang"
     match root.doing if root is not None else None:
         case None:
@@ -504,7 +504,8 @@ def _kind(evidence: Evidence, root: x.Standstill | None, knot: bool) -> x.Explan
             return "slow"
         case w.UnknownWait() | w.Running():
             return "unknown"
-    return "hang"
+    # Of a dump on request nobody knows whether anything stands still.
+    return "hang" if proven or evidence.why == "stall" else "unknown"
 
 
 def _unknown(graph: Graph, verdict: Verdict) -> tuple[x.Unknown, ...]:
