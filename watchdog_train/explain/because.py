@@ -28,7 +28,7 @@ _OF_A_WAIT: tuple[tuple[type, frozenset[str]], ...] = (
     (w.FileWait, frozenset({"disk-io"})),
     (w.FileLockWait, frozenset({"file-lock", "disk-io", "healthy-slow"})),
     (w.DiskWait, frozenset({"disk-io", "memory-thrash"})),
-    (w.SleepWait, frozenset({"healthy-slow"})),
+    (w.SleepWait, frozenset({"healthy-slow", "dataloader-worker-stuck"})),
     (
         x.BatchWait,
         frozenset({"dataloader-worker-stuck", "dataloader-worker-died", "pin-memory-thread",
@@ -38,7 +38,7 @@ _OF_A_WAIT: tuple[tuple[type, frozenset[str]], ...] = (
     (
         w.TcpWait,
         frozenset({"hub-download", "logger-service-init", "exit-join", "rank-left-early",
-                   "store-rendezvous", "healthy-slow"}),
+                   "store-rendezvous", "dataloader-worker-stuck", "healthy-slow"}),
     ),
     (
         w.PipeWait,
