@@ -102,13 +102,13 @@ def assert_brought_home(run: CompletedRun) -> None:
 def assert_blames(
     event: Event, rank: int, families: Container[str], *, surely: bool = True, role: str = "rank"
 ) -> None:
-    """The explanation of a bundle names the planted process, and a family that fits.
+    """The explanation of a bundle names the planted process, and no family that does not fit.
 
     Where the evidence cannot tell who it was, it may name nobody; a wrong one is never right.
     """
     found = event["explanation"]
     root = found["root"]
-    if found["because"] is not None or surely:
+    if found["because"] is not None:
         assert family_of(event) in families, found
     if root is None:
         assert not surely, found
