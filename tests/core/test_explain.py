@@ -99,7 +99,7 @@ ALONE = {
     "a lock of its own, and nobody is left": (
         process(10, *MAIN, wait={"wait": "mutex", "address": 1}, sealed=True),
         (
-            "rank 0 (pid 10) has been waiting for a lock of its own process for 41 s "
+            "rank 0 (pid 10) has been waiting for a lock inside the process for 41 s "
             "in main (train.py:9). No thread is left that could release it."
         ),
     ),

@@ -175,7 +175,7 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
             return "waiting for a lock that nobody can release", held
         case w.MutexWait(owner_tid=owner):
             held = f"Held by its own thread {owner}." if owner is not None else ""
-            return "waiting for a lock of its own process", held
+            return "waiting for a lock inside the process", held
         case w.SharedSemaphoreWait(others=others):
             return (
                 f"waiting for a semaphore{f' shared with {refs_words(others)}' if others else ''}",
@@ -219,7 +219,7 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
             )
         case x.PythonLockWait(sealed=True):
             return (
-                "waiting for a lock of its own process",
+                "waiting for a lock inside the process",
                 "No thread is left that could release it.",
             )
         case x.PythonLockWait():
