@@ -13,7 +13,8 @@ from watchdog_train.core.diagnosis.rules import Rules
 from watchdog_train.core.model import DiagnosisKind, Patience, Value
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.explain.explanation import Situation, explain, has_failed_end
+from watchdog_train.explain.chains import has_failed_end
+from watchdog_train.explain.explanation import Situation, explain
 
 _PROVEN, _LIKELY = 0.9, 0.7
 _FULL_SHM = 0.97
