@@ -48,6 +48,14 @@ class Chains:
         self.first_ends = self._first_bad_ends()
         self._away = [n for n in self.ranks if self._is_away(n)]
         self._unseen = self.unseen()
+        numbers = {self._rank(n) for n in self.ranks}
+        size = min(evidence.world_size or len(self.ranks), _WORLD_CAP)
+        self._everybody = numbers == set(range(size)) and not self._unseen
+        self._operations: dict[int, str] = {}
+        for at in self.ranks:
+            doing = self.nodes[at].doing
+            if isinstance(doing, x.CollectiveWait) and doing.op:
+                self._operations[at] = plain_operation(doing.op)
         for at in self.ranks:
             self.nodes[at].doing = self._with_ranks(at)
         for node in self.nodes:
@@ -121,7 +129,7 @@ class Chains:
         seen = tuple(sorted({rank for rank in [*absent, *unseen] if rank is not None}))
         if isinstance(node.doing, x.StoreWait):
             return msgspec.structs.replace(node.doing, absent=seen)
-        other = [self._rank(n) for n in self.ranks if n != at and self._differs(at, n)]
+        other = [self._rank(n) for n in self._in_others(at)]
         records = self._records
         return msgspec.structs.replace(
             node.doing,
@@ -137,14 +145,10 @@ class Chains:
             return False
         return not isinstance(doing, w.UnknownWait) or self.nodes[at].thread is not None
 
-    def _differs(self, at: int, other: int) -> bool:
-        one, two = self.nodes[at].doing, self.nodes[other].doing
-        return (
-            isinstance(one, x.CollectiveWait)
-            and isinstance(two, x.CollectiveWait)
-            and bool(one.op and two.op)
-            and plain_operation(one.op or "") != plain_operation(two.op or "")
-        )
+    def _in_others(self, at: int) -> list[int]:
+        """The ranks that are in another collective than this one."""
+        mine = self._operations.get(at)
+        return [n for n, other in self._operations.items() if mine is not None and other != mine]
 
     def _rank(self, at: int) -> int | None:
         return self.nodes[at].process.rank
@@ -217,11 +221,9 @@ class Chains:
         away = tuple(n for n in self._away if n != at)
         if away:
             return Waits(needs=away)
-        numbers = {self._rank(n) for n in self.ranks}
-        size = self.evidence.world_size or len(self.ranks)
-        everybody = numbers == set(range(size)) and not self._unseen
+        everybody = self._everybody
         several = len(self.ranks) > 1
-        other = tuple(n for n in self.ranks if n != at and self._differs(at, n))
+        other = tuple(self._in_others(at))
         if other:
             return Waits(needs=other, complete=everybody)
         behind = self._behind(at)

@@ -142,10 +142,11 @@ def _knots(graph: Mapping[Node, Waits], stuck: frozenset[Node]) -> dict[Node, tu
     found: dict[Node, tuple[Node, ...]] = {}
     for members in _cycles(graph, [n for n in graph if n in stuck and not graph[n].halted]):
         named = tuple(node for node in members if not graph[node].idle)
+        inside = set(members)
         closed = all(
             graph[member].complete
             and all(
-                other in members or (other in graph and graph[other].idle)
+                other in inside or (other in graph and graph[other].idle)
                 for other in (*graph[member].needs, *graph[member].any_of)
             )
             for member in members
