@@ -221,16 +221,14 @@ class Chains:
         away = tuple(n for n in self._away if n != at)
         if away:
             return Waits(needs=away)
-        everybody = self._everybody
-        several = len(self.ranks) > 1
         other = tuple(self._in_others(at))
         if other:
-            return Waits(needs=other, complete=everybody)
+            return Waits(needs=other, complete=self._everybody)
         behind = self._behind(at)
         if behind is not None:
             return Waits(needs=(behind,))
-        # All that were seen are in the same one: the ranks themselves are all that is left to say.
-        return Waits(complete=everybody and several)
+        # All that were seen wait for each other; who is missing, or the transport, is not known.
+        return Waits(complete=False)
 
     def _behind(self, at: int) -> int | None:
         """The rank that has begun fewer collectives than the others, by their records."""

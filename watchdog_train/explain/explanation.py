@@ -51,10 +51,14 @@ def explain(
             if not _same(root, one) and _weight(graph, at, verdict)[:2] == grave
         )[:_ALSO_CAP]
     elif not knot and verdict.lost:
-        first = min(verdict.lost, key=lambda at: _weight(graph, at, verdict))
-        root = _standstill(graph, first, situation)
-        others = (_standstill(graph, at, situation) for at in verdict.lost if at != first)
-        alike = tuple(other.who for other in others if _same(root, other))
+        ordered = sorted(verdict.lost, key=lambda at: _weight(graph, at, verdict))
+        found = [_standstill(graph, at, situation) for at in ordered]
+        others = [one for one in found[1:] if not _same(found[0], one)]
+        if others and all(isinstance(one.doing, (x.CollectiveWait, x.StoreWait)) for one in found):
+            also = (found[0], *others)[:_ALSO_CAP]  # each waits for the others: nobody is the root
+        else:
+            root = found[0]
+            alike = tuple(one.who for one in found[1:] if _same(root, one))
     elif not knot:
         root = _end_of_all(evidence)
     victims = [
@@ -168,7 +172,7 @@ def _kind(evidence: Evidence, root: x.Standstill | None, *, proven: bool) -> x.E
         return "hang"
     match root.doing if root is not None else None:
         case None:
-            return "unknown"
+            return "hang" if evidence.why == "stall" and evidence.processes else "unknown"
         case x.End() as end:
             return "crash" if has_failed_end(end) else "hang"
         case w.Stopped() | w.TerminalWait():

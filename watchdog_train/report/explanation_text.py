@@ -37,6 +37,8 @@ def what_happened(found: x.Explanation) -> str:
     if found.knot:
         names = _names([one.who for one in found.knot])
         return f"{names} wait for each other and nobody else can end it: a deadlock."
+    if found.root is None and found.also:
+        return "Every rank that was seen waits for other ranks; which one is missing is unknown."
     if found.root is None and found.kind == "crash":
         return "The training ended; which process failed first is unknown."
     if found.root is None:

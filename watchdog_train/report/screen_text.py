@@ -30,9 +30,9 @@ def one_screen(
     parts = [
         *_wrapped("", _head(verdict), 1),
         *_wrapped("since", _since(verdict), 1),
-        *_wrapped("what", what_happened(found) if found else "nothing was explained", 4),
-        *_wrapped("waits", " ".join(more_sentences(found)) if found else "", 3),
-        *_wrapped("why", _why(found), 4),
+        *_wrapped("what", what_happened(found) if found else "nothing was explained", 3),
+        *_wrapped("waits", " ".join(more_sentences(found)) if found else "", 2),
+        *_wrapped("why", _why(found), 3),
         *_wrapped("where", glance(evidence, found), 3),
         *_wrapped("then", "; ".join(text.removeprefix("then ") for text in verdict.done), 2),
         *_changes(found, remedy_words or {}),
