@@ -115,7 +115,7 @@ def without_places(text: str, directory: Path) -> str:
     text = text.replace(str(Path(sys.prefix)), f"{HOME}/venv")
     text = text.replace(str(REPOSITORY), f"{HOME}/watchdog_train")
     text = text.replace(sys.base_prefix, "/usr")
-    text = re.sub(r'("host":)"[^"]*"', r'\1"bench"', text)
+    text = re.sub(r'("host":)"[^"]+"', r'\1"bench"', text)
     text = re.sub(r'("boot_id":)"[^"]*"', r'\1"0"', text)
     return re.sub(rf"/dev/shm/wtrain-\d+-|{re.escape(tempfile.gettempdir())}/", "/dev/shm/", text)
 

@@ -115,7 +115,7 @@ def _fields(node: ast.ClassDef) -> list[str]:
 
 def _values(names: set[str], classes: dict[str, ast.ClassDef]) -> list[str]:
     lines = [
-        "Other values (`Plan`, `Member`, `Diagnosis`, ...) are the structs of",
+        "Other values (`Plan`, `Member`, `Explanation`, ...) are the structs of",
         "`watchdog_train/core/model/`, field by field.",
     ]
     for name in sorted(names):

@@ -63,14 +63,14 @@ REMEDIES_HEAD = """\
 
 <!-- Written by scripts/generate_docs.py from watchdog_train/remedies/. -->
 
-A remedy is one safer setting. A restart applies what the diagnosis names, one remedy at a time;
+A remedy is one safer setting. A restart applies what the explanation names, one remedy at a time;
 `wtrain remedies` lists the same. Three kinds:
 
 - *execution*: how the training runs. Applied by itself. What each may still change in a result is
   said below.
 - *training*: what is trained (batch, evaluation, length). Only with `--allow training` or
   `--allow ID`.
-- *device*: which device computes. Applied where the diagnosis names the device.
+- *device*: which device computes. Applied where the explanation names the device.
 
 `--with ID` applies one from the first attempt, `--without ID` forbids one. Settings made inside the
 process, and variables that reached it, are reported back: `status` says "in effect" or "NOT in
@@ -164,8 +164,12 @@ def remedies_page() -> str:
         lines += _remedy(remedy)
     lines += _matrix()
     lines += ["", "## When the cause is not known", ""]
-    lines.append("A hang without a diagnosis climbs these rungs, one for each further attempt:")
-    lines.append("")
+    lines += [
+        "A hang whose cause is unknown gets a plain restart first. If it hangs again without",
+        "progress, wtrain tries these fallback settings, one row for each further attempt.",
+        "They are experiments: wtrain never recommends to keep them.",
+        "",
+    ]
     lines += [
         f"{number}. {', '.join(f'`{name}`' for name in names)}"
         for number, names in enumerate(RUNGS, start=1)
@@ -201,7 +205,7 @@ def _remedy(remedy: Remedy) -> Iterator[str]:
     yield from ("", f"### {remedy.id}", "")
     how = "only with `--allow`" if remedy.needs_allow else "by itself"
     if remedy.kind == "device":
-        how = "where the diagnosis names the device"
+        how = "where the explanation names the device"
     elif remedy.kind == "training":
         how = "only with `--allow`"
     once = "; for one attempt only" if remedy.evidence_only else ""

@@ -12,15 +12,20 @@ from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts, ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import (
+    Because,
     CapturedProcess,
     CheckpointRef,
-    Culprit,
-    Diagnosis,
+    Explanation,
+    FileWait,
     Milestone,
+    Place,
     Plan,
     RankPlaces,
+    Remedy,
     RemedyUse,
     RunProgress,
+    Standstill,
+    Who,
     said,
 )
 from watchdog_train.evidence.bundle import (
@@ -132,13 +137,20 @@ def _events(run: Path) -> Any:
             processes=tuple(_captured(rank) for rank in range(RANKS)), fingerprint=f"f{i % 3}",
             problem=None,
         )  # fmt: skip
-        yield e.Diagnosed(
+        yield e.StallExplained(
             t=t + 771, attempt=number, stall_id=stall_id,
-            diagnosis=Diagnosis(
-                family="dataloader-worker-stuck", kind="hang", confidence=0.8,
-                culprit=Culprit(rank=i % RANKS, role="worker", pid=77, frame=hostile(i)),
-                explanation=hostile(i + 1), evidence=HOSTILE, ranked=(),
-                remedies=("num-workers-0",),
+            explanation=Explanation(
+                kind="hang",
+                root=Standstill(
+                    who=Who(pid=77, role="worker", rank=i % RANKS, name=hostile(i)),
+                    doing=FileWait(call="open", path=hostile(i + 1)),
+                    own=Place(function=hostile(i), file=hostile(i + 2), line=1),
+                ),
+                because=Because(
+                    family="dataloader-worker-stuck", certainty="likely", confidence=0.8,
+                    template=hostile(i + 1),
+                ),
+                remedies=(Remedy(name="num-workers-0", by="family"),),
             ),
         )  # fmt: skip
         yield e.AttemptExited(
@@ -185,7 +197,7 @@ def _bundle(folder: Path) -> None:
     evidence = Evidence(why="stall", processes=processes, exit=None, host=host.facts)
     write_staged(
         folder,
-        Bundle(verdict=verdict, diagnosis=None, evidence=evidence, records=records, host=host),
+        Bundle(verdict=verdict, explanation=None, evidence=evidence, records=records, host=host),
     )
 
 

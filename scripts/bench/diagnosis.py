@@ -16,9 +16,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.corpus.cases import FOLDER, UNKNOWN, Case, judged, read_cases, renderings
-from watchdog_train.core.diagnosis.diagnose import diagnose
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.model import Explanation
 from watchdog_train.evidence.text.gather import gather
+from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 
 PARTS = ("tuning", "held_out", "captured", "threads", "threads_held_out")
@@ -40,11 +40,11 @@ def main() -> int:
         for case in read_cases(part):
             families |= {name for name in case.expect if name != UNKNOWN}
             for how, rendered in renderings(case).items():
-                diagnosis, _ = diagnose(gather(rendered.sources), rules)
-                found = judged(case, diagnosis)
-                counts.update(found)
-                if verbose and "wrong" in found:
-                    print(f"  {case.name} ({how}): {shown(case, diagnosis)}")
+                found = judge(gather(rendered.sources), rules).explanation
+                words = judged(case, found)
+                counts.update(words)
+                if verbose and "wrong" in words:
+                    print(f"  {case.name} ({how}): {shown(case, found)}")
         seconds = time.monotonic() - started
         total = counts["judged"]
         print(
@@ -59,11 +59,11 @@ def main() -> int:
     return int(failed)
 
 
-def shown(case: Case, diagnosis: Diagnosis) -> str:
+def shown(case: Case, found: Explanation) -> str:
     """One line about a wrong answer."""
-    ranked = ", ".join(f"{one.family} {one.confidence}" for one in diagnosis.ranked)
+    ranked = ", ".join(f"{one.family} {one.confidence}" for one in found.alternatives)
     wanted = " | ".join(case.expect)
-    return f"{diagnosis.family} {diagnosis.confidence} instead of {wanted} [{ranked}]"
+    return f"{found.family} {found.confidence} instead of {wanted} [{ranked}]"
 
 
 if __name__ == "__main__":

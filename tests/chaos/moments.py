@@ -22,7 +22,7 @@ EVENTS: dict[Where, tuple[tuple[str, int], ...]] = {
         ("stall_declared", 1),
         ("evidence_collecting", 1),
         ("evidence_collected", 1),
-        ("diagnosed", 1),
+        ("stall_explained", 1),
         ("signalling", 1),
         ("signalling", 2),
         ("signalled", 1),

@@ -14,15 +14,20 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.peers import Signs, Summary
 from watchdog_train.core.model import (
-    Diagnosis,
+    Because,
     EvidenceResult,
+    Explanation,
     Member,
     MemberSample,
     Phase,
     Plan,
+    Remedy,
     Role,
     Sample,
+    SleepWait,
     SlotReading,
+    Standstill,
+    Who,
     said,
 )
 from watchdog_train.core.starting.jobs import JobTask
@@ -160,23 +165,27 @@ def plan(attempt: int = 1) -> Plan:
     )
 
 
+def explained(
+    *remedies: str, family: str | None = None, rank: int | None = None, confidence: float = 0.9
+) -> Explanation:
+    """A rank that sleeps, with its cause and what may help."""
+    root = Standstill(who=Who(pid=12, role="rank", rank=rank), doing=SleepWait())
+    cause = Because(family=family or "", certainty="likely", confidence=confidence)
+    return Explanation(
+        kind="hang",
+        root=None if rank is None else root,
+        because=cause if family else None,
+        remedies=tuple(Remedy(name=name, by="family") for name in remedies),
+    )
+
+
 def result(stall_id: str = "0001", **changes: Any) -> EvidenceResult:
     """What a collector brought back."""
-    diagnosis = Diagnosis(
-        family=None,
-        kind="hang",
-        confidence=0.1,
-        culprit=None,
-        explanation="it is not known",
-        evidence=(),
-        ranked=(),
-        remedies=(),
-    )
     brought = EvidenceResult(
         stall_id=stall_id,
         dir=f"/r/stalls/{stall_id}",
         processes=(),
-        diagnosis=diagnosis,
+        explanation=explained(),
         patience="unknown",
         fingerprint="f",
         seconds=0.5,

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from tests.corpus.cases import FOLDER, UNKNOWN, judged, read_cases, renderings
-from watchdog_train.core.diagnosis.diagnose import diagnose
 from watchdog_train.evidence.text.gather import gather
+from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 
 RULES = load_rules()
@@ -24,13 +24,13 @@ def test_the_corpus_is_judged_as_it_says(part):
     wrong, dangerous, total = [], [], 0
     for case in read_cases(part):
         for how, rendered in renderings(case).items():
-            diagnosis, _ = diagnose(gather(rendered.sources), RULES)
-            found = judged(case, diagnosis)
+            found = judge(gather(rendered.sources), RULES).explanation
+            counts = judged(case, found)
             total += 1
-            words = f"{case.name} ({how}): {diagnosis.family} {diagnosis.confidence}"
-            if "wrong" in found:
+            words = f"{case.name} ({how}): {found.family} {found.confidence}"
+            if "wrong" in counts:
                 wrong.append(words)
-            if {"sure and wrong", "false verdict"} & set(found):
+            if {"sure and wrong", "false verdict"} & set(counts):
                 dangerous.append(words)
     assert not dangerous
     assert len(wrong) <= (1 - LEAST_RIGHT) * total, wrong
@@ -41,7 +41,7 @@ def test_threads_fail_where_the_list_says_and_nowhere_else():
     failures = set()
     for case in THREADS:
         for how, rendered in renderings(case).items():
-            found = judged(case, diagnose(gather(rendered.sources), RULES)[0])
+            found = judged(case, judge(gather(rendered.sources), RULES).explanation)
             bad = [word for word in found if word in FAILURES]
             if bad:
                 failures.add(f"{case.name} ({how}): {', '.join(bad)}")

@@ -208,7 +208,7 @@ def test_evidence_comes_before_the_first_signal() -> None:
     assert isinstance(act(run(b.stall(), b.collecting()), running=EVIDENCE), Wait)
     assert kinds(act(run(b.stall(), b.collecting()), evidence=b.result())) == [
         "EvidenceCollected",
-        "Diagnosed",
+        "StallExplained",
     ]
     action = act(run(*HUNG))
     assert isinstance(action, Signal)
@@ -278,7 +278,7 @@ def test_progress_cancels_a_stall_while_evidence_is_taken() -> None:
 def test_a_collector_that_failed_does_not_stop_the_rescue() -> None:
     """Its failure is recorded, and that is all the evidence there is."""
     state = run(b.stall(), b.collecting())
-    action = act(state, evidence=b.result(diagnosis=None, problem="py-spy is missing"))
+    action = act(state, evidence=b.result(explanation=None, problem="py-spy is missing"))
     assert kinds(action) == ["EvidenceCollected"]
 
 

@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from watchdog_train.cli import main
-from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.diagnosis.diagnose import evidence_fingerprint
 from watchdog_train.core.diagnosis.difference import difference
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
 from watchdog_train.evidence.bundle import (
@@ -19,6 +19,7 @@ from watchdog_train.evidence.bundle import (
 )
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import Source
+from watchdog_train.explain.because import judge
 from watchdog_train.report.glance_text import glance
 from watchdog_train.rules import load_rules
 
@@ -96,12 +97,12 @@ def test_the_fingerprint_ignores_lines_paths_and_pids():
     moved = LOADER.replace(":1132", ":1243").replace("torch/", "/v/site-packages/torch/")
     second = evidence(rank0_pid901=dump(moved))
     other = evidence(rank0_pid1=dump(REDUCE))
-    prints = [evidence_fingerprint(one, diagnose(one, RULES)[0]) for one in (first, second, other)]
+    prints = [evidence_fingerprint(one, None) for one in (first, second, other)]
     assert prints[0] == prints[1] != prints[2]
 
 
 def bundle_in(folder, given: Evidence, at: float) -> None:
-    diagnosis, _ = diagnose(given, RULES)
+    found = judge(given, RULES).explanation
     records = tuple(
         ProcessRecord(
             facts=msgspec.structs.replace(process, threads=()),
@@ -110,13 +111,13 @@ def bundle_in(folder, given: Evidence, at: float) -> None:
         for process in given.processes
     )
     verdict = BundleVerdict(
-        id=folder.name, why="manual", at=at, fingerprint=evidence_fingerprint(given, diagnosis)
+        id=folder.name, why="manual", at=at, fingerprint=evidence_fingerprint(given, found.family)
     )
     write_staged(
         folder,
         Bundle(
             verdict=verdict,
-            diagnosis=diagnosis,
+            explanation=found,
             evidence=given,
             records=records,
             host=HostRecord(facts=HostFacts(), details={}),
@@ -128,9 +129,10 @@ def test_our_own_bundle_is_diagnosed_like_its_collector_did(tmp_path, capsys):
     """`wtrain diagnose` of a stall folder, and of its text files alone, names the same cause."""
     folder = tmp_path / "0001"
     bundle_in(folder, evidence(rank0_pid1=dump(REDUCE), rank1_pid2=dump(LOADER)), 100.0)
-    stored = json.loads((folder / "diagnosis.json").read_text())
+    stored = json.loads((folder / "explanation.json").read_text())
     for path in sorted((folder / "stacks").glob("*.json")):
         path.unlink()
     assert main.run(["diagnose", str(folder / "stacks"), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["family"], answer["culprit"]["rank"]) == (stored["family"], 1)
+    assert answer["family"] == stored["because"]["family"]
+    assert answer["explanation"]["root"]["who"]["rank"] == 1

@@ -12,12 +12,14 @@ from tests.core.test_diagnose import RULES, evidence_of
 from tests.core.test_difference import bundle_in
 from tests.core.test_first_failure import gone
 from watchdog_train.core.diagnosis.collectives import compare
-from watchdog_train.core.diagnosis.diagnose import culprit_process, diagnose, groups
+from watchdog_train.core.diagnosis.diagnose import groups, root_process
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText
 from watchdog_train.core.diagnosis.first_failure import first_failure
+from watchdog_train.core.model import ChildWait, Explanation, Standstill, Who
 from watchdog_train.evidence.joint import answer
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
+from watchdog_train.explain.because import judge
 from watchdog_train.report.glance_text import glance
 
 PID, PARENT = 21, 7
@@ -45,28 +47,25 @@ def test_the_right_one_of_two_with_the_same_pid_is_named(guilty: int) -> None:
     """Whichever rank has left, its namesake on the other node is not blamed for it."""
     stacks = [SLEEPS if rank == guilty else WAITS for rank in range(4)]
     whole = together([node(0, *stacks[:2]), node(2, *stacks[2:])])
-    diagnosis, _ = diagnose(whole, RULES)
-    assert diagnosis.family == "rank-left-early"
-    assert diagnosis.culprit is not None
-    assert (diagnosis.culprit.rank, diagnosis.culprit.pid) == (guilty, PID + guilty % 2)
-    found = culprit_process(whole, diagnosis)
+    told = judge(whole, RULES).explanation
+    assert told.family == "rank-left-early"
+    assert told.root is not None
+    assert (told.root.who.rank, told.root.who.pid) == (guilty, PID + guilty % 2)
+    found = root_process(whole, told)
     assert found is not None
     assert (found.part, found.rank) == (guilty // 2, guilty)
-    first, *_ = groups(whole, diagnosis)
+    first, *_ = groups(whole, told)
     assert first.labels == (f"rank {guilty}",)
-    assert f"rank {guilty}: main (train.py:44)" in glance(whole, diagnosis)
+    assert f"rank {guilty}: main (train.py:44)" in glance(whole, told)
 
 
 def test_two_launchers_with_the_same_pid_are_not_told_apart() -> None:
     """Of somebody without a rank, who may be either of two, no machine is named."""
     whole = together([node(0, WAITS, WAITS), node(2, WAITS, WAITS)])
-    diagnosis, _ = diagnose(whole, RULES)
-    blamed = msgspec.structs.replace(
-        diagnosis, culprit={"rank": None, "role": "launcher", "pid": PARENT, "frame": "?"}
-    )
-    blamed = msgspec.convert(msgspec.to_builtins(blamed), type(diagnosis))
-    assert culprit_process(whole, blamed) is None
-    assert culprit_process(node(0, WAITS), blamed) is not None
+    launcher = Standstill(who=Who(pid=PARENT, role="launcher"), doing=ChildWait())
+    blamed = Explanation(kind="hang", root=launcher)
+    assert root_process(whole, blamed) is None
+    assert root_process(node(0, WAITS), blamed) is not None
 
 
 def test_what_a_launcher_prints_is_of_its_own_ranks() -> None:
@@ -88,11 +87,11 @@ def test_the_joint_bundle_shows_both_and_names_the_host(tmp_path: Path) -> None:
         bundle_in(Path(path), given, 100.0)
     names = ("node 0 (alpha)", "node 1 (beta)")
     found = answer(JointRequest(bundles=bundles, out=str(tmp_path / "out.json"), names=names))
-    assert found.diagnosis is not None
-    assert found.diagnosis.culprit is not None
-    assert (found.diagnosis.culprit.rank, found.where) == (3, bundles[1])
+    assert found.explanation is not None
+    assert found.explanation.root is not None
+    assert (found.explanation.root.who.rank, found.where) == (3, bundles[1])
     kept = json.loads((tmp_path / "node0" / "joint.json").read_text())
-    assert kept["culprit_in"] == bundles[1]
+    assert kept["root_in"] == bundles[1]
     shown = {(one["task"], one["pid"]): one for one in kept["processes"]}
     assert len(shown) == len(kept["processes"]) == 6
     assert shown["node 0 (alpha)", PID + 1]["rank"] == 1

@@ -19,8 +19,7 @@ from watchdog_train.core.job.guilty import guilty_nodes, of_the_culprit
 from watchdog_train.core.job.joint import diagnose_together
 from watchdog_train.core.job.peers import JobView, PeerView, Signs, Summary, summarise, trouble_of
 from watchdog_train.core.model import (
-    Culprit,
-    Diagnosis,
+    Explanation,
     GuiltyNode,
     JointAnswer,
     Survey,
@@ -73,22 +72,12 @@ def ended(state: State, *events: e.AnyEvent) -> State:
     return evolve(state, finish(state))
 
 
-def found(rank: int | None, family: str | None = "rank-left-early") -> Diagnosis:
-    culprit = Culprit(rank=rank, role="rank", pid=12, frame="main (train.py:50)")
-    return Diagnosis(
-        family=family,
-        kind="hang",
-        confidence=0.6,
-        culprit=culprit,
-        explanation="it sleeps",
-        evidence=(),
-        ranked=(),
-        remedies=(),
-    )
+def found(rank: int | None, family: str | None = "rank-left-early") -> Explanation:
+    return b.explained(family=family, rank=rank, confidence=0.6)
 
 
-def diagnosed(diagnosis: Diagnosis, host: str | None, stall_id: str = "0001") -> e.Diagnosed:
-    return e.Diagnosed(stall_id=stall_id, diagnosis=diagnosis, tasks=(0, 1), host=host)
+def diagnosed(told: Explanation, host: str | None, stall_id: str = "0001") -> e.StallExplained:
+    return e.StallExplained(stall_id=stall_id, explanation=told, tasks=(0, 1), host=host)
 
 
 def test_a_machine_that_does_not_come_to_the_plan() -> None:
@@ -125,7 +114,7 @@ def test_tasks_of_one_machine_are_on_no_guilty_one() -> None:
 
 def test_the_machine_of_the_guilty_rank() -> None:
     """As the evidence of all nodes has found it, where the job is given back for it."""
-    answer = JointAnswer(diagnosis=found(1), where="/r/stalls/0001")
+    answer = JointAnswer(explanation=found(1), where="/r/stalls/0001")
     trouble = trouble_of(node(1))
     assert trouble is not None
     peer = other(trouble=msgspec.structs.replace(trouble, bundle="/r1/stalls/0001"))
@@ -134,7 +123,7 @@ def test_the_machine_of_the_guilty_rank() -> None:
         done = diagnose_together(look(5.0, peer, joint=joint), node(0))
         assert isinstance(done, Record)
         (event,) = done.events
-        assert isinstance(event, e.Diagnosed)
+        assert isinstance(event, e.StallExplained)
         assert event.host == host
     state = node(0, diagnosed(found(1), "n1"))
     survey = Survey(findings=(), directories=())
@@ -145,14 +134,12 @@ def test_the_machine_of_the_guilty_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("diagnosis", "host"),
+    ("told", "host"),
     [(found(1, None), "n1"), (found(None), "n1"), (found(1), None)],
     ids=["no cause", "no rank", "no machine"],
 )
-def test_what_the_evidence_does_not_tell_blames_nobody(
-    diagnosis: Diagnosis, host: str | None
-) -> None:
-    assert of_the_culprit(node(0, diagnosed(diagnosis, host))) == ()
+def test_what_the_evidence_does_not_tell_blames_nobody(told: Explanation, host: str | None) -> None:
+    assert of_the_culprit(node(0, diagnosed(told, host))) == ()
 
 
 def test_a_rank_that_is_guilty_everywhere_is_the_program() -> None:

@@ -12,22 +12,13 @@ from watchdog_train.core.actions import Record, StartJoint, Wait
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.joint import diagnose_together
 from watchdog_train.core.job.peers import JobView, PeerView, Signs, Summary, summarise, trouble_of
-from watchdog_train.core.model import Culprit, Diagnosis, JointAnswer, Survey, said
+from watchdog_train.core.model import JointAnswer, Survey, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.report.why_text import why_text
 
-DIAGNOSIS = Diagnosis(
-    family="rank-left-early",
-    kind="hang",
-    confidence=0.62,
-    culprit=Culprit(rank=1, role="rank", pid=12, frame="main (train.py:50)"),
-    explanation="rank 1 sleeps",
-    evidence=(),
-    ranked=(),
-    remedies=("drop-last",),
-)
+EXPLAINED = b.explained("drop-last", family="rank-left-early", rank=1, confidence=0.62)
 
 
 def task(number: int, *more: e.AnyEvent) -> State:
@@ -59,20 +50,20 @@ def test_the_bundles_of_all_tasks_are_read_together() -> None:
     assert isinstance(started, StartJoint)
     assert started.bundles == ("/runs/task0/stalls/0001", "/runs/task1/stalls/0001")
     assert isinstance(diagnose_together(seen(running=frozenset({"joint"})), state), Wait)
-    done = diagnose_together(seen(joint=JointAnswer(diagnosis=DIAGNOSIS)), state)
+    done = diagnose_together(seen(joint=JointAnswer(explanation=EXPLAINED)), state)
     assert isinstance(done, Record)
     assert done.consumes == ("joint",)
     (event,) = done.events
-    assert isinstance(event, e.Diagnosed)
+    assert isinstance(event, e.StallExplained)
     assert event.tasks == (0, 1)
     after = task(0, *done.events)
-    assert after.stalls[-1].diagnosis == DIAGNOSIS
+    assert after.stalls[-1].explanation == EXPLAINED
     assert diagnose_together(seen(), after) is None
 
 
 def test_without_an_answer_it_goes_on_and_says_so() -> None:
     """A diagnosis is no reason to wait for ever."""
-    failed = JointAnswer(diagnosis=None, problem="it left no answer")
+    failed = JointAnswer(explanation=None, problem="it left no answer")
     done = diagnose_together(seen(joint=failed), task(0))
     assert isinstance(done, Record)
     (event,) = done.events

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.core import builders as b
 from watchdog_train import errors
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State, Tree
 from watchdog_train.core.model import (
     CheckpointFinding,
     CheckpointRef,
-    Diagnosis,
+    Explanation,
     Plan,
     RankEnd,
     RemedyUse,
@@ -34,20 +35,11 @@ def policy(**recovery: Any) -> Policy:
     return Policy(recovery=Recovery(**recovery))
 
 
-def diagnosis(*remedies: str, family: str | None = "dataloader-worker-stuck") -> Diagnosis:
-    return Diagnosis(
-        family=family,
-        kind="hang",
-        confidence=0.9 if family else 0.1,
-        culprit=None,
-        explanation="",
-        evidence=(),
-        ranked=(),
-        remedies=remedies,
-    )
+def explained(*remedies: str, family: str | None = "dataloader-worker-stuck") -> Explanation:
+    return b.explained(*remedies, family=family)
 
 
-def history(*rows: str | tuple[str, Diagnosis | None], started_at: float = 1000.0) -> State:
+def history(*rows: str | tuple[str, Explanation | None], started_at: float = 1000.0) -> State:
     """Attempts from rows `ENDING@STEP [remedy ...] [<CHECKPOINT_STEP]`.
 
     ENDING: hang, hang/FINGERPRINT, exitN or sigN; STEP: the last step, - for none.
@@ -90,7 +82,7 @@ def history(*rows: str | tuple[str, Diagnosis | None], started_at: float = 1000.
                 declared_mono=0.0,
                 basis="quiet" if hung else None,
                 fingerprint=fingerprint or None,
-                diagnosis=told,
+                explanation=told,
                 collected=True,
             )
         )
@@ -161,16 +153,16 @@ def remedies(answer: Restart | Stop) -> list[str]:
     return [use.id for use in answer.plan.remedies]
 
 
-LOADER = diagnosis("num-workers-0", "loader-timeout", "file-system-sharing")
-LOCK = diagnosis("num-workers-0", "spawn", "omp-1", family="fork-native-lock")
-UNKNOWN = diagnosis(family=None)
-OURS_ALONE = diagnosis("none-user-fix", family="import-lock")
-OOM = diagnosis("batch-halve-accumulate", family="cuda-oom")
-WANDB = diagnosis("wandb-offline", family="logger-service-init")
-PASSING = diagnosis("plain-retry", "no-compile", family="triton-autotune")
-MPS = diagnosis("cpu-not-mps", "mps-fallback", "upgrade-library", family="mps-hang")
-DDP = diagnosis("debug-detail", "drop-last", family="collective-mismatch")
-HUB = diagnosis("hf-offline", "xet-off", family="hub-download")
+LOADER = explained("num-workers-0", "loader-timeout", "file-system-sharing")
+LOCK = explained("num-workers-0", "spawn", "omp-1", family="fork-native-lock")
+UNKNOWN = explained(family=None)
+OURS_ALONE = explained("none-user-fix", family="import-lock")
+OOM = explained("batch-halve-accumulate", family="cuda-oom")
+WANDB = explained("wandb-offline", family="logger-service-init")
+PASSING = explained("plain-retry", "no-compile", family="triton-autotune")
+MPS = explained("cpu-not-mps", "mps-fallback", "upgrade-library", family="mps-hang")
+DDP = explained("debug-detail", "drop-last", family="collective-mismatch")
+HUB = explained("hf-offline", "xet-off", family="hub-download")
 
 RESTARTS = {
     # the diagnosis names it, one at a time, in its order
@@ -201,7 +193,7 @@ RESTARTS = {
     ),
     "crash with a diagnosis": (history(("exit1@5", LOADER)), {}, ["num-workers-0"]),
     "crash before the first step with a diagnosis": (
-        history(("exit1@-", diagnosis("num-proc-none", "num-workers-0", family="fork-cuda-init"))),
+        history(("exit1@-", explained("num-proc-none", "num-workers-0", family="fork-cuda-init"))),
         {}, ["num-proc-none"],
     ),
     "untried named one gets its turn though the plan is used up": (
@@ -223,13 +215,17 @@ RESTARTS = {
         history(("hang@5", DDP), ("hang@5 debug-detail", DDP)), {"allow": ("debug-detail",)}, [],
     ),
     # unknown cause: rungs
-    "first rung": (history(("hang@5", UNKNOWN)), {}, ["num-workers-0", "omp-1"]),
-    "first rung without diagnosis": (history("hang@5"), {}, ["num-workers-0", "omp-1"]),
+    "a plain restart first": (history(("hang@5", UNKNOWN)), {}, []),
+    "a plain restart first without evidence": (history("hang@5"), {}, []),
+    "a plain restart after progress": (history("hang@5", "hang@50"), {}, []),
+    "first rung": (
+        history(("hang@5", UNKNOWN), ("hang@5", UNKNOWN)), {}, ["num-workers-0", "omp-1"],
+    ),
     "first rung without the forbidden": (
-        history("hang@5"), {"without_remedies": ("num-workers-0",)}, ["omp-1"],
+        history("hang@5", "hang@5"), {"without_remedies": ("num-workers-0",)}, ["omp-1"],
     ),
     "rest of the first rung": (
-        history("hang@5 num-workers-0"), {}, ["num-workers-0", "omp-1"],
+        history("hang@5", "hang@5 num-workers-0"), {}, ["num-workers-0", "omp-1"],
     ),
     "second rung": (
         history("hang@5", "hang@5 num-workers-0 omp-1"), {},
@@ -306,7 +302,7 @@ STOPS = {
         history(("exit1@-", OOM), ("exit1@-", OOM)), {}, 76, "gave_up",
     ),
     "waits for input": (
-        history(("hang@5", diagnosis(family="waiting-for-input"))), {}, 76, "gave_up",
+        history(("hang@5", explained(family="waiting-for-input"))), {}, 76, "gave_up",
     ),
     "exit 0": (history("exit0@5"), {}, 0, "succeeded"),
 }  # fmt: skip
@@ -323,7 +319,7 @@ def test_when_it_ends(state, recovery, code, ending):
 
 @pytest.mark.parametrize(
     ("code", "signal", "tried"),
-    [(1, None, []), (None, 9, []), (0, None, ["num-workers-0", "omp-1"])],
+    [(1, None, []), (None, 9, []), (0, None, [])],
 )
 def test_a_rank_that_failed_is_tried_again_like_a_crash(code, signal, tried):
     """Nothing says that loading or threads are to blame; one that left well is a hang."""
@@ -351,7 +347,7 @@ def test_a_hang_after_the_end_of_training_is_a_success():
 def test_giving_up_says_how_to_go_on():
     """The words name what was not allowed, with the options that allow it, and say "gave up" never:
     the outcome does."""
-    oom = diagnosis("wandb-offline", family="logger-service-init")
+    oom = explained("wandb-offline", family="logger-service-init")
     answer = step(history(*[(f"hang@- {ALL}", oom)] * 2))
     assert isinstance(answer, Stop)
     assert answer.outcome == "gave_up"
@@ -790,7 +786,7 @@ def test_every_run_of_the_ladder_ends():
     """Whatever the cause, without progress it stops within the budget, and never repeats a rung."""
     for told in (None, LOADER, LOCK, UNKNOWN, OURS_ALONE, OOM, PASSING, HUB, DDP):
         for ending in ("hang/f@-", "hang/f@5", "exit1@-", "exit1@5", "sig11@5"):
-            rows: list[tuple[str, Diagnosis | None]] = [(ending, told)]
+            rows: list[tuple[str, Explanation | None]] = [(ending, told)]
             while isinstance(answer := step(history(*rows), max_restarts=50), Restart):
                 rows.append((" ".join([ending, *remedies(answer)]), told))
                 assert len(rows) < 24, (told, ending, rows)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from tests.core.test_ladder import WANDB, diagnosis, found, history, policy, remedies, step
+from tests.core.test_ladder import WANDB, explained, found, history, policy, remedies, step
 from watchdog_train.core.actions import AskSave
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State, Tree
-from watchdog_train.core.model import Culprit, RankStatus, RemedyUse, said
+from watchdog_train.core.model import RankStatus, RemedyUse, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import ladder
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan
@@ -59,9 +59,8 @@ def test_wandb_goes_offline_by_itself_on_other_ranks_only() -> None:
 
 
 def test_wandb_in_part_is_nothing_for_rank_0() -> None:
-    """Where the diagnosis names rank 0, what is for the others costs no attempt."""
-    culprit = Culprit(rank=0, role="rank", pid=100, frame="init (wandb/sdk/wandb_init.py:1)")
-    named = _replace(WANDB, culprit=culprit)
+    """Where the root is rank 0, what is for the others costs no attempt."""
+    named = b.explained("wandb-offline", family="logger-service-init", rank=0)
     assert "wandb-offline" not in remedies(step(with_ranks(history(("hang@-", named)), 2)))
 
 
@@ -110,7 +109,7 @@ def test_the_argument_of_celery(argv: tuple[str, ...], changed: tuple[str, ...] 
 
 def test_a_stall_before_the_first_save_asks_for_saves() -> None:
     """Beside what is tried, only for a training that listens, and only where nothing was saved."""
-    loader = diagnosis("num-workers-0")
+    loader = explained("num-workers-0")
     listens = with_attempt(history(("hang@5", loader)), can_save=True)
     assert remedies(step(listens)) == ["num-workers-0", "save-sooner"]
     assert remedies(step(history(("hang@5", loader)))) == ["num-workers-0"]
@@ -131,7 +130,7 @@ def sooner_at(at: float, state: State, **seen: Any) -> Any:
 def test_saves_are_asked_for_in_half_the_time_to_the_stall() -> None:
     """Once, at half of the shortest time; again as long after the save; never of a deaf one."""
     stalled = with_attempt(
-        history(("hang@5", diagnosis())), first_step_s=4.0, launching_mono=0.0, stall_id="0001"
+        history(("hang@5", explained())), first_step_s=4.0, launching_mono=0.0, stall_id="0001"
     )
     stall = _replace(stalled.stalls[0], declared_mono=110.0, age_s=26.0)
     plan = _replace(
@@ -165,7 +164,7 @@ def test_saves_are_asked_for_in_half_the_time_to_the_stall() -> None:
 
 def test_what_made_steps_slow_and_brought_nothing_is_taken_back() -> None:
     """Three times slower and no further: gone. Further, or less slow: it stays."""
-    rows = (("hang@5", diagnosis("num-workers-0")), ("hang@5 num-workers-0", diagnosis("spawn")))
+    rows = (("hang@5", explained("num-workers-0")), ("hang@5 num-workers-0", explained("spawn")))
 
     def paced(first: float, second: float, last_step: int = 5) -> State:
         state = history(*rows)
@@ -189,7 +188,7 @@ def test_the_best_pace_of_an_attempt_is_kept() -> None:
 
 def test_giving_up_names_what_might_be_allowed() -> None:
     """The offers are a part of the end, so that the line to go on with can be printed."""
-    oom = diagnosis("batch-halve-accumulate", family="cuda-oom")
+    oom = explained("batch-halve-accumulate", family="cuda-oom")
     answer = step(history(("exit1@-", oom), ("exit1@-", oom)))
     assert isinstance(answer, Stop)
     assert answer.offers == ("batch-halve-accumulate",)
@@ -198,7 +197,7 @@ def test_giving_up_names_what_might_be_allowed() -> None:
 
 def test_a_remedy_of_training_is_applied_once_it_is_allowed() -> None:
     """By its id or by its kind."""
-    oom = diagnosis("batch-halve-accumulate", family="cuda-oom")
+    oom = explained("batch-halve-accumulate", family="cuda-oom")
     for allow in ("batch-halve-accumulate", "training"):
         assert remedies(step(history(("exit1@5", oom)), allow=(allow,))) == [
             "batch-halve-accumulate"

@@ -11,7 +11,18 @@ from tests.core.builders import plan, running
 from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointRef, Diagnosis, Straggler, Why, said
+from watchdog_train.core.model import (
+    Because,
+    CheckpointRef,
+    Explanation,
+    FileWait,
+    Remedy,
+    Standstill,
+    Straggler,
+    Who,
+    Why,
+    said,
+)
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
 from watchdog_train.report import words
@@ -71,22 +82,24 @@ def test_a_stall_is_told_once() -> None:
         stall_id="0001", basis="proven", phase="train", ranks=(0,), age_s=13.0,
         why=QUIET.plus(said(LOOK)),
     )  # fmt: skip
-    found = Diagnosis(
-        family="fork-lock", kind="hang", confidence=0.93, explanation=LOOK, culprit=None,
-        evidence=(), ranked=(), remedies=(),
-    )  # fmt: skip
+    root = Standstill(
+        who=Who(pid=12, role="rank", rank=0), doing=FileWait(call="open", path="x", kind="fifo")
+    )
+    cause = Because(family="fork-lock", certainty="likely", confidence=0.93, template=LOOK)
+    found = Explanation(kind="hang", root=root, because=cause)
     state = running(declared)
     told = (
         *narrate(declared, state),
-        *narrate(e.Diagnosed(stall_id="0001", diagnosis=found), state),
+        *narrate(e.StallExplained(stall_id="0001", explanation=found), state),
     )
     assert told == (
         "wtrain: STALL 0001: rank 0 made no progress for 13 s in phase train",
-        f"wtrain: cause: {LOOK} (fork-lock, 93 % sure)",
+        "wtrain: rank 0 (pid 12) is opening x. It is a FIFO that no other process has open.",
+        f"wtrain: Cause: fork-lock (likely). {LOOK}",
     )
-    unknown = msgspec.structs.replace(found, family=None, explanation="The stacks fit nothing.")
-    (line,) = narrate(e.Diagnosed(stall_id="0001", diagnosis=unknown), state)
-    assert line == "wtrain: cause: not known. The stacks fit nothing."
+    unknown = msgspec.structs.replace(found, because=None)
+    (line,) = narrate(e.StallExplained(stall_id="0001", explanation=unknown), state)
+    assert line == told[1]
 
 
 def test_waiting_does_not_repeat_the_plan() -> None:
@@ -117,10 +130,7 @@ def test_the_framework_shows_in_the_checkpoint(kind: str | None, expected: str |
 
 def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:
     """SUMMARY.md can be read alone: no "then" without a before, each remedy with its line."""
-    found = Diagnosis(
-        family="fork-lock", kind="hang", confidence=0.93, explanation=LOOK, culprit=None,
-        evidence=(), ranked=(), remedies=("num-workers-0",),
-    )  # fmt: skip
+    found = Explanation(kind="hang", remedies=(Remedy(name="num-workers-0", by="family"),))
     slow = Straggler(
         rank=1, pid=4, place="batch", behind_s=0.2, step_s=0.5, lost=0.4, share=0.9, steps=60
     )
@@ -129,7 +139,7 @@ def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:
         done=("then every process is ended, and the run stops",),
     )  # fmt: skip
     bundle = Bundle(
-        verdict=verdict, diagnosis=found, evidence=Evidence(why="stall"), records=(),
+        verdict=verdict, explanation=found, evidence=Evidence(why="stall"), records=(),
         host=HostRecord(facts=HostFacts(), details={}),
     )  # fmt: skip
     write_staged(tmp_path, bundle)

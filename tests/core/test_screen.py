@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from tests.corpus.cases import read_cases
-from watchdog_train.core.diagnosis.diagnose import diagnose
 from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.model import CapturedProcess
 from watchdog_train.evidence.text.gather import gather
+from watchdog_train.explain.because import judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.screen_text import HEIGHT, WIDTH, one_screen
 from watchdog_train.rules import load_rules
@@ -55,22 +55,22 @@ def test_every_case_fits_on_one_screen(part):
     rules, words = load_rules(), remedy_words()
     for case in read_cases(part):
         evidence = gather(case.sources)
-        diagnosis, _ = diagnose(evidence, rules)
-        text = one_screen(verdict_of(evidence), diagnosis, evidence, remedy_words=words)
+        found = judge(evidence, rules).explanation
+        text = one_screen(verdict_of(evidence), found, evidence, remedy_words=words)
         lines = text.split("\n")
         assert len(lines) < HEIGHT, (case.name, text)
         assert max(map(len, lines)) <= WIDTH, (case.name, text)
-        assert (diagnosis.family or "cause unknown") in text, case.name
-        if diagnosis.remedies:
-            assert f"change  1 {diagnosis.remedies[0]}"[:70] in text, (case.name, text)
+        assert (found.family or "cause unknown") in text, case.name
+        if found.remedies:
+            assert f"change  1 {found.remedies[0].name}"[:70] in text, (case.name, text)
 
 
 def test_what_is_on_the_screen():
     """Who, where everybody is, why, what to change, and how to see more."""
     case = next(c for c in read_cases("held_out") if "rank-7-loader" in c.name)
     evidence = gather(case.sources)
-    diagnosis, _ = diagnose(evidence, load_rules())
-    text = one_screen(verdict_of(evidence), diagnosis, evidence, remedy_words=remedy_words())
+    found = judge(evidence, load_rules()).explanation
+    text = one_screen(verdict_of(evidence), found, evidence, remedy_words=remedy_words())
     assert text.startswith("Dump on request 0001, attempt 2, ")
     assert "\nsince   no progress for 61 s, in phase train\n" in text
     assert "\nwhere   ranks 0-2: all_reduce (loop.py:88) | rank 3: DataLoader wait" in text
@@ -78,11 +78,11 @@ def test_what_is_on_the_screen():
     assert "wtrain show --all" in text
 
 
-def test_without_a_diagnosis_it_says_so():
-    """A bundle whose diagnosis cannot be read is still shown."""
+def test_without_an_explanation_it_says_so():
+    """A bundle whose explanation cannot be read is still shown."""
     evidence = gather(())
     text = one_screen(msgspec.structs.replace(verdict_of(evidence)), None, evidence)
-    assert "no diagnosis was made" in text
+    assert "nothing was explained" in text
 
 
 def test_every_remedy_of_the_rules_is_explained():

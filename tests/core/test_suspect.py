@@ -12,7 +12,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Record, StartEvidence, StartLook, Wait
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Basis, Patience, Phase, said
+from watchdog_train.core.model import Basis, Patience, Phase, Why, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import FINISHING_PATIENCE_S, watch
 
@@ -47,7 +47,7 @@ def suspected(basis: Basis = "quiet") -> e.Suspected:
 
 
 def looked(patience: Patience = "unknown") -> e.Looked:
-    return e.Looked(patience=patience, family=None, confidence=0.1, why=said("it waits"))
+    return e.Looked(patience=patience, why=said("it waits"))
 
 
 def noticed(kind: Any) -> e.Noticed:
@@ -74,7 +74,8 @@ def test_a_suspicion_is_looked_at_once() -> None:
 
 def test_a_look_that_failed_is_unknown() -> None:
     """No stacks prove nothing, and the reason is said."""
-    found = event(ask(b.running(suspected()), quiet(), look=b.result(diagnosis=None, problem="no")))
+    failed = b.result(explanation=None, problem="no")
+    found = event(ask(b.running(suspected()), quiet(), look=failed))
     assert isinstance(found, e.Looked)
     assert (found.patience, found.why) == ("unknown", said("no"))
 
@@ -145,7 +146,7 @@ def test_a_proof_after_the_end_is_still_the_end() -> None:
 def test_a_prompt_found_in_the_stacks_is_never_a_stall() -> None:
     """It is named once, and then waited for."""
     state = b.running(suspected(), looked("input"))
-    assert event(ask(state, quiet(), 1e6)) == e.Noticed(kind="input", pids=(), why=said("it waits"))
+    assert event(ask(state, quiet(), 1e6)) == e.Noticed(kind="input", pids=(), why=Why("input"))
     assert ask(b.running(suspected(), looked("input"), noticed("input")), quiet(), 1e6) is None
 
 

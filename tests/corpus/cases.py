@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.model import Explanation
 from watchdog_train.evidence.text.sources import Source
 
 FOLDER = Path(__file__).parent
@@ -86,33 +86,33 @@ def _read(path: Path) -> list[Case]:
     return cases
 
 
-def judged(case: Case, diagnosis: Diagnosis) -> list[str]:
+def judged(case: Case, found: Explanation) -> list[str]:
     """What one answer counts as."""
-    family = diagnosis.family or UNKNOWN
-    right = family in case.expect and diagnosis.confidence <= case.at_most
+    family = found.family or UNKNOWN
+    right = family in case.expect and found.confidence <= case.at_most
     words = ["judged", "right" if right else "wrong"]
-    if family not in case.expect and diagnosis.confidence >= SURE:
+    if family not in case.expect and found.confidence >= SURE:
         words.append("sure and wrong")
     if family in case.never:
         words.append("misleading")
     if case.healthy:
         words.append("healthy")
-        if family not in case.expect and diagnosis.kind in ("hang", "crash"):
+        if family not in case.expect and found.kind in ("hang", "crash"):
             words.append("false verdict")
     if case.culprit is not None:
         words.append("culprit asked")
-        same = right and (named(diagnosis) or "none") == case.culprit
+        same = right and (named(found) or "none") == case.culprit
         words.append("culprit right" if same else "culprit wrong")
     return words
 
 
-def named(diagnosis: Diagnosis) -> str | None:
-    """`rank 0 worker`, `rank 3`, `rank`: the culprit as the corpus writes it, without pids."""
-    culprit = diagnosis.culprit
-    if culprit is None:
+def named(found: Explanation) -> str | None:
+    """`rank 0 worker`, `rank 3`, `rank`: the root as the corpus writes it, without pids."""
+    if found.root is None:
         return None
-    rank = "rank" if culprit.rank is None else f"rank {culprit.rank}"
-    return rank if culprit.role == "rank" else f"{rank} {culprit.role}"
+    who = found.root.who
+    rank = "rank" if who.rank is None else f"rank {who.rank}"
+    return rank if who.role == "rank" else f"{rank} {who.role}"
 
 
 def renderings(case: Case) -> dict[str, Case]:

@@ -95,22 +95,23 @@ class Checks:
         if found != [stall for stall, _, _ in HANGS]:
             yield f"declared: {found}"
         for stall, families, rank in HANGS:
-            diagnosis = self._diagnosis(stall)
-            if diagnosis["family"] not in families:
-                yield f"{stall} is called {diagnosis['family']}: {diagnosis['explanation']}"
-            culprit = diagnosis["culprit"]
-            if culprit is not None and culprit["rank"] != rank:
-                yield f"{stall} blames rank {culprit['rank']}, it was {rank}"
+            found = self._explanation(stall)
+            family = (found["because"] or {}).get("family")
+            if family is not None and family not in families:
+                yield f"{stall} is called {family}: {found}"
+            root = found["root"]
+            if root is not None and root["who"]["rank"] != rank:
+                yield f"{stall} blames rank {root['who']['rank']}, it was {rank}"
 
     def crashes_are_known(self) -> Iterable[str]:
         """What ended the killed rank, and what the full disk did, are told as they were."""
-        told = self._diagnosis(CRASH)["explanation"]
-        if "rank 1" not in told or "SIGKILL" not in told:
-            yield f"the killed rank: {told}"
+        root = self._explanation(CRASH)["root"]
+        if root is None or (root["who"]["rank"], root["doing"].get("signal")) != (1, 9):
+            yield f"the killed rank: {root}"
         if self.night.disk.mounted:
-            diagnosis = self._diagnosis(DISK_CRASH)
-            if "No space left on device" not in diagnosis["explanation"]:
-                yield f"the full disk: {diagnosis['family']}: {diagnosis['explanation']}"
+            found = self._explanation(DISK_CRASH)
+            if "No space left on device" not in json.dumps(found):
+                yield f"the full disk: {found}"
         ended = [(e["code"], e["signal"]) for e in of_type(self.events, "attempt_exited")]
         if ended[-1] != (0, None):
             yield f"the attempts ended with {ended}"
@@ -262,9 +263,8 @@ class Checks:
         told = [rf"succeeded after {restarts} restarts {why}", r"Attempts"]
         told += [rf"Attempt {number}:" for number in range(2, restarts + 2)]
         told += [r"Goodput \d+ %", r"steps that were kept"]
-        told += [
-            rf"(Stall|Crash) {event['stall_id']}" for event in of_type(self.events, "diagnosed")
-        ]
+        explained = of_type(self.events, "stall_explained")
+        told += [rf"(Stall|Crash) {event['stall_id']}" for event in explained]
         yield from _in_order(told, text.splitlines())
 
     # -- afterwards -------------------------------------------------------------------------------
@@ -295,11 +295,11 @@ class Checks:
     def _of_stall(self, name: str, stall: str) -> list[Event]:
         return [event for event in of_type(self.events, name) if event["stall_id"] == stall]
 
-    def _diagnosis(self, stall: str) -> Event:
-        (event,) = self._of_stall("diagnosed", stall)
-        diagnosis = event["diagnosis"]
-        assert isinstance(diagnosis, dict)
-        return diagnosis
+    def _explanation(self, stall: str) -> Event:
+        (event,) = self._of_stall("stall_explained", stall)
+        found = event["explanation"]
+        assert isinstance(found, dict)
+        return found
 
     def _lost_steps(self) -> list[int]:
         """Of each attempt that ended early: steps after the checkpoint that the next began with."""

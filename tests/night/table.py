@@ -32,13 +32,14 @@ def _words(event: Event) -> str | None:
             return f"attempt {event['attempt']} trains at step {event['step']}"
         case "stall_declared":
             return f"stall {event['stall_id']} declared after {event['age_s']:.0f} s of silence"
-        case "diagnosed":
-            found = event["diagnosis"]
-            who = found["culprit"]
+        case "stall_explained":
+            found = event["explanation"]
+            who = found["root"] and found["root"]["who"]
+            cause = found["because"]
             whose = "" if not who or who["role"] == "rank" else f"{who['role']} of "
             where = f", {whose}rank {who['rank']}" if who else ""
-            sure = f"{found['family']}, {100 * found['confidence']:.0f} % sure"
-            return f"{event['stall_id']}: {sure if found['family'] else found['kind']}{where}"
+            sure = f"{cause['family']}, {cause['certainty']}" if cause else found["kind"]
+            return f"{event['stall_id']}: {sure}{where}"
         case "checkpoint_rejected":
             return f"passed over: {event['path'].rpartition('/')[2]}: {event['why'][:80]}"
         case "attempt_launching" if event["attempt"] > 1:

@@ -89,11 +89,13 @@ def _hang(case: Case) -> list[str]:
     problems = _ends(case, [0, 0], attempts=2)
     told = [fields for word, fields in case.said() if word == "fault"]
     case.struck_at = float(told[0]["t"]) if told else None
-    for event in of_type(logs(case.cwd)[0], "diagnosed"):
-        culprit = event["diagnosis"]["culprit"] or {}
+    for event in of_type(logs(case.cwd)[0], "stall_explained"):
+        root = event["explanation"]["root"]
+        culprit = root["who"] if root else {}
+        because = event["explanation"]["because"] or {}
         if event["tasks"] and culprit.get("rank") not in (None, rank):
-            problems.append(f"rank {rank} hangs, and the diagnosis names {culprit}")
-        case.notes.append(f"named: {culprit.get('rank')} ({event['diagnosis']['family']})")
+            problems.append(f"rank {rank} hangs, and the explanation names {culprit}")
+        case.notes.append(f"named: {culprit.get('rank')} ({because.get('family')})")
     if not [e for log in logs(case.cwd).values() for e in of_type(log, "stall_declared")]:
         problems.append("no stall was declared")
     return problems

@@ -69,10 +69,11 @@ def test_a_worker_on_a_lock_held_at_fork_is_proven(tmp_path, program, mode):
         return found if found.patience == "proven" else None
 
     result = wait_until(proven, 30, "the workers reach the lock")
-    assert result.diagnosis.family == "dataloader-worker-stuck"
-    assert result.diagnosis.remedies[0] == "num-workers-0"
-    assert result.diagnosis.culprit.role == "worker"
-    assert "__getitem__" in result.diagnosis.culprit.frame
+    found = result.explanation
+    assert found.family == "dataloader-worker-stuck"
+    assert found.remedies[0].name == "num-workers-0"
+    assert found.root.who.role == "worker"
+    assert found.root.own.function == "__getitem__"
     assert result.missing == ()
 
 
@@ -80,7 +81,7 @@ def test_a_worker_on_a_lock_held_at_fork_is_proven(tmp_path, program, mode):
 def test_a_sleeping_worker_is_stuck_but_not_proven(tmp_path, program):
     """A worker asleep may wake up: the same family, no proof."""
     result = collect_tree(tmp_path, program("loader_sleep.py").pid, "look")
-    assert result.diagnosis.family == "dataloader-worker-stuck"
+    assert result.explanation.family == "dataloader-worker-stuck"
     assert result.patience != "proven"
 
 
@@ -102,7 +103,7 @@ def test_a_stopped_process_is_read_and_stays_stopped(tmp_path, sleeper):
     wait_until(lambda: state_of(sleeper.pid) == "T", 5, "stopped")
     result = collect_tree(tmp_path, sleeper.pid)
     assert result.captured == 1
-    assert result.diagnosis.kind == "stopped"
+    assert result.explanation.kind == "stopped"
     assert state_of(sleeper.pid) == "T"
 
 
@@ -282,7 +283,7 @@ def test_a_crash_is_told_from_its_output_and_status(tmp_path):
     started = time.monotonic()
     result = collect(request)
     assert time.monotonic() - started < 3
-    assert result.diagnosis.family == "cuda-oom"
+    assert result.explanation.family == "cuda-oom"
     assert "hf_abc" not in (tmp_path / "out" / "log-tail.txt").read_text()
 
 

@@ -92,7 +92,7 @@ def test_what_was_collected_outlives_its_collector(tmp_path, monkeypatch, sleepe
         assert [row.captured for row in result.processes] == [True, False]
         assert result.missing[0].pid == never.pid
         assert "ended before it was done" in result.problem
-        assert result.diagnosis is not None
+        assert result.explanation is not None
         kept = read_bundle(tmp_path / "out")
         assert "waits_here" in [frame.name for frame in kept.evidence.processes[0].main.frames]
         assert not kept.evidence.processes[1].threads
@@ -129,7 +129,7 @@ def test_an_older_look_is_no_answer_to_a_newer_one(tmp_path, monkeypatch):
         stall_id="0001",
         dir=str(folder),
         processes=(),
-        diagnosis=None,
+        explanation=None,
         patience="proven",
         fingerprint=None,
         seconds=1.0,

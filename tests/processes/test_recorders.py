@@ -132,8 +132,8 @@ def test_the_rank_that_fell_behind_is_named_by_its_numbers(tmp_path, job, what):
     ranks.ready()
     wait_until(lambda: ranks.enqueued(0) == 2, 20, "rank 0 waits in its second all-reduce")
     result = ranks.collect(tmp_path)
-    assert result.diagnosis.family in ("rank-left-early", "collective-mismatch")
-    assert result.diagnosis.culprit.rank == 1
+    assert result.explanation.family in ("rank-left-early", "collective-mismatch")
+    assert result.explanation.root.who.rank == 1
     kept = json.loads((tmp_path / "out" / "flight-recorder" / "rank1.json").read_text())
     assert kept["entries"][-1]["collective_seq_id"] == 1
     assert [text for _, text in ranks.end()] == ["", ""], "nothing is printed by us"
@@ -147,10 +147,9 @@ def test_ranks_that_go_on_are_not_accused(tmp_path, job):
     ranks.ready()
     result = ranks.collect(tmp_path)
     # On a machine with far more to do than cores it may say that instead.
-    assert result.diagnosis.family in (None, "healthy-slow", "cpu-thread-contention")
-    assert result.diagnosis.kind in ("slow", "unknown")
+    assert result.explanation.family in (None, "healthy-slow", "cpu-thread-contention")
+    assert result.explanation.kind == "healthy"
     assert result.patience == "healthy"
-    assert "ranks 0 and 1: exchanged collectives between two looks" in result.diagnosis.evidence
     assert (tmp_path / "out" / "flight-recorder" / "rank0.json").is_file()
 
 

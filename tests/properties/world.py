@@ -376,9 +376,9 @@ class World(Machine):
 
     def _joint(self) -> JointAnswer:
         """Every other one fails."""
-        failed = JointAnswer(diagnosis=None, problem="it left no answer")
+        failed = JointAnswer(explanation=None, problem="it left no answer")
         number = self.state.attempt.attempt if self.state.attempt is not None else 0
-        return failed if number % 2 else JointAnswer(diagnosis=self._result("joint").diagnosis)
+        return failed if number % 2 else JointAnswer(explanation=self._result("joint").explanation)
 
     def _survey(self) -> Survey:
         beside_writers = bool(self.attempts) and self.attempts[-1].alive

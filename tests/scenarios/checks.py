@@ -102,18 +102,24 @@ def assert_brought_home(run: CompletedRun) -> None:
 def assert_blames(
     event: Event, rank: int, families: Container[str], *, surely: bool = True, role: str = "rank"
 ) -> None:
-    """The diagnosis of a bundle names the planted process, and a family that fits.
+    """The explanation of a bundle names the planted process, and no family that does not fit.
 
     Where the evidence cannot tell who it was, it may name nobody; a wrong one is never right.
     """
-    diagnosis = event["diagnosis"]
-    culprit = diagnosis["culprit"]
-    if diagnosis["family"] is not None or surely:
-        assert diagnosis["family"] in families, diagnosis
-    if culprit is None:
-        assert not surely, diagnosis
+    found = event["explanation"]
+    root = found["root"]
+    if found["because"] is not None:
+        assert family_of(event) in families, found
+    if root is None:
+        assert not surely, found
     else:
-        assert (culprit["role"], culprit["rank"]) == (role, rank), diagnosis
+        assert (root["who"]["role"], root["who"]["rank"]) == (role, rank), found
+
+
+def family_of(event: Event) -> str | None:
+    """The cause that an explanation names."""
+    because = event["explanation"]["because"]
+    return because["family"] if because is not None else None
 
 
 def last_line(text: str, start: str = "finished ") -> str:

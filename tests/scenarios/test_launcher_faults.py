@@ -55,7 +55,7 @@ def test_a_rank_that_sleeps(launcher: str, tmp_path: Path) -> None:
     """It is the culprit, by name."""
     run = run_fault(tmp_path, launcher, "sleep")
     assert_evidence_came_first(run)
-    assert_blames(run.only("diagnosed"), 1, ("rank-left-early",))
+    assert_blames(run.only("stall_explained"), 1, ("rank-left-early",))
 
 
 @pytest.mark.parametrize("launcher", list(LAUNCHERS))
@@ -63,7 +63,7 @@ def test_ranks_in_different_operations(launcher: str, tmp_path: Path) -> None:
     """One receives while the other reduces: nobody is blamed without a proof."""
     run = run_fault(tmp_path, launcher, "receive")
     assert_evidence_came_first(run)
-    assert_blames(run.only("diagnosed"), 1, MISMATCH, surely=False)
+    assert_blames(run.only("stall_explained"), 1, MISMATCH, surely=False)
 
 
 @pytest.mark.parametrize("launcher", list(LAUNCHERS))
@@ -73,8 +73,8 @@ def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
     run = run_fault(tmp_path, launcher, fault)
     assert not run.of_type("stall_declared"), run.describe()
     assert run.of_type("evidence_collected")[0]["why"] == "crash"
-    culprit = run.of_type("diagnosed")[0]["diagnosis"]["culprit"]
-    assert culprit is None or culprit["rank"] == 1, run.describe()
+    root = run.of_type("stall_explained")[0]["explanation"]["root"]
+    assert root is None or root["who"]["rank"] in (1, None), run.describe()
 
 
 @pytest.mark.parametrize("launcher", list(LAUNCHERS))

@@ -55,14 +55,14 @@ def check_recovered(run: CompletedRun, checkpoint: str, step: int) -> None:
     assert_asked_before_killed(run)
     assert_tree_is_gone(run)
     events = run.events
-    order = ("suspected", "stall_declared", "evidence_collected", "diagnosed", "signalling")
+    order = ("suspected", "stall_declared", "evidence_collected", "stall_explained", "signalling")
     order += ("tree_gone", "checkpoint_chosen")
     positions = [first_seq(events, name) for name in order]
     assert positions == sorted(positions), run.describe()
-    diagnosis = run.only("diagnosed")["diagnosis"]
-    assert diagnosis["family"], diagnosis
-    assert diagnosis["culprit"]["role"] == "worker", diagnosis
-    assert "__getitem__" in diagnosis["culprit"]["frame"], diagnosis
+    found = run.only("stall_explained")["explanation"]
+    assert found["because"], found
+    assert found["root"]["who"]["role"] == "worker", found
+    assert found["root"]["own"]["function"] == "__getitem__", found
     roles = [process["role"] for process in run.only("evidence_collected")["processes"]]
     assert roles.count("rank") == 1, roles
     assert roles.count("worker") == 2, roles

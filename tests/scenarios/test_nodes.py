@@ -86,14 +86,14 @@ def test_a_rank_of_one_node_fails_and_all_nodes_begin_again(tmp_path: Path, faul
     assert_finished(job, 2, text)
     if fault == "hang":
         # Each node alone sees its own ranks wait; the leader reads what all have taken.
-        (diagnosed,) = [one for one in of_type(found[0], "diagnosed") if one["tasks"]]
+        (diagnosed,) = [one for one in of_type(found[0], "stall_explained") if one["tasks"]]
         assert diagnosed["tasks"] == [0, 1]
         assert_blames(diagnosed, 3, ("rank-left-early",), surely=True)
         guilty = next(n for n in found if "node_ranks" in text and _holds(found[n], 3))
-        assert f"runs on node {guilty} (" in diagnosed["diagnosis"]["explanation"], text
+        assert diagnosed["host"] == found[guilty][0]["host"], text
         shown = run_wtrain("status", "--json", found[0][0]["run_id"], cwd=tmp_path).json()
         assert shown["job"]["kind"] == "node"
-        assert shown["last_stall"]["diagnosis"] == diagnosed["diagnosis"]
+        assert shown["last_stall"]["explanation"] == diagnosed["explanation"]
 
 
 def _holds(events: list[Event], rank: int) -> bool:

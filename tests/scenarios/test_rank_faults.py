@@ -120,7 +120,7 @@ def test_a_rank_that_hangs(hang: Hang, tmp_path: Path) -> None:
     rejected = [Path(event["path"]).name for event in run.of_type("checkpoint_rejected")]
     assert rejected == (["step-000030.pt"] if hang.fault == "hang-in-save" else [])
     role = "worker" if hang.workers else "rank"
-    (diagnosed,) = run.of_type("diagnosed")
+    (diagnosed,) = run.of_type("stall_explained")
     assert_blames(diagnosed, hang.culprit, hang.families, surely=hang.surely, role=role)
 
 

@@ -118,18 +118,18 @@ def test_after_a_hang(tmp_path: Path) -> None:
     assert "num-workers-0" in after["remedies"]
     assert Path(after["checkpoint"]["path"]).name.startswith("step-0000")
     stall = after["last_stall"]
-    assert stall["diagnosis"]["family"]
+    assert stall["explanation"]["because"]
     assert Path(stall["dir"]).is_dir()
 
     (row,) = run_wtrain("stalls", "--json", cwd=tmp_path).check(0).json()["stalls"]
     assert row.keys() >= {"id", "dir", "at", "attempt", "why", "processes", "captured", "family"}
     assert row["id"] == stall["id"]
-    assert row["family"] == stall["diagnosis"]["family"]
+    assert row["family"] == stall["explanation"]["because"]["family"]
     shown = run_wtrain("show", "--json", cwd=tmp_path).check(0).json()
     assert shown["schema_version"] == 1
     words = run_wtrain("show", cwd=tmp_path).check(0).stdout
     assert "__getitem__" in words
-    assert str(stall["diagnosis"]["culprit"]["pid"]) in words
+    assert str(stall["explanation"]["root"]["who"]["pid"]) in words
     for process in run.only("evidence_collected")["processes"]:
         assert process.keys() >= PROCESS_KEYS
     logs = run_wtrain("logs", cwd=tmp_path).check(0)

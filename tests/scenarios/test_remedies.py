@@ -525,7 +525,7 @@ def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
     run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=160)
     run.check(0)
     assert remedies_of(run) == [[], ["num-proc-none"]], run.describe()
-    assert run.of_type("diagnosed")[0]["diagnosis"]["family"] == "fork-cuda-init"
+    assert run.of_type("stall_explained")[0]["explanation"]["because"]["family"] == "fork-cuda-init"
     told = run.only("remedy_taken")
     assert told["took"], told
     assert sentence(told["why"]) == "num_proc 2 -> None"
@@ -545,7 +545,8 @@ def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
     run.check(0)
     tried = remedies_of(run)
     assert tried[0] == [], run.describe()
-    named = run.of_type("diagnosed")[0]["diagnosis"]["remedies"]
+    found = run.of_type("stall_explained")[0]["explanation"]
+    named = [remedy["name"] for remedy in found["remedies"]]
     for number, plan in enumerate(tried[1:], start=1):
         assert plan[:number] == named[:number], run.describe()
     assert len(tried) == 4, run.describe()

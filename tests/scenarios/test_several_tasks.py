@@ -138,7 +138,8 @@ def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
     assert_one_plan(found, text)
     assert_all_finished(tmp_path, 2, 2, text)
     joint = {
-        n: [one for one in of_type(log, "diagnosed") if one["tasks"]] for n, log in found.items()
+        n: [one for one in of_type(log, "stall_explained") if one["tasks"]]
+        for n, log in found.items()
     }
     assert not joint[1], text
     if fault == "die-in-save":
@@ -150,7 +151,7 @@ def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
         assert diagnosed["tasks"] == [0, 1]
         assert_blames(diagnosed, 1, FAMILIES[fault], surely=fault == "hang")
         shown = run_wtrain("status", "--json", found[0][0]["run_id"], cwd=tmp_path).json()
-        assert shown["last_stall"]["diagnosis"] == diagnosed["diagnosis"]
+        assert shown["last_stall"]["explanation"] == diagnosed["explanation"]
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def test_a_hang_is_caught_and_all_nodes_begin_again(tmp_path: Path) -> None:
     found, text = ended(job, 0, 0, timeout_s=800)
     assert_one_plan(found, text)
     assert_finished(job, 2, text)
-    (diagnosed,) = [one for one in of_type(found[0], "diagnosed") if one["tasks"]]
+    (diagnosed,) = [one for one in of_type(found[0], "stall_explained") if one["tasks"]]
     assert_blames(diagnosed, 3, ("rank-left-early",), surely=True)
     assert not list(tmp_path.glob("tcp*")), "it was taken for a directory"
 

@@ -115,7 +115,7 @@ def test_a_hang_is_caught_and_the_job_goes_on(begin: Submit) -> None:
         assert [one["attempt"] for one in plans] == [1, 2], text
         assert plans[1]["checkpoint"]["path"].endswith("checkpoints/step-000020.pt"), text
         assert {one["host"] for one in of_type(events, "run_started")} == {f"n{node + 1}"}, text
-    (diagnosed,) = [one for one in of_type(job.log(0), "diagnosed") if one["tasks"]]
+    (diagnosed,) = [one for one in of_type(job.log(0), "stall_explained") if one["tasks"]]
     assert diagnosed["tasks"] == [0, 1], text
     assert_blames(diagnosed, 3, ("rank-left-early",), surely=True)
 
@@ -177,7 +177,7 @@ def test_the_guilty_node_is_left_out(begin: Submit) -> None:
     job.wait_for_end(600)
     text = job.described()
     assert_finished(job, first=20)
-    (host,) = {one["host"] for one in of_type(job.log(0), "diagnosed") if one["tasks"]}
+    (host,) = {one["host"] for one in of_type(job.log(0), "stall_explained") if one["tasks"]}
     left = {"n1": "n[2-3]", "n2": "n[1,3]"}[host]  # torchrun says which node has which ranks
     fields = job.fields()
     assert (fields["ExcNodeList"], fields["NodeList"], job.restarts) == (host, left, 1), text

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.config import load_policy
-from watchdog_train.core.diagnosis.diagnose import diagnose as diagnose_evidence
 from watchdog_train.evidence.text.bring import evidence_from
+from watchdog_train.explain.because import Judgement, judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.diagnosis_text import diagnosis_text
+from watchdog_train.report.explanation_text import sentences
 from watchdog_train.rules import load_rules
 
 SCHEMA_VERSION = 1
@@ -37,17 +39,25 @@ def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: b
     """
     evidence, notes = evidence_from(paths)
     rules = load_rules((*load_policy().evidence.rules_dirs, *rules_dirs))
-    diagnosis, _ = diagnose_evidence(evidence, rules)
+    judged = judge(evidence, rules)
     for note in notes:
         click.echo(f"wtrain: {note}", err=True)
     if as_json:
-        print_json({"schema_version": SCHEMA_VERSION, **_fields(diagnosis)})
+        print_json({"schema_version": SCHEMA_VERSION, **_fields(judged)})
         return
-    click.echo(diagnosis_text(diagnosis, evidence, remedy_words()))
+    click.echo(diagnosis_text(judged.explanation, evidence, remedy_words()))
 
 
-def _fields(value: object) -> dict[str, object]:
-    import msgspec
-
-    fields: dict[str, object] = msgspec.to_builtins(value)
-    return fields
+def _fields(judged: Judgement) -> dict[str, object]:
+    """The family and its neighbours on top, for scripts; then the whole value and its text."""
+    found = judged.explanation
+    ranked = [found.because, *found.alternatives] if found.because is not None else []
+    return {
+        "family": found.family,
+        "kind": found.kind,
+        "confidence": found.confidence,
+        "ranked": [{"family": one.family, "confidence": one.confidence} for one in ranked],
+        "remedies": [one.name for one in found.remedies],
+        "explanation": msgspec.to_builtins(found),
+        "sentences": sentences(found),
+    }

@@ -74,7 +74,7 @@ def _same_fingerprint(first: Bundle, second: Bundle) -> bool | None:
 
 
 def _family(bundle: Bundle) -> str | None:
-    return bundle.diagnosis.family if bundle.diagnosis else None
+    return bundle.explanation.family if bundle.explanation else None
 
 
 def _lines(

@@ -43,7 +43,7 @@ def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json
         return
     click.echo(f"wtrain: evidence is in {result.dir}", err=True)
     bundle = read_or_refuse(Path(result.dir))
-    told = (bundle.verdict, bundle.diagnosis, bundle.evidence)
+    told = (bundle.verdict, bundle.explanation, bundle.evidence)
     click.echo(summary(*told, remedy_words=remedy_words()))
 
 
@@ -101,7 +101,7 @@ def _answer(result: EvidenceResult) -> dict[str, object]:
         "captured": result.captured,
         "missing": result.missing,
         "processes": result.processes,
-        "diagnosis": result.diagnosis,
+        "explanation": result.explanation,
         "patience": result.patience,
         "fingerprint": result.fingerprint,
         "seconds": result.seconds,

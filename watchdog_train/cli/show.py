@@ -15,6 +15,7 @@ from watchdog_train.core.diagnosis.idle import Group
 from watchdog_train.evidence.bundle import Bundle
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
+from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.screen_text import one_screen
 
 SCHEMA_VERSION = 1
@@ -42,12 +43,12 @@ def show(
     """Show STALL (an id, a RUN or a folder; default: the newest): who was stuck, where and why."""
     folder = stall_folder(stall, run_ref, runs_dir)
     bundle = read_or_refuse(folder)
-    found = groups(bundle.evidence, bundle.diagnosis)
+    found = groups(bundle.evidence, bundle.explanation)
     if as_json:
         print_json(_answer(folder, bundle, found))
         return
     click.echo(f"wtrain: {folder}", err=True)
-    told = (bundle.verdict, bundle.diagnosis, bundle.evidence)
+    told = (bundle.verdict, bundle.explanation, bundle.evidence)
     if not (everything or raw or rank is not None):
         click.echo(one_screen(*told, remedy_words=remedy_words()))
         return
@@ -66,7 +67,8 @@ def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str,
         "dir": os.path.abspath(folder),
         "what": title(bundle.verdict),
         "verdict": bundle.verdict,
-        "diagnosis": bundle.diagnosis,
+        "explanation": bundle.explanation,
+        "sentences": sentences(bundle.explanation) if bundle.explanation is not None else (),
         "groups": [
             {
                 "who": group.labels,

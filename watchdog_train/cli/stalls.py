@@ -54,5 +54,5 @@ def _row(path: Path, bundle: Bundle) -> dict[str, object]:
         "captured": sum(process.captured for process in verdict.processes),
         "what": what_ended(verdict.crash) if verdict.crash is not None else None,
         "crash": msgspec.to_builtins(verdict.crash),
-        "family": bundle.diagnosis.family if bundle.diagnosis else None,
+        "family": bundle.explanation.family if bundle.explanation else None,
     }

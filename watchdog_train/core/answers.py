@@ -95,9 +95,10 @@ def evidence_events(
         problem=result.problem,
         crash=result.crash,
     )
-    if result.diagnosis is None:
+    if result.explanation is None:
         return (collected,)
-    return (collected, e.Diagnosed(stall_id=result.stall_id, diagnosis=result.diagnosis))
+    explained = e.StallExplained(stall_id=result.stall_id, explanation=result.explanation)
+    return (collected, explained)
 
 
 def collecting(state: State) -> bool:

@@ -15,6 +15,7 @@ from watchdog_train.core.notices.news import progress_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
+ASKS = "it waits for somebody to type"
 FINISHING_PATIENCE_S = 60.0
 """Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""
 SURER: tuple[Patience, ...] = ("proven", "input", "healthy", "may-end", "unknown")
@@ -93,8 +94,8 @@ def _quiet(
     if look.patience == "input":
         if "input" in state.notices:
             return None
-        return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=look.why),))
-    why = verdict.why.plus(look.why)
+        return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=Why("input")),))
+    why = verdict.why.plus(*((look.why,) if look.why is not None else ()))
     if look.patience == "proven":
         basis: Basis = "proven" if verdict.basis == "quiet" else verdict.basis
         return _declare(observation, state, basis, why)
@@ -127,17 +128,10 @@ def _looked(observation: Observation) -> e.Looked:
     # What can never end on one machine never ends for those that wait for it.
     looks = [sight.look for sight in observation.trees if sight.look is not None]
     result = min(looks, key=lambda look: SURER.index(look.patience), default=None)
-    diagnosis = result.diagnosis if result is not None else None
-    if result is None or diagnosis is None:
+    if result is None or result.explanation is None:
         problem = result.problem if result is not None else None
-        why = said(problem) if problem else Why("no-stacks")
-        return e.Looked(patience="unknown", family=None, confidence=0.0, why=why)
-    return e.Looked(
-        patience=result.patience,
-        family=diagnosis.family,
-        confidence=diagnosis.confidence,
-        why=said(diagnosis.explanation),
-    )
+        return e.Looked(patience="unknown", why=said(problem) if problem else Why("no-stacks"))
+    return e.Looked(patience=result.patience, explanation=result.explanation)
 
 
 def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:

@@ -25,7 +25,7 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.recorder import trimmed
 from watchdog_train.core.diagnosis.stacks import ThreadStack
-from watchdog_train.core.model import Diagnosis, EvidenceResult
+from watchdog_train.core.model import EvidenceResult, Explanation
 from watchdog_train.evidence.redact import write_json, write_text
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
@@ -34,7 +34,7 @@ from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import read_json, replace_whole
 
 VERDICT_FILE = "verdict.json"
-DIAGNOSIS_FILE = "diagnosis.json"
+EXPLANATION_FILE = "explanation.json"
 PROCESSES_FILE = "processes.json"
 HOST_FILE = "host.json"
 LOG_FILE = "log-tail.txt"
@@ -79,7 +79,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """A whole bundle."""
 
     verdict: BundleVerdict
-    diagnosis: Diagnosis | None
+    explanation: Explanation | None
     evidence: Evidence
     records: tuple[ProcessRecord, ...]
     host: HostRecord
@@ -114,12 +114,12 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
     )
     if ranks != RanksRecord():
         write_json(staging / RANKS_FILE, ranks)
-    if bundle.diagnosis is not None:
-        write_json(staging / DIAGNOSIS_FILE, bundle.diagnosis)
+    if bundle.explanation is not None:
+        write_json(staging / EXPLANATION_FILE, bundle.explanation)
     # Not at the top: a collector reads its stacks before anything that can wait.
     from watchdog_train.remedies.catalogue import remedy_words
 
-    text = summary(bundle.verdict, bundle.diagnosis, bundle.evidence, remedy_words=remedy_words())
+    text = summary(bundle.verdict, bundle.explanation, bundle.evidence, remedy_words=remedy_words())
     write_text(staging / SUMMARY_FILE, without_markup(text))
 
 
@@ -199,7 +199,7 @@ def read_bundle(folder: Path) -> Bundle | None:
     ranks = _read(folder / RANKS_FILE, RanksRecord) or RanksRecord()
     return Bundle(
         verdict=verdict,
-        diagnosis=_read(folder / DIAGNOSIS_FILE, Diagnosis),
+        explanation=_read(folder / EXPLANATION_FILE, Explanation),
         evidence=Evidence(
             why=verdict.why,
             processes=processes,

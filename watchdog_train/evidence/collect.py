@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_senders
-from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.diagnosis.diagnose import evidence_fingerprint
 from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText
 from watchdog_train.core.diagnosis.rules import Rules
 from watchdog_train.core.model import CrashFact, EvidenceResult, Member
@@ -48,6 +48,8 @@ from watchdog_train.evidence.request import (
 from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
+from watchdog_train.explain.because import judge
+from watchdog_train.explain.explanation import Situation
 from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
 from watchdog_train.system.pressure import swap_bytes
@@ -264,7 +266,7 @@ class _Collection:
             exchanging=self.recorders.exchanging,
             world_size=self._world_size(),
         )
-        diagnosis, patience = diagnose(evidence, self._rules())
+        judged = judge(evidence, self._rules(), self._situation())
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)
@@ -272,9 +274,9 @@ class _Collection:
             stall_id=request.stall_id,
             dir=request.out_dir,
             processes=tuple(target.row() for target in self.targets),
-            diagnosis=diagnosis,
-            patience=patience,
-            fingerprint=evidence_fingerprint(evidence, diagnosis),
+            explanation=judged.explanation,
+            patience=judged.patience,
+            fingerprint=evidence_fingerprint(evidence, judged.explanation.family),
             seconds=round(time.monotonic() - self.started, 3),
             crash=self._crash(evidence),
             problem="; ".join(self.problems) or None,
@@ -283,7 +285,7 @@ class _Collection:
             return answers.publish_look(request, result)
         whole = bundle.Bundle(
             verdict=answers.verdict(request, result),
-            diagnosis=diagnosis,
+            explanation=judged.explanation,
             evidence=evidence,
             records=tuple(map(answers.record, self.targets, evidence.processes)),
             host=bundle.HostRecord(facts=facts, details=details),
@@ -331,6 +333,13 @@ class _Collection:
         if self.request.log_files or folder is None:
             return self.request.log_files
         return tuple(os.path.join(folder, name) for name in _OUTPUT_FILES)
+
+    def _situation(self) -> Situation:
+        """What the supervisor has seen of the silence."""
+        told = self.request.verdict
+        return msgspec.convert(
+            {"since_s": told.get("beat_age_s"), "phase": told.get("phase")}, Situation
+        )
 
     def _rules(self) -> Rules:
         """A broken rule file of the user's must not cost the diagnosis."""

@@ -68,7 +68,7 @@ class Draft:
             stall_id=request.stall_id,
             dir=request.staging_dir,
             processes=tuple(target.row() for target in self._targets),
-            diagnosis=None,
+            explanation=None,
             patience="unknown",
             fingerprint=None,
             seconds=round(time.monotonic() - self._started, 3),

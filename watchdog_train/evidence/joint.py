@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnosis.diagnose import culprit_process, diagnose
+from watchdog_train.core.diagnosis.diagnose import root_process
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread
 from watchdog_train.core.diagnosis.stacks import deciding_frame
@@ -20,6 +20,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
+from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 from watchdog_train.trusted_files import open_read
 
@@ -31,20 +32,21 @@ def answer(request: JointRequest) -> JointAnswer:
     """The diagnosis, or why there is none."""
     there = [path for path in request.bundles if Path(path).is_dir()]
     if len(there) < 2:
-        return JointAnswer(diagnosis=None, problem="fewer than two bundles can be read")
+        return JointAnswer(explanation=None, problem="fewer than two bundles can be read")
     try:
         found = [evidence_from([path])[0] for path in there]
     except WtrainError as error:
-        return JointAnswer(diagnosis=None, problem=error.message)
+        return JointAnswer(explanation=None, problem=error.message)
     try:
         rules = load_rules(request.rules_dirs)
     except WtrainError:
         rules = load_rules()  # the collector of each bundle has said which file is broken
     whole = together(found)
-    diagnosis, _ = diagnose(whole, rules)
-    guilty = culprit_process(whole, diagnosis)
+    judged = judge(whole, rules)
+    guilty = root_process(whole, judged.explanation)
     answered = JointAnswer(
-        diagnosis=diagnosis, where=None if guilty is None else there[guilty.part]
+        explanation=judged.explanation,
+        where=None if guilty is None else there[guilty.part],
     )
     _keep(request, there, answered, whole)
     return answered
@@ -55,8 +57,8 @@ def _keep(request: JointRequest, there: list[str], found: JointAnswer, whole: Ev
     content = {
         "schema_version": SCHEMA_VERSION,
         "bundles": there,
-        "culprit_in": found.where,
-        "diagnosis": msgspec.to_builtins(found.diagnosis),
+        "root_in": found.where,
+        "explanation": msgspec.to_builtins(found.explanation),
         "processes": [
             {
                 "bundle": there[one.part],

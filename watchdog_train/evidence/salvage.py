@@ -10,11 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnosis.diagnose import diagnose, evidence_fingerprint
+from watchdog_train.core.diagnosis.diagnose import evidence_fingerprint
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import answers, bundle, logs
 from watchdog_train.evidence.request import EvidenceRequest, read_partial, read_request
+from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 
 
@@ -35,16 +36,19 @@ def salvage(request: EvidenceRequest) -> EvidenceResult | None:
         rules = load_rules(request.rules_dirs)
     except WtrainError:
         rules = load_rules()  # `wtrain config check` names what is wrong in rules of the user's
-    diagnosis, patience = diagnose(evidence, rules)
+    judged = judge(evidence, rules)
     result = msgspec.structs.replace(
         partial,
         dir=request.out_dir,
-        diagnosis=diagnosis,
-        patience=patience,
-        fingerprint=evidence_fingerprint(evidence, diagnosis),
+        explanation=judged.explanation,
+        patience=judged.patience,
+        fingerprint=evidence_fingerprint(evidence, judged.explanation.family),
     )
     whole = msgspec.structs.replace(
-        draft, verdict=answers.verdict(request, result), diagnosis=diagnosis, evidence=evidence
+        draft,
+        verdict=answers.verdict(request, result),
+        explanation=judged.explanation,
+        evidence=evidence,
     )
     bundle.write_staged(staging, whole)
     return bundle.publish(staging, Path(request.out_dir), result)

@@ -19,7 +19,7 @@ USER_FIXES: Mapping[str, str] = {
     "TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR below /tmp or a scratch disk.",
     "main-guard": 'Put the start of the script below `if __name__ == "__main__":`, because spawned '
     "processes import the script again.",
-    "none-user-fix": "Only the code can change this: see the frames in the diagnosis.",
+    "none-user-fix": "Only the code can change this: see the frames in the stack dump.",
     "open-in-worker": "Open the file in the worker, not before the fork: in __getitem__ "
     "(`if self.file is None: self.file = h5py.File(...)`) or in worker_init_fn.",
     "other-node": "Run on another machine: this one's GPU or driver is at fault.",
@@ -36,8 +36,8 @@ USER_FIXES: Mapping[str, str] = {
     "blame: CUDA_VISIBLE_DEVICES=0 python train.py.",
     "tokenizers-slow": "Use a tokenizer without threads: AutoTokenizer.from_pretrained(..., "
     "use_fast=False) with transformers 4; transformers 5 has only fast ones (tokenizers-off).",
-    "upgrade-library": "Upgrade the library named in the diagnosis: the hang is a known one that "
-    "later versions have mended.",
+    "upgrade-library": "Upgrade the library that the explanation names: later versions have "
+    "mended this hang.",
 }
 
 ALWAYS: Mapping[str, str] = {

@@ -14,7 +14,7 @@ from watchdog_train.report.facts import (
     counted_roles,
     exit_words,
     run_again,
-    settings_to_keep,
+    shown_to_help,
     step_words,
 )
 from watchdog_train.report.history import AttemptHistory, History
@@ -251,15 +251,13 @@ def _notables(history: History, zone: tzinfo | None) -> Section | None:
 def _for_good(state: State, script_lines: ScriptLines) -> Section | None:
     lines = [
         clean(part, 400)
-        for name in settings_to_keep(state)
+        for name in shown_to_help(state)
         if name in script_lines
         for part in script_lines[name].splitlines()
     ]
     if not lines:
         return None
-    told = "The last attempt ran with these settings. To make them permanent, put into the script:"
-    if state.outcome != "succeeded":
-        told = "The last attempt ran with these settings; in the script they would read:"
+    told = "With these settings it passed the stall. To make them permanent, put into the script:"
     return Section(title="For good", paragraphs=(told,), code=tuple(lines))
 
 

@@ -6,18 +6,18 @@ import time
 from collections.abc import Mapping, Sequence
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
-from watchdog_train.core.diagnosis.diagnose import culprit_process, groups
+from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import Group, is_idle_helper, is_idle_worker
 from watchdog_train.core.diagnosis.stacks import Frame, trimmed
-from watchdog_train.core.model import CrashFact, Diagnosis
-from watchdog_train.report.facts import frame_words, what_ended
+from watchdog_train.core.model import Explanation
+from watchdog_train.report.explanation_text import because, sentences
+from watchdog_train.report.facts import what_ended
 from watchdog_train.report.glance_text import glance
 from watchdog_train.report.pace_text import straggler_words
 from watchdog_train.report.places_text import process_sentences
 from watchdog_train.report.why_text import exit_text
 
-_EVIDENCE_LINES = 8
 _GROUP_LINES = 8
 _GROUP_FRAMES = 5
 _LABELS_SHOWN = 6
@@ -26,39 +26,36 @@ TITLES = {"stall": "Stall", "crash": "Crash", "manual": "Dump on request"}
 
 def summary(
     verdict: BundleVerdict,
-    diagnosis: Diagnosis | None,
+    found: Explanation | None,
     evidence: Evidence,
     *,
     remedy_words: Mapping[str, str] | None = None,
 ) -> str:
-    """What is stuck, which process and frame, why, what follows, what to change."""
-    lines = [f"# {title(verdict)}", "", *_what(verdict, diagnosis, evidence), ""]
-    lines += ["## Why", "", *_why(diagnosis, verdict.crash), ""]
-    lines += ["## Evidence", ""]
-    if diagnosis is not None:
-        lines += [f"- {text}" for text in diagnosis.evidence[:_EVIDENCE_LINES]]
+    """What happened, who waits, why, what follows, what to change."""
+    lines = [f"# {title(verdict)}", ""]
+    raised = verdict.crash.exception if verdict.crash is not None else None
+    if raised is not None:
+        lines += ["```", *traceback_lines(raised), "```"]
+        lines += [because(found)] if found is not None and found.because is not None else []
+    else:
+        lines += sentences(found) if found is not None else ["Nothing was explained."]
     if verdict.straggler is not None:
-        lines.append(f"- straggler before it: {straggler_words(verdict.straggler)}")
-    lines += [f"- {text}" for text in captured_lines(verdict)]
+        lines.append(f"Straggler before it: {straggler_words(verdict.straggler)}")
+    lines += ["", *_what(verdict), *[f"- {text}" for text in captured_lines(verdict)]]
     on_the_way = process_sentences(evidence)
     if on_the_way:
         lines += ["", "## On the way", "", *[f"- {text}" for text in on_the_way]]
     if verdict.done:
         follows = [f"- {text.removeprefix('then ')}" for text in verdict.done]
         lines += ["", "## What follows", "", *follows]
-    if diagnosis is not None and diagnosis.remedies:
-        words = remedy_words or {}
-        lines += ["", "## What to change, in this order", ""]
-        lines += [
-            f"{number}. {name}{f': {words[name]}' if name in words else ''}"
-            for number, name in enumerate(diagnosis.remedies, 1)
-        ]
-    found = groups(evidence, diagnosis)
-    if found:
-        lines += ["", "## Where everything is (odd one first)", "", glance(evidence, diagnosis), ""]
-        lines += [f"- {text}" for text in group_lines(found)[:_GROUP_LINES]]
-        if len(found) > _GROUP_LINES:
-            lines.append(f"- and {len(found) - _GROUP_LINES} more groups")
+    if found is not None and found.remedies:
+        lines += ["", "## What to change, in this order", "", *changes(found, remedy_words or {})]
+    together = groups(evidence, found)
+    if together:
+        lines += ["", "## Where everything is (odd one first)", "", glance(evidence, found), ""]
+        lines += [f"- {text}" for text in group_lines(together)[:_GROUP_LINES]]
+        if len(together) > _GROUP_LINES:
+            lines.append(f"- and {len(together) - _GROUP_LINES} more groups")
     lines += ["", "Whole stacks are in `stacks/`, the last output in `log-tail.txt`.", ""]
     return "\n".join(lines)
 
@@ -69,7 +66,15 @@ def title(verdict: BundleVerdict) -> str:
     return f"{TITLES[verdict.why]} {verdict.id}{told}"
 
 
-def _what(verdict: BundleVerdict, diagnosis: Diagnosis | None, evidence: Evidence) -> list[str]:
+def changes(found: Explanation, words: Mapping[str, str]) -> list[str]:
+    """The remedies, numbered."""
+    return [
+        f"{number}. {one.name}{f': {words[one.name]}' if one.name in words else ''}"
+        for number, one in enumerate(found.remedies, 1)
+    ]
+
+
+def _what(verdict: BundleVerdict) -> list[str]:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.at))
     lines = [f"- when: {at}" + (f", attempt {verdict.attempt}" if verdict.attempt else "")]
     if verdict.command:
@@ -82,11 +87,6 @@ def _what(verdict: BundleVerdict, diagnosis: Diagnosis | None, evidence: Evidenc
         lines.append(f"- since: {', '.join(silence)}")
     if verdict.words:
         lines.append(f"- verdict: {verdict.words}")
-    if diagnosis is not None and diagnosis.culprit is not None:
-        process = culprit_process(evidence, diagnosis)
-        label = process.who if process else diagnosis.culprit.role
-        verb = "stuck" if diagnosis.kind == "hang" else "where"
-        lines.append(f"- {verb}: {label}{frame_words(diagnosis.culprit)}")
     return lines
 
 
@@ -96,25 +96,6 @@ def ended(verdict: BundleVerdict) -> str:
     if end is None or (end.code is None and end.signal is None):
         return "nobody knows how"
     return exit_text(end.code, end.signal)
-
-
-def _why(diagnosis: Diagnosis | None, crash: CrashFact | None) -> list[str]:
-    raised = crash.exception if crash is not None else None
-    if raised is not None and (diagnosis is None or diagnosis.family is None):
-        return ["```", *traceback_lines(raised), "```"]
-    if diagnosis is None:
-        return ["No diagnosis was made."]
-    others = [
-        f"{other.family} ({other.confidence:.0%})"
-        for other in diagnosis.ranked
-        if other.family != diagnosis.family
-    ]
-    name = diagnosis.family or "cause unknown"
-    sure = f", {diagnosis.confidence:.0%} sure" if diagnosis.family else ""
-    lines = [f"**{name}**{sure}. {diagnosis.explanation}"]
-    if others:
-        lines.append(f"Instead it may be: {', '.join(others)}.")
-    return lines
 
 
 def captured_lines(verdict: BundleVerdict) -> list[str]:

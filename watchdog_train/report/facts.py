@@ -11,7 +11,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import NO_STACK, CrashFact, Culprit, Member, Plan, ProcessId, Why
+from watchdog_train.core.model import CrashFact, Member, Plan, ProcessId, Why
 from watchdog_train.report import words
 from watchdog_train.report.why_text import exit_text, why_text
 from watchdog_train.report.words import clean
@@ -66,22 +66,6 @@ def origin_words(plan: Plan) -> str:
     return f"from {step_words(used.step)} ({words.last_part(used.path)})"
 
 
-def culprit_words(culprit: Culprit) -> str:
-    """`worker of rank 0 (pid 4250) in acquire (threading.py:10)`."""
-    role = clean(culprit.role, 40) or "process"
-    if culprit.rank is None:
-        who = role
-    elif role == "rank":
-        who = f"rank {culprit.rank}"
-    else:
-        who = f"{role} of rank {culprit.rank}"
-    pid = "" if culprit.pid is None else f" (pid {culprit.pid})"
-    return f"{who}{pid}{frame_words(culprit)}"
-
-
-def frame_words(culprit: Culprit) -> str:
-    """` in acquire (threading.py:10)`, to be put behind who it is; empty without a stack."""
-    return "" if culprit.frame == NO_STACK else f" in {clean(culprit.frame, 240)}"
 
 
 def framework(state: State) -> str | None:
@@ -143,6 +127,15 @@ def stalls_dir(state: State) -> str | None:
     if not bundles:
         return None
     return words.short_path(str(PurePath(bundles[-1]).parent), state.cwd)
+
+
+def shown_to_help(state: State) -> tuple[str, ...]:
+    """Settings that an explanation named, and with which the training then passed the point."""
+    attempt = state.attempt
+    if attempt is None or state.outcome != "succeeded":
+        return ()
+    named = {use.id for use in attempt.plan.remedies if not use.experiment}
+    return tuple(name for name in settings_to_keep(state) if name in named)
 
 
 def settings_to_keep(state: State) -> tuple[str, ...]:

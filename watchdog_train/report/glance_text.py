@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.collectives import spans
-from watchdog_train.core.diagnosis.diagnose import culprit_process
+from watchdog_train.core.diagnosis.diagnose import root_process
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_process
 from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames, trimmed
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.model import Explanation
 
 MOST_GROUPS = 6
 _COLLECTIVE = "* (torch/distributed/*|deepspeed/comm/*|horovod/*)"
@@ -25,19 +25,19 @@ _LIBRARY = re.compile(
 _FILE_SYSTEMS = ("nfs", "fuse", "ceph", "lustre", "gpfs", "beegfs", "cifs", "smb", "ext4", "xfs")
 
 
-def glance(evidence: Evidence, diagnosis: Diagnosis | None = None) -> str:
+def glance(evidence: Evidence, found: Explanation | None = None) -> str:
     """Ranks at one place together, the largest group first, then workers; without idle ones."""
     places: dict[tuple[str, str], list[ProcessEvidence]] = {}
     for process in evidence.processes:
         if process.role in ("launcher", "keeper") or is_idle_process(process.threads):
             continue
         places.setdefault((process.role, where(process)), []).append(process)
-    culprit = culprit_process(evidence, diagnosis)
+    root = root_process(evidence, found)
     order = {"rank": 0, "worker": 1, "other": 2}
-    found = sorted(places.items(), key=lambda item: (order.get(item[0][0], 3), -len(item[1])))
-    shown = [f"{_names(role, group)}: {text}" for (role, text), group in found]
+    ordered = sorted(places.items(), key=lambda item: (order.get(item[0][0], 3), -len(item[1])))
+    shown = [f"{_names(role, group)}: {text}" for (role, text), group in ordered]
     if len(shown) > MOST_GROUPS:  # the one that matters must not be among those left out
-        at = next((n for n, (_, group) in enumerate(found) if culprit in group), 0)
+        at = next((n for n, (_, group) in enumerate(ordered) if root in group), 0)
         kept = [*shown[: MOST_GROUPS - 1], shown[max(at, MOST_GROUPS - 1)]]
         shown = [*kept, f"and {len(shown) - MOST_GROUPS} more"]
     return " | ".join(shown)

@@ -50,7 +50,7 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
     add("restarts_total", "counter", "Restarts, by why the attempt before had ended.",
         [({"reason": reason}, reasons[reason]) for reason in ("stall", "crash")])  # fmt: skip
     families = Counter(
-        (stall.diagnosis.family if stall.diagnosis is not None else None) or "unknown"
+        (stall.explanation.family if stall.explanation is not None else None) or "unknown"
         for stall in state.stalls
         if stall.why == "stall"
     )

@@ -51,7 +51,9 @@ def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             | e.WarningOver()
         ):
             return stall_sentences.silence(event, state)
-        case e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.Diagnosed():
+        case (
+            e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.StallExplained()
+        ):
             return stall_sentences.evidence(event, state)
         case (
             e.StopRequested()

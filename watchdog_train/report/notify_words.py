@@ -12,8 +12,8 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.scan import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
+from watchdog_train.report.explanation_text import what_happened
 from watchdog_train.report.facts import (
-    culprit_words,
     origin_words,
     run_again,
     step_words,
@@ -56,7 +56,7 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
         case e.StallDeclared():
             told = f"{at} stalled at {step_words(_step(state))}: {why_text(event.why, brief=True)}"
             return News(topic="stalled", line=clean(told, LINE_CAP))
-        case e.Diagnosed():
+        case e.StallExplained():
             return _cause(event, state, at)
         case e.StallRecovered():
             return News(topic="stalled", line=f"{at} the stall is over by itself, training goes on")
@@ -115,23 +115,21 @@ def _restart(event: e.AttemptLaunching) -> str:
     return f"restarted {origin_words(plan)} as attempt {plan.attempt}{changed}"
 
 
-def _cause(event: e.Diagnosed, state: State, at: str) -> News | None:
+def _cause(event: e.StallExplained, state: State, at: str) -> News | None:
     """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
     of = next((stall for stall in state.stalls if stall.id == event.stall_id), None)
     kind = of.why if of is not None else None
-    found = event.diagnosis
-    sure = ""
-    if found.family is not None:
-        sure = f" ({clean(found.family, 60)}, {100 * found.confidence:.0f} % sure)"
-    if kind == "crash":
-        crash = of.crash if of is not None else None
-        why = crash_words(crash) if crash is not None else found.explanation
-        told = f"crashed at {step_words(_step(state))}: {why}"
-        return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP - len(sure)) + sure)
-    if kind != "stall" or (found.culprit is None and found.family is None):
+    found = event.explanation
+    if of is not None and of.crash is not None:
+        told = f"crashed at {step_words(_step(state))}: {crash_words(of.crash)}"
+        return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
+    known = found.root is not None or found.knot
+    if kind not in ("crash", "stall") or not (known or found.because):
         return None
-    who = "stuck" if found.culprit is None else f"stuck: {culprit_words(found.culprit)}"
-    return News(topic="stalled", line=clean(f"{at} {who}", LINE_CAP - len(sure)) + sure)
+    if kind == "crash":
+        told = f"crashed at {step_words(_step(state))}: {what_happened(found)}"
+        return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
+    return News(topic="stalled", line=clean(f"{at} {what_happened(found)}", LINE_CAP))
 
 
 def _end(event: e.FirstStep, state: State, zone: tzinfo | None) -> str:

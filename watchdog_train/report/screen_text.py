@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
-from watchdog_train.core.diagnosis.diagnose import culprit_process, groups
+from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.diagnosis.stacks import trimmed
-from watchdog_train.core.model import Diagnosis
+from watchdog_train.core.model import Explanation
 from watchdog_train.report.evidence_text import captured_lines, ended, labels, title
-from watchdog_train.report.facts import frame_words
+from watchdog_train.report.explanation_text import because, more_sentences, what_happened
 from watchdog_train.report.glance_text import glance
 
 WIDTH, HEIGHT = 80, 24
@@ -22,7 +22,7 @@ _FRAMES = 6
 
 def one_screen(
     verdict: BundleVerdict,
-    diagnosis: Diagnosis | None,
+    found: Explanation | None,
     evidence: Evidence,
     *,
     remedy_words: Mapping[str, str] | None = None,
@@ -31,22 +31,24 @@ def one_screen(
     parts = [
         *_wrapped("", _head(verdict), 1 if verdict.crash is None else 3),
         *_wrapped("since", _since(verdict), 1),
-        *_wrapped("stuck" if _hangs(diagnosis) else "at", _culprit(diagnosis, evidence), 2),
-        *_wrapped("why", _why(diagnosis, verdict), 5),
-        *_wrapped("or", _others(diagnosis), 1),
-        *_wrapped("where", glance(evidence, diagnosis), 3),
+        *_wrapped("what", _what(found, verdict), 3),
+        *_wrapped("waits", " ".join(more_sentences(found)) if found else "", 2),
+        *_wrapped("why", _why(found), 3),
+        *_wrapped("where", glance(evidence, found), 3),
         *_wrapped("then", "; ".join(text.removeprefix("then ") for text in verdict.done), 2),
-        *_changes(diagnosis, remedy_words or {}),
+        *_changes(found, remedy_words or {}),
         *_wrapped("known", "; ".join(captured_lines(verdict)), 2),
     ]
-    more = _more(diagnosis)
+    more = _more(found)
     room = HEIGHT - 1 - len(parts) - len(more)
-    stack = _raised(verdict, room) or _stack(diagnosis, evidence, room)
+    stack = _raised(verdict, room) or _stack(found, evidence, room)
     return "\n".join([*parts, *stack, *more])
 
 
-def _hangs(diagnosis: Diagnosis | None) -> bool:
-    return diagnosis is not None and diagnosis.kind == "hang"
+def _what(found: Explanation | None, verdict: BundleVerdict) -> str:
+    if verdict.crash is not None:
+        return ""  # the first line has said it
+    return what_happened(found) if found is not None else "nothing was explained"
 
 
 def _head(verdict: BundleVerdict) -> str:
@@ -66,46 +68,29 @@ def _since(verdict: BundleVerdict) -> str:
     return ", ".join(since)
 
 
-def _culprit(diagnosis: Diagnosis | None, evidence: Evidence) -> str:
-    if diagnosis is None or diagnosis.culprit is None:
+def _why(found: Explanation | None) -> str:
+    if found is None:
         return ""
-    process = culprit_process(evidence, diagnosis)
-    label = process.who if process else diagnosis.culprit.role
-    return f"{label}{frame_words(diagnosis.culprit)}"
+    return because(found) or "cause unknown"
 
 
-def _why(diagnosis: Diagnosis | None, verdict: BundleVerdict) -> str:
-    if verdict.crash is not None and (diagnosis is None or diagnosis.family is None):
-        return ""  # the first line has said it
-    if diagnosis is None:
-        return "no diagnosis was made"
-    sure = f", {diagnosis.confidence:.0%} sure" if diagnosis.family else ""
-    return f"{diagnosis.family or 'cause unknown'}{sure}. {diagnosis.explanation}"
-
-
-def _others(diagnosis: Diagnosis | None) -> str:
-    others = (
-        [one for one in diagnosis.ranked if one.family != diagnosis.family] if diagnosis else []
-    )
-    return ", ".join(f"{one.family} ({one.confidence:.0%})" for one in others)
-
-
-def _changes(diagnosis: Diagnosis | None, words: Mapping[str, str]) -> list[str]:
+def _changes(found: Explanation | None, words: Mapping[str, str]) -> list[str]:
     lines: list[str] = []
-    for number, name in enumerate(diagnosis.remedies[:3] if diagnosis else (), 1):
+    names = [one.name for one in found.remedies[:3]] if found else []
+    for number, name in enumerate(names, 1):
         text = f"{number} {name}{f': {words[name]}' if name in words else ''}"
         first = number == 1
         lines += _wrapped("change" if first else "", text, 2 if first else 1, indent=_INDENT)
     return lines
 
 
-def _stack(diagnosis: Diagnosis | None, evidence: Evidence, room: int) -> list[str]:
+def _stack(found: Explanation | None, evidence: Evidence, room: int) -> list[str]:
     """The innermost frames of the odd one, with their source."""
-    found = groups(evidence, diagnosis)
-    frames = trimmed(found[0].frames)[: min(_FRAMES, room - 2)] if found else ()
+    together = groups(evidence, found)
+    frames = trimmed(together[0].frames)[: min(_FRAMES, room - 2)] if together else ()
     if not frames:
         return []
-    lines = ["", _cut(f"{labels(found[0])}:")]
+    lines = ["", _cut(f"{labels(together[0])}:")]
     for frame in frames:
         source = f"  | {frame.source.strip()}" if frame.source else ""
         lines.append(_cut(f"    {frame}{source}"))
@@ -120,8 +105,8 @@ def _raised(verdict: BundleVerdict, room: int) -> list[str]:
     return ["", *map(_cut, traceback_lines(raised)[:-1][-min(2 * _FRAMES, room - 1) :])]
 
 
-def _more(diagnosis: Diagnosis | None) -> list[str]:
-    rank = diagnosis.culprit.rank if diagnosis and diagnosis.culprit else None
+def _more(found: Explanation | None) -> list[str]:
+    rank = found.root.who.rank if found and found.root else None
     one = "" if rank is None else f"--rank {rank}, "
     return ["", f"More: wtrain show --all (everything), {one}--raw (whole stacks)"]
 

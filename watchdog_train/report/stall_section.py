@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import StallRecord, State
-from watchdog_train.core.model import Diagnosis, said
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words, origin_words, what_ended
+from watchdog_train.report.explanation_text import because, more_sentences, what_happened
+from watchdog_train.report.facts import origin_words, what_ended
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Fold, Section
 from watchdog_train.report.why_text import why_text
@@ -42,7 +42,7 @@ def stall_section(
         told.append(what_ended(stall.crash))
     if stall.why == "stall":
         told.append(why_text(stall.verdict))
-    diagnosis = stall.diagnosis
+    found = stall.explanation
     rows: list[tuple[str, str]] = [
         ("when", f"{clock_time(stall.at, zone)}, attempt {stall.attempt}")
     ]
@@ -50,12 +50,11 @@ def stall_section(
         rows.append(
             ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
         )
-    if diagnosis is not None:
-        rows += _cause(stall, diagnosis)
-        rows += [
-            ("evidence" if i == 0 else "", clean(line, 400))
-            for i, line in enumerate(diagnosis.evidence[:8])
-        ]
+    if found is not None:
+        if stall.crash is None and (found.root is not None or found.knot):
+            told = [clean(line, 1000) for line in (what_happened(found), *more_sentences(found))]
+        if stall.crash is None or found.because is not None:
+            rows.append(("cause", clean(because(found), 1000) or "not known"))
     told_places = place_sentences(stall.places, stall.places_mono)
     rows += [("inside" if i == 0 else "", text) for i, text in enumerate(told_places)]
     if stall.recovered:
@@ -76,19 +75,6 @@ def stall_section(
         folds=tuple(_folds(stall, state, stacks)),
         minor=minor,
     )
-
-
-def _cause(stall: StallRecord, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    if diagnosis.family:
-        sure = f"({100 * diagnosis.confidence:.0f} % sure)"
-        yield ("cause", f"{clean(diagnosis.family, 60)} {sure}")
-    elif stall.crash is None:
-        yield ("cause", "not known")
-    if diagnosis.culprit is not None:
-        yield ("where", culprit_words(diagnosis.culprit))
-    known = stall.crash is not None and diagnosis.family is None
-    if said(diagnosis.explanation) not in stall.verdict.because and not known:
-        yield ("why", clean(diagnosis.explanation, 1000))
 
 
 def _follows(stall: StallRecord, state: State) -> list[tuple[str, str]]:

@@ -6,7 +6,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience
 from watchdog_train.report import words
-from watchdog_train.report.facts import culprit_words, what_ended
+from watchdog_train.report.explanation_text import because, sentences, what_happened
+from watchdog_train.report.facts import what_ended
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.pace_text import slow_words, straggler_words
 from watchdog_train.report.why_text import why_text
@@ -25,7 +26,7 @@ _PATIENCE: dict[Patience, str] = {
 }
 
 
-def silence(  # noqa: PLR0912 - one arm per event type
+def silence(
     event: e.Suspected
     | e.Looked
     | e.SuspicionEnded
@@ -44,11 +45,8 @@ def silence(  # noqa: PLR0912 - one arm per event type
     match event:
         case e.Suspected():
             return (f"suspected: {why_text(event.why)}",)
-        case e.Looked() if event.patience == "proven":
-            # The declaration follows at once, and the diagnosis has the rest.
-            return (f"looked at the stacks: {_PATIENCE['proven']}",)
         case e.Looked():
-            return (f"looked at the stacks: {why_text(event.why)} ({_PATIENCE[event.patience]})",)
+            return _sampled(event)
         case e.SuspicionEnded():
             return (f"all clear: {why_text(event.why)}",)
         case e.StallDeclared():
@@ -74,7 +72,8 @@ def silence(  # noqa: PLR0912 - one arm per event type
 
 
 def evidence(
-    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.Diagnosed, state: State
+    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.StallExplained,
+    state: State,
 ) -> tuple[str, ...]:
     """What is said about evidence and what it tells."""
     match event:
@@ -108,29 +107,28 @@ def evidence(
             if event.problem:
                 lines.append(f"  evidence is incomplete: {clean(event.problem)}")
             return tuple(lines)
-        case e.Diagnosed():
-            return _diagnosed(event, state)
+        case e.StallExplained():
+            return _explained(event, state)
 
 
-def _diagnosed(event: e.Diagnosed, state: State) -> tuple[str, ...]:
-    kind = state.job.task.kind if state.job is not None else "task"
-    found = event.diagnosis
+def _sampled(event: e.Looked) -> tuple[str, ...]:
+    told = _PATIENCE[event.patience]
+    if event.patience == "proven":  # the stall is declared at once, and its evidence says more
+        return (f"stack sample: {told}",)
+    if event.explanation is not None:
+        return (f"{what_happened(event.explanation)} ({told})",)
+    why = why_text(event.why) if event.why is not None else "nothing was seen"
+    return (f"stack sample: {why} ({told})",)
+
+
+def _explained(event: e.StallExplained, state: State) -> tuple[str, ...]:
     of = next((stall for stall in state.stalls if stall.id == event.stall_id), None)
-    if found.family is None and of is not None and of.crash is not None:
-        return ()  # that was the first line
-    lines = []
-    if found.culprit is not None:
-        lines.append(
-            f"{'at' if found.kind == 'crash' else 'stuck'}: {culprit_words(found.culprit)}"
-        )
-    explanation = clean(found.explanation, 800)
-    cause = "cause"
-    if event.tasks:
-        numbers = ", ".join(map(str, event.tasks[:MAX_NAMED]))
-        cause += f", from the evidence of {kind}s {numbers}"
-    if found.family is None:
-        lines.append(f"{cause}: not known. {explanation}".rstrip())
-    else:
-        sure = f"{clean(found.family, 60)}, {100 * found.confidence:.0f} % sure"
-        lines.append(f"{cause}: {explanation} ({sure})")
-    return tuple(lines)
+    lines = sentences(event.explanation)
+    if of is not None and of.crash is not None:  # that was the first line
+        cause = because(event.explanation)
+        lines = (cause,) if cause else ()
+    if not event.tasks or not lines:
+        return lines
+    kind = state.job.task.kind if state.job is not None else "task"
+    numbers = ", ".join(map(str, event.tasks[:MAX_NAMED]))
+    return (f"from the evidence of {kind}s {numbers}: {lines[0]}", *lines[1:])

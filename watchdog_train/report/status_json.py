@@ -8,6 +8,7 @@ import msgspec
 
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress
+from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.report.notices import notices_object, slowdown_object, straggler_object
@@ -150,7 +151,8 @@ def _last_stall(state: State) -> dict[str, Any] | None:
         "phase": stall.phase,
         "ranks": list(stall.ranks),
         "dir": stall.dir,
-        "diagnosis": msgspec.to_builtins(stall.diagnosis),
+        "explanation": msgspec.to_builtins(stall.explanation),
+        "sentences": sentences(stall.explanation) if stall.explanation is not None else (),
     }
 
 

@@ -9,7 +9,8 @@ import msgspec
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RankStatus
 from watchdog_train.report import job_text, words
-from watchdog_train.report.facts import culprit_words, run_again, what_ended
+from watchdog_train.report.explanation_text import because, what_happened
+from watchdog_train.report.facts import run_again, what_ended
 from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.places_text import place_sentences
@@ -147,8 +148,8 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
         since = words.clock_time(state.started_at, zone, now=live.at)
         parts[0] += f" since {since}" if word == "running" else f"; run began {since}"
         parts.append(duration(live.at - state.started_at))
-    if word == "suspected" and state.look is not None:
-        parts.append(why_text(state.look.why))
+    if word == "suspected" and state.look is not None and state.look.explanation is not None:
+        parts.append(what_happened(state.look.explanation))
     if state.gpu_held is not None:
         parts.append("waits for GPU memory")
     elif state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
@@ -332,11 +333,11 @@ def stall_sentence(stall: StallRecord) -> str:
     """What a bundle is about, in one sentence."""
     if stall.crash is not None:
         return what_ended(stall.crash)
-    diagnosis = stall.diagnosis
-    if diagnosis is not None and diagnosis.culprit is not None and diagnosis.family is not None:
-        return f"{clean(diagnosis.family, 60)}: {culprit_words(diagnosis.culprit)}"
-    if diagnosis is not None and diagnosis.family is not None:
-        return f"{clean(diagnosis.family, 60)}: {clean(diagnosis.explanation, 300)}"
+    found = stall.explanation
+    if found is not None and (found.root is not None or found.knot):
+        return what_happened(found)
+    if found is not None and found.because is not None:
+        return because(found)
     if stall.why == "stall":
         return f"{why_text(stall.verdict, brief=True)}; cause not known"
     return "cause not known"

@@ -13,6 +13,7 @@ from watchdog_train.report.facts import (
     ScriptLines,
     run_again,
     settings_to_keep,
+    shown_to_help,
     stalls_dir,
     step_words,
 )
@@ -152,8 +153,12 @@ def _for_good(state: State, script_lines: ScriptLines) -> list[str]:
         return []
     ids = words.listed([clean(name, 60) for name in kept])
     lines = [f"settings of the last attempt: {ids}"]
-    shown = [script_lines[name] for name in kept if name in script_lines]
-    if state.outcome == "succeeded" and shown:
+    helped = shown_to_help(state)
+    tried = [clean(name, 60) for name in kept if name not in helped]
+    if state.outcome == "succeeded" and tried:
+        lines.append(f"not shown to have helped: {words.listed(tried)}")
+    shown = [script_lines[name] for name in helped if name in script_lines]
+    if shown:
         lines.append("to make this permanent, put into your script:")
         lines += [f"  {clean(part)}" for line in shown for part in line.splitlines()]
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.facts import what_ended
 from watchdog_train.report.summary import outcome_line
 from watchdog_train.report.why_text import why_text
@@ -36,10 +37,8 @@ def _caught(caught: StallRecord) -> str:
     text = f"{caught.why} {clean(caught.id, 40)} of attempt {caught.attempt}"
     if caught.why == "stall":
         text += f": {why_text(caught.verdict)}"
-    found = caught.diagnosis
     if caught.crash is not None:
         text += f": {what_ended(caught.crash)}"
-    if found is None or (caught.crash is not None and found.family is None):
+    if caught.explanation is None:
         return f"{text}."
-    family = found.family or "unknown cause"
-    return f"{text}. {clean(family, 80)}: {clean(found.explanation, _WHY)}"
+    return f"{text}. {clean(' '.join(sentences(caught.explanation)), _WHY)}"

@@ -388,5 +388,5 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "copy": f"cp {shlex.join([why.path, why.other])}",
         "aside": f" ({found['problem']})" if why.problem else "",
         "diagnosis": why.family or "of the evidence",
-        "family": f" ({why.family}, {why.sure or 0.0:.0%} sure)" if why.family else unknown,
+        "family": f" ({why.family}, {why.certainty})" if why.family else unknown,
     }

@@ -103,7 +103,7 @@ def _stacks(run: RunDirectory, stalls: tuple[StallRecord, ...]) -> dict[str, tup
 
 def stack_lines(bundle: Bundle) -> tuple[str, ...]:
     """The grouped stacks of a bundle, the odd one first, with a bound."""
-    text = group_text(groups(bundle.evidence, bundle.diagnosis), frames=FRAMES)
+    text = group_text(groups(bundle.evidence, bundle.explanation), frames=FRAMES)
     lines = text.split("\n")
     while lines and not lines[-1]:
         lines.pop()

@@ -20,7 +20,7 @@ END_WITHIN_S = 15.0
 """At the end of a run somebody waits; the plain page is there already."""
 LONG_RUN_S = 60.0
 """A shorter run that ends well has its plain page, in no time and without plotly's 5 MB."""
-_TOLD = (e.EvidenceCollected, e.Diagnosed, e.WouldHaveKilled, e.StallRecovered)
+_TOLD = (e.EvidenceCollected, e.StallExplained, e.WouldHaveKilled, e.StallRecovered)
 
 
 def command(run_dir: Path) -> Sequence[str]:

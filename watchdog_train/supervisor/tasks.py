@@ -151,7 +151,7 @@ class Tasks:
         """Start the diagnosis of several bundles as one."""
 
         def failed(problem: str) -> JointAnswer:
-            return JointAnswer(diagnosis=None, problem=problem)
+            return JointAnswer(explanation=None, problem=problem)
 
         self._ask("joint", request, folder, JointAnswer, failed, deadline_s=deadline_s)
 
@@ -241,7 +241,7 @@ def _no_evidence(request: EvidenceRequest, problem: str, seconds: float) -> Evid
         stall_id=request.stall_id,
         dir=request.out_dir,
         processes=(),
-        diagnosis=None,
+        explanation=None,
         patience="unknown",
         fingerprint=None,
         seconds=seconds,

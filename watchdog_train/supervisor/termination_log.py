@@ -25,7 +25,7 @@ IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 """Every container of a pod has it."""
 AUTO = "auto"
 LAST_S = 2.0
-_WORTH = (e.EvidenceCollected, e.Diagnosed, e.GivenUp, e.SupervisorLeft)
+_WORTH = (e.EvidenceCollected, e.StallExplained, e.GivenUp, e.SupervisorLeft)
 _FLAGS = os.O_WRONLY | os.O_CREAT
 for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
     _FLAGS |= getattr(os, _name, 0)

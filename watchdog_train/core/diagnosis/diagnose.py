@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.found import Culprit, Diagnosis, RankedFamily
 from watchdog_train.core.diagnosis.idle import Group, busiest_thread, group, is_idle_worker
 from watchdog_train.core.diagnosis.log_search import MOVED_ON, before
 from watchdog_train.core.diagnosis.matching import Match, match_signature
@@ -18,26 +20,18 @@ from watchdog_train.core.diagnosis.wording import (
     LINE_SHOWN,
     culprit_of,
     ending,
-    evidence_lines,
-    exchanging_lines,
     sealed_rank,
-    stopped_rank,
-    telling,
     waiting_outside,
-    what_is_known,
     worded,
 )
 from watchdog_train.core.model import (
-    NO_STACK,
-    Culprit,
-    Diagnosis,
     DiagnosisKind,
+    Explanation,
     Patience,
-    RankedFamily,
     Value,
 )
 
-__all__ = ["Evidence", "Rules", "culprit_process", "diagnose", "evidence_fingerprint", "groups"]
+__all__ = ["Evidence", "Rules", "diagnose", "evidence_fingerprint", "groups", "root_process"]
 
 ENOUGH = 0.45
 """A family less likely than this is an alternative, not an answer."""
@@ -58,19 +52,29 @@ class _Candidate(Value, frozen=True, kw_only=True):
     confidence: float
 
 
-def diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
+Admit = Callable[[str, DiagnosisKind, Culprit | None], bool]
+"""Whether a family, the kind of its signature and whom it blames fit what was observed."""
+
+
+def _any_family(_family: str, _kind: DiagnosisKind, _culprit: Culprit | None) -> bool:
+    return True
+
+
+def diagnose(
+    evidence: Evidence, rules: Rules, admit: Admit = _any_family
+) -> tuple[Diagnosis, Patience]:
     """The most likely family, with alternatives; family None when the evidence does not decide.
 
     Ranks that exchange collectives while they are looked at are no deadlock, whatever their stacks
     look like: nobody may be sure of it then.
     """
-    diagnosis, patience = _diagnose(evidence, rules)
+    diagnosis, patience = _diagnose(evidence, rules, admit)
     return diagnosis, "healthy" if evidence.exchanging else patience
 
 
-def _diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
+def _diagnose(evidence: Evidence, rules: Rules, admit: Admit) -> tuple[Diagnosis, Patience]:
     scene = Scene(evidence, rules.frames)
-    candidates = _candidates(scene, rules)
+    candidates = _candidates(scene, rules, admit)
     if not candidates or candidates[0].confidence < ENOUGH:
         return _unknown(scene, candidates), _patience_of_unknown(evidence)
     best = candidates[0]
@@ -86,7 +90,6 @@ def _diagnose(evidence: Evidence, rules: Rules) -> tuple[Diagnosis, Patience]:
         confidence=round(confidence, 2),
         culprit=None if _told_by_a_victim(best) else culprit_of(best.match, scene),
         explanation=worded(signature.explanation, best.match, scene),
-        evidence=(*evidence_lines(best.match, scene), *exchanging_lines(evidence)),
         ranked=tuple(ranked),
         remedies=best.rule.remedies if signature.remedies is None else signature.remedies,
     )
@@ -107,7 +110,7 @@ def _patience_of_unknown(evidence: Evidence) -> Patience:
     return "may-end" if waiting_outside(evidence) is not None else "unknown"
 
 
-def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
+def _candidates(scene: Scene, rules: Rules, admit: Admit) -> list[_Candidate]:
     found: dict[str, _Candidate] = {}
     for rule in rules.families:
         for signature in rule.signatures:
@@ -115,7 +118,9 @@ def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
             if known is not None and known.confidence >= signature.confidence:
                 continue
             match = match_signature(signature, scene)
-            if match is not None and not _goes_on(rule, match, scene):
+            if match is None or _goes_on(rule, match, scene):
+                continue
+            if admit(rule.family, signature.kind or rule.kind, culprit_of(match, scene)):
                 found[rule.family] = _Candidate(
                     rule=rule, match=match, confidence=_own_confidence(match)
                 )
@@ -203,59 +208,42 @@ def _ranked(candidates: list[_Candidate], most: float = 1.0) -> list[RankedFamil
 
 
 def _unknown(scene: Scene, candidates: list[_Candidate]) -> Diagnosis:
-    evidence = scene.evidence
-    first = scene.first_failure.processes if scene.first_failure else ()
-    others = [process for process in telling(evidence) if process not in first]
-    lines = tuple(process.line() for process in (*first, *others)[:6])
-    kind: DiagnosisKind = "crash" if evidence.why == "crash" else "unknown"
-    if stopped_rank(evidence) is not None:
-        kind = "stopped"
     return Diagnosis(
         family=None,
-        kind=kind,
+        kind="crash" if scene.evidence.why == "crash" else "unknown",
         confidence=round(candidates[0].confidence, 2) if candidates else 0.1,
-        culprit=_first_to_end(scene),
-        explanation=what_is_known(scene),
-        evidence=(*ending(evidence), *lines, *exchanging_lines(evidence)),
+        culprit=None,
+        explanation="",
         ranked=tuple(_ranked(candidates)),
         remedies=(),
     )
 
 
-def _first_to_end(scene: Scene) -> Culprit | None:
-    """The rank that ended badly first, whatever the cause: that much is known."""
-    failure = scene.first_failure
-    if failure is None or failure.rank is None:
-        return None
-    pid = failure.processes[0].pid
-    return Culprit(rank=failure.rank, role="rank", pid=pid if pid > 0 else None, frame=NO_STACK)
+def groups(evidence: Evidence, found: Explanation | None = None) -> tuple[Group, ...]:
+    """Stacks of the whole tree, the same ones together, the root's first, then the odd ones."""
+    together = group((p.label, p.identity, p.role, p.threads) for p in evidence.processes)
+    root = root_process(evidence, found)
+    identity = root.identity if root else None
+    return tuple(sorted(together, key=lambda one: identity not in one.identities))
 
 
-def groups(evidence: Evidence, diagnosis: Diagnosis | None = None) -> tuple[Group, ...]:
-    """Stacks of the whole tree, the same ones together, the culprit's first, then the odd ones."""
-    found = group((p.label, p.identity, p.role, p.threads) for p in evidence.processes)
-    culprit = culprit_process(evidence, diagnosis)
-    identity = culprit.identity if culprit else None
-    return tuple(sorted(found, key=lambda one: identity not in one.identities))
-
-
-def culprit_process(evidence: Evidence, diagnosis: Diagnosis | None) -> ProcessEvidence | None:
-    """The process that the diagnosis points at, where it is among the evidence.
+def root_process(evidence: Evidence, found: Explanation | None) -> ProcessEvidence | None:
+    """The process that the explanation is about, where it is among the evidence.
 
     Its rank and role count as well as its pid: on another machine that may be anybody's. None
     where two machines have one that fits.
     """
-    culprit = diagnosis.culprit if diagnosis else None
-    if culprit is None:
+    if found is None or found.root is None:
         return None
-    same = [p for p in evidence.processes if (p.rank, p.role) == (culprit.rank, culprit.role)]
-    if culprit.pid is None:
+    who = found.root.who
+    same = [p for p in evidence.processes if (p.rank, p.role) == (who.rank, who.role)]
+    if who.pid is None:
         return next((p for p in same if p.pid <= 0), None)
-    found = [p for p in same if p.pid == culprit.pid]
-    return found[0] if len(found) == 1 else None
+    fitting = [p for p in same if p.pid == who.pid]
+    return fitting[0] if len(fitting) == 1 else None
 
 
-def evidence_fingerprint(evidence: Evidence, diagnosis: Diagnosis) -> str:
+def evidence_fingerprint(evidence: Evidence, family: str | None) -> str:
     """The same for the same hang or crash in two attempts."""
     places: list[tuple[str, tuple[str, ...]]] = []
     for process in evidence.processes:
@@ -266,7 +254,7 @@ def evidence_fingerprint(evidence: Evidence, diagnosis: Diagnosis) -> str:
             places.append((process.role, place(thread.frames)))
     if evidence.why == "crash":
         places += [("exit", ending(evidence)), ("error", _error_lines(evidence))]
-    return fingerprint(diagnosis.family, places)
+    return fingerprint(family, places)
 
 
 _ERROR = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)")

@@ -14,9 +14,9 @@ from itertools import islice
 
 import msgspec
 
-from watchdog_train.core.detection.rank_gone import ending, has_failed
-from watchdog_train.core.diagnosis.facts import HostFacts, LogText, ProcessEvidence
-from watchdog_train.core.model import RankEnd, Value, signal_name
+from watchdog_train.core.detection.rank_gone import has_failed
+from watchdog_train.core.diagnosis.facts import LogText, ProcessEvidence
+from watchdog_train.core.model import RankEnd, Value
 
 SAME_LOOK_S = 0.1
 """Ends that were seen closer together came in one look, whose order is not known."""
@@ -107,35 +107,3 @@ def _order(end: RankEnd) -> int:
     if end.signal in _NOT_CAUSED_BY_PEERS:
         return 0
     return 2 if end.signal in _SENT_TO_VICTIMS else 1
-
-
-def first_failure_in_words(failure: FirstFailure, host: HostFacts) -> str:
-    """What is certain about the first failure where its cause is not known."""
-    names = [
-        f"{p.who} {ending(end)}" for p, end in zip(failure.processes, failure.ends, strict=True)
-    ]
-    if len(names) > 1:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        listed = "; ".join(names[:_NAMED])
-        return f"These ended first, at about the same time: {listed}{more}."
-    (end,) = failure.ends
-    return f"The first to end: {names[0]}. {killed_in_words(end.signal, host, end.said)}".strip()
-
-
-def killed_in_words(signal: int | None, host: HostFacts, said: str | None = None) -> str:
-    """What a signal tells of who sent it; empty for an ordinary exit."""
-    if signal is None:
-        return ""
-    name = signal_name(signal)
-    if said == "exception":
-        return "An exception came before it."
-    if signal == 6:
-        return f"{name}: native code gave up; the lines before it may say why."
-    if signal in _NATIVE_CRASH:
-        return f"{name}: native code crashed in it; PYTHONFAULTHANDLER=1 prints where."
-    outside = f"wtrain did not send this {name}: somebody or something else did"
-    if signal != 9:
-        return f"{outside}."
-    if host.oom_since_start and host.oom_kills == 0:
-        return f"{outside}; the kernel counted no memory kill."
-    return f"{outside}; whether for want of memory, nothing tells."

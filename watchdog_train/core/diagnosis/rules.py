@@ -175,6 +175,8 @@ class FamilyRule(Part, frozen=True, kw_only=True):
     """Among equally likely families the higher one comes first."""
     beats: tuple[str, ...] = ()
     """Neighbours that this family explains away when it fits."""
+    link: str | None = None
+    """The public thread or source that it is known from."""
     remedies: tuple[str, ...] = ()
     signatures: tuple[Signature, ...]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -110,6 +111,29 @@ _INSTALLED = re.compile(
 def is_own_file(file: str) -> bool:
     """Whether a Python file is the user's own: neither Python's nor an installed library's."""
     return _INSTALLED.match(file.replace("\\", "/")) is None
+_PACKAGES = re.compile(
+    r"(?:torch\w*|transformers|accelerate|lightning\w*|pytorch_lightning|datasets|deepspeed|"
+    r"multiprocess\w*|billiard|huggingface_hub|hf_xet|trl|peft|wandb|numpy|pandas|urllib3|requests|"
+    r"httpx|httpcore|filelock|tqdm|click|h5py|tables|PIL|cv2|fsspec|s3fs|aiohttp|botocore|tokenizers|"
+    r"triton|horovod|megatron|fairseq\w*|timm|mmengine|mmcv|ray|celery|kombu|redis|joblib|loky|"
+    r"sklearn|scipy|tensorboard\w*|safetensors|diffusers|sentence_transformers|llamafactory|axolotl|"
+    r"comet_ml|mlflow|neptune|clearml|swanlab|ultralytics|portalocker|fasteners|watchdog_train)/"
+)
+
+
+def is_library(frame: Frame) -> bool:
+    """Whether the frame is not the user's own code, as far as its file tells."""
+    file = frame.file.replace("\\", "/")
+    if frame.native or _ROOTS.match(file) or "/watchdog_train/" in file:
+        return True
+    if file.startswith("/") or file[1:3] == ":/":
+        return False
+    if "/" not in file:
+        return (
+            file.startswith(("<frozen", "<string"))
+            or file.removesuffix(".py") in sys.stdlib_module_names
+        )
+    return _PACKAGES.match(file) is not None or file.split("/")[0] in sys.stdlib_module_names
 
 
 class _Wanted(Value, frozen=True, kw_only=True):

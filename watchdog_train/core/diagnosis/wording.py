@@ -9,13 +9,13 @@ import re
 from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
-from watchdog_train.core.diagnosis.first_failure import first_failure_in_words, killed_in_words
-from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_worker
+from watchdog_train.core.diagnosis.found import NO_STACK, Culprit
+from watchdog_train.core.diagnosis.idle import busiest_thread
 from watchdog_train.core.diagnosis.matching import Bound, Match
 from watchdog_train.core.diagnosis.scene import Scene
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame
-from watchdog_train.core.diagnosis.wait_words import is_outside, wait_words
-from watchdog_train.core.model import NO_STACK, Culprit, signal_name
+from watchdog_train.core.diagnosis.wait_words import is_outside
+from watchdog_train.core.model import signal_name
 
 LINE_SHOWN = 300
 SHOWN = 8
@@ -32,97 +32,6 @@ def waiting_outside(evidence: Evidence) -> ProcessEvidence | None:
     members = frozenset(p.pid for p in evidence.processes)
     ranks = (p for p in evidence.processes if p.role == "rank")
     return next((p for p in ranks if is_outside(p.wait, members)), None)
-
-
-def stopped_rank(evidence: Evidence) -> ProcessEvidence | None:
-    """A rank that a signal has stopped."""
-    return next((p for p in evidence.processes if p.state == "T" and p.role == "rank"), None)
-
-
-def what_is_known(scene: Scene) -> str:
-    """What goes with an unknown cause: what is certain, or which capture would decide."""
-    evidence = scene.evidence
-    stopped = stopped_rank(evidence)
-    if stopped is not None:
-        return (
-            f"{stopped.who} was stopped by a signal from outside; it goes on after: "
-            f"kill -CONT {stopped.pid if stopped.pid > 0 else 'PID'}"
-        )
-    stuck = sealed_rank(evidence)
-    if stuck is not None:
-        return (
-            f"Every thread of {stuck.label} waits for a lock of its own without a time limit, so "
-            f"it can never go on by itself{_its_place(stuck)}."
-        )
-    silent = [process for process in evidence.processes if _deciding_but_missing(process)]
-    if silent:
-        names = ", ".join(process.who for process in silent[:4])
-        more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
-        why = silent[0].why_not
-        return f"Stacks of {names}{more} would decide; they could not be taken: {why}."
-    outside = waiting_outside(evidence)
-    if outside is not None:
-        return f"{outside.who} {wait_words(outside.wait)}{_its_place(outside)}."
-    if scene.first_failure is not None:
-        return first_failure_in_words(scene.first_failure, evidence.host)
-    return _which_capture(scene)
-
-
-def _which_capture(scene: Scene) -> str:
-    if scene.silent_ranks and scene.ranks_seen:
-        ranks = ", ".join(map(str, scene.silent_ranks[:8]))
-        return (
-            "The ranks that were captured wait for others. Stacks and logs of the silent ranks "
-            f"would decide: {ranks}."
-        )
-    if scene.standings.standing == "alone" and any(p.waits for p in scene.standings.places):
-        return (
-            "The one rank that was captured waits for others or for its device. The stacks of all "
-            "ranks, taken at the same time, would decide."
-        )
-    if scene.evidence.why == "crash":
-        return _how_it_ended(scene.evidence)
-    if not any(process.threads for process in scene.evidence.processes):
-        tried = [p for p in scene.evidence.processes if p.pid > 0 and p.why_not]
-        if tried and all(p.start for p in tried):
-            return f"No stack could be taken. {tried[0].who}: {tried[0].why_not}."
-        return (
-            "The output names no cause that is known. Stacks of every process while it hangs would "
-            "decide: wtrain dump --pid PID."
-        )
-    return "The stacks fit no known cause; a second dump shows whether anything moves."
-
-
-def _how_it_ended(evidence: Evidence) -> str:
-    """What the exit status tells where no rank's end was recorded."""
-    end = evidence.exit
-    if end is not None and end.signal is not None:
-        words = killed_in_words(end.signal, evidence.host)
-        return f"The training was ended by {signal_name(end.signal)}. {words}"
-    return "Neither the last lines of output nor the exit status name a cause that is known."
-
-
-def _its_place(process: ProcessEvidence) -> str:
-    thread = busiest_thread(process.threads)
-    frame = deciding_frame(thread.frames) if thread else None
-    return f"; its main code is at {frame}" if frame else ""
-
-
-def _deciding_but_missing(process: ProcessEvidence) -> bool:
-    return (
-        process.role in ("rank", "worker")
-        and process.how is None
-        and (process.state not in ("Z", "X"))
-    )
-
-
-def telling(evidence: Evidence) -> list[ProcessEvidence]:
-    """Processes that may say something: not launchers, not idle workers."""
-    return [
-        process
-        for process in evidence.processes
-        if process.role in ("rank", "worker") and not is_idle_worker(process.threads)
-    ]
 
 
 def ending(evidence: Evidence) -> tuple[str, ...]:
@@ -175,39 +84,6 @@ def frame_of(bound: Bound) -> str | None:
     """The frame to show of a process that fits."""
     frame = deciding_frame(bound.thread.frames) if bound.thread else None
     return str(frame) if frame else None
-
-
-def evidence_lines(match: Match, scene: Scene) -> tuple[str, ...]:
-    """What the match rests on, a line each."""
-    lines: list[str] = []
-    for bound in (*match.bound, *match.alike[:SHOWN]):
-        text = bound.process.line()
-        if text not in lines:
-            lines.append(text)
-    if match.hit is not None:
-        lines.append(f"output: {match.hit.raw.strip()[:LINE_SHOWN]}")
-    if match.signature.ranks is not None:
-        if match.signature.ranks.recorded and scene.recorded is not None:
-            lines += scene.recorded.words
-        if match.signature.ranks.stacks:
-            lines += scene.standings.words
-    subject = match.bound[0].process if match.bound else None
-    if subject is not None and subject.sealed:
-        lines.append(
-            f"{subject.label}: every thread waits for a lock of its own process without a time "
-            "limit; nothing is left that could release it"
-        )
-    lines += ending(scene.evidence)
-    if match.signature.host is not None and scene.evidence.host.oom_kills:
-        lines.append(f"memory killer: {scene.evidence.host.oom_kills} kill(s) in this cgroup")
-    return tuple(lines)
-
-
-def exchanging_lines(evidence: Evidence) -> tuple[str, ...]:
-    """That ranks went on with their collectives while we looked."""
-    if not evidence.exchanging:
-        return ()
-    return (f"{_numbers(evidence.exchanging)}: exchanged collectives between two looks",)
 
 
 def worded(template: str, match: Match, scene: Scene) -> str:

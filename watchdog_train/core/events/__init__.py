@@ -24,7 +24,7 @@ AnyEvent = (
     | Milestones | HookNotArmed | RankEnded | Suspected | Looked | SuspicionEnded
     | StallDeclared | StallRecovered | Noticed | Slowdown | SlowdownEnded
     | Straggling | Warned | WarningOver | EvidenceCollecting | EvidenceCollected | EvidenceMoved
-    | Diagnosed | StopRequested | SaveRequested | SaveProven | StopAsked | RequestAnswered
+    | StallExplained | StopRequested | SaveRequested | SaveProven | StopAsked | RequestAnswered
     | RequestRefused | Signalling | Signalled | SurvivedKill | DaemonsJudged | TreeGone
     | AttemptExited | CheckpointChosen | CheckpointRejected | CheckpointsShared | CheckpointKept
     | CheckpointNotKept | CheckpointRestored | PlanMade | WouldHaveKilled | GivenUp

@@ -8,8 +8,8 @@ from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
     CrashFact,
-    Diagnosis,
     Difference,
+    Explanation,
     Missing,
     Patience,
     Phase,
@@ -30,9 +30,9 @@ class Looked(Event, frozen=True, kw_only=True):
     """The cheap look between suspicion and decision."""
 
     patience: Patience
-    family: str | None
-    confidence: float
-    why: Why
+    why: Why | None = None
+    """Where there is no explanation."""
+    explanation: Explanation | None = None
 
 
 class SuspicionEnded(Event, frozen=True, kw_only=True):
@@ -177,13 +177,13 @@ class EvidenceMoved(Event, frozen=True, kw_only=True):
     dir: str
 
 
-class Diagnosed(Event, frozen=True, kw_only=True):
+class StallExplained(Event, frozen=True, kw_only=True):
     stall_id: str
-    diagnosis: Diagnosis
+    explanation: Explanation
     tasks: tuple[int, ...] = ()
     """Of a job, whose evidence it rests on together; empty: this run's alone."""
     host: str | None = None
-    """The machine of its culprit, of a job on several."""
+    """The machine of its root, of a job on several."""
 
 
 class WouldHaveKilled(Event, frozen=True, kw_only=True):

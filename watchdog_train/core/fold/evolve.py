@@ -100,7 +100,9 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             state = records.stall(state, event.stall_id, reported_only=True)
             back = "running" if state.state == "collecting" else state.state
             return _replace(records.attempt(state, stall_id=None), state=back, muted=True)
-        case e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.Diagnosed():
+        case (
+            e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.StallExplained()
+        ):
             return evolve_stall.evidence(state, event)
         case e.StopRequested():
             return ending.stop_requested(state, event)

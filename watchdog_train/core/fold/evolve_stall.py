@@ -34,7 +34,8 @@ def declared(state: State, event: e.StallDeclared) -> State:
 
 
 def evidence(
-    state: State, event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.Diagnosed
+    state: State,
+    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.StallExplained,
 ) -> State:
     """What is taken of a stall, a crash or on request, and what it tells."""
     match event:
@@ -73,12 +74,12 @@ def evidence(
                 fingerprint=event.fingerprint,
                 crash=event.crash,
             )
-        case e.Diagnosed():
+        case e.StallExplained():
             joint = bool(event.tasks)
             return records.stall(
                 state,
                 event.stall_id,
-                diagnosis=event.diagnosis,
+                explanation=event.explanation,
                 joint=joint,
                 culprit_host=event.host,
             )

@@ -22,7 +22,7 @@ from watchdog_train.core.model import (
     BundleWhy,
     CrashFact,
     Daemon,
-    Diagnosis,
+    Explanation,
     GuiltyNode,
     KeptCopy,
     Member,
@@ -79,10 +79,10 @@ class StallRecord(Value, frozen=True, kw_only=True):
     captured: int = 0
     processes: int = 0
     fingerprint: str | None = None
-    diagnosis: Diagnosis | None = None
+    explanation: Explanation | None = None
     crash: CrashFact | None = None
     joint: bool = False
-    """The diagnosis rests on the evidence of all tasks of the job."""
+    """The explanation rests on the evidence of all tasks of the job."""
     culprit_host: str | None = None
     recovered: bool = False
     reported_only: bool = False

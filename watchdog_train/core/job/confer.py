@@ -31,7 +31,7 @@ from watchdog_train.core.job.together import (
     missing_words,
     name_of,
 )
-from watchdog_train.core.model import Diagnosis, Why
+from watchdog_train.core.model import Explanation, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
@@ -221,10 +221,10 @@ def as_one_job(observation: Observation, state: State) -> State:
         declared_mono=0.0,
         verdict=last.cause.why if last.cause is not None else Why("unknown"),
     )
-    diagnosis = _best_diagnosis(state, peers)
+    explanation = _best_explanation(state, peers)
     stalls = (
         *(stall for stall in state.stalls if stall.id != bundle.id),
-        _replace(bundle, diagnosis=diagnosis),
+        _replace(bundle, explanation=explanation),
     )
     return _replace(state, attempts=tuple(attempts), stalls=stalls)
 
@@ -243,7 +243,7 @@ def _by_its_cause(attempt: AttemptRecord) -> AttemptRecord:
     return _replace(attempt, stall_id=None, crash_id=bundle, trees=trees)
 
 
-def _best_diagnosis(state: State, peers: tuple[PeerView, ...]) -> Diagnosis | None:
+def _best_explanation(state: State, peers: tuple[PeerView, ...]) -> Explanation | None:
     """Of the task that crashed, else the surest: most tasks of a hung job only wait for one."""
     attempt = state.attempt
     cause = attempt.cause if attempt is not None else None
@@ -252,13 +252,13 @@ def _best_diagnosis(state: State, peers: tuple[PeerView, ...]) -> Diagnosis | No
         found[state.job.task.task] = trouble_of(state)
     if cause is not None and cause.kind == "crash":
         guilty = found.get(cause.task)
-        return guilty.diagnosis if guilty is not None else None
+        return guilty.explanation if guilty is not None else None
     mine, bundle = trouble_of(state), bundle_of(state)
     if mine is not None and mine.kind == "crash":
-        return mine.diagnosis
-    joint = bundle.diagnosis if bundle is not None and bundle.joint else None
+        return mine.explanation
+    joint = bundle.explanation if bundle is not None and bundle.joint else None
     if joint is not None and joint.family is not None:
         return joint
-    diagnoses = [trouble.diagnosis for trouble in found.values() if trouble is not None]
-    known = [diagnosis for diagnosis in diagnoses if diagnosis is not None]
+    told = [trouble.explanation for trouble in found.values() if trouble is not None]
+    known = [one for one in told if one is not None]
     return max(known, key=lambda one: (one.family is not None, one.confidence), default=None)

@@ -40,9 +40,9 @@ def absent_ones(absent: Iterable[PeerView], state: State, why: Why) -> tuple[Gui
 def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
     """The machine of the rank that the evidence of all nodes has found guilty of the hang."""
     stall = bundle_of(state)
-    if stall is None or stall.diagnosis is None or stall.culprit_host is None:
+    if stall is None or stall.explanation is None or stall.culprit_host is None:
         return ()
-    rank, family = _rank_of(stall), stall.diagnosis.family
+    rank, family = _rank_of(stall), stall.explanation.family
     if rank is None or family is None or other_hosts(state):
         return ()
     return (GuiltyNode(host=stall.culprit_host, why=Why("guilty", rank=rank, family=family)),)
@@ -62,8 +62,8 @@ def other_hosts(state: State) -> tuple[str, ...]:
 
 
 def _rank_of(stall: StallRecord) -> int | None:
-    """The guilty rank of a diagnosis that rests on the evidence of several machines."""
-    if stall.diagnosis is None or not stall.joint or stall.culprit_host is None:
+    """The guilty rank of an explanation that rests on the evidence of several machines."""
+    if stall.explanation is None or not stall.joint or stall.culprit_host is None:
         return None
-    culprit = stall.diagnosis.culprit
-    return culprit.rank if culprit is not None else None
+    root = stall.explanation.root
+    return root.who.rank if root is not None else None

@@ -16,7 +16,7 @@ from watchdog_train.core.actions import Action, Observation, Record, StartJoint,
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.peers import bundle_of, called
 from watchdog_train.core.job.together import LOOK_AGAIN_S, in_one_boat
-from watchdog_train.core.model import Diagnosis, Why
+from watchdog_train.core.model import Explanation, Why
 
 NOTICE: Final = "joint"
 
@@ -43,13 +43,14 @@ def diagnose_together(observation: Observation, state: State) -> Action | None:
         names = (_ours(state), *(called(summary, job.task) for summary, _ in theirs))
         return StartJoint(bundles=bundles, names=names)
     event: e.AnyEvent
-    if answer.diagnosis is None:
+    if answer.explanation is None:
         why = Why("not-joint", option=job.task.kind, problem=answer.problem or "unknown")
         event = e.Noticed(kind=NOTICE, pids=(), why=why)
     else:
         tasks = tuple(sorted((job.task.task, *(summary.task for summary, _ in theirs))))
-        found, host = _with_host(answer.diagnosis, answer.where, observation, state)
-        event = e.Diagnosed(stall_id=bundle.id, diagnosis=found, tasks=tasks, host=host)
+        host = _host_of(answer.where, observation, state)
+        found = _on(answer.explanation, host)
+        event = e.StallExplained(stall_id=bundle.id, explanation=found, tasks=tasks, host=host)
     return Record(events=(event,), consumes=("joint",))
 
 
@@ -62,20 +63,24 @@ def _ours(state: State) -> str:
     return f"{job.task.kind} {job.task.task}{host}"
 
 
-def _with_host(
-    found: Diagnosis, where: str | None, observation: Observation, state: State
-) -> tuple[Diagnosis, str | None]:
-    """The diagnosis that names the machine of its culprit, and the machine; of a job on several."""
-    job, bundle, culprit = state.job, bundle_of(state), found.culprit
+def _on(found: Explanation, host: str | None) -> Explanation:
+    """The explanation that names the machine of its root."""
+    if found.root is None or host is None:
+        return found
+    who = msgspec.structs.replace(found.root.who, host=host)
+    return msgspec.structs.replace(found, root=msgspec.structs.replace(found.root, who=who))
+
+
+def _host_of(where: str | None, observation: Observation, state: State) -> str | None:
+    """The machine of the root, of a job on several."""
+    job, bundle = state.job, bundle_of(state)
     if job is None or where is None or job.task.coordination is None or bundle is None:
-        return found, None
-    name, host = (_ours(state), state.host) if where == bundle.dir else ("", None)
-    for peer in in_one_boat(observation, state):
-        trouble = peer.summary.trouble
-        if trouble is not None and trouble.bundle == where:
-            name, host = called(peer.summary, job.task), peer.summary.host
-    if host is None or culprit is None:
-        return found, None
-    who = f"Rank {culprit.rank}" if culprit.rank is not None else f"The {culprit.role}"
-    words = f"{found.explanation} {who} runs on {name}."
-    return msgspec.structs.replace(found, explanation=words), host
+        return None
+    if where == bundle.dir:
+        return state.host
+    hosts = (
+        peer.summary.host
+        for peer in in_one_boat(observation, state)
+        if peer.summary.trouble is not None and peer.summary.trouble.bundle == where
+    )
+    return next(hosts, None)

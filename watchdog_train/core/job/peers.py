@@ -32,7 +32,7 @@ from watchdog_train.core.job.peer_words import (
     save_word,
     stop_word,
 )
-from watchdog_train.core.model import Diagnosis, Plan, Value, Why
+from watchdog_train.core.model import Explanation, Plan, Value, Why
 from watchdog_train.core.recovery.outcome import exited
 from watchdog_train.core.recovery.plans import launcher_environment
 from watchdog_train.core.starting.jobs import JobTask
@@ -83,7 +83,7 @@ class Trouble(Value, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     """Of a crash."""
-    diagnosis: Diagnosis | None = None
+    explanation: Explanation | None = None
     """None until the evidence is there."""
     fingerprint: str | None = None
     bundle: str | None = None
@@ -280,7 +280,7 @@ def trouble_of(state: State) -> Trouble | None:
     attempt, bundle = state.attempt, bundle_of(state)
     if attempt is None:
         return None
-    diagnosis = bundle.diagnosis if bundle is not None else None
+    explanation = bundle.explanation if bundle is not None else None
     fingerprint = bundle.fingerprint if bundle is not None else None
     folder = bundle.dir if bundle is not None and bundle.collected else None
     if attempt.stall_id is not None and bundle is not None:
@@ -290,7 +290,7 @@ def trouble_of(state: State) -> Trouble | None:
             firm=bundle.basis not in PASSING,
             over=bundle.basis == "finishing",
             why=bundle.verdict,
-            diagnosis=diagnosis,
+            explanation=explanation,
             fingerprint=fingerprint,
             bundle=folder,
         )
@@ -304,7 +304,7 @@ def trouble_of(state: State) -> Trouble | None:
         why=exited(attempt),
         code=attempt.code,
         signal=attempt.signal,
-        diagnosis=diagnosis,
+        explanation=explanation,
         fingerprint=fingerprint,
         bundle=folder,
     )

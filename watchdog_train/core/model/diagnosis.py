@@ -1,51 +1,18 @@
-"""What a collection of evidence has brought, and what it says."""
+"""What a collection of evidence has brought."""
 
 from watchdog_train.core.model.exceptions import CrashFact
-from watchdog_train.core.model.words import DiagnosisKind, Patience, Value
-
-NO_STACK = "no stack"
-"""In the place of a culprit's frame, where there is none."""
-
-
-class Culprit(Value, frozen=True, kw_only=True):
-    """The process that a diagnosis points at."""
-
-    rank: int | None
-    role: str
-    pid: int | None
-    """None: the evidence, somebody's text, does not tell."""
-    frame: str
-    """`function (file:line)`."""
-
-
-class RankedFamily(Value, frozen=True, kw_only=True):
-    """An alternative of a diagnosis."""
-
-    family: str
-    confidence: float
-
-
-class Diagnosis(Value, frozen=True, kw_only=True):
-    """What is stuck and why. family None is "I do not know", a right answer."""
-
-    family: str | None
-    kind: DiagnosisKind
-    confidence: float
-    culprit: Culprit | None
-    explanation: str
-    evidence: tuple[str, ...]
-    ranked: tuple[RankedFamily, ...]
-    remedies: tuple[str, ...]
+from watchdog_train.core.model.explanation import Explanation
+from watchdog_train.core.model.words import Patience, Value
 
 
 class JointAnswer(Value, frozen=True, kw_only=True):
     """What the evidence of all tasks of a job says together."""
 
-    diagnosis: Diagnosis | None
+    explanation: Explanation | None
     problem: str | None = None
     """Why there is none."""
     where: str | None = None
-    """The bundle that holds its culprit."""
+    """The bundle that holds its root."""
 
 
 class Missing(Value, frozen=True, kw_only=True):
@@ -74,7 +41,7 @@ class EvidenceResult(Value, frozen=True, kw_only=True):
     stall_id: str
     dir: str
     processes: tuple[CapturedProcess, ...]
-    diagnosis: Diagnosis | None
+    explanation: Explanation | None
     patience: Patience
     fingerprint: str | None
     seconds: float

@@ -93,7 +93,7 @@ class Why(Value, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     problem: str = ""
     """Text from outside: of the system, a library, the training, a check of a file."""
     family: str = ""
-    sure: float | None = None
+    certainty: str = ""
     end: RankEnd | None = None
     crash: CrashFact | None = None
     holders: tuple[GpuHolder, ...] = ()

@@ -34,6 +34,8 @@ class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):
     why: Why
     in_part: bool = False
     """Only as far as it needs no permission."""
+    experiment: bool = False
+    """A fallback setting: nothing that was seen calls for it."""
 
 
 class GuiltyNode(Value, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from watchdog_train.core.model import (
     CheckpointFinding,
     CheckpointRef,
     CrashFact,
-    Diagnosis,
+    Explanation,
     Plan,
     RankEnd,
     RemedyUse,
@@ -48,14 +48,14 @@ class Case(Value, frozen=True, kw_only=True):
     """Attempts since the last one that brought a newer step or checkpoint."""
 
     @property
-    def diagnosis(self) -> Diagnosis | None:
+    def explanation(self) -> Explanation | None:
         """What the evidence of its end says."""
-        return self.stall.diagnosis if self.stall is not None else None
+        return self.stall.explanation if self.stall is not None else None
 
     @property
     def family(self) -> str | None:
-        """The family that the diagnosis names, None for "I do not know"."""
-        return self.diagnosis.family if self.diagnosis is not None else None
+        """The cause, None where it is not known."""
+        return self.explanation.family if self.explanation is not None else None
 
     @property
     def rank_end(self) -> RankEnd | None:

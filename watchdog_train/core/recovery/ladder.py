@@ -44,7 +44,7 @@ RUNGS: tuple[tuple[str, ...], ...] = (
     ("tokenizers-off", "num-proc-none"),
     ("nccl-p2p-off",),
 )
-"""For an unknown cause, in order: people's own cure first, execution remedies only."""
+"""For an unknown cause that a plain restart has not ended, in order; execution remedies only."""
 _USAGE_ERROR = 2
 """Exit code of argparse."""
 _NATIVE_CRASHES = (4, 6, 7, 8, 11)
@@ -152,11 +152,12 @@ def _failed(why: Why, attempt: AttemptRecord) -> Stop:
 def _named(
     case: Case, catalogue: Mapping[str, RemedySpec], offers: list[str]
 ) -> tuple[RemedyUse, ...] | None:
-    """The first remedy that the diagnosis names and that has not had its turn."""
-    if case.diagnosis is None:
+    """The first remedy that the explanation names and that has not had its turn."""
+    if case.explanation is None:
         return None
-    why = Why("diagnosis-names", family=case.family or "")
-    for name in case.diagnosis.remedies:
+    for remedy in case.explanation.remedies:
+        name = remedy.name
+        why = Why("diagnosis-names", family="" if remedy.by == "fact" else case.family or "")
         spec = catalogue.get(name)
         if spec is None or not _may_try(case, spec):
             continue
@@ -190,9 +191,9 @@ def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
     """Whether the part that needs no permission may help: it is for the ranks other than 0."""
     if spec.in_part is None or any(use.id == spec.id for use in case.effect):
         return False
-    culprit = case.diagnosis.culprit if case.diagnosis is not None else None
+    root = case.explanation.root if case.explanation is not None else None
     several = any(status.rank for status in case.state.ranks)
-    return several and (culprit is None or culprit.rank != 0)
+    return several and (root is None or root.who.rank != 0)
 
 
 def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
@@ -205,12 +206,13 @@ def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
 
 
 def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
-    """Without a name for the cause: the next rung, or the same plan once more; None at the end."""
+    """Without a named remedy: the same plan again, then fallback settings; None at the end."""
     again = () if _may_repeat(case) else None
     if case.failed:
         return again
     rung = _next_rung(case, catalogue)
-    if case.family is None or same_again(case):
+    tried = len(case.state.attempts) - case.state.reopened_after
+    if same_again(case) or (case.family is None and case.idle and tried > 1):
         return rung or again
     return rung if again is None else again
 
@@ -246,7 +248,12 @@ def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyU
     for number, names in enumerate(RUNGS, start=1):
         specs = [catalogue[name] for name in names if name in catalogue]
         uses = tuple(
-            RemedyUse(id=spec.id, kind=spec.kind, why=Why("fallback", count=number, of=len(RUNGS)))
+            RemedyUse(
+                id=spec.id,
+                kind=spec.kind,
+                why=Why("fallback", count=number, of=len(RUNGS)),
+                experiment=True,
+            )
             for spec in specs
             if _may_try(case, spec) and _allowed(case, spec, named=False)
         )
@@ -319,7 +326,7 @@ def _resume_arg(case: Case) -> str | None:
 def _what_happened(case: Case) -> Why:
     attempt = case.attempt
     code: WhyCode = "attempt-ended"
-    sure = case.diagnosis.confidence if case.diagnosis is not None and case.family else None
+    cause = case.explanation.because if case.explanation is not None else None
     crash = attempt.crash if case.crash is not None else None
     if crash is not None:
         code = "attempt-failed"
@@ -333,8 +340,8 @@ def _what_happened(case: Case) -> Why:
         signal=attempt.signal if not case.stalled else None,
         end=case.rank_end,
         crash=crash,
-        family=case.family or "",
-        sure=sure,
+        family=cause.family if cause is not None else "",
+        certainty=cause.certainty if cause is not None else "",
     )
 
 

@@ -167,7 +167,7 @@ def _unknown(found: Verdict) -> EvidenceResult:
         stall_id="",
         dir="",
         processes=(),
-        diagnosis=None,
+        explanation=None,
         patience="unknown",
         fingerprint=None,
         seconds=0.0,

@@ -1,0 +1,309 @@
+"""Who does what, on which object, and who waits for it: the explanation of evidence as a table."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.test_diagnose import RULES, evidence_of
+from tests.core.test_first_failure import gone
+from watchdog_train.core.diagnosis.facts import Evidence, HostFacts
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
+from watchdog_train.explain.because import judge
+from watchdog_train.explain.explanation import Situation, explain
+from watchdog_train.report.explanation_text import sentences, what_happened
+
+REDUCE = (
+    "all_reduce (torch/distributed/distributed_c10d.py:1)",
+    "wrapper (torch/distributed/c10d_logger.py:83)",
+    "step (train.py:11)",
+)
+SAVE = ("__init__ (torch/serialization.py:792)", "save (torch/serialization.py:970)")
+LOADER = (
+    "wait (threading.py:327)",
+    "get (queue.py:180)",
+    "_try_get_data (torch/utils/data/dataloader.py:1)",
+    "__next__ (torch/utils/data/dataloader.py:2)",
+    "main (train.py:30)",
+)
+FETCHING = (
+    "__getitem__ (data.py:31)",
+    "fetch (torch/utils/data/_utils/fetch.py:52)",
+    "_worker_loop (torch/utils/data/_utils/worker.py:1)",
+)
+IDLE_WORKER = (
+    "get (multiprocessing/queues.py:1)",
+    "_worker_loop (torch/utils/data/_utils/worker.py:1)",
+)
+MAIN = ("main (train.py:9)",)
+
+
+def process(pid, *main, role="rank", rank=0, ppid=1, **more):
+    return {
+        "pid": pid, "ppid": ppid, "role": role, "rank": rank, "state": "S", "cpu_share": 0.0,
+        "main": main, **more,
+    }  # fmt: skip
+
+
+def told(*processes, why="stall", since_s=None, **more):
+    """The explanation of these processes, and its sentences."""
+    evidence = evidence_of({"why": why, "processes": list(processes)})
+    evidence = msgspec.structs.replace(evidence, **more)
+    found = explain(evidence, RULES.frames, Situation(since_s=since_s))
+    return found, " ".join(sentences(found))
+
+
+FIFO = {"wait": "file", "call": "open", "path": "out/ckpt.pt", "kind": "fifo"}
+HELD = {"wait": "file_lock", "path": "the.lock", "holders": [{"pid": 99, "start": 1, "name": "vi"}]}
+PIPE = {"wait": "pipe", "call": "read", "others": [{"pid": 99, "start": 1, "name": "judge"}]}
+SERVER = {"wait": "tcp", "call": "read", "address": "10.0.0.7:443"}
+ALONE = {
+    "a FIFO in a save": (
+        process(10, *SAVE, *MAIN, wait=FIFO),
+        (
+            "rank 0 (pid 10) has been opening out/ckpt.pt for 41 s in torch.save (train.py:9). "
+            "It is a FIFO that no other process has open."
+        ),
+    ),
+    "a lock of a stranger": (
+        process(10, *MAIN, wait=HELD),
+        (
+            "rank 0 (pid 10) has been waiting for the lock on the.lock for 41 s "
+            "in main (train.py:9). Held by vi (pid 99)."
+        ),
+    ),
+    "a pipe of a stranger": (
+        process(10, *MAIN, wait=PIPE),
+        (
+            "rank 0 (pid 10) has been reading from a pipe or socket of judge (pid 99) for 41 s "
+            "in main (train.py:9)."
+        ),
+    ),
+    "a server": (
+        process(10, "read (ssl.py:1)", *MAIN, wait=SERVER),
+        (
+            "rank 0 (pid 10) has been waiting for an answer of 10.0.0.7:443 for 41 s "
+            "in ssl.read (train.py:9)."
+        ),
+    ),
+    "asleep": (
+        process(10, *MAIN, wait={"wait": "sleep", "left_s": 100.0}),
+        (
+            "rank 0 (pid 10) has been sleeping for 41 s in main (train.py:9). "
+            "At most 1 min 40 s are left."
+        ),
+    ),
+    "a lock of its own, and nobody is left": (
+        process(10, *MAIN, wait={"wait": "mutex", "address": 1}, sealed=True),
+        (
+            "rank 0 (pid 10) has been waiting for a lock inside the process for 41 s "
+            "in main (train.py:9). No thread is left that could release it."
+        ),
+    ),
+    "a lock held at the fork": (
+        process(10, *MAIN, wait={"wait": "mutex", "address": 1, "owner_lives": False}),
+        (
+            "rank 0 (pid 10) has been waiting for a lock that nobody can release for 41 s "
+            "in main (train.py:9). It was held at the fork by a thread that this process does not "
+            "have."
+        ),
+    ),
+    "a terminal": (
+        process(10, *MAIN, waits_for_input=True),
+        (
+            "rank 0 (pid 10) has been waiting for somebody to type for 41 s in main (train.py:9). "
+            "Set the answer in advance for a run without one."
+        ),
+    ),
+    "inside the kernel": (
+        process(10, *MAIN, state="D", wait={"wait": "disk", "function": "nfs_wait", "path": "/d"}),
+        (
+            "rank 0 (pid 10) has been waiting inside the kernel for /d (in nfs_wait) for 41 s "
+            "in main (train.py:9). No signal can reach it."
+        ),
+    ),
+    "stopped": (
+        process(10, *MAIN, state="T"),
+        (
+            "rank 0 (pid 10) was stopped by a signal from outside wtrain for 41 s. "
+            "To continue it: kill -CONT 10"
+        ),
+    ),
+    "computing": (
+        process(10, *MAIN, state="R", cpu_share=0.9),
+        "rank 0 (pid 10) has been computing, at 90% of a core for 41 s in main (train.py:9).",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_one_process_and_its_object(name):
+    """Who does what, on what, since when, where: one sentence, and one on the object."""
+    given, expected = ALONE[name]
+    found, words = told(given, since_s=41.0)
+    assert words == expected
+    assert not found.victims
+    assert not found.unknown
+
+
+def other(pid, rank, *main, **more):
+    return process(pid, *main, rank=rank, **more)
+
+
+def worker(pid, number, *main, **more):
+    return process(pid, *main, role="worker", worker=number, ppid=10, **more)
+
+
+CHAINS = {
+    "a rank in a FIFO": (
+        (process(10, *REDUCE), other(11, 1, *MAIN, wait=FIFO)),
+        11, w.FileWait, {10}, "rank 0 waits for rank 1 (pid 11) in all_reduce.",
+    ),
+    "a worker asleep beside an idle one": (
+        (process(10, *LOADER), worker(20, 0, *IDLE_WORKER), worker(21, 1, *FETCHING,
+         wait={"wait": "sleep"})),
+        21, w.SleepWait, {10}, "rank 0 waits for rank 0's worker 1 (pid 21) to bring a batch.",
+    ),
+    "a rank behind a worker of another": (
+        (process(10, *LOADER), other(11, 1, *REDUCE), worker(21, 1, *FETCHING, state="T")),
+        21, w.Stopped, {10, 11}, "kill -CONT 21",
+    ),
+    "all workers idle": (
+        (process(10, *LOADER), worker(20, 0, *IDLE_WORKER), worker(21, 1, *IDLE_WORKER)),
+        10, x.BatchWait, set(), "rank 0 (pid 10) is waiting for a batch",
+    ),
+    "a child that sleeps": (
+        (process(10, "wait (subprocess.py:1)", *MAIN,
+                 wait={"wait": "child", "children": [{"pid": 30, "start": 1}]}),
+         process(30, role="other", rank=None, ppid=10, name="sleep", wait={"wait": "sleep"})),
+        30, w.SleepWait, {10}, "rank 0 waits for sleep (pid 30) to end.",
+    ),
+    "a rank that is stopped": (
+        (process(10, *REDUCE), other(11, 1, *MAIN, state="T")),
+        11, w.Stopped, {10}, "rank 1 (pid 11) was stopped by a signal",
+    ),
+    "one rank still computes": (
+        (process(10, *REDUCE), other(11, 1, *MAIN, state="R", cpu_share=0.8)),
+        11, x.Computing, {10}, "rank 0 waits for rank 1 (pid 11) in all_reduce.",
+    ),
+    "an idle server beside a hung rank": (
+        (process(10, *MAIN, wait=FIFO),
+         process(30, role="other", rank=None, name="ray", wait={"wait": "tcp", "call": "accept"})),
+        10, w.FileWait, set(), "rank 0 (pid 10) is opening",
+    ),
+    "an answer of an idle manager": (
+        (process(10, *MAIN, wait={"wait": "pipe", "call": "read",
+                                  "others": [{"pid": 30, "start": 1}]}),
+         process(30, "accept (socket.py:1)", "serve_forever (multiprocessing/managers.py:1)",
+                 role="other", rank=None, ppid=10)),
+        10, w.PipeWait, set(), "rank 0 (pid 10) is reading from a pipe",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_chain_ends_at_the_one_who_is_waited_for(name):
+    """The root is named with its wait; everybody on the way is a victim."""
+    processes, root, doing, victims, words = CHAINS[name]
+    found, text = told(*processes)
+    assert found.root is not None
+    assert found.root.who.pid == root
+    assert isinstance(found.root.doing, doing)
+    assert {victim.who.pid for victim in found.victims} == victims
+    assert words in text
+
+
+def test_ranks_in_different_collectives_are_a_deadlock():
+    """Each waits for the other; where a rank was not seen, nothing is called proven."""
+    broadcast = (REDUCE[0].replace("all_reduce", "broadcast"), *REDUCE[1:])
+    both = (process(10, *REDUCE), other(11, 1, *broadcast))
+    found, words = told(*both)
+    assert [one.who.rank for one in found.knot] == [0, 1]
+    assert words.startswith("ranks 0-1 wait for each other and nobody else can end it: a deadlock.")
+    found, words = told(*both, world_size=3)
+    assert found.knot == ()
+    assert "Nothing was seen of rank 2." in words
+
+
+def test_a_rank_that_was_killed_is_the_root_of_a_hang():
+    """The others wait for it in vain; the end is told with its sender."""
+    evidence = evidence_of({"why": "stall", "processes": [process(10, *REDUCE)]})
+    ended = gone(1, 100.0, signal=9)
+    found = explain(
+        msgspec.structs.replace(evidence, processes=(*evidence.processes, ended)), RULES.frames
+    )
+    words = sentences(found)
+    assert words[0] == "rank 1 (pid 11) was killed by SIGKILL at step 25. wtrain did not send it."
+    assert words[1] == "rank 0 waits for rank 1 (pid 11) in all_reduce."
+    assert found.kind == "crash"
+
+
+FIFO_RANK = process(10, "wait (threading.py:1)", *MAIN, wait=FIFO, how="py-spy native")
+
+
+@pytest.mark.parametrize(
+    ("given", "families"),
+    [
+        (process(10, *MAIN, state="T"), {None}),
+        (process(10, *MAIN, wait=FIFO, owns_gil=True), {None}),
+        (process(10, *MAIN, waits_for_input=True), {"waiting-for-input"}),
+        (process(10, "acquire (filelock/_api.py:1)", *MAIN, wait=HELD), {"file-lock"}),
+    ],
+)
+def test_a_family_never_contradicts_what_was_observed(given, families):
+    """Nor is anything recommended that has no grounds."""
+    evidence = evidence_of({"why": "stall", "processes": [given]})
+    found = judge(evidence, RULES).explanation
+    assert found.family in families
+    assert found.family is not None or found.remedies == ()
+
+
+def test_a_full_shared_memory_is_a_ground_of_its_own():
+    """The fact names the remedy, whatever the family."""
+    evidence = evidence_of({"why": "stall", "processes": [process(10, *MAIN, wait=FIFO)]})
+    full = msgspec.structs.replace(evidence, host=HostFacts(shm_used_share=0.99))
+    found = judge(full, RULES).explanation
+    assert ("bigger-shm", "fact") in [(one.name, one.by) for one in found.remedies]
+
+
+STACKS = (REDUCE, LOADER, FETCHING, IDLE_WORKER, MAIN, (*SAVE, *MAIN), ())
+_SEEN = (FIFO, HELD, PIPE, SERVER, {"wait": "sleep"}, {"wait": "mutex", "address": 1})
+WAITS = ({}, *({"wait": wait} for wait in _SEEN))
+_PROCESS = st.builds(
+    lambda pid, stack, wait, role, rank, ppid, state: process(
+        pid, *stack, role=role, rank=rank, ppid=ppid, state=state, **wait
+    ),
+    st.integers(2, 9), st.sampled_from(STACKS), st.sampled_from(WAITS),
+    st.sampled_from(["rank", "worker", "other", "launcher"]),
+    st.one_of(st.none(), st.integers(0, 3)), st.integers(1, 9), st.sampled_from("SRDTZX"),
+)  # fmt: skip
+
+
+@given(
+    st.lists(_PROCESS, max_size=6, unique_by=lambda one: one["pid"]),
+    st.sampled_from(["stall", "crash", "manual"]),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+@settings(max_examples=150, deadline=None)
+def test_it_is_total_and_blames_no_victim(processes, why, world_size):
+    """Whatever was collected gives sentences; nobody who is a victim is named as the root."""
+    evidence = evidence_of({"why": why, "processes": processes})
+    found = judge(msgspec.structs.replace(evidence, world_size=world_size), RULES).explanation
+    assert all(sentences(found))
+    assert what_happened(found)
+    victims = {victim.who.pid for victim in found.victims}
+    blamed = {one.who.pid for one in (*found.knot, *found.also)}
+    if found.root is not None:
+        blamed.add(found.root.who.pid)
+    assert not victims & blamed
+    back = msgspec.json.decode(msgspec.json.encode(found), type=x.Explanation)
+    assert back == found
+
+
+def test_nothing_at_all():
+    """No process, no exit status: that is said, and nothing else."""
+    found = judge(Evidence(why="stall"), RULES).explanation
+    assert sentences(found) == ("Nothing in the evidence tells who stands still.",)

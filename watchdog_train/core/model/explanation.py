@@ -1,0 +1,259 @@
+"""What happened: who does what, where, on which object, since when, who waits for it, and why.
+
+Values without a sentence: `report.explanation_text` renders them, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.model.exceptions import ExceptionFact, Sender
+from watchdog_train.core.model.waits import (
+    ChildWait,
+    DeviceWait,
+    DiskWait,
+    Ended,
+    FileLockWait,
+    FileWait,
+    MutexWait,
+    PipeWait,
+    PollWait,
+    Running,
+    SharedSemaphoreWait,
+    SleepWait,
+    Stopped,
+    TcpWait,
+    TerminalWait,
+    UnknownWait,
+)
+from watchdog_train.core.model.words import Phase, Role, Value
+
+
+class Who(Value, frozen=True, kw_only=True):
+    """A process. The pid is None where the evidence, somebody's text, does not tell it."""
+
+    pid: int | None
+    start: int = 0
+    host: str = ""
+    role: Role = "other"
+    rank: int | None = None
+    worker: int | None = None
+    name: str = ""
+    """Of its program, as the kernel calls it."""
+
+
+class Place(Value, frozen=True, kw_only=True):
+    """A line of code."""
+
+    function: str
+    file: str
+    """From its package on; of the user's own code the name alone."""
+    line: int
+    """0: not known, as in native code."""
+
+
+class _FrameWait(Value, frozen=True, kw_only=True, tag_field="wait"):
+    """A wait that only Python or native frames can name; the kernel sees a futex or a poll."""
+
+
+class CollectiveWait(_FrameWait, frozen=True, kw_only=True, tag="collective"):
+    """An operation that ends when all ranks of its group are in it; a rendezvous, too."""
+
+    op: str | None = None
+    """`all_reduce`; None: something that hides the operation, such as backward."""
+    seq: int | None = None
+    group: str = ""
+    timeout_left_s: float | None = None
+    absent: tuple[int, ...] = ()
+    """Ranks that have not entered it."""
+    mismatched: tuple[int, ...] = ()
+    """Ranks that are in another operation, or in the same one with another size."""
+
+
+class StoreWait(_FrameWait, frozen=True, kw_only=True, tag="store"):
+    """A rendezvous or a key of the store; the store itself is a broker and never the cause."""
+
+    address: str = ""
+    absent: tuple[int, ...] = ()
+
+
+class BatchWait(_FrameWait, frozen=True, kw_only=True, tag="batch"):
+    """The next batch of a DataLoader."""
+
+    workers: tuple[Who, ...] = ()
+    """Those that owe it: all that are not idle."""
+
+
+class JoinWait(_FrameWait, frozen=True, kw_only=True, tag="join"):
+    """join() or a Future: another thread of the same process."""
+
+    tid: int | None = None
+    name: str | None = None
+
+
+class PythonLockWait(_FrameWait, frozen=True, kw_only=True, tag="python_lock"):
+    """A lock, event or condition of Python: nobody records who holds it."""
+
+    sealed: bool = False
+    """Every thread of the process waits so: none is left that could release it."""
+
+
+class QueueWait(_FrameWait, frozen=True, kw_only=True, tag="queue"):
+    """A queue, in this process or between processes."""
+
+    call: Literal["get", "put"] = "get"
+    between_processes: bool = False
+
+
+class GilWait(_FrameWait, frozen=True, kw_only=True, tag="gil"):
+    """The interpreter lock."""
+
+    owner_tid: int | None = None
+    owner: str | None = None
+    """Name of the thread that holds it."""
+
+
+class ImportWait(_FrameWait, frozen=True, kw_only=True, tag="import"):
+    """The lock of a module that another thread imports."""
+
+
+class Computing(_FrameWait, frozen=True, kw_only=True, tag="computing"):
+    """It works, or spins."""
+
+    cpu_share: float | None = None
+    """Of one core."""
+    changed: bool | None = None
+    """Whether its frames differed between two stack samples."""
+
+
+class End(_FrameWait, frozen=True, kw_only=True, tag="end"):
+    """It has ended: by a code, a signal, or nobody knows how."""
+
+    code: int | None = None
+    signal: int | None = None
+    sender: Sender = "unknown"
+    raised: ExceptionFact | None = None
+    unnoticed: bool = False
+    """A zombie: its parent has not asked for its exit status."""
+    at_unix: float | None = None
+
+
+Doing = (
+    Running
+    | FileWait
+    | FileLockWait
+    | PipeWait
+    | TcpWait
+    | ChildWait
+    | MutexWait
+    | SharedSemaphoreWait
+    | SleepWait
+    | PollWait
+    | TerminalWait
+    | DeviceWait
+    | DiskWait
+    | Stopped
+    | Ended
+    | UnknownWait
+    | CollectiveWait
+    | StoreWait
+    | BatchWait
+    | JoinWait
+    | PythonLockWait
+    | QueueWait
+    | GilWait
+    | ImportWait
+    | Computing
+    | End
+)
+
+
+class Standstill(Value, frozen=True, kw_only=True):
+    """One process and what it does or how it ended."""
+
+    who: Who
+    doing: Doing
+    own: Place | None = None
+    """The innermost frame of the user's own code."""
+    at: Place | None = None
+    """The innermost frame that is no pure wait, where that is a library's."""
+    thread: str | None = None
+    """Of which thread, where it is not the main one."""
+    since_s: float | None = None
+    step: int | None = None
+    phase: Phase | None = None
+
+
+class Victim(Value, frozen=True, kw_only=True):
+    """Somebody who waits for the root or for another victim; never blamed."""
+
+    who: Who
+    how: Doing
+    waits_for: tuple[Who, ...] = ()
+
+
+Certainty = Literal["proven", "likely", "possible"]
+
+
+class Because(Value, frozen=True, kw_only=True):
+    """What is known about such a root: library knowledge, never an observation."""
+
+    family: str
+    certainty: Certainty
+    confidence: float
+    """For JSON; people are told the certainty."""
+    template: str = ""
+    """The family's sentence with names of `values` in braces."""
+    values: dict[str, str] = msgspec.field(default_factory=dict)
+    link: str | None = None
+    """The public thread or source that it is known from."""
+
+
+class Remedy(Value, frozen=True, kw_only=True):
+    """A setting that may help, with its grounds."""
+
+    name: str
+    by: Literal["family", "fact"]
+
+
+class Unknown(Value, frozen=True, kw_only=True):
+    """Something that could not be read, and would have told more."""
+
+    what: Literal["stack", "wait", "holder", "other-end", "exception", "end", "ranks"]
+    who: Who | None = None
+    ranks: tuple[int, ...] = ()
+    """Of `ranks`: those of which nothing was seen."""
+
+
+ExplanationKind = Literal["hang", "crash", "slow", "stopped", "healthy", "unknown"]
+
+
+class Explanation(Value, frozen=True, kw_only=True):
+    """What was observed, then the cause as far as it is known, then what may help."""
+
+    kind: ExplanationKind
+    root: Standstill | None = None
+    """None: the evidence does not tell, or a knot has no single one."""
+    alike: tuple[Who, ...] = ()
+    """Others that do the same at the same place as the root."""
+    also: tuple[Standstill, ...] = ()
+    """Further roots that do something else; which of them came first is not known."""
+    knot: tuple[Standstill, ...] = ()
+    """A deadlock: each waits for another of these, and nobody else could end it."""
+    victims: tuple[Victim, ...] = ()
+    because: Because | None = None
+    alternatives: tuple[Because, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+
+    @property
+    def family(self) -> str | None:
+        """Of the cause, where it is known."""
+        return self.because.family if self.because is not None else None
+
+    @property
+    def confidence(self) -> float:
+        """Of the cause."""
+        return self.because.confidence if self.because is not None else 0.0

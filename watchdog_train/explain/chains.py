@@ -1,0 +1,343 @@
+"""Processes and their threads as a graph: who waits for whom, with everyone who could end it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core.detection.rank_gone import has_failed
+from watchdog_train.core.diagnosis.collectives import compare, from_log
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.first_failure import first_failure
+from watchdog_train.core.diagnosis.log_search import LogIndex
+from watchdog_train.core.diagnosis.ranks import plain_operation
+from watchdog_train.core.diagnosis.stacks import ThreadStack
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
+from watchdog_train.explain import waits as of_thread
+from watchdog_train.explain.graph import Waits
+
+_WORLD_CAP = 4096
+_HIDING = (x.StoreWait, w.DeviceWait)
+
+
+class _Node(msgspec.Struct, kw_only=True):
+    """A process by its deciding thread, or another thread of one."""
+
+    process: ProcessEvidence
+    thread: ThreadStack | None
+    doing: x.Doing
+    idle: bool
+    inner: bool = False
+    """A thread other than the deciding one."""
+
+
+class Chains:
+    """The processes of one piece of evidence as nodes, numbered; `waits` is their graph."""
+
+    def __init__(self, evidence: Evidence, sets: of_thread.Frames) -> None:
+        self.evidence = evidence
+        self.nodes: list[_Node] = []
+        self._by_pid: dict[tuple[int, int], int] = {}
+        self._inner: dict[int, list[int]] = {}
+        self._sets = sets
+        for process in evidence.processes:
+            if process.role != "keeper":
+                self._add(process)
+        self.ranks = [n for n, node in enumerate(self.nodes) if self._is_rank(node)]
+        self._records = compare((*evidence.collectives, *from_log(LogIndex(evidence.logs).lines())))
+        self.first_ends = self._first_bad_ends()
+        self._away = [n for n in self.ranks if self._is_away(n)]
+        self._unseen = self.unseen()
+        numbers = {self._rank(n) for n in self.ranks}
+        size = min(evidence.world_size or len(self.ranks), _WORLD_CAP)
+        self._everybody = numbers == set(range(size)) and not self._unseen
+        self._operations: dict[int, str] = {}
+        for at in self.ranks:
+            doing = self.nodes[at].doing
+            if isinstance(doing, x.CollectiveWait) and doing.op:
+                self._operations[at] = plain_operation(doing.op)
+        for at in self.ranks:
+            self.nodes[at].doing = self._with_ranks(at)
+        for node in self.nodes:
+            if isinstance(node.doing, x.BatchWait):
+                owing = tuple(self.who(n) for n in self._workers(node) if not self.nodes[n].idle)
+                node.doing = msgspec.structs.replace(node.doing, workers=owing)
+        self.waits = {at: self._waits(at) for at in range(len(self.nodes))}
+
+    def _add(self, process: ProcessEvidence) -> None:
+        thread = of_thread.deciding_thread(process)
+        doing = of_thread.doing(process, thread, self._sets)
+        doing, thread = self._collective_elsewhere(process, thread, doing)
+        at = len(self.nodes)
+        self._by_pid[process.identity] = at
+        self.nodes.append(
+            _Node(process=process, thread=thread, doing=doing, idle=of_thread.is_idle(process))
+        )
+        for other in of_thread.working_threads(process):
+            if other is thread:
+                continue
+            self._inner.setdefault(at, []).append(len(self.nodes))
+            self.nodes.append(
+                _Node(
+                    process=process,
+                    thread=other,
+                    doing=of_thread.doing(process, other, self._sets),
+                    idle=False,
+                    inner=True,
+                )
+            )
+
+    def _collective_elsewhere(
+        self, process: ProcessEvidence, thread: ThreadStack | None, doing: x.Doing
+    ) -> tuple[x.Doing, ThreadStack | None]:
+        """Backward runs its collectives in threads of autograd's: those tell the operation."""
+        if not of_thread.is_backward(thread) or isinstance(doing, (w.Stopped, x.End)):
+            return doing, thread
+        for other in of_thread.working_threads(process):
+            found = of_thread.doing(process, other, self._sets)
+            if isinstance(found, x.CollectiveWait) and found.op is not None:
+                return found, other
+        return doing, thread
+
+    @staticmethod
+    def _is_rank(node: _Node) -> bool:
+        return node.process.role == "rank" and not node.inner
+
+    def _first_bad_ends(self) -> tuple[int, ...]:
+        """Whose end came first among those that failed; several where their order is not known."""
+        failure = first_failure(self.evidence.processes, self.evidence.logs)
+        if failure is None:
+            return ()
+        found = []
+        for process, end in zip(failure.processes, failure.ends, strict=True):
+            at = self._by_pid.get(process.identity)
+            doing = self.nodes[at].doing if at is not None else None
+            if at is not None and isinstance(doing, x.End):
+                found.append(at)  # with what only a launcher has told
+                told = msgspec.structs.replace(doing, code=end.code, signal=end.signal)
+                self.nodes[at].doing = told
+        return tuple(found)
+
+    # -- ranks ----------------------------------------------------------------------------------
+    def _with_ranks(self, at: int) -> x.Doing:
+        """The same wait, with the ranks that have not come and those that are elsewhere."""
+        node = self.nodes[at]
+        if not isinstance(node.doing, (x.CollectiveWait, x.StoreWait)):
+            return node.doing
+        absent = [self._rank(n) for n in self._away if n != at]
+        unseen = [] if absent else list(self._unseen)
+        seen = tuple(sorted({rank for rank in [*absent, *unseen] if rank is not None}))
+        if isinstance(node.doing, x.StoreWait):
+            return msgspec.structs.replace(node.doing, absent=seen)
+        other = [self._rank(n) for n in self._in_others(at)]
+        records = self._records
+        return msgspec.structs.replace(
+            node.doing,
+            seq=records.seq if records is not None else None,
+            absent=seen,
+            mismatched=tuple(sorted(rank for rank in other if rank is not None)),
+        )
+
+    def _is_away(self, at: int) -> bool:
+        """In nothing that waits for other ranks, as far as it was seen."""
+        doing = self.nodes[at].doing
+        if isinstance(doing, (x.CollectiveWait, *_HIDING)):
+            return False
+        return not isinstance(doing, w.UnknownWait) or self.nodes[at].thread is not None
+
+    def _in_others(self, at: int) -> list[int]:
+        """The ranks that are in another collective than this one."""
+        mine = self._operations.get(at)
+        return [n for n, other in self._operations.items() if mine is not None and other != mine]
+
+    def _rank(self, at: int) -> int | None:
+        return self.nodes[at].process.rank
+
+    def unseen(self) -> tuple[int, ...]:
+        """Ranks of the job of which there is neither a stack nor an end."""
+        size = min(self.evidence.world_size or 0, _WORLD_CAP)
+        known = {self._rank(n) for n in self.ranks if not self._is_blind(n)}
+        return tuple(sorted(set(range(size)) - known))
+
+    def _is_blind(self, at: int) -> bool:
+        node = self.nodes[at]
+        return isinstance(node.doing, w.UnknownWait) and node.thread is None
+
+    # -- edges ----------------------------------------------------------------------------------
+    def _waits(self, at: int) -> Waits:  # noqa: PLR0912 - one case for each kind of wait
+        """By whom the wait of one node can end."""
+        node = self.nodes[at]
+        doing = node.doing
+        timed = bool(getattr(doing, "timed", False))
+        if node.idle:
+            parent = self._by_pid.get((node.process.part, node.process.ppid))
+            return Waits(any_of=() if parent is None else (parent,), idle=True,
+                         complete=parent is not None)  # fmt: skip
+        match doing:
+            case x.End():
+                if self.first_ends and at not in self.first_ends and has_failed_end(doing):
+                    return Waits(needs=self.first_ends)
+                fact = node.process.ended
+                through = fact is not None and has_failed(fact.end) is False and not fact.end.code
+                return Waits(halted=True, idle=through and doing.signal is not None)
+            case w.Stopped() | w.Ended():
+                return Waits(halted=True)
+            case x.CollectiveWait() | x.StoreWait():
+                return self._waits_for_ranks(at)
+            case x.BatchWait():
+                workers = self._workers(node)
+                needs = tuple(n for n in workers if not self.nodes[n].idle)
+                seen = bool(workers) and not any(self._is_blind(n) for n in workers)
+                idle = tuple(n for n in workers if self.nodes[n].idle)
+                return Waits(needs=needs, any_of=() if needs else idle, complete=seen)
+            case x.GilWait():
+                owner = self._thread(at, doing.owner_tid)
+                return Waits(needs=(owner,) if owner is not None else (), complete=False)
+            case w.MutexWait():
+                if doing.owner_tid is not None and doing.owner_lives is not False:
+                    owner = self._thread(at, doing.owner_tid)
+                    return Waits(
+                        needs=(owner,) if owner is not None else (), complete=owner is not None
+                    )
+                held_at_fork = doing.owner_lives is False
+                return self._inside(at, sealed=held_at_fork)
+            case x.JoinWait() | x.PythonLockWait() | x.QueueWait() | x.ImportWait():
+                return self._inside(at)
+            case w.ChildWait():
+                return self._children(at, doing)
+            case w.PipeWait() | w.TcpWait() | w.FileWait():
+                return self._others(at, doing.others, getattr(doing, "complete", True), timed)
+            case w.SharedSemaphoreWait():
+                return self._others(at, doing.others, doing.complete, timed)
+            case w.FileLockWait():
+                return self._others(at, doing.holders, doing.complete, timed)
+            case w.PollWait():
+                return self._poll(at, doing)
+            case w.UnknownWait():
+                return Waits(complete=False)
+        return Waits(free=True)
+
+    def _waits_for_ranks(self, at: int) -> Waits:
+        away = tuple(n for n in self._away if n != at)
+        if away:
+            return Waits(needs=away)
+        other = tuple(self._in_others(at))
+        if other:
+            return Waits(needs=other, complete=self._everybody)
+        behind = self._behind(at)
+        if behind is not None:
+            return Waits(needs=(behind,))
+        # All that were seen wait for each other; who is missing, or the transport, is not known.
+        return Waits(complete=False)
+
+    def _behind(self, at: int) -> int | None:
+        """The rank that has begun fewer collectives than the others, by their records."""
+        records = self._records
+        if records is None or records.culprit is None or records.relation == "same":
+            return None
+        found = next((n for n in self.ranks if self._rank(n) == records.culprit), None)
+        return found if found != at else None
+
+    def _workers(self, node: _Node) -> list[int]:
+        process = node.process
+        return [
+            n
+            for n, other in enumerate(self.nodes)
+            if other.process.role == "worker"
+            and not other.inner
+            and other.process.part == process.part
+            and (
+                other.process.ppid == process.pid
+                or (other.process.rank == process.rank and not self._parent_known(other))
+            )
+        ]
+
+    def _parent_known(self, node: _Node) -> bool:
+        return (node.process.part, node.process.ppid) in self._by_pid
+
+    def _thread(self, at: int, tid: int | None) -> int | None:
+        if tid is None:
+            return None
+        same: list[int] = [at, *self._inner.get(at, ())]
+        owner = next((n for n, inner in self._inner.items() if at in inner), None)
+        if owner is not None:
+            same += [owner, *self._inner[owner]]
+        for n in same:
+            found = self.nodes[n].thread
+            if found is not None and found.os_id == tid and n != at:
+                return n
+        return None
+
+    def _inside(self, at: int, *, sealed: bool = False) -> Waits:
+        """A lock, queue or join of the process: its other threads could end it, if any."""
+        node = self.nodes[at]
+        if sealed or node.process.sealed:
+            return Waits()
+        inner = [n for n in self._inner.get(at, ()) if n != at]
+        children = [
+            n
+            for n in self._children_of(node.process)
+            if isinstance(node.doing, x.QueueWait) and not self.nodes[n].idle
+        ]
+        if children and not inner:
+            return Waits(needs=tuple(children))
+        able = (*inner, *children)
+        # One other thread that works: it is the one. None: nobody who was seen could.
+        return Waits(any_of=able, complete=len(able) == 1)
+
+    def _children_of(self, process: ProcessEvidence) -> list[int]:
+        return [
+            n
+            for n, other in enumerate(self.nodes)
+            if not other.inner
+            and other.process.ppid == process.pid
+            and other.process.part == process.part
+        ]
+
+    def _children(self, at: int, doing: w.ChildWait) -> Waits:
+        if doing.children:
+            return self._others(at, doing.children, True, doing.timed)
+        found = [n for n in self._children_of(self.nodes[at].process) if not self.nodes[n].idle]
+        return Waits(any_of=tuple(found), complete=len(found) == 1, timed=doing.timed)
+
+    def _others(self, at: int, refs: w.Refs, complete: bool, timed: bool) -> Waits:
+        """A wait for processes: one that is not of the training is the end of the chain."""
+        part = self.nodes[at].process.part
+        found = [self._by_pid.get((part, ref.pid)) for ref in refs]
+        if not found or any(n is None for n in found):
+            return Waits(free=True)
+        able = tuple(n for n in found if n is not None and n != at)
+        return Waits(any_of=able, complete=complete, timed=timed)
+
+    def _poll(self, at: int, doing: w.PollWait) -> Waits:
+        inner: list[w.ProcessRef] = []
+        complete = bool(doing.waits)
+        for wait in doing.waits:
+            refs: w.Refs = getattr(wait, "others", ()) or getattr(wait, "holders", ())
+            inner += refs
+            complete = complete and bool(refs) and getattr(wait, "complete", True)
+        if not inner:
+            return Waits(complete=False)
+        return self._others(at, tuple(inner), complete, doing.left_s is not None)
+
+    # -- values ---------------------------------------------------------------------------------
+    def who(self, at: int) -> x.Who:
+        """Of one node."""
+        return who(self.nodes[at].process)
+
+
+def has_failed_end(end: x.End) -> bool:
+    """Whether an end was a bad one; one of which nothing is known is not."""
+    return bool(end.code) or end.signal is not None or end.raised is not None
+
+
+def who(process: ProcessEvidence) -> x.Who:
+    """A process of the evidence as everybody may know it."""
+    return x.Who(
+        pid=process.pid if process.pid > 0 else None,
+        start=process.start,
+        role=process.role,
+        rank=process.rank,
+        worker=process.worker,
+        name=process.name,
+    )

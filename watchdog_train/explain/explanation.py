@@ -1,0 +1,215 @@
+"""Evidence -> who waits for whom -> what happened. Total: whatever is missing is said to be."""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core.diagnosis.facts import Evidence
+from watchdog_train.core.model import Phase, Value
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.exceptions import CodePlace, Sender
+from watchdog_train.explain import waits as of_thread
+from watchdog_train.explain.chains import Chains, has_failed_end
+from watchdog_train.explain.graph import Verdict, solve
+
+_VICTIMS_CAP = 512
+_ALSO_CAP = 8
+_SIGKILL, _SIGTERM = 9, 15
+_OWN_CRASH = (4, 6, 7, 8, 11)
+
+
+class Situation(Value, frozen=True, kw_only=True):
+    """What the supervisor knows beside the evidence."""
+
+    since_s: float | None = None
+    """Without progress."""
+    phase: Phase | None = None
+
+
+def explain(
+    evidence: Evidence, sets: of_thread.Frames, situation: Situation | None = None
+) -> x.Explanation:
+    """What happened, without a cause: families are added to it by those who know them."""
+    situation = situation or Situation()
+    graph = Chains(evidence, sets)
+    silent = _silent(graph)
+    verdict = solve(graph.waits, silent)
+    roots = sorted(verdict.roots, key=lambda at: _weight(graph, at, verdict))
+    knot = max(verdict.knots, key=len, default=())
+    root = None
+    alike: tuple[x.Who, ...] = ()
+    also: tuple[x.Standstill, ...] = ()
+    if roots and not (knot and _weight(graph, roots[0], verdict)[0] > 2):
+        knot = ()
+        root = _standstill(graph, roots[0], situation)
+        grave = _weight(graph, roots[0], verdict)[:2]
+        rest = [(at, _standstill(graph, at, situation)) for at in roots[1:]]
+        alike = tuple(one.who for _, one in rest if _same(root, one))
+        also = tuple(
+            one
+            for at, one in rest
+            if not _same(root, one) and _weight(graph, at, verdict)[:2] == grave
+        )[:_ALSO_CAP]
+    elif not knot and verdict.lost:
+        ordered = sorted(verdict.lost, key=lambda at: _weight(graph, at, verdict))
+        found = [_standstill(graph, at, situation) for at in ordered]
+        others = [one for one in found[1:] if not _same(found[0], one)]
+        if others and all(isinstance(one.doing, (x.CollectiveWait, x.StoreWait)) for one in found):
+            also = (found[0], *others)[:_ALSO_CAP]  # each waits for the others: nobody is the root
+        else:
+            root = found[0]
+            alike = tuple(one.who for one in found[1:] if _same(root, one))
+    elif not knot:
+        root = _end_of_all(evidence)
+    victims = [
+        x.Victim(
+            who=graph.who(at),
+            how=graph.nodes[at].doing,
+            waits_for=tuple(graph.who(other) for other in others),
+        )
+        for at, others in verdict.victims
+        if at not in knot
+        and not graph.nodes[at].inner
+        and (root is None or graph.who(at) != root.who)
+    ]
+    return x.Explanation(
+        kind=_kind(evidence, root, proven=bool(knot) or bool(roots and roots[0] in verdict.stuck)),
+        root=root,
+        alike=alike,
+        also=also,
+        knot=tuple(_standstill(graph, at, situation) for at in knot),
+        victims=tuple(victims[:_VICTIMS_CAP]),
+        unknown=_unknown(graph, verdict),
+    )
+
+
+def _silent(graph: Chains) -> list[int]:
+    """Whose chains are followed: the ranks; where there are none, whoever is not idle."""
+    if graph.ranks:
+        return graph.ranks
+    return [n for n, node in enumerate(graph.nodes) if not node.inner and not node.idle]
+
+
+_ORDER: tuple[tuple[type, ...], ...] = (
+    (x.End, w.Ended),
+    (w.Stopped,),
+    (w.TerminalWait,),
+    (w.FileWait, w.FileLockWait, w.DiskWait, w.PipeWait, w.TcpWait, w.ChildWait, w.MutexWait,
+     w.SharedSemaphoreWait, x.PythonLockWait, x.QueueWait, x.GilWait, x.ImportWait, x.JoinWait,
+     x.BatchWait),
+    (w.DeviceWait, x.CollectiveWait, x.StoreWait, w.SleepWait, w.PollWait),
+    (x.Computing, w.Running, w.UnknownWait),
+)  # fmt: skip
+"""Of several roots the headline is about the first of these."""
+
+
+def _weight(graph: Chains, at: int, verdict: Verdict) -> tuple[int, int, int, int]:
+    doing = graph.nodes[at].doing
+    kind = next((n for n, types in enumerate(_ORDER) if isinstance(doing, types)), len(_ORDER))
+    if isinstance(doing, x.End) and not has_failed_end(doing):
+        kind = 3
+    rank = graph.nodes[at].process.rank
+    return (
+        kind,
+        int(at not in graph.first_ends),
+        -sum(at in others for _, others in verdict.victims),
+        rank or 0,
+    )
+
+
+def _standstill(graph: Chains, at: int, situation: Situation) -> x.Standstill:
+    node = graph.nodes[at]
+    own, called = of_thread.places(node.thread)
+    doing = node.doing
+    end = node.process.ended
+    if isinstance(doing, x.End):
+        member = doing.signal == _SIGTERM and graph.first_ends and at not in graph.first_ends
+        sender = "member" if member else _sender(graph.evidence, doing.signal)
+        sender = (end.sender if end is not None else None) or sender
+        doing = msgspec.structs.replace(doing, sender=sender)
+        raised = doing.raised
+        own, called = (_place(raised.own), _place(raised.raised)) if raised else (None, None)
+    return x.Standstill(
+        who=graph.who(at),
+        doing=doing,
+        own=own,
+        at=called,
+        thread=node.thread.name if node.inner and node.thread is not None else None,
+        since_s=None if isinstance(doing, x.End) else situation.since_s,
+        step=end.end.step if end is not None else None,
+        phase=end.end.phase if end is not None else situation.phase,
+    )
+
+
+def _place(code: CodePlace | None) -> x.Place | None:
+    return x.Place(function=code.function, file=code.file, line=code.line) if code else None
+
+
+def _sender(evidence: Evidence, signal: int | None) -> Sender:
+    if signal is None or signal in _OWN_CRASH:
+        return "unknown"
+    counted = evidence.host.oom_since_start and evidence.host.oom_kills
+    return "oom-killer" if signal == _SIGKILL and counted else "outside"
+
+
+def _same(one: x.Standstill, other: x.Standstill) -> bool:
+    alike = type(one.doing) is type(other.doing)
+    if isinstance(one.doing, x.End) and isinstance(other.doing, x.End):
+        alike = (one.doing.code, one.doing.signal) == (other.doing.code, other.doing.signal)
+    return alike and (one.own, one.at) == (other.own, other.at)
+
+
+def _end_of_all(evidence: Evidence) -> x.Standstill | None:
+    """Where no process is left but the exit status of the whole training is known."""
+    end = evidence.exit
+    if end is None or (end.code is None and end.signal is None):
+        return None
+    doing = x.End(code=end.code, signal=end.signal, sender=_sender(evidence, end.signal))
+    return x.Standstill(who=x.Who(pid=None, role="rank"), doing=doing)
+
+
+def _kind(evidence: Evidence, root: x.Standstill | None, *, proven: bool) -> x.ExplanationKind:
+    if evidence.why == "crash":
+        return "crash"
+    if evidence.exchanging:
+        return "healthy"
+    if root is None and proven:
+        return "hang"
+    match root.doing if root is not None else None:
+        case None:
+            return "hang" if evidence.why == "stall" and evidence.processes else "unknown"
+        case x.End() as end:
+            return "crash" if has_failed_end(end) else "hang"
+        case w.Stopped() | w.TerminalWait():
+            return "stopped"
+        case x.Computing():
+            return "slow"
+        case w.UnknownWait() | w.Running():
+            return "unknown"
+    # Of a dump on request nobody knows whether anything stands still.
+    return "hang" if proven or evidence.why == "stall" else "unknown"
+
+
+def _unknown(graph: Chains, verdict: Verdict) -> tuple[x.Unknown, ...]:
+    found = [
+        x.Unknown(what="stack", who=graph.who(n))
+        for n, node in enumerate(graph.nodes)
+        if node.process.role in ("rank", "worker")
+        and node.process.how is None
+        and node.process.state not in ("Z", "X")
+        and not node.inner
+    ]
+    for at in verdict.lost:
+        doing = graph.nodes[at].doing
+        if isinstance(doing, (x.CollectiveWait, x.StoreWait, x.PythonLockWait)):
+            continue  # said with the wait itself
+        holder = isinstance(doing, (w.MutexWait, x.PythonLockWait, x.ImportWait, w.FileLockWait))
+        if isinstance(doing, w.UnknownWait):
+            found.append(x.Unknown(what="wait", who=graph.who(at)))
+        else:
+            found.append(x.Unknown(what="holder" if holder else "other-end", who=graph.who(at)))
+    unseen = graph.unseen()
+    if unseen:
+        found.append(x.Unknown(what="ranks", ranks=unseen))
+    return tuple(found)

@@ -1,0 +1,287 @@
+"""What one thread does: its wait as the kernel tells it, by the name that only frames give."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from watchdog_train.core.diagnosis.facts import BUSY_CPU_SHARE, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_helper, is_idle_process
+from watchdog_train.core.diagnosis.stacks import (
+    Frame,
+    ThreadStack,
+    find_chain,
+    frame_matches,
+    is_library,
+    own_frames,
+)
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
+
+Frames = Mapping[str, str]
+"""Name of a set -> one pattern for all of it; see rules/frames.yaml."""
+_TICKERS = re.compile(r"gloo_tcp_loop|pt_|cuda-|cuda\d|tqdm|asyncio_\d|QueueFeeder|wandb|IOThread")
+"""Names of threads that tick or wait in every healthy run, whatever their frames say."""
+_WRAPPERS = (
+    "wrapper|inner|_fn|__call__|_wrapped_call_impl|_call_impl|decorate_*|_compile|wrapped*|patched*"
+)
+_CLIENT = "* (watchdog_train/client/*)"
+_NATIVE_DEPTH = 12
+_STORE = (
+    "init_process_group|_create_c10d_store|_store_based_barrier|_env_rendezvous_handler|"
+    "_tcp_rendezvous_handler|next_rendezvous|rendezvous|_new_process_group_helper|_rendezvous* "
+    "(torch/distributed/*) || *TCPStore*|*TCPClient*|*FileStore*|*PrefixStore*"
+)
+_LEAVES_LOADER = "_shutdown_workers|_shutdown_worker|__del__ (torch/utils/data/*|torchdata/*)"
+_DDP = (
+    "_verify_param_shape*|_verify_model_across_ranks|_verify_params_across_processes|"
+    "_sync_module_states|_sync_params_and_buffers|_broadcast_coalesced (torch/*)"
+)
+_BACKWARD = "_engine_run_backward|run_backward|*PythonEngine*|*autograd::Engine*"
+_IMPORT = (
+    "acquire|_lock_unlock_module|__enter__ (<frozen importlib._bootstrap>|importlib/_bootstrap.py)"
+)
+_DEBUGGER = (
+    "cmdloop|interaction|_cmdloop|interactive (cmd.py|pdb.py|bdb.py|code.py|*ipdb*|IPython/*) || "
+    "getpass|unix_getpass|_raw_input|fallback_getpass|win_getpass (getpass.py)"
+)
+_SERVES = "accept4|accept|_accept (socket.py) || accept4|sock_accept*"
+_POOL = "iflatmap_unordered (datasets/*) || get|wait|next (*multiprocess*/pool.py|billiard/pool.py)"
+_BETWEEN = "*multiprocess*/queues.py|billiard/*"
+_CHILD = "*multiprocess*/process.py|*multiprocess*/popen_*|subprocess.py"
+_NETWORK = "ssl.py|socket.py|urllib3/*|httpcore*/*|httpx*/*|http/client.py|aiohttp/*"
+_BY_FRAME: tuple[tuple[str, x.Doing], ...] = (
+    (_POOL, x.QueueWait(call="get", between_processes=True)),
+    (f"get|_get|get_nowait ({_BETWEEN})", x.QueueWait(call="get", between_processes=True)),
+    (f"put|_put ({_BETWEEN})", x.QueueWait(call="put", between_processes=True)),
+    ("get (queue.py)", x.QueueWait(call="get")),
+    ("put|join (queue.py)", x.QueueWait(call="put")),
+    ("join|_wait_for_tstate_lock|_shutdown (threading.py)", x.JoinWait()),
+    ("result|wait|as_completed|shutdown (concurrent/futures/*)", x.JoinWait()),
+    (f"join|wait|poll|_wait|_try_wait|communicate|_communicate ({_CHILD})", w.ChildWait()),
+    (
+        "wait|_poll_until_acquired|acquire (filelock/*|portalocker/*|fasteners/*|*file_baton.py)",
+        w.FileLockWait(complete=False),
+    ),
+    ("acquire|__enter__ (*multiprocess*/synchronize.py)", w.SharedSemaphoreWait(complete=False)),
+    (
+        "wait|wait_for|acquire|__enter__|_acquire_restore (threading.py|logging/__init__.py)",
+        x.PythonLockWait(),
+    ),
+    ("accept|_accept (socket.py)", w.TcpWait(call="accept")),
+    (
+        f"read|recv_into|readinto|recv|do_handshake|create_connection|connect|_recv* ({_NETWORK})",
+        w.TcpWait(call="read"),
+    ),
+    ("select|poll|_poll|wait (selectors.py|*multiprocess*/connection.py|asyncio/*)", w.PollWait()),
+    (
+        "recv|_recv|_recv_bytes|recv_bytes (*multiprocess*/connection.py)",
+        w.PipeWait(call="read", complete=False),
+    ),
+    ("wait4|waitid|os_waitpid|__waitpid|waitpid", w.ChildWait()),
+    ("time_sleep|pysleep", w.SleepWait()),
+    ("accept4|sock_accept*", w.TcpWait(call="accept")),
+    ("sock_recv*|sock_connect*|sock_send*", w.TcpWait(call="read")),
+    ("flock|fcntl_flock*", w.FileLockWait(complete=False)),
+)
+"""Where no kernel tells, in the order in which they are asked."""
+_NATIVE_LOCK = (
+    "__lll_lock_wait*|*pthread_mutex_*lock*|*futex_wait*|*pthread_cond_*wait*|*sem_wait*|"
+    "*lock_PyThread*|PyThread_acquire_lock*|rlock_acquire*|acquire_timed*"
+)
+_SOURCES: tuple[tuple[re.Pattern[str], x.Doing], ...] = (
+    (re.compile(r"\bsleep\("), w.SleepWait()),
+    (re.compile(r"\bwith\s+[\w.\[\]\"']*(?:lock|mutex)\w*\s*[:,]|(?:lock|mutex)\w*\.acquire\(",
+                re.IGNORECASE), x.PythonLockWait()),
+    (re.compile(r"(?:^|[^\w.])(?:input|raw_input|getpass)\(|\bbreakpoint\(|set_trace\("),
+     w.TerminalWait()),
+    (re.compile(r"\bflock\(|\blockf\("), w.FileLockWait(complete=False)),
+)  # fmt: skip
+"""Calls of C functions leave no Python frame: the line that calls tells."""
+
+
+def deciding_thread(process: ProcessEvidence) -> ThreadStack | None:
+    """The one that made the last beat, else the main one; never a ticker."""
+    wanted = process.deciding_tid
+    if wanted is not None:
+        found = next((t for t in process.threads if t.os_id == wanted and t.frames), None)
+        if found is not None:
+            return found
+    main = process.main
+    return main if main is not None and main.frames else busiest_thread(process.threads)
+
+
+def is_ticker(thread: ThreadStack) -> bool:
+    """Whether it never decides, neither alive nor dead."""
+    named = thread.name is not None and _TICKERS.match(thread.name) is not None
+    serves = any(frame_matches(_SERVES, frame) for frame in thread.frames[:6])
+    return not thread.main and (named or serves or is_idle_helper(thread))
+
+
+def working_threads(process: ProcessEvidence) -> tuple[ThreadStack, ...]:
+    """Those that could end a wait inside the process, the deciding one aside."""
+    deciding = deciding_thread(process)
+    return tuple(t for t in process.threads if t.frames and t is not deciding and not is_ticker(t))
+
+
+def kernel_wait(process: ProcessEvidence, thread: ThreadStack | None) -> w.Wait | None:
+    """Of this thread, as far as it was read."""
+    fact = process.thread_waits.get(thread.os_id or 0) if thread is not None else None
+    if fact is not None:
+        return fact.wait
+    return process.wait if thread is None or thread.main else None
+
+
+def innermost_own(frames: Sequence[Frame]) -> int | None:
+    """Where in a stack the user's own code is innermost."""
+    return next((at for at, frame in enumerate(frames) if not is_library(frame)), None)
+
+
+def places(thread: ThreadStack | None) -> tuple[x.Place | None, x.Place | None]:
+    """The user's innermost own frame, and the library's function that it has called."""
+    if thread is None:
+        return None, None
+    frames = own_frames(thread.frames)
+    at = innermost_own(frames)
+    above = [frame for frame in frames[:at] if not frame.native]
+    called = [f for f in above if not frame_matches(f"{_WRAPPERS} || {_CLIENT}", f)] or above
+    own = _place(frames[at]) if at is not None else None
+    return own, _place(called[-1 if own is not None else 0]) if called else None
+
+
+def _place(frame: Frame) -> x.Place:
+    return x.Place(function=frame.name, file=frame.short, line=frame.line)
+
+
+def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) -> x.Doing:
+    """What the thread waits for, or that it works."""
+    wait = kernel_wait(process, thread)
+    if process.state in ("T", "t") or isinstance(wait, w.Stopped):
+        return wait if isinstance(wait, w.Stopped) else w.Stopped(traced=process.state == "t")
+    if process.state in ("Z", "X"):
+        return ended(process)
+    frames = own_frames(thread.frames) if thread is not None else ()
+    at = innermost_own(frames)
+    call = frames[:at]
+    named = _by_library(process, thread, call, frames, sets)
+    if named is not None:
+        return named
+    if wait is not None and not isinstance(
+        wait, (w.MutexWait, w.PollWait, w.UnknownWait, w.Running)
+    ):
+        return wait
+    if process.state == "D":
+        return w.DiskWait(function=process.wchan)
+    by_frame = _by_frame(call, frames[at] if at is not None else None)
+    if isinstance(wait, w.MutexWait) and not isinstance(by_frame, (w.SharedSemaphoreWait,)):
+        # Who holds a native mutex is written in it; of a Python lock only frames tell.
+        known = wait.owner_tid is not None or wait.owner_lives is False
+        if not known and process.sealed and isinstance(by_frame, x.PythonLockWait | None):
+            return x.PythonLockWait(sealed=True)
+        return wait if known or by_frame is None else by_frame
+    if by_frame is not None and not (isinstance(wait, w.PollWait) and _says_more(wait)):
+        return by_frame
+    if isinstance(wait, w.PollWait):
+        return wait.waits[0] if len(wait.waits) == 1 else wait
+    if is_computing(process, thread):
+        return x.Computing(cpu_share=process.cpu_share, changed=process.changed)
+    if thread is not None and any(frame_matches(_NATIVE_LOCK, frame) for frame in frames[:3]):
+        return w.MutexWait(address=0)
+    return wait or w.UnknownWait(why="refused" if thread is None else "no_proc")
+
+
+def _says_more(wait: w.PollWait) -> bool:
+    """A poll of one object that the kernel has named tells more than the frame that polls."""
+    return len(wait.waits) == 1 and not isinstance(wait.waits[0], w.UnknownWait)
+
+
+def is_computing(process: ProcessEvidence, thread: ThreadStack | None) -> bool:
+    """Whether it was seen to work."""
+    if process.cpu_share is not None:
+        return process.cpu_share >= BUSY_CPU_SHARE
+    return process.changed is True or bool(thread is not None and thread.active)
+
+
+def _by_library(
+    process: ProcessEvidence,
+    thread: ThreadStack | None,
+    call: Sequence[Frame],
+    frames: Sequence[Frame],
+    sets: Frames,
+) -> x.Doing | None:
+    """What a library waits for on the user's behalf: the kernel sees a poll or a lock."""
+    if _any(sets, "takes-gil", frames[:_NATIVE_DEPTH]):
+        owner = next((t for t in process.threads if t.owns_gil), None)
+        return x.GilWait(
+            owner_tid=owner.os_id if owner else None, owner=owner.name if owner else None
+        )
+    for frame in call:
+        if _fits(sets, "collective", frame):
+            return x.CollectiveWait(op=frame.name.rpartition("::")[2])
+    if any(frame_matches(_STORE, frame) for frame in call):
+        return x.StoreWait()
+    leaves = any(frame_matches(_LEAVES_LOADER, frame) for frame in call)
+    if _any(sets, "loader-wait", call) and not leaves and not _any(sets, "worker-loop", frames):
+        return x.BatchWait()
+    if _any(sets, "waits-for-ranks", call) or any(frame_matches(_DDP, f) for f in call):
+        return x.CollectiveWait()
+    if is_computing(process, thread):
+        return None
+    if any(frame_matches(_BACKWARD, frame) for frame in call):
+        return x.CollectiveWait()
+    if _any(sets, "synchronises", call):
+        return w.DeviceWait(path="")
+    if process.waits_for_input or any(frame_matches(_DEBUGGER, frame) for frame in call):
+        return w.TerminalWait()
+    if any(frame_matches(_IMPORT, frame) for frame in frames[:3]):
+        return x.ImportWait()
+    return None
+
+
+def _fits(sets: Frames, name: str, frame: Frame) -> bool:
+    return bool(sets.get(name)) and frame_matches(sets[name], frame)
+
+
+def _any(sets: Frames, name: str, frames: Sequence[Frame]) -> bool:
+    return any(_fits(sets, name, frame) for frame in frames)
+
+
+def _by_frame(call: Sequence[Frame], own: Frame | None) -> x.Doing | None:
+    for pattern, found in _BY_FRAME:
+        if any(frame_matches(pattern, frame) for frame in call):
+            return found
+    deciding = next((f for f in (*call, *((own,) if own else ())) if not f.native), None)
+    if deciding is None or deciding.source is None:
+        return None
+    return next((f for pattern, f in _SOURCES if pattern.search(deciding.source[:500])), None)
+
+
+def ended(process: ProcessEvidence) -> x.Doing:
+    """How it ended, as far as that was recorded."""
+    fact = process.ended
+    if fact is None:
+        return x.End(unnoticed=process.state == "Z")
+    return x.End(
+        code=fact.end.code,
+        signal=fact.end.signal,
+        at_unix=fact.at_unix,
+        unnoticed=fact.end.unnoticed,
+        raised=process.exception,
+    )
+
+
+def is_idle(process: ProcessEvidence) -> bool:
+    """Whether it waits for orders: a server, a loader worker, a pool worker without any."""
+    if process.state in ("Z", "X", "T", "t"):
+        return False
+    if process.threads:
+        return is_idle_process(process.threads)
+    wait = process.wait
+    return (isinstance(wait, w.TcpWait) and wait.call == "accept") or (
+        isinstance(wait, w.PipeWait) and wait.listens
+    )
+
+
+def is_backward(thread: ThreadStack | None) -> bool:
+    """Its collectives run in a thread of autograd's."""
+    return thread is not None and find_chain((_BACKWARD,), thread.frames)

@@ -1,0 +1,343 @@
+"""An explanation in sentences, the only place that renders one. Pure.
+
+Who does what, on what, since when, where; who waits for it; why, as far as that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from watchdog_train.core.diagnosis.crash import exception_words
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import signal_name
+from watchdog_train.core.model import waits as w
+from watchdog_train.report import words
+from watchdog_train.report.words import clean, duration, listed
+
+_SHOWN = 3
+_PATH_CAP = 160
+_MESSAGE_CAP = 300
+_OWN_CRASH = (4, 6, 7, 8, 11)
+_CALLS = {"open": "opening", "read": "reading", "write": "writing", "sync": "flushing"}
+
+
+def sentences(found: x.Explanation) -> tuple[str, ...]:
+    """Everything, a line each: what happened, who waits for it, the cause, what is unknown."""
+    cause = because(found)
+    why = (f"Cause: {cause}",) if cause else ()
+    return (what_happened(found), *more_sentences(found), *why)
+
+
+def more_sentences(found: x.Explanation) -> tuple[str, ...]:
+    """The members of a deadlock, who waits for whom, and what is unknown."""
+    also = (_sentence(who_words(one.who), one, several=False) for one in found.also[:_SHOWN])
+    return (*also, *_knot(found), *_victims(found), *_unknown(found))
+
+
+def what_happened(found: x.Explanation) -> str:
+    """The one line about the root: who does what, on what, since when, where."""
+    if found.knot:
+        names = _names([one.who for one in found.knot])
+        return f"{names} wait for each other and nobody else can end it: a deadlock."
+    if found.root is None and found.also:
+        return "Every rank that was seen waits for other ranks; which one is missing is unknown."
+    if found.root is None and found.kind == "crash":
+        return "The training ended; which process failed first is unknown."
+    if found.root is None:
+        return "Nothing in the evidence tells who stands still."
+    root = found.root
+    who = _names((root.who, *found.alike))
+    return _sentence(who, root, several=bool(found.alike))
+
+
+def because(found: x.Explanation) -> str:
+    """The cause and how sure that is, without a per cent; empty where it is not known."""
+    cause = found.because
+    if cause is None:
+        return ""
+    text = cause.template
+    for name, value in cause.values.items():
+        text = text.replace(f"{{{name}}}", clean(value, _MESSAGE_CAP))
+    link = f" Known issue: {cause.link}" if cause.link else ""
+    return f"{cause.family} ({cause.certainty}). {text}{link}".rstrip()
+
+
+def who_words(who: x.Who) -> str:
+    """`rank 0 (pid 4242)`, `rank 0's worker 1 (pid 4250)`, `the launcher (pid 12)`."""
+    if who.role == "rank":
+        name = "the training" if who.rank is None else f"rank {who.rank}"
+    elif who.role == "worker":
+        number = "a worker" if who.worker is None else f"worker {who.worker}"
+        name = number if who.rank is None else f"rank {who.rank}'s {number.removeprefix('a ')}"
+    elif who.role == "launcher":
+        name = clean(who.name, 60) or "the launcher"
+    else:
+        name = clean(who.name, 60) or "a process"
+        name += "" if who.rank is None else f" of rank {who.rank}"
+    host = f" on {clean(who.host, 60)}" if who.host else ""
+    return f"{name} (pid {who.pid}{host})" if who.pid is not None else name + host
+
+
+def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
+    where = place_words(root)
+    step = f" at step {words.number(root.step)}" if root.step is not None else ""
+    match root.doing:
+        case x.End() as end:
+            return end_words(who, end, where, step)
+        case w.Stopped():
+            to = f" To continue it: kill -CONT {root.who.pid}" if root.who.pid is not None else ""
+            held = "is held by a debugger" if root.doing.traced else "was stopped by a signal"
+            return f"{who} {held} from outside wtrain{_since(root)}.{to}"
+        case w.Ended():
+            return f"{who} has ended, and its parent has not asked for its exit status."
+    verb, more = doing_words(root.doing)
+    if root.since_s is not None:
+        have = "have" if several else "has"
+        text = f"{who} {have} been {verb}{_since(root)}{where}."
+    else:
+        text = f"{who} {'are' if several else 'is'} {verb}{where}."
+    thread = f" This is its thread {clean(root.thread, 60)}." if root.thread else ""
+    return f"{text}{f' {more}' if more else ''}{thread}"
+
+
+def _since(root: x.Standstill) -> str:
+    return f" for {duration(root.since_s)}" if root.since_s is not None else ""
+
+
+def place_words(root: x.Standstill) -> str:
+    """` in torch.save (train.py:257)`: the library's function, and the user's own line."""
+    own, at = root.own, root.at
+    line = own or at
+    if line is None:
+        return ""
+    where = f"{clean(line.file, _PATH_CAP)}{f':{line.line}' if line.line else ''}"
+    if own is not None and at is not None:
+        package = at.file.partition("/")[0].removesuffix(".py")
+        private = at.function.startswith("_") and not at.function.startswith("__")
+        name = package if private else f"{package}.{at.function}"
+        return f" in {clean(name, 120)} ({where})"
+    return f" in {clean(line.function, 120)} ({where})"
+
+
+def end_words(who: str, end: x.End, where: str, step: str) -> str:
+    """How a process ended, the exception first."""
+    raised = end.raised
+    if raised is not None:
+        return f"{who} raised {clean(exception_words(raised), _MESSAGE_CAP)}{step}."
+    if end.signal is not None:
+        name = signal_name(end.signal)
+        if end.signal in _OWN_CRASH:
+            return f"{who} crashed with {name}{step}{where}."
+        by = {
+            "wtrain": " wtrain sent it.",
+            "member": " Another process of the training sent it.",
+            "oom-killer": " The kernel's memory killer sent it: the machine had no memory left.",
+            "outside": " wtrain did not send it.",
+            "unknown": "",
+        }[end.sender]
+        return f"{who} was killed by {name}{step}.{by}"
+    if end.code is not None:
+        return f"{who} exited with code {end.code}{step}."
+    if end.unnoticed:
+        return f"{who} has ended, and its parent has not asked for its exit status."
+    return f"{who} has ended{step}; how is unknown."
+
+
+def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
+    """What it is doing (`opening out/ckpt.pt`), and a sentence more about the object."""
+    match doing:
+        case w.FileWait():
+            return _file(doing)
+        case w.FileLockWait(path=path, holders=holders):
+            lock = clean(path, _PATH_CAP) if path else "a file"
+            held = f"Held by {refs_words(holders)}." if holders else ""
+            return f"waiting for the lock on {lock}", held
+        case w.PipeWait(listens=True) | w.TcpWait(call="accept"):
+            at = doing.address if isinstance(doing, w.TcpWait) else doing.path
+            return f"waiting for connections{f' at {clean(at, _PATH_CAP)}' if at else ''}", ""
+        case w.PipeWait():
+            verb = "reading from" if doing.call == "read" else "writing to"
+            if doing.others:
+                return f"{verb} a pipe or socket of {refs_words(doing.others)}", ""
+            nobody = "No process has its other end open." if doing.complete else ""
+            return f"{verb} a pipe or socket", nobody
+        case w.TcpWait():
+            verbs = {"connect": "connecting to", "write": "sending to"}
+            verb = verbs.get(doing.call, "waiting for an answer of")
+            here = f"That is {refs_words(doing.others)}." if doing.others else ""
+            what = clean(doing.address, _PATH_CAP) or "a server"
+            return f"{verb} {what}", here
+        case w.ChildWait(children=children):
+            return f"waiting for its child {refs_words(children)}" if children else (
+                "waiting for a child process"
+            ), ""
+        case w.MutexWait(owner_lives=False):
+            held = "It was held at the fork by a thread that this process does not have."
+            return "waiting for a lock that nobody can release", held
+        case w.MutexWait(owner_tid=owner):
+            held = f"Held by its own thread {owner}." if owner is not None else ""
+            return "waiting for a lock inside the process", held
+        case w.SharedSemaphoreWait(others=others):
+            return (
+                f"waiting for a semaphore{f' shared with {refs_words(others)}' if others else ''}",
+                "",
+            )
+        case w.SleepWait(left_s=left):
+            return "sleeping", f"At most {duration(left)} are left." if left is not None else ""
+        case w.PollWait(waits=inner):
+            known = [doing_words(one)[0] for one in inner[:_SHOWN]]
+            return "waiting for the first of several: " + "; ".join(known) if known else (
+                "waiting in poll"
+            ), ""
+        case w.TerminalWait():
+            return (
+                "waiting for somebody to type",
+                "Set the answer in advance for a run without one.",
+            )
+        case w.DeviceWait(path=path):
+            return f"waiting for {clean(path, _PATH_CAP) or 'its GPU'}", ""
+        case w.DiskWait():
+            where = clean(doing.path, _PATH_CAP) if doing.path else "a disk or driver"
+            on = f" on {clean(doing.network, 40)}" if doing.network else ""
+            kernel = f" (in {clean(doing.function, 60)})" if doing.function else ""
+            return f"waiting inside the kernel for {where}{on}{kernel}", "No signal can reach it."
+        case x.CollectiveWait():
+            return _collective(doing)
+        case x.StoreWait(absent=absent):
+            missing = f"Not there: {words.ranks_text(absent)}." if absent else ""
+            return "waiting for the other ranks to appear", missing
+        case x.BatchWait(workers=workers):
+            if workers:
+                return (
+                    f"waiting for a batch of {listed([who_words(one) for one in workers], _SHOWN)}",
+                    "",
+                )
+            return "waiting for a batch", ""
+        case x.JoinWait(name=name):
+            return (
+                f"waiting for its thread {clean(name, 60)}" if name else "waiting for a thread",
+                "",
+            )
+        case x.PythonLockWait(sealed=True):
+            return (
+                "waiting for a lock inside the process",
+                "No thread is left that could release it.",
+            )
+        case x.PythonLockWait():
+            return (
+                "waiting for a lock or event of Python",
+                "Python does not record who could release it.",
+            )
+        case x.QueueWait(call=call):
+            full = "putting into a queue" if call == "put" else "waiting for a queue"
+            return full + (" between processes" if doing.between_processes else ""), ""
+        case x.GilWait(owner=owner):
+            held = f"Its thread {clean(owner, 60)} holds it." if owner else ""
+            return "waiting for the interpreter lock", held
+        case x.ImportWait():
+            return "waiting for a module that another thread is importing", ""
+        case x.Computing(cpu_share=share):
+            return f"computing{f', at {share:.0%} of a core' if share is not None else ''}", ""
+        case w.Running():
+            return "running", ""
+        case w.UnknownWait(why="refused"):
+            return "standing still", "What it waits for could not be read."
+    return "standing still", ""
+
+
+def _file(wait: w.FileWait) -> tuple[str, str]:
+    name = clean(wait.path, _PATH_CAP) if wait.path else "a file"
+    verb = _CALLS.get(wait.call, "waiting for")
+    on = f"It is on {clean(wait.network, 40)}." if wait.network else ""
+    if wait.kind != "fifo":
+        return f"{verb} {name}", on
+    if wait.others:
+        return f"{verb} {name}", f"It is a FIFO of {refs_words(wait.others)}."
+    other = "writes" if wait.call == "read" else "reads" if wait.call == "write" else "has open"
+    nobody = f"It is a FIFO that no other process {other}." if wait.complete else "It is a FIFO."
+    return f"{verb} {name}", nobody
+
+
+def _collective(wait: x.CollectiveWait) -> tuple[str, str]:
+    name = f"{wait.op}" if wait.op else "a collective"
+    number = f" number {wait.seq}" if wait.seq is not None else ""
+    if wait.mismatched:
+        return f"in {name}{number}", f"In another operation: {words.ranks_text(wait.mismatched)}."
+    missing = f"Not in it: {words.ranks_text(wait.absent)}." if wait.absent else ""
+    return f"in {name}{number}", missing
+
+
+def refs_words(refs: Sequence[w.ProcessRef]) -> str:
+    """`sleep (pid 12)`."""
+    return listed([f"{clean(ref.name, 60) or 'a process'} (pid {ref.pid})" for ref in refs], _SHOWN)
+
+
+def _knot(found: x.Explanation) -> Iterable[str]:
+    for one in found.knot[:_SHOWN]:
+        yield _sentence(who_words(one.who), one, several=False)
+
+
+def _victims(found: x.Explanation) -> Iterable[str]:
+    """One line for everybody who waits for the same, the ranks first."""
+    groups: dict[tuple[str, str | None], list[x.Who]] = {}
+    for victim in found.victims:
+        verb = _victim_words(victim.how)
+        whom = _names(victim.waits_for)
+        groups.setdefault((whom, verb), []).append(victim.who)
+    for (whom, verb), members in list(groups.items())[:_SHOWN]:
+        who = _names(members, pid=False)
+        wait = "waits" if len(members) == 1 else "wait"
+        if verb is None:
+            yield f"{who} ended after {whom}."
+            continue
+        yield f"{who} {wait} for {whom}{verb}."
+
+
+def _names(members: Sequence[x.Who], *, pid: bool = True) -> str:
+    """`rank 1 (pid 12)`, `ranks 1-30`, `rank 0's worker 1 (pid 14) and 3 more`."""
+    ranks = [one.rank for one in members if one.role == "rank" and one.rank is not None]
+    if len(ranks) == len(members) and (len(ranks) > 1 or not pid):
+        return words.ranks_text(ranks)
+    return listed([who_words(one) for one in members], _SHOWN)
+
+
+def _victim_words(doing: x.Doing) -> str | None:
+    """By what it waits for somebody: ` in all_reduce`; None where it has ended, too."""
+    match doing:
+        case x.CollectiveWait(op=op):
+            return f" in {op or 'a collective'}"
+        case x.StoreWait():
+            return " to appear"
+        case x.BatchWait():
+            return " to bring a batch"
+        case w.ChildWait():
+            return " to end"
+        case w.FileLockWait(path=path):
+            return f" to release the lock on {clean(path, _PATH_CAP) if path else 'a file'}"
+        case w.PipeWait():
+            return " at the other end of a pipe or socket"
+        case x.GilWait() | w.MutexWait() | x.PythonLockWait():
+            return " to release a lock"
+        case x.QueueWait():
+            return " at the other end of a queue"
+        case x.End():
+            return None
+    return f", {doing_words(doing)[0]}"
+
+
+def _unknown(found: x.Explanation) -> Iterable[str]:
+    by_kind: dict[str, list[x.Who]] = {}
+    for one in found.unknown:
+        if one.what == "ranks":
+            yield f"Nothing was seen of {words.ranks_text(one.ranks)}."
+        elif one.who is not None:
+            by_kind.setdefault(one.what, []).append(one.who)
+    texts = {
+        "stack": "No stack could be taken of {}.",
+        "holder": "Who holds what {} waits for is unknown.",
+        "other-end": "Who could end the wait of {} is unknown.",
+        "wait": "What {} waits for is unknown.",
+    }
+    for what, members in by_kind.items():
+        if what in texts:
+            yield texts[what].format(listed([who_words(one) for one in members], _SHOWN))
