@@ -12,9 +12,9 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Record, StartEvidence, StartLook, Wait
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Basis, Patience, Phase, Why, said
+from watchdog_train.core.model import Basis, Patience, Phase, said
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.suspect import FINISHING_PATIENCE_S, watch
+from watchdog_train.core.suspect import ASKS, FINISHING_PATIENCE_S, watch
 
 POLICY = Policy()
 ALIVE = Verdict(kind="alive")
@@ -146,7 +146,7 @@ def test_a_proof_after_the_end_is_still_the_end() -> None:
 def test_a_prompt_found_in_the_stacks_is_never_a_stall() -> None:
     """It is named once, and then waited for."""
     state = b.running(suspected(), looked("input"))
-    assert event(ask(state, quiet(), 1e6)) == e.Noticed(kind="input", pids=(), why=Why("input"))
+    assert event(ask(state, quiet(), 1e6)) == e.Noticed(kind="input", pids=(), why=said(ASKS))
     assert ask(b.running(suspected(), looked("input"), noticed("input")), quiet(), 1e6) is None
 
 

@@ -94,7 +94,7 @@ def _quiet(
     if look.patience == "input":
         if "input" in state.notices:
             return None
-        return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=Why("input")),))
+        return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=said(ASKS)),))
     why = verdict.why.plus(*((look.why,) if look.why is not None else ()))
     if look.patience == "proven":
         basis: Basis = "proven" if verdict.basis == "quiet" else verdict.basis
