@@ -255,10 +255,10 @@ def _family(rule: FamilyRule) -> Iterator[str]:
     yield f"A {rule.kind}. Remedies, in order: {named}."
     if rule.beats:
         yield f"When it fits, it explains away: {', '.join(f'`{name}`' for name in rule.beats)}."
-    yield from ("", "| signature | confidence | patience | what it says |", "|---|---|---|---|")
+    yield from ("", "| signature | confidence | what it says |", "|---|---|---|")
     for each in rule.signatures:
         own = ""
         if each.remedies is not None:
             own = f" Remedies: {', '.join(f'`{name}`' for name in each.remedies) or 'none'}."
         says = _cell(each.explanation) + own
-        yield f"| `{each.id}` | {each.confidence:.2f} | {each.patience} | {says} |"
+        yield f"| `{each.id}` | {each.confidence:.2f} | {says} |"

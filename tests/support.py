@@ -177,11 +177,6 @@ detection:
   rank_gone_s: 2
   rank_gone_launcher_s: 20
   learnt_soft_floor_s: 3
-  patience_floor_s: 3
-  patience_cap_s: 6
-  early_silence_s: 6
-  quiet_eval_s: 6
-  remote_wait_s: 6
   phases:
     unknown: {soft_s: 6, hard_s: 600}
     startup: {soft_s: 15, hard_s: 600}
@@ -193,6 +188,23 @@ detection:
     eval: {soft_s: 4, hard_s: 600}
     checkpoint: {soft_s: 4, hard_s: 600}
     finishing: {soft_s: 4, hard_s: 600}
+patience:
+  proven_s: 3
+  proven_saving_s: 3
+  proven_early_s: 6
+  nobody_left_s: 4
+  dead_holder_s: 4
+  fifo_s: 4
+  unknown_s: 4
+  unknown_early_s: 6
+  cost_most_s: 6
+  network_s: 6
+  network_eval_s: 6
+  poll_s: 6
+  outsider_s: 6
+  longest_sleep_s: 20
+  again_s: 6
+  again_later_s: 6
 stopping:
   grace_s: 5
   ask_s: 10

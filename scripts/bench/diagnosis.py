@@ -40,7 +40,7 @@ def main() -> int:
         for case in read_cases(part):
             families |= {name for name in case.expect if name != UNKNOWN}
             for how, rendered in renderings(case).items():
-                found = judge(gather(rendered.sources), rules).explanation
+                found = judge(gather(rendered.sources), rules)
                 words = judged(case, found)
                 counts.update(words)
                 if verbose and "wrong" in words:

@@ -12,9 +12,12 @@ from typing import Any
 import simulated_training as world
 from simulated_training import Hang, Job, Piece, Polls
 
-from watchdog_train.core.model import Phase
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.model import EvidenceResult, Patience, Phase
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.traces.replaying import Replay
+from watchdog_train.core.traces.replaying import Replay, unseen
+from watchdog_train.explain import patience
+from watchdog_train.explain.patience import Silence
 from watchdog_train.report.why_text import why_text
 
 HANG_S = 2400.0
@@ -129,21 +132,31 @@ def _watch(
     healthy_s = sum(piece.seconds for piece in pieces if not piece.suspended)
     result = Result(name, healthy_s)
     polls = Polls(job, [*pieces, *([hang.piece] if hang else [])])
-    judged = Replay(Policy())
+    policy = Policy()
+
+    def look(found: Verdict) -> EvidenceResult:
+        row, left_s = polls.wait
+        silence = Silence(phase=found.phase, early=found.early)
+        limit_s = patience.limit_s(row, silence, policy.patience)
+        asleep_s = left_s if row == "sleep" else None
+        return unseen(Patience(row=row, limit_s=limit_s, look_in_s=asleep_s))
+
+    judged = Replay(policy, look)
     for sample in polls:
         judged.judge(sample)
         if sample.at > healthy_s and _first(judged, "stall", healthy_s) is not None:
             break
     healthy = [found for found in judged.findings if found.t < healthy_s]
-    result.alarms["ours"] = [
-        f"{f.t:.0f} s: {why_text(f.why)}" for f in healthy if f.kind == "stall"
-    ]
+    stalls = [found for found in healthy if found.kind == "stall"]
+    result.alarms["ours"] = [f"{one.t:.0f} s: {why_text(one.why)}" for one in stalls]
     before = [at for at in polls.progressed_at if at <= healthy_s]
     for rival, rule in RIVALS.items():
         result.alarms[rival] = _alarms(rule, before, healthy_s)
     if hang is None:
         return result
-    result.groups = groups if hang.kind in ("quiet", "prints") else (f"{hang.kind}, anywhere",)
+    by_wait = (f"waits: {hang.piece.row}",) if job.hooks else ()
+    quiet = hang.kind in ("quiet", "prints")
+    result.groups = (*groups, *by_wait) if quiet else (f"{hang.kind}, anywhere",)
     stall = _first(judged, "stall", healthy_s)
     suspect = _first(judged, "suspect", healthy_s)
     result.delays["ours"] = None if stall is None else stall - healthy_s
@@ -222,7 +235,7 @@ def _judge(job: Job) -> tuple[Job, list[Piece]]:
     calls = []
     for _ in range(30):
         calls.append(Piece(job.random.uniform(0.1, 1), "eval", cpu=0.05, tcp=3000))
-        calls.append(Piece(job.random.uniform(5, 60), "eval", cpu=0.003))
+        calls.append(Piece(job.random.uniform(5, 60), "eval", cpu=0.003, row="network"))
     return _trained(job, *calls)
 
 

@@ -15,6 +15,7 @@ from random import Random
 import msgspec
 
 from watchdog_train.core.model import Member, MemberSample, Phase, Sample, SlotReading
+from watchdog_train.core.model.patience import PatienceRow
 
 POLL_S = 1.0
 JITTER_S = 0.05
@@ -47,6 +48,8 @@ class Piece:
     """Only rank 0 is in this phase; the others stay where they were and wait."""
     entered: bool = False
     """The phase is entered anew, though it is the same."""
+    row: PatienceRow = "unknown"
+    """What a look at the waits would find."""
 
 
 @dataclass(slots=True)
@@ -89,6 +92,23 @@ def draw_job(random: Random, **fixed: float) -> Job:
         log_every_s=random.choice([5.0, 30.0, 120.0]),
     )
     return replace(job, **fixed)  # type: ignore[arg-type]
+
+
+PAUSES: tuple[tuple[PatienceRow, float], ...] = (
+    ("network", 400.0),
+    ("poll", 600.0),
+    ("sleep", 600.0),
+    ("outsider", 600.0),
+    ("nobody-left", 30.0),
+    ("unknown", 15.0),
+)
+"""Healthy, quiet, and how long at most: two thirds of the patience with them."""
+HANGS: tuple[PatienceRow, ...] = (
+    *("proven", "nobody-left", "fifo", "dead-holder", "unknown") * 2,
+    "network",
+    "poll",
+    "outsider",
+)
 
 
 # -- healthy ------------------------------------------------------------------------------------
@@ -246,6 +266,9 @@ def rare(job: Job, hours: float, *, suspends: bool) -> list[Piece]:
     if suspends and comes(0.25):
         found.append(Piece(random.uniform(60, 30_000), suspended=True))
         found.append(Piece(random.uniform(0, 8), cpu=0.01))
+    if comes(0.3):  # a pause with a reason that a look finds
+        row, longest_s = random.choice(PAUSES)
+        found.append(Piece(random.uniform(10, longest_s), cpu=0.003, row=row))
     return found
 
 
@@ -324,6 +347,7 @@ def draw_hang(random: Random, phase: Phase, seconds: float) -> Hang:
         io=random.choice([0.0, 0.0, 331.0, 4400.0]),
         tcp=random.choice([0.0, 0.0, 0.0, 60.0]),
         in_line=random.choice([0.0, 0.0, random.uniform(0.0, 0.15)]),
+        row=random.choice(HANGS),
     )
     kind = random.choice(["quiet"] * 17 + ["prints", "kernel", "busy"])
     match kind:
@@ -360,6 +384,11 @@ class Polls:
         self._done_s = 0.0
         self._looks = 0
         self._seen: tuple[object, ...] = ()
+
+    @property
+    def wait(self) -> tuple[PatienceRow, float]:
+        """What a look at the waits finds now, and when that ends by itself."""
+        return self._piece.row, self._piece.seconds - self._done_s
 
     def __iter__(self) -> Iterator[Sample]:
         random = self.job.random

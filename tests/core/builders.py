@@ -19,6 +19,7 @@ from watchdog_train.core.model import (
     Explanation,
     Member,
     MemberSample,
+    Patience,
     Phase,
     Plan,
     Remedy,
@@ -186,7 +187,7 @@ def result(stall_id: str = "0001", **changes: Any) -> EvidenceResult:
         dir=f"/r/stalls/{stall_id}",
         processes=(),
         explanation=explained(),
-        patience="unknown",
+        patience=Patience(limit_s=75.0),
         fingerprint="f",
         seconds=0.5,
     )

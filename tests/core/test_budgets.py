@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.detection.budgets import RING, budget_for, patience_s, robust_quantile
-from watchdog_train.core.model import Patience, Phase
+from watchdog_train.core.detection.budgets import RING, budget_for, robust_quantile
+from watchdog_train.core.model import Phase
 from watchdog_train.core.policy import Detection
 
 DETECTION = Detection()
@@ -77,33 +77,3 @@ def test_a_factor_lengthens_both() -> None:
 def test_robust_quantile(gaps: tuple[float, ...], expected: float) -> None:
     """About the 98th percentile, never the single largest of eight or more."""
     assert robust_quantile(gaps) == expected
-
-
-@pytest.mark.parametrize(
-    ("phase", "steady", "stirs", "look", "cost_s", "expected"),
-    [
-        ("train", True, False, "unknown", 1000.0, 20.0),  # regular steps that stopped
-        ("train", True, False, "may-end", 90.0, 90.0),  # as long as a false alarm would cost
-        ("train", True, True, "unknown", 90.0, 90.0),  # it still writes
-        ("train", True, False, "healthy", 3.0, 20.0),  # the floor
-        ("train", True, False, "may-end", 7800.0, 900.0),  # the cap
-        ("first_step", False, False, "unknown", 7800.0, 20.0),  # nothing known waits quietly here
-        ("checkpoint", False, False, "unknown", 90.0, 90.0),
-        ("eval", False, False, "unknown", 90.0, 240.0),  # a judge elsewhere leaves no trace
-        ("eval", False, False, "unknown", 600.0, 600.0),
-        ("eval", False, True, "unknown", 90.0, 1800.0),  # or it does
-        ("eval", False, False, "may-end", 90.0, 1800.0),
-    ],
-)
-def test_patience(
-    phase: Phase, steady: bool, stirs: bool, look: Patience, cost_s: float, expected: float
-) -> None:
-    """A wait that may end is given what a false alarm would cost; one that cannot, the floor."""
-    assert expected == patience_s(
-        phase=phase,
-        steady=steady,
-        stirs=stirs,
-        look=look,
-        cost_s=cost_s,
-        detection=DETECTION,
-    )

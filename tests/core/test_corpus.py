@@ -24,7 +24,7 @@ def test_the_corpus_is_judged_as_it_says(part):
     wrong, dangerous, total = [], [], 0
     for case in read_cases(part):
         for how, rendered in renderings(case).items():
-            found = judge(gather(rendered.sources), RULES).explanation
+            found = judge(gather(rendered.sources), RULES)
             counts = judged(case, found)
             total += 1
             words = f"{case.name} ({how}): {found.family} {found.confidence}"
@@ -41,7 +41,7 @@ def test_threads_fail_where_the_list_says_and_nowhere_else():
     failures = set()
     for case in THREADS:
         for how, rendered in renderings(case).items():
-            found = judged(case, judge(gather(rendered.sources), RULES).explanation)
+            found = judged(case, judge(gather(rendered.sources), RULES))
             bad = [word for word in found if word in FAILURES]
             if bad:
                 failures.add(f"{case.name} ({how}): {', '.join(bad)}")

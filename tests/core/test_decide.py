@@ -32,6 +32,7 @@ from watchdog_train.core.model import (
     CheckpointFinding,
     ExitStatus,
     MemberSample,
+    Patience,
     ProcessId,
     Survey,
     said,
@@ -258,7 +259,7 @@ def test_the_answer_about_a_stall_that_recovered_confuses_nobody() -> None:
 )
 def test_an_old_look_is_not_believed(history: tuple[e.AnyEvent, ...]) -> None:
     """Its silence is over; left lying it would prove the next one."""
-    action = act(run(*history), look=b.result(patience="proven"))
+    action = act(run(*history), look=b.result(patience=Patience(row="proven", limit_s=20.0)))
     assert action == Record(events=(), consumes=("look",))
 
 

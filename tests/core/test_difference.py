@@ -102,7 +102,7 @@ def test_the_fingerprint_ignores_lines_paths_and_pids():
 
 
 def bundle_in(folder, given: Evidence, at: float) -> None:
-    found = judge(given, RULES).explanation
+    found = judge(given, RULES)
     records = tuple(
         ProcessRecord(
             facts=msgspec.structs.replace(process, threads=()),

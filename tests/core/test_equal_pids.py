@@ -47,7 +47,7 @@ def test_the_right_one_of_two_with_the_same_pid_is_named(guilty: int) -> None:
     """Whichever rank has left, its namesake on the other node is not blamed for it."""
     stacks = [SLEEPS if rank == guilty else WAITS for rank in range(4)]
     whole = together([node(0, *stacks[:2]), node(2, *stacks[2:])])
-    told = judge(whole, RULES).explanation
+    told = judge(whole, RULES)
     assert told.family == "rank-left-early"
     assert told.root is not None
     assert (told.root.who.rank, told.root.who.pid) == (guilty, PID + guilty % 2)

@@ -256,7 +256,7 @@ FIFO_RANK = process(10, "wait (threading.py:1)", *MAIN, wait=FIFO, how="py-spy n
 def test_a_family_never_contradicts_what_was_observed(given, families):
     """Nor is anything recommended that has no grounds."""
     evidence = evidence_of({"why": "stall", "processes": [given]})
-    found = judge(evidence, RULES).explanation
+    found = judge(evidence, RULES)
     assert found.family in families
     assert found.family is not None or found.remedies == ()
 
@@ -265,7 +265,7 @@ def test_a_full_shared_memory_is_a_ground_of_its_own():
     """The fact names the remedy, whatever the family."""
     evidence = evidence_of({"why": "stall", "processes": [process(10, *MAIN, wait=FIFO)]})
     full = msgspec.structs.replace(evidence, host=HostFacts(shm_used_share=0.99))
-    found = judge(full, RULES).explanation
+    found = judge(full, RULES)
     assert ("bigger-shm", "fact") in [(one.name, one.by) for one in found.remedies]
 
 
@@ -291,7 +291,7 @@ _PROCESS = st.builds(
 def test_it_is_total_and_blames_no_victim(processes, why, world_size):
     """Whatever was collected gives sentences; nobody who is a victim is named as the root."""
     evidence = evidence_of({"why": why, "processes": processes})
-    found = judge(msgspec.structs.replace(evidence, world_size=world_size), RULES).explanation
+    found = judge(msgspec.structs.replace(evidence, world_size=world_size), RULES)
     assert all(sentences(found))
     assert what_happened(found)
     victims = {victim.who.pid for victim in found.victims}
@@ -305,5 +305,5 @@ def test_it_is_total_and_blames_no_victim(processes, why, world_size):
 
 def test_nothing_at_all():
     """No process, no exit status: that is said, and nothing else."""
-    found = judge(Evidence(why="stall"), RULES).explanation
+    found = judge(Evidence(why="stall"), RULES)
     assert sentences(found) == ("Nothing in the evidence tells who stands still.",)

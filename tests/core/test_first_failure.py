@@ -57,7 +57,7 @@ def crash(*processes, log=(), host=NO_KILL):
 
 def told(evidence):
     """Family, rank and words of the explanation; no rank where it names several."""
-    found = judge(evidence, RULES).explanation
+    found = judge(evidence, RULES)
     rank = found.root.who.rank if found.root and not (found.alike or found.also) else None
     return found.family, rank, " ".join(sentences(found))
 

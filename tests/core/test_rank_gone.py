@@ -8,7 +8,12 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core.detection.detect import Verdict, verdict
-from watchdog_train.core.detection.rank_gone import has_failed, how_it_ended, missing_ranks
+from watchdog_train.core.detection.rank_gone import (
+    MERGING_S,
+    has_failed,
+    how_it_ended,
+    missing_ranks,
+)
 from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import MemberSample, RankEnd
 from watchdog_train.core.policy import Detection
@@ -111,10 +116,8 @@ def test_no_stall_while_the_others_may_be_right(name: str) -> None:
 
 def test_ranks_that_wait_busily_get_the_time_of_a_merge() -> None:
     """An NCCL wait spins a core; so does merging what is already complete."""
-    detection = Detection()
-    merging_s = detection.phases.finishing.soft_s
-    assert judge(merging_s - 1, cpu_s=float).kind != "stall"
-    assert judge(merging_s + 2, cpu_s=float).basis == "rank-gone"
+    assert judge(MERGING_S - 1, cpu_s=float).kind != "stall"
+    assert judge(MERGING_S + 2, cpu_s=float).basis == "rank-gone"
 
 
 def test_slow_steps_have_two_steps_time() -> None:

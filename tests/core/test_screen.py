@@ -55,7 +55,7 @@ def test_every_case_fits_on_one_screen(part):
     rules, words = load_rules(), remedy_words()
     for case in read_cases(part):
         evidence = gather(case.sources)
-        found = judge(evidence, rules).explanation
+        found = judge(evidence, rules)
         text = one_screen(verdict_of(evidence), found, evidence, remedy_words=words)
         lines = text.split("\n")
         assert len(lines) < HEIGHT, (case.name, text)
@@ -69,7 +69,7 @@ def test_what_is_on_the_screen():
     """Who, where everybody is, why, what to change, and how to see more."""
     case = next(c for c in read_cases("held_out") if "rank-7-loader" in c.name)
     evidence = gather(case.sources)
-    found = judge(evidence, load_rules()).explanation
+    found = judge(evidence, load_rules())
     text = one_screen(verdict_of(evidence), found, evidence, remedy_words=remedy_words())
     assert text.startswith("Dump on request 0001, attempt 2, ")
     assert "\nsince   no progress for 61 s, in phase train\n" in text

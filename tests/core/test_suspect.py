@@ -11,13 +11,28 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Record, StartEvidence, StartLook, Wait
 from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Basis, Patience, Phase, said
+from watchdog_train.core.model import Basis, Patience, PatienceRow, Phase, Place, SilentAt, said
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.suspect import ASKS, FINISHING_PATIENCE_S, watch
+from watchdog_train.core.suspect import FINISHING_S, watch
 
 POLICY = Policy()
 ALIVE = Verdict(kind="alive")
+LINE = Place(function="fetch", file="train.py", line=9)
+LIMITS_S: dict[PatienceRow, float | None] = {
+    "proven": 20.0,
+    "unknown": 75.0,
+    "at-work": 75.0,
+    "nobody-left": 60.0,
+    "network": 600.0,
+    "poll": 900.0,
+    "sleep": None,
+    "stopped": None,
+    "input": None,
+}
 
 
 def quiet(basis: Basis = "quiet", phase: Phase = "train", **changes: Any) -> Verdict:
@@ -27,14 +42,17 @@ def quiet(basis: Basis = "quiet", phase: Phase = "train", **changes: Any) -> Ver
         phase=phase,
         ranks=(0,),
         age_s=30.0,
+        quiet_s=30.0,
         steady=True,
         why=said("quiet"),
     )
     return msgspec.structs.replace(found, **changes)
 
 
-def ask(state: State, verdict: Verdict, at: float = 0.0, **seen: Any) -> Action | None:
-    return watch(b.observation(b.sample(at, b.rank()), verdict, **seen), state, POLICY, {})
+def ask(
+    state: State, verdict: Verdict, at: float = 0.0, policy: Policy = POLICY, **seen: Any
+) -> Action | None:
+    return watch(b.observation(b.sample(at, b.rank()), verdict, **seen), state, policy, {})
 
 
 def event(action: Action | None) -> e.AnyEvent:
@@ -42,12 +60,47 @@ def event(action: Action | None) -> e.AnyEvent:
     return action.events[-1]
 
 
-def suspected(basis: Basis = "quiet") -> e.Suspected:
-    return e.Suspected(basis=basis, phase="train", ranks=(0,), age_s=30.0, why=said("quiet"))
+def suspected(basis: Basis = "quiet", **changes: Any) -> e.Suspected:
+    found = e.Suspected(basis=basis, phase="train", ranks=(0,), age_s=30.0, why=said("quiet"))
+    return msgspec.structs.replace(found, **changes)
 
 
-def looked(patience: Patience = "unknown") -> e.Looked:
-    return e.Looked(patience=patience, why=said("it waits"))
+def patience(row: PatienceRow = "unknown", doing: x.Doing | None = None, **more: Any) -> Patience:
+    """With a root that the user's own line has asked for something."""
+    doing = doing or w.TcpWait(call="read", address="10.0.0.1:80")
+    root = x.Standstill(who=x.Who(pid=b.ROOT, rank=0), doing=doing, own=LINE)
+    return Patience(row=row, limit_s=LIMITS_S[row], root=root, line=LINE, **more)
+
+
+def looked(row: PatienceRow = "unknown", since: float = 0.0, **more: Any) -> e.Looked:
+    return e.Looked(
+        patience=patience(row, **more),
+        why=said("it waits"),
+        since_mono=since,
+    )
+
+
+def silent(
+    row: PatienceRow, *earlier: e.AnyEvent, at: float = 0.0, basis: Basis = "quiet", **more: Any
+) -> State:
+    """Silent since 0 s, and looked at a moment ago."""
+    return b.running(*earlier, suspected(basis, age_s=at), looked(row, **more), at=at)
+
+
+def then(state: State, more: e.AnyEvent, at: float) -> State:
+    return evolve(state, msgspec.structs.replace(more, mono=at, t=1e9 + at, attempt=1))
+
+
+def limit_s(state: State, verdict: Verdict, policy: Policy = POLICY) -> float | None:
+    """Seconds of quiet from which on it is a stall, by a look that is always fresh."""
+    look = state.look
+    assert look is not None
+    for at in map(float, range(5000)):
+        fresh = msgspec.structs.replace(state, look=msgspec.structs.replace(look, mono=at))
+        longer = msgspec.structs.replace(verdict, quiet_s=at)
+        if isinstance(ask(fresh, longer, at, policy), Record):
+            return at
+    return None
 
 
 def noticed(kind: Any) -> e.Noticed:
@@ -64,66 +117,225 @@ def test_a_suspicion_is_looked_at_once() -> None:
     state = b.running(suspected())
     assert isinstance(ask(state, quiet()), StartLook)
     assert isinstance(ask(state, quiet(), running=frozenset({"look"})), Wait)
-    action = ask(state, quiet(), look=b.result(patience="may-end"))
+    action = ask(state, quiet(), look=b.result(patience=patience("poll")))
     found = event(action)
     assert isinstance(found, e.Looked)
-    assert found.patience == "may-end"
+    assert found.patience == patience("poll")
     assert isinstance(action, Record)
     assert action.consumes == ("look",)
 
 
 def test_a_look_that_failed_is_unknown() -> None:
-    """No stacks prove nothing, and the reason is said."""
-    failed = b.result(explanation=None, problem="no")
+    """Without stacks or waits nothing is known: as long as before the third step; and why."""
+    failed = b.result(explanation=None, problem="no", patience=Patience())
     found = event(ask(b.running(suspected()), quiet(), look=failed))
     assert isinstance(found, e.Looked)
-    assert (found.patience, found.why) == ("unknown", said("no"))
+    assert (found.patience, found.why) == (Patience(limit_s=150.0), said("no"))
+
+
+SEEN = x.CollectiveWait()
+UNSAVED = 300.0
 
 
 @pytest.mark.parametrize(
-    ("patience", "verdict", "after_s"),
+    ("row", "verdict", "after_s"),
     [
-        ("proven", quiet(), 0.0),
-        ("unknown", quiet(), 20.0),
-        ("may-end", quiet(unsaved_s=300.0), 300.0),
-        ("healthy", quiet(unsaved_s=300.0), 300.0),
-        ("may-end", quiet(unsaved_s=1e6), 900.0),
-        ("unknown", quiet(stirs=True, unsaved_s=300.0), 300.0),
-        ("unknown", quiet(phase="eval", steady=False, unsaved_s=300.0), 300.0),
-        ("unknown", quiet(phase="eval", steady=False), 240.0),
-        ("may-end", quiet(phase="eval", steady=False), 1800.0),
-        ("unknown", quiet(phase="first_step", steady=False, unsaved_s=300.0), 20.0),
-        ("unknown", quiet("finishing", "finishing", stirs=True, unsaved_s=300.0), 300.0),
-        ("unknown", quiet("finishing", "finishing"), FINISHING_PATIENCE_S),
-        ("unknown", quiet("rank-gone"), 20.0),
-        ("proven", quiet("rank-gone", may_be_through=True), 0.0),
-        # From the last step on: what finishing may take, and the patience of a finish.
-        ("unknown", quiet("rank-gone", may_be_through=True, soft_s=12.0), 90.0 + 60.0 - 12.0),
-        ("may-end", quiet("rank-gone", may_be_through=True, unsaved_s=300.0), 300.0),
+        ("proven", quiet(), 20.0),
+        ("proven", quiet(stirs=True, unsaved_s=UNSAVED, survived_s=50.0), 20.0),
+        ("unknown", quiet(unsaved_s=UNSAVED), 75.0),
+        ("nobody-left", quiet(unsaved_s=UNSAVED), 60.0),
+        ("network", quiet(), 600.0),
+        ("poll", quiet(unsaved_s=1e6), 900.0),
+        # What may end by itself is given what a false alarm would cost.
+        ("at-work", quiet(unsaved_s=UNSAVED), 300.0),
+        ("unknown", quiet(stirs=True, unsaved_s=UNSAVED), 300.0),
+        ("unknown", quiet(stirs=True, unsaved_s=1e6), 900.0),
+        ("unknown", quiet(phase="eval", steady=False, unsaved_s=UNSAVED), 300.0),
+        ("unknown", quiet(phase="first_step", steady=False, unsaved_s=UNSAVED), 75.0),
+        # It has survived as much before.
+        ("unknown", quiet(survived_s=200.0), 200.0),
+        ("unknown", quiet("finishing", "finishing"), FINISHING_S),
+        ("unknown", quiet("rank-gone"), 75.0),
+        ("unknown", quiet("rank-gone", may_be_through=True), FINISHING_S),
+        ("proven", quiet("rank-gone", may_be_through=True), 20.0),
+        ("sleep", quiet(), None),
+        ("stopped", quiet(), None),
     ],
 )
 def test_patience_decides_when_it_is_a_stall(
-    patience: Patience, verdict: Verdict, after_s: float
+    row: PatienceRow, verdict: Verdict, after_s: float | None
 ) -> None:
-    """A proof at once, a wait that may end in proportion to what a false alarm would cost."""
-    state = b.running(suspected(verdict.basis), looked(patience))
-    if after_s:
-        assert ask(state, verdict, after_s - 0.1) is None
-    declared = event(ask(state, verdict, after_s))
+    """By what it waits for, from the last progress."""
+    assert limit_s(silent(row, basis=verdict.basis), verdict) == after_s
+
+
+def test_a_proof_is_the_basis_of_a_stall_in_training() -> None:
+    """A deadlock at exit is no failure of the training, so it keeps its name there."""
+    for basis, expected in (("quiet", "proven"), ("finishing", "finishing")):
+        verdict = quiet(basis, "finishing" if basis == "finishing" else "train")
+        declared = event(ask(silent("proven", at=30.0, basis=basis), verdict, 30.0))
+        assert isinstance(declared, e.StallDeclared)
+        assert declared.basis == expected
+
+
+def test_patience_counts_quiet_time_only() -> None:
+    """Work in between begins it anew, however long there was no progress."""
+    state = silent("unknown", at=200.0)
+    assert ask(state, quiet(quiet_s=74.0, age_s=200.0), 201.0) is None
+    assert isinstance(event(ask(state, quiet(quiet_s=75.0, age_s=200.0), 201.0)), e.StallDeclared)
+
+
+def test_no_stall_by_an_old_look() -> None:
+    """What was true a minute ago may be over, so it is looked at once more."""
+    state = silent("unknown", at=60.0)
+    assert isinstance(ask(state, quiet(quiet_s=76.0), 76.0), StartLook)
+    state = then(state, looked(), 76.5)
+    assert isinstance(event(ask(state, quiet(quiet_s=77.0), 77.0)), e.StallDeclared)
+
+
+def test_looks_are_repeated_ever_more_seldom() -> None:
+    """The distance doubles, from 10 s to 300 s."""
+    state = b.running(suspected(age_s=20.0), at=20.0)
+    looks, at = [], 20.0
+    while at < 1500.0:
+        state = then(state, looked("poll"), at)
+        looks.append(at)
+        verdict = quiet(quiet_s=0.0)
+        while ask(state, verdict, at) is None:
+            at += 1.0
+    assert looks == [20.0, 30.0, 40.0, 60.0, 100.0, 180.0, 340.0, 640.0, 940.0, 1240.0]
+
+
+def asleep(left_s: float) -> Patience:
+    return patience("sleep", w.SleepWait(left_s=left_s), look_in_s=left_s)
+
+
+def test_a_sleep_is_waited_out_and_then_a_poll() -> None:
+    """A look at its end; whoever sleeps again at the same line asks again and again."""
+    state = b.running(suspected(), at=30.0)
+    state = then(state, looked("sleep", doing=w.SleepWait(left_s=4.0), look_in_s=4.0), 30.0)
+    assert ask(state, quiet(quiet_s=1e5), 34.0) is None
+    assert isinstance(ask(state, quiet(quiet_s=1e5), 35.0), StartLook)
+    found = event(ask(state, quiet(), 35.0, look=b.result(patience=asleep(60.0))))
+    assert isinstance(found, e.Looked)
+    assert (found.patience.row, found.patience.limit_s) == ("poll", 900.0)
+    again = event(ask(then(state, found, 36.0), quiet(), 40.0, look=b.result(patience=asleep(9.0))))
+    assert isinstance(again, e.Looked)
+    assert again.patience.row == "poll"
+
+
+def test_one_long_sleep_stays_one() -> None:
+    """A second look before its end finds the same sleep, not the next one."""
+    state = b.running(suspected(), at=30.0)
+    state = then(state, looked("sleep", doing=w.SleepWait(left_s=600.0), look_in_s=600.0), 30.0)
+    assert isinstance(ask(state, quiet(), 40.0), StartLook)
+    found = event(ask(state, quiet(), 40.0, look=b.result(patience=asleep(590.0))))
+    assert isinstance(found, e.Looked)
+    assert found.patience.row == "sleep"
+
+
+def test_a_shorter_patience_counts_from_its_beginning() -> None:
+    """A poll of 14 minutes that then reads something unknown is not a stall at that moment."""
+    state = silent("poll", at=800.0)
+    found = event(ask(state, quiet(), 850.0, look=b.result(patience=patience())))
+    assert isinstance(found, e.Looked)
+    assert found.since_mono == 850.0
+    state = then(state, msgspec.structs.replace(found, since_mono=850.0), 920.0)
+    assert ask(state, quiet(quiet_s=924.0), 924.0) is None
+    assert isinstance(event(ask(state, quiet(quiet_s=925.0), 925.0)), e.StallDeclared)
+    # A longer one counts from the beginning of the silence, and so does the same.
+    longer = event(ask(silent("unknown"), quiet(), 40.0, look=b.result(patience=patience("poll"))))
+    assert isinstance(longer, e.Looked)
+    assert longer.since_mono == 0.0
+
+
+def test_nobody_lives_for_ever_by_changing() -> None:
+    """After an hour a change earns nothing."""
+    state = silent("poll", at=3700.0)
+    found = event(ask(state, quiet(), 3701.0, look=b.result(patience=patience())))
+    assert isinstance(found, e.Looked)
+    assert found.since_mono == 0.0
+
+
+def test_of_several_machines_the_known_and_shortest_counts() -> None:
+    """What is unknown on one machine shortens nothing on another."""
+    state = b.running(suspected())
+    seen = b.observation(b.sample(0.0, b.rank()), quiet())
+    looks = [b.result(patience=patience(row)) for row in ("unknown", "poll", "network")]
+    trees = tuple(msgspec.structs.replace(seen.trees[0], look=look) for look in looks)
+    found = event(watch(msgspec.structs.replace(seen, trees=trees), state, POLICY, {}))
+    assert isinstance(found, e.Looked)
+    assert found.patience.row == "network"
+
+
+def test_stopped_is_a_stall_only_by_its_own_limit() -> None:
+    """Without one nobody is killed for it; --stall-timeout is a verdict of its own and counts."""
+    state = silent("stopped")
+    limited = msgspec.structs.replace(
+        POLICY, detection=msgspec.structs.replace(POLICY.detection, stopped_timeout_s=100.0)
+    )
+    assert limit_s(state, quiet()) is None
+    look = b.result(patience=patience("stopped"))
+    found = event(ask(b.running(suspected()), quiet(), policy=limited, look=look))
+    assert isinstance(found, e.Looked)
+    assert limit_s(then(state, found, 0.0), quiet(), limited) == 100.0
+    declared = event(ask(state, quiet("user-limit", kind="stall")))
     assert isinstance(declared, e.StallDeclared)
-    proven = patience == "proven" and verdict.basis == "quiet"
-    assert declared.basis == ("proven" if proven else verdict.basis)
 
 
-def test_no_stall_before_the_least_silence_unless_it_is_proven() -> None:
-    """Before steps are learnt a long first step looks like a hang; a proof needs no time."""
-    early = quiet(phase="first_step", steady=False, least_s=150.0)
-    state = b.running(suspected(), looked())
-    assert ask(state, early, 1000.0) is None
-    late = msgspec.structs.replace(early, quiet_s=150.0)
-    assert isinstance(event(ask(state, late, 1000.0)), e.StallDeclared)
-    proven = b.running(suspected(), looked("proven"))
-    assert isinstance(event(ask(proven, early, 1.0)), e.StallDeclared)
+def fallen_silent_at(step: int = 0, wait: str = "TcpWait", own: Place = LINE) -> e.StallDeclared:
+    return b.stall(at=SilentAt(own=own, wait=wait, steps=step))
+
+
+ELSEWHERE = fallen_silent_at(own=Place(function="f", file="train.py", line=10))
+
+
+@pytest.mark.parametrize(
+    ("row", "before", "after_s"),
+    [
+        ("unknown", (fallen_silent_at(),), 900.0),
+        ("network", (fallen_silent_at(),), 900.0),
+        ("nobody-left", (fallen_silent_at(),), 900.0),
+        ("proven", (fallen_silent_at(),), 20.0),
+        # From the third time on only what can end by itself or by somebody named.
+        ("unknown", (fallen_silent_at(),) * 2, 75.0),
+        ("network", (fallen_silent_at(),) * 2, 3600.0),
+        # 15 + 60 min were given, 15 of 90 are left; then nothing is.
+        ("network", (fallen_silent_at(),) * 3, 900.0),
+        ("network", (fallen_silent_at(),) * 4, 600.0),
+        ("unknown", (ELSEWHERE,), 75.0),
+        ("unknown", (fallen_silent_at(step=5),), 75.0),
+        ("unknown", (fallen_silent_at(wait="FileWait"),), 75.0),
+    ],
+)
+def test_silent_again_at_the_same_place(
+    row: PatienceRow, before: tuple[e.StallDeclared, ...], after_s: float
+) -> None:
+    """Same line, same wait, as many steps since the start: maybe the first one was a pause."""
+    assert limit_s(silent(row, *before), quiet()) == after_s
+
+
+def test_a_collective_is_never_the_same_place() -> None:
+    """Every step waits there."""
+    found = silent("nobody-left", fallen_silent_at(wait="CollectiveWait"), doing=SEEN)
+    assert limit_s(found, quiet()) == 60.0
+
+
+def test_a_pause_is_said_once_a_line() -> None:
+    """With its length; a short one is not worth a word."""
+    state = silent("network", at=30.0)
+    ended = event(ask(state, ALIVE, 50.0))
+    assert isinstance(ended, e.SuspicionEnded)
+    assert (ended.paused_s, ended.patience, ended.said) == (50.0, patience("network"), False)
+    assert ended.at == SilentAt(own=LINE, wait="TcpWait", steps=0)
+    state = then(state, ended, 50.0)
+    state = then(then(state, suspected(), 130.0), looked("network"), 131.0)
+    again = event(ask(state, ALIVE, 170.0))
+    assert isinstance(again, e.SuspicionEnded)
+    assert (again.paused_s, again.said) == (70.0, True)
+    short = event(ask(silent("network", at=20.0), ALIVE, 25.0))
+    assert isinstance(short, e.SuspicionEnded)
+    assert short.paused_s == 0.0
 
 
 def test_what_the_kernel_holds_is_dumped_and_said_and_never_ended() -> None:
@@ -135,19 +347,13 @@ def test_what_the_kernel_holds_is_dumped_and_said_and_never_ended() -> None:
     assert ask(state, held, 1e6) is None
 
 
-def test_a_proof_after_the_end_is_still_the_end() -> None:
-    """A deadlock at exit is no failure of the training."""
-    state = b.running(suspected("finishing"), looked("proven"))
-    declared = event(ask(state, quiet("finishing", "finishing")))
-    assert isinstance(declared, e.StallDeclared)
-    assert declared.basis == "finishing"
-
-
-def test_a_prompt_found_in_the_stacks_is_never_a_stall() -> None:
-    """It is named once, and then waited for."""
-    state = b.running(suspected(), looked("input"))
-    assert event(ask(state, quiet(), 1e6)) == e.Noticed(kind="input", pids=(), why=said(ASKS))
-    assert ask(b.running(suspected(), looked("input"), noticed("input")), quiet(), 1e6) is None
+def test_a_prompt_is_never_a_stall() -> None:
+    """It is named once, and then waited for; a look now and then shows whether it still is one."""
+    state = silent("input", at=30.0)
+    assert event(ask(state, quiet(), 30.0)) == e.Noticed(
+        kind="input", pids=(), why=said("it waits")
+    )
+    assert limit_s(then(state, noticed("input"), 30.0), quiet()) is None
 
 
 @pytest.mark.parametrize(
@@ -219,12 +425,19 @@ def test_what_was_reported_is_not_reported_again() -> None:
     assert isinstance(event(ask(state, ALIVE)), e.SuspicionEnded)
 
 
-@pytest.mark.parametrize("kind", ["stopped", "input"])
-def test_stopped_and_asking_are_said_once(kind: Any) -> None:
-    """Reported, not killed."""
-    verdict = Verdict(kind=kind, pids=(b.ROOT,), why=said("notice"))
-    assert event(ask(b.running(), verdict)) == noticed(kind)
-    assert ask(b.running(noticed(kind)), verdict, 1e6) is None
+def test_who_is_stopped_is_said_once_and_hides_nothing() -> None:
+    """Whatever else the moment says, the others are judged."""
+    verdict = quiet(stopped=(b.ROOT,), stopped_s=5.0)
+    found = event(ask(b.running(), verdict))
+    assert isinstance(found, e.Noticed)
+    assert (found.kind, found.pids, found.why.seconds) == ("stopped", (b.ROOT,), 5.0)
+    assert isinstance(event(ask(b.running(noticed("stopped")), verdict)), e.Suspected)
+
+
+def test_who_stays_stopped_among_the_living_is_said_once() -> None:
+    """The others' progress is no news of whoever is stopped."""
+    alive = msgspec.structs.replace(ALIVE, stopped=(b.ROOT,), stopped_s=5.0)
+    assert ask(b.running(noticed("stopped")), alive) is None
 
 
 @pytest.mark.parametrize("history", [(b.stop(),), (b.exited(),)])

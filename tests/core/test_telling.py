@@ -11,7 +11,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RunProgress, said
+from watchdog_train.core.model import Patience, RunProgress, said
 from watchdog_train.core.policy import Output
 from watchdog_train.report.status_line import status_line
 from watchdog_train.supervisor.telling import Telling
@@ -110,8 +110,14 @@ def test_what_is_not_progress() -> None:
     assert line(b.running(*asked), seen(14.0, 7)) == (
         "wtrain: waiting for the training to end, 14 s; Ctrl-C kills"
     )
-    typing = seen(40.0, 7, verdict=Verdict(kind="input", age_s=31.0))
-    assert line(b.running(), typing) is None
+    typing = e.Looked(
+        patience=Patience(row="input"), family=None, confidence=0.0, why=said("typing")
+    )
+    assert line(b.running(doubt, typing), silent) is None
+    reported = (b.stall(), e.WouldHaveKilled(stall_id="0001", why=said("quiet")))
+    assert line(b.running(*reported), silent) == (
+        "wtrain: stalled, reported only: no progress for 31 s"
+    )
     pause = (
         b.exited(code=1),
         e.TreeGone(),

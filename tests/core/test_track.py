@@ -199,13 +199,17 @@ def test_a_late_poll_moves_the_start_and_never_past_now() -> None:
     assert track(b.sample(100.0, b.rank(), late_s=60.0)).started_at == 100.0
 
 
-def test_after_a_stop_signal_everybody_starts_anew() -> None:
-    """Time in T state is not silence."""
-    polls = [b.sample(float(at), b.rank(state="T" if at < 50 else "S")) for at in range(52)]
+def test_a_stop_hides_no_silence_and_teaches_nothing() -> None:
+    """Whoever was stopped is silent since its last progress, and its next gap is not learnt."""
+    polls = [b.sample(float(at), b.rank(words=at)) for at in range(1, 10)]
+    polls += [b.sample(float(at), b.rank(words=9, state="T")) for at in range(10, 50)]
+    held = track(*polls)
+    assert (held.ranks[0].changed_at, held.stopped_since) == (9.0, 10.0)
+    polls += [b.sample(float(at), b.rank(words=at - 40)) for at in range(50, 53)]
     memory = track(*polls)
-    assert memory.ranks[0].changed_at == 49.0
     assert memory.stopped_since is None
-    assert track(*polls[:50]).stopped_since == 0.0
+    assert not memory.ranks[0].interrupted
+    assert set(memory.ranks[0].gaps["train"]) == {1.0}
 
 
 def test_adoption_is_no_progress() -> None:

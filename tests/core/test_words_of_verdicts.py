@@ -1,4 +1,4 @@
-"""Ten silences, ten different words: what a person reads tells which one it is."""
+"""Each silence has words of its own: what a person reads tells which one it is."""
 
 from __future__ import annotations
 
@@ -39,18 +39,12 @@ def failed(at: float, *, code: int) -> Sample:
     return b.sample(at, *members, births=2, deaths=0 if both else 1, ended=() if both else (one,))
 
 
-TEN: dict[str, tuple[Any, float, str]] = {
+SILENCES: dict[str, tuple[Any, float, str]] = {
     "quiet hang": (silent(b.rank(words=3)), 60, "the whole job is idle"),
     "busy over the hard limit": (silent(cpu_s=busy), 950, "but the job is busy"),
     "a rank failed": (lambda at: failed(at, code=1), 85, "rank 1 (pid 11) ended with exit code 1"),
     "a rank ended well": (lambda at: failed(at, code=0), 85, "and the others may be finishing"),
-    "stopped": (silent(b.rank(words=3, state="T")), 30, "stopped by a signal or a debugger"),
     "state D": (silent(b.rank(words=3, state="D")), 310, "waits in the kernel (state D)"),
-    "input": (
-        silent(b.rank(words=3), b.member(12, waits_for_input=True)),
-        30,
-        "waits for a person to type",
-    ),
     "alive without progress": (
         silent(cpu_s=busy, log_bytes=lambda at: int(at) // 10),
         950,
@@ -62,23 +56,23 @@ TEN: dict[str, tuple[Any, float, str]] = {
         "training is over, but rank 0 has",
     ),
 }
-"""The tenth is no silence of the job: `suspended`, below."""
+"""Stopped and input are told by the wait; `suspended`, below, is no silence of the job."""
 
 
-@pytest.mark.parametrize("name", TEN)
+@pytest.mark.parametrize("name", SILENCES)
 def test_each_has_words_of_its_own(name: str) -> None:
     """And nobody else's."""
-    poll, seconds, said = TEN[name]
+    poll, seconds, said = SILENCES[name]
     why = why_text(judge(poll, seconds).why)
     assert said in why
-    for other, (_, _, words) in TEN.items():
+    for other, (_, _, words) in SILENCES.items():
         # A rank that is gone and a hang after the end are quiet, too, and say more.
         assert other in (name, "quiet hang") or words not in why, f"{name} sounds like {other}"
 
 
 def test_printing_without_a_step_is_said_and_not_killed() -> None:
     """Dumped once, under its own word, though the output pauses now and then."""
-    poll, seconds, _ = TEN["alive without progress"]
+    poll, seconds, _ = SILENCES["alive without progress"]
     found = judge(poll, seconds)
     sample = poll(seconds)
     suspected = e.Suspected(

@@ -71,9 +71,14 @@ FAST = Length(
     + """\
 detection:
   learnt_soft_floor_s: 4
-  early_silence_s: 10
-  patience_floor_s: 4
-  patience_cap_s: 8
+patience:
+  proven_early_s: 10
+  unknown_s: 8
+  unknown_early_s: 10
+  cost_most_s: 8
+  poll_s: 8
+  outsider_s: 8
+  again_s: 8
 stopping: {hang_grace_s: 1, outlive_s: 3}
 recovery: {backoff_first_s: 0.2}
 """,

@@ -66,7 +66,7 @@ def test_a_worker_on_a_lock_held_at_fork_is_proven(tmp_path, program, mode):
 
     def proven():
         found = collect_tree(tmp_path, process.pid, mode)
-        return found if found.patience == "proven" else None
+        return found if found.patience.row == "proven" else None
 
     result = wait_until(proven, 30, "the workers reach the lock")
     found = result.explanation
@@ -82,7 +82,7 @@ def test_a_sleeping_worker_is_stuck_but_not_proven(tmp_path, program):
     """A worker asleep may wake up: the same family, no proof."""
     result = collect_tree(tmp_path, program("loader_sleep.py").pid, "look")
     assert result.explanation.family == "dataloader-worker-stuck"
-    assert result.patience != "proven"
+    assert result.patience.row != "proven"
 
 
 @pytest.mark.torch
@@ -94,7 +94,7 @@ def test_a_deadlock_in_c_is_captured_and_proven(tmp_path, program, name):
     process = program(name)
     result = collect_tree(tmp_path, process.pid, "look")
     assert result.captured == 1
-    assert result.patience == "proven"
+    assert result.patience.row == "proven"
 
 
 def test_a_stopped_process_is_read_and_stays_stopped(tmp_path, sleeper):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes.collecting import request_for, state_of
 from tests.support import wait_until
-from watchdog_train.core.model import EvidenceResult, Member
+from watchdog_train.core.model import EvidenceResult, Member, Patience
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.request import RESULT_FILE, read_partial, read_result
@@ -130,7 +130,7 @@ def test_an_older_look_is_no_answer_to_a_newer_one(tmp_path, monkeypatch):
         dir=str(folder),
         processes=(),
         explanation=None,
-        patience="proven",
+        patience=Patience(row="proven"),
         fingerprint=None,
         seconds=1.0,
     )
@@ -141,5 +141,5 @@ def test_an_older_look_is_no_answer_to_a_newer_one(tmp_path, monkeypatch):
     tasks = Tasks(table)
     tasks.collect(request)
     wait_until(lambda: table.poll() and (tasks.poll() or tasks.look), 60, "an answer")
-    assert tasks.look.patience == "unknown"
+    assert tasks.look.patience.row == "unknown"
     assert "exit code 1" in tasks.look.problem

@@ -31,7 +31,8 @@ from watchdog_train.report.why_text import with_text
 GOLDEN = Path(__file__).parents[1] / "golden"
 KEPT = {
     "type", "how_known", "outcome", "basis", "phase", "previous", "role", "state", "mode", "kind",
-    "stage", "sequence", "result", "patience", "resume_via", "why_kind", "code", "wait", "certainty", "by", "what", "call", "row",
+    "stage", "sequence", "result", "patience", "resume_via", "why_kind", "code", "wait",
+    "certainty", "by", "what", "call", "row",
 }  # fmt: skip
 HOSTILE = [
     "\x1b]0;owned\x07\x1b[2J\x1b[31mred",

@@ -15,6 +15,7 @@ from tests.properties.simulated import CONT, KILL, Attempt, Process, Script
 from tests.properties.world import World, policy
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
+from watchdog_train.core.model import Patience
 
 ENDINGS = (
     "finish",
@@ -34,6 +35,16 @@ ENDINGS = (
 REQUESTS = ("save",) * 4 + ("dump",) * 4 + ("stop", "stop_now", "interrupt", "interrupt")
 ATTEMPT_S = 400.0
 """More than any attempt of the world can last: budgets, patience, evidence and every stage."""
+
+PATIENCES = (
+    Patience(row="proven", limit_s=8.0),
+    Patience(row="unknown", limit_s=12.0),
+    Patience(row="at-work", limit_s=12.0),
+    Patience(row="poll", limit_s=20.0),
+    Patience(row="sleep", look_in_s=15.0),
+    Patience(row="stopped"),
+    Patience(row="input"),
+)
 
 scripts = st.builds(
     Script,
@@ -104,12 +115,14 @@ class Machine(RuleBasedStateMachine):
     @rule(
         look_s=st.sampled_from((0.1, 3.0, 18.0)),
         evidence_s=st.sampled_from((0.1, 3.0, 30.0)),
-        patience=st.sampled_from(("proven", "may-end", "unknown", "healthy", "input")),
+        patience=st.sampled_from(PATIENCES),
         whole=st.booleans(),
     )
-    def collectors_are(self, look_s: float, evidence_s: float, patience: str, whole: bool) -> None:
+    def collectors_are(
+        self, look_s: float, evidence_s: float, patience: Patience, whole: bool
+    ) -> None:
         self.world.look_s, self.world.evidence_s = look_s, evidence_s
-        self.world.patience = patience  # type: ignore[assignment]
+        self.world.patience = patience
         self.world.whole = whole
 
     @precondition(going)
@@ -170,7 +183,8 @@ def bring_home(world: World) -> None:
         attempt = world.attempts[-1]
         recovery = world.policy.recovery
         reported = recovery.observe or recovery.on_stall == "report"
-        waits = attempt.script.ending == "input" or world.state.look is not None
+        look = world.state.look
+        waits = look is not None and look.patience.limit_s is None
         stuck = any(process.state == "D" for process in attempt.alive)  # that counts as life
         assert attempt.root.alive, "the root has ended, and the run goes on"
         assert reported or waits or stuck or not attempt.hung, "hung, and nobody ends it"

@@ -41,6 +41,7 @@ from watchdog_train.core.policy import (
     Recovery,
     Stopping,
 )
+from watchdog_train.core.policy.patience import Patience as PatienceLimits
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.supervisor.hands.ends import Departures
@@ -65,13 +66,16 @@ def policy(**recovery: Any) -> Policy:
             phases=PHASES,
             learnt_soft_floor_s=8.0,
             learnt_hard_floor_s=120.0,
-            patience_floor_s=4.0,
-            patience_cap_s=20.0,
             rank_gone_s=3.0,
             rank_gone_launcher_s=9.0,
-            early_silence_s=12.0,
-            quiet_eval_s=20.0,
-            remote_wait_s=20.0,
+        ),
+        patience=PatienceLimits(
+            unknown_s=12.0,
+            unknown_early_s=12.0,
+            cost_most_s=20.0,
+            again_s=30.0,
+            again_later_s=60.0,
+            again_most_s=90.0,
         ),
         stopping=Stopping(
             grace_s=6.0,
@@ -122,7 +126,7 @@ class World(Machine):
         self.tasks: dict[a.TaskName, Task] = {}
         self.answers: dict[a.TaskName, Any] = {}
         self.look_s, self.evidence_s = 0.3, 1.0
-        self.patience: Patience = "unknown"
+        self.patience = Patience(limit_s=12.0)
         self.whole = True
         self.scans_fail = 0
         """So many of the next scans of checkpoints leave no answer."""
@@ -327,8 +331,12 @@ class World(Machine):
                 yield from self._start(action.plan)
             case a.StartLook():
                 # Stacks prove no deadlock of somebody who works.
-                lies = self.patience == "proven" and not self.attempts[-1].hung
-                patience = "unknown" if lies else self.patience
+                lies = self.patience.row == "proven" and not self.attempts[-1].hung
+                patience = Patience(limit_s=12.0) if lies else self.patience
+                if any(process.state == "T" for process in self.attempts[-1].alive):
+                    patience = Patience(row="stopped")
+                if self.attempts[-1].script.ending == "input":
+                    patience = Patience(row="input")
                 self._task("look", self.look_s, self._result("look", patience=patience))
             case a.StartEvidence():
                 yield e.EvidenceCollecting(

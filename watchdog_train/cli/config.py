@@ -15,6 +15,8 @@ from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.config import ConfigError, dump_policy, explain, load
 from watchdog_train.config.schema import flatten, sections, settings
 from watchdog_train.config.text import explanation
+from watchdog_train.explain.patience import table
+from watchdog_train.report.patience_text import table_text
 from watchdog_train.rules import RulesError, load_rules
 from watchdog_train.trusted_files import open_read
 
@@ -116,12 +118,20 @@ def _rule_problem(place: str, words: str) -> dict[str, str | None]:
 
 @config.command(name="explain")
 @click.argument("key", default="", metavar="[KEY]")
+@policy_options
 @json_option
-def explain_(key: str, as_json: bool) -> None:
-    """Say what a setting or a section is; without KEY, list all settings."""
+def explain_(key: str, as_json: bool, **params: Any) -> None:
+    """Say what a setting or a section is; without KEY, list all settings.
+
+    `wtrain config explain patience` prints how long each kind of wait is given, with the settings
+    in effect.
+    """
     text = explain(key)
     if not as_json:
         click.echo(text)
+        if key == "patience":
+            policy = policy_from(params).policy
+            click.echo(f"\n{table_text(table(policy.detection, policy.patience))}")
         return
     chosen = [
         setting

@@ -10,8 +10,9 @@ import msgspec
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.config import load_policy
+from watchdog_train.core.model import Explanation
 from watchdog_train.evidence.text.bring import evidence_from
-from watchdog_train.explain.because import Judgement, judge
+from watchdog_train.explain.because import judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.diagnosis_text import diagnosis_text
 from watchdog_train.report.explanation_text import sentences
@@ -39,18 +40,17 @@ def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: b
     """
     evidence, notes = evidence_from(paths)
     rules = load_rules((*load_policy().evidence.rules_dirs, *rules_dirs))
-    judged = judge(evidence, rules)
+    found = judge(evidence, rules)
     for note in notes:
         click.echo(f"wtrain: {note}", err=True)
     if as_json:
-        print_json({"schema_version": SCHEMA_VERSION, **_fields(judged)})
+        print_json({"schema_version": SCHEMA_VERSION, **_fields(found)})
         return
-    click.echo(diagnosis_text(judged.explanation, evidence, remedy_words()))
+    click.echo(diagnosis_text(found, evidence, remedy_words()))
 
 
-def _fields(judged: Judgement) -> dict[str, object]:
+def _fields(found: Explanation) -> dict[str, object]:
     """The family and its neighbours on top, for scripts; then the whole value and its text."""
-    found = judged.explanation
     ranked = [found.because, *found.alternatives] if found.because is not None else []
     return {
         "family": found.family,

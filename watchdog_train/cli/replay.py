@@ -47,23 +47,27 @@ def replay(
     """Say what would have been called a stall, and when.
 
     Runs the detector over the trace.jsonl of a run, or over any file of that format, under its own
-    clock. Nothing is started or ended. A trace holds no stacks: every look says "unknown", so a
-    stall that stacks would prove comes later here than in the run.
+    clock. Nothing is started or ended. The trace of a run tells what was waited for at each look.
+    In a file that does not, every look says "unknown".
     """
     from watchdog_train.core.traces.replaying import Replay
     from watchdog_train.core.traces.trace_reading import TraceReader
     from watchdog_train.errors import WtrainError
+    from watchdog_train.explain.recorded_looks import RecordedLooks
     from watchdog_train.store.trace_file import trace_lines
 
     chosen = _source(source, runs_dir)
     policy = _policy(chosen, config_file)
-    reader, judged = TraceReader(), Replay(policy)
+    reader = TraceReader()
+    looks = RecordedLooks(policy, reader)
+    judged = Replay(policy, looks.answer)
     for line, torn in trace_lines(chosen.path):
         found = reader.read(line, torn=torn)
         if found is None:
             continue
         if found.new_attempt:
             judged.begin_attempt()
+        looks.hear(found)
         judged.judge(found.sample)
     if reader.samples == 0:
         raise WtrainError(

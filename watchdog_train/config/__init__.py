@@ -129,8 +129,8 @@ _NOT_ABOVE = (
     ("detection.learnt_soft_floor_s", "detection.learnt_hard_floor_s"),
     ("detection.learnt_hard_floor_s", "detection.learnt_cap_s"),
     ("detection.learnt_factor", "detection.learnt_hard_factor"),
-    ("detection.patience_floor_s", "detection.patience_cap_s"),
     ("recovery.backoff_first_s", "recovery.backoff_cap_s"),
+    ("patience.unknown_s", "patience.unknown_early_s"),
     ("evidence.process_s", "evidence.total_s"),
 )
 """Pairs of settings of which the first must not be larger than the second."""

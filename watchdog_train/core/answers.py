@@ -42,7 +42,7 @@ def drop_stale(
         if sight.evidence is not None and sight.evidence.stall_id not in wanted:
             stale, host = ["evidence"], sight.host
     if any(each.look is not None for each in observation.trees) and (
-        state.suspicion in (None, *BUSY) or state.look is not None
+        state.suspicion in (None, *BUSY)
     ):
         stale.append("look")
     survey = observation.survey

@@ -1,25 +1,42 @@
-"""From a verdict to a stall: suspect, look, then decide with patience. Pure."""
+"""From a verdict to a stall: suspect, look what is waited for, then decide with patience. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
-from watchdog_train.core.detection.budgets import patience_s
-from watchdog_train.core.detection.detect import BUSY, Verdict
+from watchdog_train.core.detection.detect import BUSY, SELDOM_STEPS, Verdict
 from watchdog_train.core.fold.state import LASTING, State
-from watchdog_train.core.model import Basis, Patience, Why, said
+from watchdog_train.core.model import (
+    Basis,
+    EvidenceResult,
+    Patience,
+    SilentAt,
+    Why,
+    said,
+    silent_at,
+)
 from watchdog_train.core.notices.milestones import milestones_event
-from watchdog_train.core.notices.news import progress_event
+from watchdog_train.core.notices.news import job_step, progress_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 ASKS = "it waits for somebody to type"
-FINISHING_PATIENCE_S = 60.0
+FRESH_S = 15.0
+"""No stall by a look that is older: what was true a minute ago may be over."""
+LOOK_AGAIN_S = (10.0, 300.0)
+"""While patience runs the distance of looks doubles, from so long to so long."""
+SLEPT_S = 1.0
+"""After the end of a sleep it may take so long until a sample shows that it goes on."""
+FINISHING_S = 150.0
 """Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""
-SURER: tuple[Patience, ...] = ("proven", "input", "healthy", "may-end", "unknown")
-"""Of the looks at several machines the first of these counts."""
+MOST_CHANGES_S = 3600.0
+"""After so long a change of what is waited for earns no new patience."""
+WORTH_A_WORD_S = 30.0
+"""A pause that was shorter is not said."""
 
 
 def next_stall_id(observation: Observation, state: State) -> str:
@@ -35,17 +52,12 @@ def watch(
     if attempt is None or not attempt.launched or attempt.ended or state.stop is not None:
         return None
     verdict = observation.verdict
+    if verdict.stopped and "stopped" not in state.notices:
+        why = Why("stopped", seconds=verdict.stopped_s, pids=verdict.stopped)
+        return Record(events=(e.Noticed(kind="stopped", pids=verdict.stopped, why=why),))
     match verdict.kind:
         case "alive":
-            silence = set(state.notices) - set(LASTING)
-            if state.suspicion or silence or state.muted:
-                return Record(events=(e.SuspicionEnded(why=Why("progress")),), consumes=("look",))
-            return None
-        case "stopped" | "input":
-            if verdict.kind in state.notices:
-                return None
-            noticed = e.Noticed(kind=verdict.kind, pids=verdict.pids, why=verdict.why)
-            return Record(events=(noticed,))
+            return _alive(observation, state)
         case "stall":
             return None if state.muted else _declare(observation, state, verdict.basis, verdict.why)
         case "suspect":
@@ -54,6 +66,26 @@ def watch(
             if verdict.basis in BUSY:
                 return _busy(observation, state, verdict)
             return _quiet(observation, state, policy, verdict)
+
+
+def _alive(observation: Observation, state: State) -> Record | None:
+    """A suspicion is over, and what was said about the silence with it."""
+    silence = set(state.notices) - set(LASTING)
+    if observation.verdict.stopped:
+        silence.discard("stopped")
+    if not (state.suspicion or silence or state.muted):
+        return None
+    patience = state.look.patience if state.look is not None else None
+    at = silent_at(patience, _steps(observation, state))
+    paused_s = observation.now - state.silent_since if state.suspicion and patience else 0.0
+    ended = e.SuspicionEnded(
+        why=Why("progress"),
+        paused_s=round(paused_s, 1) if paused_s >= WORTH_A_WORD_S else 0.0,
+        patience=patience,
+        at=at,
+        said=at is not None and at.own in state.paused_at,
+    )
+    return Record(events=(ended,), consumes=("look",))
 
 
 def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | None:
@@ -83,30 +115,52 @@ def _quiet(
     if state.suspicion != shown_basis(verdict):
         # Also when the rest of the job falls silent, too: patience begins then, with a new look.
         return Record(events=(_suspected(verdict),), consumes=("look",))
+    if all(sight.look is not None for sight in observation.trees):
+        return Record(events=(_looked(observation, state, policy),), consumes=("look",))
     look = state.look
     if look is None:
-        for sight in observation.trees:
-            if sight.look is None and "look" not in sight.running:
-                return StartLook(host=sight.host, verdict=verdict)
-        if any(sight.look is None for sight in observation.trees):
-            return Wait(until=observation.now + 0.1)
-        return Record(events=(_looked(observation),), consumes=("look",))
-    if look.patience == "input":
-        if "input" in state.notices:
-            return None
+        return _look(observation, verdict)
+    if look.patience.row == "input" and "input" not in state.notices:
         return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=said(ASKS)),))
-    why = verdict.why.plus(*((look.why,) if look.why is not None else ()))
-    if look.patience == "proven":
-        basis: Basis = "proven" if verdict.basis == "quiet" else verdict.basis
-        return _declare(observation, state, basis, why)
-    if verdict.alone or verdict.quiet_at_work:
+    limit_s = _limit_s(observation, state, policy, look.patience)
+    quiet_s = min(verdict.quiet_s, observation.now - look.since_mono)
+    over = limit_s is not None and quiet_s >= limit_s
+    if not over:
+        return _look(observation, verdict) if _is_due(observation.now, state, look) else None
+    if (verdict.alone or verdict.quiet_at_work) and look.patience.row != "proven":
         return None
-    waited_s = observation.now - state.suspicion_mono
-    allowed_s = _patience_s(state, policy, verdict)
-    if waited_s < allowed_s or verdict.quiet_s < verdict.least_s:
-        return None
-    why = why.plus(Why("waited", seconds=waited_s))
-    return _declare(observation, state, verdict.basis, why)
+    if observation.now - look.mono > FRESH_S:
+        return _look(observation, verdict)
+    basis = verdict.basis
+    if look.patience.row in ("proven", "stopped") and basis == "quiet":
+        basis = "proven" if look.patience.row == "proven" else "stopped"
+    known = (look.why,) if look.why is not None else ()
+    why = verdict.why.plus(*known, Why("waited", seconds=observation.now - state.suspicion_mono))
+    return _declare(observation, state, basis, why)
+
+
+def _look(observation: Observation, verdict: Verdict) -> Action:
+    """On every machine; what one of them has found waits for the others."""
+    for sight in observation.trees:
+        if sight.look is None and "look" not in sight.running:
+            return StartLook(host=sight.host, verdict=verdict)
+    return Wait(until=observation.now + 0.1)
+
+
+def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:
+    """All machines are needed, so the shortest patience counts; the unknown shortens nothing."""
+    patience = result.patience
+    limit_s = patience.limit_s if patience.limit_s is not None else float("inf")
+    return patience.row in ("unknown", "at-work"), limit_s
+
+
+def _is_due(now: float, state: State, look: e.Looked) -> bool:
+    """A further look: at the end of a sleep, else ever more seldom."""
+    first_s, seldom_s = LOOK_AGAIN_S
+    distance_s = min(seldom_s, max(first_s, look.mono - state.suspicion_mono))
+    if look.patience.look_in_s is not None:
+        distance_s = min(distance_s, look.patience.look_in_s + SLEPT_S)
+    return now >= look.mono + distance_s
 
 
 def shown_basis(verdict: Verdict) -> Basis:
@@ -124,39 +178,108 @@ def _suspected(verdict: Verdict) -> e.Suspected:
     )
 
 
-def _looked(observation: Observation) -> e.Looked:
-    # What can never end on one machine never ends for those that wait for it.
+def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
     looks = [sight.look for sight in observation.trees if sight.look is not None]
-    result = min(looks, key=lambda look: SURER.index(look.patience), default=None)
+    result = min(looks, key=_first_to_count, default=None)
+    patience = result.patience if result is not None else Patience()
+    if patience.row == "unknown" and patience.limit_s is None:
+        # The look has failed, maybe because the machine is overloaded: less is known than ever.
+        patience = Patience(limit_s=policy.patience.unknown_early_s)
+    if patience.row == "stopped":
+        limit_s = policy.detection.stopped_timeout_s
+        patience = msgspec.structs.replace(patience, limit_s=limit_s)
+    patience = _asleep_again(patience, observation.now, state, policy)
+    since = _since(patience, observation.now, state)
     if result is None or result.explanation is None:
         problem = result.problem if result is not None else None
-        return e.Looked(patience="unknown", why=said(problem) if problem else Why("no-stacks"))
-    return e.Looked(patience=result.patience, explanation=result.explanation)
+        why = said(problem) if problem else Why("no-stacks")
+        return e.Looked(patience=patience, why=why, since_mono=since)
+    return e.Looked(patience=patience, explanation=result.explanation, since_mono=since)
 
 
-def _patience_s(state: State, policy: Policy, verdict: Verdict) -> float:
-    attempt = state.attempt
-    look = state.look
-    if verdict.basis == "finishing" and not verdict.stirs:
-        return FINISHING_PATIENCE_S
-    through_s = 0.0
-    if verdict.may_be_through:
-        finishing_s = policy.detection.phases.finishing.soft_s
-        through_s = finishing_s + FINISHING_PATIENCE_S - verdict.soft_s
-    startup_s = attempt.first_step_s if attempt is not None and attempt.first_step_s else 0.0
-    usual_s = patience_s(
-        phase=verdict.phase,
-        steady=verdict.steady,
-        stirs=verdict.stirs,
-        look=look.patience if look is not None else "unknown",
-        cost_s=startup_s + verdict.unsaved_s,
-        detection=policy.detection,
+def _since(patience: Patience, now: float, state: State) -> float:
+    """Whoever goes from a long patience to a short one has it anew; nobody lives by changing."""
+    before = state.look
+    if before is None:
+        return state.silent_since
+    endless = float("inf")
+    shorter = (patience.limit_s or endless) < (before.patience.limit_s or endless)
+    if not shorter or now - state.silent_since > MOST_CHANGES_S:
+        return before.since_mono
+    return now
+
+
+def _asleep_again(patience: Patience, now: float, state: State, policy: Policy) -> Patience:
+    """One sleep is waited out; whoever sleeps again at the same line polls."""
+    before = state.look
+    if patience.row != "sleep" or before is None or silent_at(patience, 0) is None:
+        return patience
+    if silent_at(before.patience, 0) != silent_at(patience, 0):
+        return patience
+    ended = before.patience.look_in_s is not None and now > before.mono + before.patience.look_in_s
+    if before.patience.row != "poll" and not ended:
+        return patience
+    return msgspec.structs.replace(
+        patience, row="poll", limit_s=policy.patience.poll_s, look_in_s=None
     )
-    return max(usual_s, through_s)
+
+
+def _limit_s(
+    observation: Observation, state: State, policy: Policy, patience: Patience
+) -> float | None:
+    """Seconds of quiet after which it is a stall; None: never, as far as is known now."""
+    verdict = observation.verdict
+    limit_s = patience.limit_s
+    if limit_s is None or patience.row in ("proven", "stopped"):
+        return limit_s
+    if patience.row in ("unknown", "at-work"):
+        limit_s = max(limit_s, _cost_s(state, policy, verdict, works=patience.row == "at-work"))
+    finishing = verdict.basis == "finishing" or verdict.may_be_through
+    return max(
+        limit_s,
+        verdict.survived_s,
+        FINISHING_S if finishing else 0.0,
+        _again_s(state, policy, patience, silent_at(patience, _steps(observation, state))),
+    )
+
+
+def _cost_s(state: State, policy: Policy, verdict: Verdict, *, works: bool) -> float:
+    """What a false alarm would cost, where there is any reason to fear one.
+
+    Waiting so long is never more than twice the best choice in hindsight (the ski-rental bound).
+    """
+    if not (works or verdict.stirs) and (verdict.steady or verdict.phase not in SELDOM_STEPS):
+        return 0.0
+    attempt = state.attempt
+    startup_s = attempt.first_step_s if attempt is not None and attempt.first_step_s else 0.0
+    limits = policy.patience
+    return min(limits.cost_most_s, startup_s + verdict.unsaved_s)
+
+
+def _again_s(state: State, policy: Policy, patience: Patience, at: SilentAt | None) -> float:
+    """A restart that falls silent at the same place was maybe no hang the first time."""
+    times = sum(at is not None and stall.silent_at == at for stall in state.stalls)
+    if not times:
+        return 0.0
+    limits = policy.patience
+    if times == 1:
+        return min(limits.again_s, limits.again_most_s)
+    if patience.row not in ("network", "poll", "outsider"):
+        return 0.0
+    given_s = limits.again_s + (times - 2) * limits.again_later_s
+    return min(limits.again_later_s, max(0.0, limits.again_most_s - given_s))
+
+
+def _steps(observation: Observation, state: State) -> int:
+    """Since the start of the attempt."""
+    step = job_step(observation.sample)
+    first = state.attempt.first_step if state.attempt is not None else None
+    return step - first if step is not None and first is not None else 0
 
 
 def _declare(observation: Observation, state: State, basis: Basis, why: Why) -> Record:
     verdict = observation.verdict
+    look = state.look
     declared = e.StallDeclared(
         stall_id=next_stall_id(observation, state),
         basis=basis,
@@ -164,6 +287,7 @@ def _declare(observation: Observation, state: State, basis: Basis, why: Why) -> 
         ranks=verdict.ranks,
         age_s=round(verdict.age_s, 1),
         why=why,
+        at=silent_at(look.patience, _steps(observation, state)) if look is not None else None,
     )
     progress = progress_event(observation.sample, state, observation.now)
     return Record(events=(progress, *milestones_event(observation, state), declared))

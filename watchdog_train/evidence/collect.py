@@ -48,7 +48,9 @@ from watchdog_train.evidence.request import (
 from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
+from watchdog_train.explain import patience
 from watchdog_train.explain.because import judge
+from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation
 from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
@@ -266,7 +268,10 @@ class _Collection:
             exchanging=self.recorders.exchanging,
             world_size=self._world_size(),
         )
-        judged = judge(evidence, self._rules(), self._situation())
+        rules = self._rules()
+        found = judge(evidence, rules, self._situation())
+        chains = Chains(evidence, rules.frames)
+        granted = patience.judge(chains, silence=request.silence, limits=request.patience)
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)
@@ -274,9 +279,9 @@ class _Collection:
             stall_id=request.stall_id,
             dir=request.out_dir,
             processes=tuple(target.row() for target in self.targets),
-            explanation=judged.explanation,
-            patience=judged.patience,
-            fingerprint=evidence_fingerprint(evidence, judged.explanation.family),
+            explanation=found,
+            patience=granted,
+            fingerprint=evidence_fingerprint(evidence, found.family),
             seconds=round(time.monotonic() - self.started, 3),
             crash=self._crash(evidence),
             problem="; ".join(self.problems) or None,
@@ -285,7 +290,7 @@ class _Collection:
             return answers.publish_look(request, result)
         whole = bundle.Bundle(
             verdict=answers.verdict(request, result),
-            explanation=judged.explanation,
+            explanation=found,
             evidence=evidence,
             records=tuple(map(answers.record, self.targets, evidence.processes)),
             host=bundle.HostRecord(facts=facts, details=details),

@@ -69,7 +69,6 @@ class Draft:
             dir=request.staging_dir,
             processes=tuple(target.row() for target in self._targets),
             explanation=None,
-            patience="unknown",
             fingerprint=None,
             seconds=round(time.monotonic() - self._started, 3),
             problem=CUT_SHORT,

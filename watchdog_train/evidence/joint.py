@@ -42,10 +42,10 @@ def answer(request: JointRequest) -> JointAnswer:
     except WtrainError:
         rules = load_rules()  # the collector of each bundle has said which file is broken
     whole = together(found)
-    judged = judge(whole, rules)
-    guilty = root_process(whole, judged.explanation)
+    told = judge(whole, rules)
+    guilty = root_process(whole, told)
     answered = JointAnswer(
-        explanation=judged.explanation,
+        explanation=told,
         where=None if guilty is None else there[guilty.part],
     )
     _keep(request, there, answered, whole)

@@ -132,13 +132,23 @@ def sealed(first: ProcLook, second: ProcLook, helpers: frozenset[int]) -> bool |
     if len(second.threads) != second.os_threads or second.handles_signals is None:
         return None
     facts = settled(first, second)
-    deciding = [fact for fact in facts if fact.tid not in helpers and not fact.is_ticker]
+    deciding = [
+        fact
+        for fact in facts
+        if not fact.is_ticker and not (fact.tid in helpers and _hears_nobody(fact.wait))
+    ]
     if not deciding or any(_is_hidden(fact.wait) for fact in deciding):
         return None
     return not second.handles_signals and all(
         isinstance(fact.wait, w.MutexWait) and not fact.wait.timed and fact.unchanged is True
         for fact in deciding
     )
+
+
+def _hears_nobody(wait: w.Wait) -> bool:
+    """A helper on a pipe, such as a pool's, may be told to wake the others."""
+    listens = isinstance(wait, w.PipeWait) and wait.listens
+    return listens or isinstance(wait, (w.MutexWait, w.SleepWait))
 
 
 def _is_hidden(wait: w.Wait) -> bool:

@@ -8,7 +8,9 @@ from typing import Any, Literal
 import msgspec
 
 from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
+from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
+from watchdog_train.explain.patience import Silence
 from watchdog_train.trusted_files import open_read, remove
 from watchdog_train.whole_files import read_json
 
@@ -51,6 +53,8 @@ class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`host.oom_kills()` at the start of the attempt, so that only newer ones count."""
     gpu_others: tuple[str, ...] = ()
     """Processes of others with memory on the job's GPUs, for a person."""
+    silence: Silence = Silence()
+    patience: Limits = Limits()
     done: tuple[str, ...] = ()
     """What was or will be done about it, for SUMMARY.md."""
 

@@ -36,18 +36,17 @@ def salvage(request: EvidenceRequest) -> EvidenceResult | None:
         rules = load_rules(request.rules_dirs)
     except WtrainError:
         rules = load_rules()  # `wtrain config check` names what is wrong in rules of the user's
-    judged = judge(evidence, rules)
+    found = judge(evidence, rules)
     result = msgspec.structs.replace(
         partial,
         dir=request.out_dir,
-        explanation=judged.explanation,
-        patience=judged.patience,
-        fingerprint=evidence_fingerprint(evidence, judged.explanation.family),
+        explanation=found,
+        fingerprint=evidence_fingerprint(evidence, found.family),
     )
     whole = msgspec.structs.replace(
         draft,
         verdict=answers.verdict(request, result),
-        explanation=judged.explanation,
+        explanation=found,
         evidence=evidence,
     )
     bundle.write_staged(staging, whole)

@@ -10,7 +10,7 @@ from watchdog_train.core.diagnosis.diagnose import diagnose
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.found import Culprit, Diagnosis
 from watchdog_train.core.diagnosis.rules import Rules
-from watchdog_train.core.model import DiagnosisKind, Patience, Value
+from watchdog_train.core.model import DiagnosisKind
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain.chains import has_failed_end
@@ -55,25 +55,18 @@ _NEEDS_WORKERS = frozenset(
 """Remedies that change nothing where there is no DataLoader worker."""
 
 
-class Judgement(Value, frozen=True, kw_only=True):
-    """What a collection says."""
-
-    explanation: x.Explanation
-    patience: Patience
-
-
-def judge(evidence: Evidence, rules: Rules, situation: Situation | None = None) -> Judgement:
+def judge(evidence: Evidence, rules: Rules, situation: Situation | None = None) -> x.Explanation:
     """What happened, and what is known about it."""
     observed = explain(evidence, rules.frames, situation)
 
     def admit(family: str, kind: DiagnosisKind, culprit: Culprit | None) -> bool:
         return _fits(family, kind, culprit, observed, evidence)
 
-    diagnosis, patience = diagnose(evidence, rules, admit)
+    diagnosis = diagnose(evidence, rules, admit)
     kind: x.ExplanationKind = observed.kind
     if kind == "unknown" and diagnosis.family is not None:
         kind = diagnosis.kind
-    found = msgspec.structs.replace(
+    return msgspec.structs.replace(
         observed,
         kind=kind,
         because=_because(diagnosis, rules),
@@ -86,7 +79,6 @@ def judge(evidence: Evidence, rules: Rules, situation: Situation | None = None) 
         ),
         remedies=_remedies(diagnosis, evidence),
     )
-    return Judgement(explanation=found, patience=patience)
 
 
 def _fits(

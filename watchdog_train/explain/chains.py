@@ -277,7 +277,8 @@ class Chains:
         children = [
             n
             for n in self._children_of(node.process)
-            if isinstance(node.doing, x.QueueWait) and not self.nodes[n].idle
+            if not self.nodes[n].idle
+            and (isinstance(node.doing, x.QueueWait) or of_thread.hears_children(node.process))
         ]
         if children and not inner:
             return Waits(needs=tuple(children))

@@ -33,7 +33,7 @@ def explain(
     """What happened, without a cause: families are added to it by those who know them."""
     situation = situation or Situation()
     graph = Chains(evidence, sets)
-    silent = _silent(graph)
+    silent = silent_nodes(graph)
     verdict = solve(graph.waits, silent)
     roots = sorted(verdict.roots, key=lambda at: _weight(graph, at, verdict))
     knot = max(verdict.knots, key=len, default=())
@@ -42,9 +42,9 @@ def explain(
     also: tuple[x.Standstill, ...] = ()
     if roots and not (knot and _weight(graph, roots[0], verdict)[0] > 2):
         knot = ()
-        root = _standstill(graph, roots[0], situation)
+        root = standstill(graph, roots[0], situation)
         grave = _weight(graph, roots[0], verdict)[:2]
-        rest = [(at, _standstill(graph, at, situation)) for at in roots[1:]]
+        rest = [(at, standstill(graph, at, situation)) for at in roots[1:]]
         alike = tuple(one.who for _, one in rest if _same(root, one))
         also = tuple(
             one
@@ -53,7 +53,7 @@ def explain(
         )[:_ALSO_CAP]
     elif not knot and verdict.lost:
         ordered = sorted(verdict.lost, key=lambda at: _weight(graph, at, verdict))
-        found = [_standstill(graph, at, situation) for at in ordered]
+        found = [standstill(graph, at, situation) for at in ordered]
         others = [one for one in found[1:] if not _same(found[0], one)]
         if others and all(isinstance(one.doing, (x.CollectiveWait, x.StoreWait)) for one in found):
             also = (found[0], *others)[:_ALSO_CAP]  # each waits for the others: nobody is the root
@@ -78,13 +78,13 @@ def explain(
         root=root,
         alike=alike,
         also=also,
-        knot=tuple(_standstill(graph, at, situation) for at in knot),
+        knot=tuple(standstill(graph, at, situation) for at in knot),
         victims=tuple(victims[:_VICTIMS_CAP]),
         unknown=_unknown(graph, verdict),
     )
 
 
-def _silent(graph: Chains) -> list[int]:
+def silent_nodes(graph: Chains) -> list[int]:
     """Whose chains are followed: the ranks; where there are none, whoever is not idle."""
     if graph.ranks:
         return graph.ranks
@@ -118,7 +118,9 @@ def _weight(graph: Chains, at: int, verdict: Verdict) -> tuple[int, int, int, in
     )
 
 
-def _standstill(graph: Chains, at: int, situation: Situation) -> x.Standstill:
+def standstill(graph: Chains, at: int, situation: Situation | None = None) -> x.Standstill:
+    """One node and what it does."""
+    situation = situation or Situation()
     node = graph.nodes[at]
     own, called = of_thread.places(node.thread)
     doing = node.doing

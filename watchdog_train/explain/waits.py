@@ -89,6 +89,10 @@ _NATIVE_LOCK = (
     "__lll_lock_wait*|*pthread_mutex_*lock*|*futex_wait*|*pthread_cond_*wait*|*sem_wait*|"
     "*lock_PyThread*|PyThread_acquire_lock*|rlock_acquire*|acquire_timed*"
 )
+_POOL = (
+    "_handle_results|wait_result_broken_or_wakeup "
+    "(*multiprocess*/pool.py|concurrent/futures/process.py)"
+)
 _SOURCES: tuple[tuple[re.Pattern[str], x.Doing], ...] = (
     (re.compile(r"\bsleep\("), w.SleepWait()),
     (re.compile(r"\bwith\s+[\w.\[\]\"']*(?:lock|mutex)\w*\s*[:,]|(?:lock|mutex)\w*\.acquire\(",
@@ -172,6 +176,8 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
         return wait
     if process.state == "D":
         return w.DiskWait(function=process.wchan)
+    if isinstance(wait, w.MutexWait) and wait.timed and _is_timer(frames):
+        return w.SleepWait(timed=True)
     by_frame = _by_frame(call, frames[at] if at is not None else None)
     if isinstance(wait, w.MutexWait) and not isinstance(by_frame, (w.SharedSemaphoreWait,)):
         # Who holds a native mutex is written in it; of a Python lock only frames tell.
@@ -188,6 +194,16 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
     if thread is not None and any(frame_matches(_NATIVE_LOCK, frame) for frame in frames[:3]):
         return w.MutexWait(address=0)
     return wait or w.UnknownWait(why="refused" if thread is None else "no_proc")
+
+
+def hears_children(process: ProcessEvidence) -> bool:
+    """Whether a thread of a pool wakes the others when a child of the process answers."""
+    return any(frame_matches(_POOL, frame) for t in process.threads for frame in t.frames)
+
+
+def _is_timer(frames: Sequence[Frame]) -> bool:
+    """The thread of a threading.Timer before its time."""
+    return bool(frames) and all(frame.native or frame.short == "threading.py" for frame in frames)
 
 
 def _says_more(wait: w.PollWait) -> bool:

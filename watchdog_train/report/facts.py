@@ -66,8 +66,6 @@ def origin_words(plan: Plan) -> str:
     return f"from {step_words(used.step)} ({words.last_part(used.path)})"
 
 
-
-
 def framework(state: State) -> str | None:
     """What the training is made with, as far as its checkpoint shows; a key of script lines."""
     used = state.attempt.plan.checkpoint if state.attempt is not None else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Patience
 from watchdog_train.report import words
-from watchdog_train.report.explanation_text import because, sentences, what_happened
+from watchdog_train.report.explanation_text import because, sentences
 from watchdog_train.report.facts import what_ended
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.pace_text import slow_words, straggler_words
+from watchdog_train.report.patience_text import pause_sentence
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
 
@@ -17,13 +17,6 @@ MAX_NAMED = 4
 """Processes and tasks that are named one by one."""
 
 CAPITALS = {"stall": "STALL", "crash": "CRASH", "manual": "DUMP"}
-_PATIENCE: dict[Patience, str] = {
-    "proven": "this can never end by itself",
-    "may-end": "this may end by itself, so it gets more time",
-    "input": "this waits for a person",
-    "healthy": "this looks like work, so it gets more time",
-    "unknown": "the stacks do not tell, so it gets more time",
-}
 
 
 def silence(
@@ -43,12 +36,11 @@ def silence(
 ) -> tuple[str, ...]:
     """What is said about a training that is quiet, slow or in want of something."""
     match event:
-        case e.Suspected():
-            return (f"suspected: {why_text(event.why)}",)
-        case e.Looked():
-            return _sampled(event)
+        case e.Suspected() | e.Looked():
+            return ()  # the status line and `wtrain status` show what is waited for
         case e.SuspicionEnded():
-            return (f"all clear: {why_text(event.why)}",)
+            pause = pause_sentence(event)
+            return (pause,) if pause is not None else ()
         case e.StallDeclared():
             return (f"STALL {clean(event.stall_id, 40)}: {why_text(event.why, brief=True)}",)
         case e.StallRecovered():
@@ -109,16 +101,6 @@ def evidence(
             return tuple(lines)
         case e.StallExplained():
             return _explained(event, state)
-
-
-def _sampled(event: e.Looked) -> tuple[str, ...]:
-    told = _PATIENCE[event.patience]
-    if event.patience == "proven":  # the stall is declared at once, and its evidence says more
-        return (f"stack sample: {told}",)
-    if event.explanation is not None:
-        return (f"{what_happened(event.explanation)} ({told})",)
-    why = why_text(event.why) if event.why is not None else "nothing was seen"
-    return (f"stack sample: {why} ({told})",)
 
 
 def _explained(event: e.StallExplained, state: State) -> tuple[str, ...]:

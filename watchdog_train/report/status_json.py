@@ -12,6 +12,7 @@ from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.report.notices import notices_object, slowdown_object, straggler_object
+from watchdog_train.report.patience_text import waiting_object
 from watchdog_train.report.places_text import places_object
 
 SCHEMA_VERSION = 1
@@ -29,6 +30,7 @@ SHORT_KEYS = (
     "command",
     "job",
     "progress",
+    "waiting",
     "started_at",
     "updated_at",
 )
@@ -62,6 +64,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "progress": _progress_object(progress_now(state, live)),
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
         "notices": notices_object(state, live),
+        "waiting": waiting_object(state, live.mono if live is not None else None),
         "slowdown": slowdown_object(state),
         "straggler": straggler_object(state),
         "left": msgspec.to_builtins(state.left),

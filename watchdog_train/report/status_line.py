@@ -6,6 +6,8 @@ from watchdog_train.core.actions import Observation
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress
+from watchdog_train.report.patience_text import until_words
+from watchdog_train.report.patience_text import what as awaited
 from watchdog_train.report.summary import PREFIX, progress_line
 from watchdog_train.report.words import duration
 
@@ -22,7 +24,7 @@ def status_line(state: State, observation: Observation, progress: RunProgress) -
 
 def _text(state: State, observation: Observation, progress: RunProgress) -> str | None:
     now = observation.now
-    if observation.verdict.kind == "input":
+    if state.look is not None and state.look.patience.row == "input":
         return None  # somebody types
     if state.state == "backoff" and state.backoff_until is not None:
         scans = state.scan_failures and state.next_plan is None
@@ -35,8 +37,13 @@ def _text(state: State, observation: Observation, progress: RunProgress) -> str 
     attempt = state.attempt
     if attempt is None or attempt.ended or state.state not in ("starting", "running"):
         return None
+    if state.muted:
+        return f"stalled, reported only: no progress for {duration(observation.verdict.age_s)}"
     if state.suspicion is not None:
-        return f"no progress for {duration(observation.verdict.age_s)}, looking into it"
+        silent = f"no progress for {duration(observation.verdict.age_s)}"
+        if state.look is None:
+            return f"{silent}, looking into it"
+        return f"{silent}. {until_words(state.look.patience)} {awaited(state.look.patience)}"
     line = progress_line(progress)
     if line is not None:
         return line

@@ -13,6 +13,7 @@ from watchdog_train.report.explanation_text import because, what_happened
 from watchdog_train.report.facts import run_again, what_ended
 from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
+from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_sentences
 from watchdog_train.report.process_tree import process_tree
 from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
@@ -97,8 +98,10 @@ def headline(state: State, live: Live) -> tuple[str, Style]:
         return ("unwatched" if training_alive(state, live) else "dead"), "bad"
     if live.supervisor_alive is None:
         return "unknown", "warn"
+    if state.state == "running" and state.muted:
+        return "stalled, reported only", "bad"
     if state.state == "running" and state.suspicion is not None:
-        return "suspected", "warn"
+        return ("waiting" if state.look is not None else "suspected"), "warn"
     return ("starting" if state.state == "idle" else state.state), (
         "good" if state.state == "running" else "warn"
     )
@@ -148,8 +151,9 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
         since = words.clock_time(state.started_at, zone, now=live.at)
         parts[0] += f" since {since}" if word == "running" else f"; run began {since}"
         parts.append(duration(live.at - state.started_at))
-    if word == "suspected" and state.look is not None and state.look.explanation is not None:
-        parts.append(what_happened(state.look.explanation))
+    awaited = waiting(state, live.mono) if live.mono is not None else None
+    if awaited is not None:
+        parts.append(awaited)
     if state.gpu_held is not None:
         parts.append("waits for GPU memory")
     elif state.state == "backoff" and state.backoff_until is not None and live.mono is not None:

@@ -34,7 +34,7 @@ SENTENCES: dict[WhyCode, str] = {
     "rank-ended-before": "{end}, {seconds} ago",
     "others-wait": "{ranks} made no progress for {seconds} since, and nothing has stopped or "
     "restarted the others",
-    "stopped": "stopped by a signal or a debugger for {seconds}: pid {pids}",
+    "stopped": "stopped by a signal or a debugger; to continue: kill -CONT {pids_apart}",
     "input": "pid {pid} waits for a person to type something",
     "over-stall-timeout": "rank {rank}: no progress for {seconds}, over your --stall-timeout "
     "{limit}",
@@ -366,6 +366,7 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "limit": span(why.limit_s or 0.0),
         "rough": words.rough_duration(why.seconds or 0.0),
         "ranks": words.ranks_text(why.ranks),
+        "pids_apart": " ".join(map(str, why.pids[:8])),
         "pids": ", ".join(map(str, why.pids[:8])) or "unknown",
         "attempts": f"attempt{'s' if len(why.attempts) > 1 else ''} "
         + words.listed([str(each) for each in why.attempts]),

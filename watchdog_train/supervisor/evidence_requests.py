@@ -20,6 +20,7 @@ from watchdog_train.core.detection.rank_gone import missing_ranks
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
+from watchdog_train.explain.patience import Silence
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
 from watchdog_train.trusted_files import names
@@ -43,7 +44,9 @@ class EvidenceRequests:
         stall_id = f"{len(self.state.stalls) + 1:04d}"
         folder = self.context.staging_dir / f"look-{stall_id}"
         said = self._verdict("hang", verdict)
-        return self._request("look", stall_id, "stall", out_dir=folder, verdict=said)
+        request = self._request("look", stall_id, "stall", out_dir=folder, verdict=said)
+        silence = Silence(phase=verdict.phase, early=verdict.early)
+        return msgspec.structs.replace(request, silence=silence)
 
     def bundle(self, action: a.StartEvidence) -> EvidenceRequest:
         """All there is to know."""
@@ -87,6 +90,7 @@ class EvidenceRequests:
             command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
             gpu_others=self.gpu_others,
+            patience=context.policy.patience,
             done=self._what_follows(why),
         )
 

@@ -215,7 +215,7 @@ class Observer:
             age_s = max(0.0, time.time() - (state.started_at or time.time()))
             origin = self._sample.at - age_s
             self._trace = TraceWriter(origin=origin, poll_s=context.policy.detection.poll_s)
-        line = self._trace.line(self._sample, attempt.attempt)
+        line = self._trace.line(self._sample, attempt.attempt, state.look)
         if line is not None:
             context.trace.append(line)
 

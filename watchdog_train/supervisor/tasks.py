@@ -242,7 +242,6 @@ def _no_evidence(request: EvidenceRequest, problem: str, seconds: float) -> Evid
         dir=request.out_dir,
         processes=(),
         explanation=None,
-        patience="unknown",
         fingerprint=None,
         seconds=seconds,
         problem=problem,

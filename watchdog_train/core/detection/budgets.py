@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from watchdog_train.core.model import Patience, Phase, Value
+from watchdog_train.core.model import Phase, Value
 from watchdog_train.core.policy import Detection, PhaseBudget
 
 LEARNING_PHASES: tuple[Phase, ...] = ("train", "eval")
@@ -14,11 +14,6 @@ RING = 128
 """Gaps remembered per phase: old ones are forgotten, so a run that gets slower is followed."""
 FEW_GAPS_FACTOR = 5.0
 """Times the longest of too few gaps to learn from: the first steps are the least even ones."""
-COSTLY: tuple[Phase, ...] = ("unknown", "eval", "checkpoint")
-"""Phases in which a quiet wait is nothing unusual, though no step is known that it follows: a
-remote judge, an upload, a program that sends no heartbeat."""
-
-
 _AS: dict[Phase, Phase] = {"finished": "finishing", "idle": "unknown"}
 """Phases without a limit of their own. A service that idles is not judged at all: it has none."""
 
@@ -95,37 +90,3 @@ def budget_for(
     else:
         soft_s, hard_s = soft_s * factor, hard_s * factor
     return Budget(soft_s=soft_s, hard_s=hard_s, learnt=learnt)
-
-
-def patience_s(
-    *,
-    phase: Phase,
-    steady: bool,
-    stirs: bool,
-    look: Patience,
-    cost_s: float,
-    detection: Detection,
-) -> float:
-    """How long a suspicion that the stacks do not prove is given before it is a stall.
-
-    Waiting about as long as a false alarm would cost is never more than twice the best choice
-    in hindsight (the ski-rental bound). A job without the least sign of life, in a place where
-    nothing is known to wait quietly, gets the floor only.
-
-    Args:
-        phase: of the rank that is silent.
-        steady: all are in their training steps, whose length is known.
-        stirs: there are signs of life too weak to be work: output, a few bytes of a connection.
-        look: what the stacks say.
-        cost_s: of a false alarm: measured startup time and work since the last save.
-        detection: the policy.
-    """
-    may_end = look in ("may-end", "healthy")
-    floor_s = detection.patience_floor_s
-    flat = not may_end and not stirs
-    if flat and (steady or phase not in COSTLY):
-        return floor_s
-    allowed_s = min(detection.patience_cap_s, max(floor_s, detection.patience_factor * cost_s))
-    if phase == "eval":
-        return max(allowed_s, detection.quiet_eval_s if flat else detection.remote_wait_s)
-    return allowed_s

@@ -14,12 +14,11 @@ from watchdog_train.core.detection.activity import (
     is_stuck,
     required_windows,
 )
-from watchdog_train.core.detection.budgets import COSTLY, Budget, budget_for, least_soft_s
+from watchdog_train.core.detection.budgets import Budget, budget_for, least_soft_s
 from watchdog_train.core.detection.special import (
     announced_until,
     over_users_limit,
     stopped,
-    waits_for_input,
 )
 from watchdog_train.core.detection.track import RankTrack, Track, is_saving, judged, survived_s
 from watchdog_train.core.detection.usual import is_quiet_at_work
@@ -42,6 +41,10 @@ __all__ = ["BUSY", "OVER", "Verdict", "required_windows", "signs", "verdict"]
 
 _replace = msgspec.structs.replace
 
+EARLY_STEPS = 3
+"""Before so many little is known of a job: what it compiles, loads and starts."""
+SELDOM_STEPS: tuple[Phase, ...] = ("unknown", "eval", "checkpoint")
+"""Phases in which a quiet wait is nothing unusual, though no step is known that it follows."""
 RECENT_SHARE = 0.5
 """Of a silence: a weak sign of life that is older than this share says nothing any more."""
 SURVIVED_FACTOR = 1.5
@@ -82,12 +85,18 @@ def verdict(
         detection: the limits.
         elsewhere_quiet: no rank of the same world works outside our tree, as far as is known.
     """
-    alive = Verdict(kind="alive", progress_at=track.progress_at)
     if not any(member.state not in ("Z", "X") for member in sample.members):
-        return alive
-    special = stopped(track, sample, detection) or waits_for_input(track, sample)
-    if special is not None:
-        return _replace(special, progress_at=track.progress_at)
+        return Verdict(kind="alive", progress_at=track.progress_at)
+    found = _judge(track, sample, detection, elsewhere_quiet=elsewhere_quiet)
+    held = stopped(track, sample)
+    if not held or track.stopped_since is None:
+        return found
+    return _replace(found, stopped=held, stopped_s=sample.at - track.stopped_since)
+
+
+def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quiet: bool) -> Verdict:
+    """As far as ranks and activity tell."""
+    alive = Verdict(kind="alive", progress_at=track.progress_at)
     candidates = _candidates(track)
     limited = over_users_limit(candidates, track, sample, detection)
     if limited is not None and not is_saving(candidates, track, sample, detection):
@@ -123,7 +132,7 @@ def verdict(
     too_long = age_s > budget.hard_s
     if not (too_long or (silent and (quiet or (stuck and age_s > detection.stuck_s)))):
         return alive
-    found = _suspect(track, sample, detection, judging, tuple(over))
+    found = _suspect(track, sample, judging, tuple(over))
     if quiet and silent:
         return _silent_and_quiet(
             found, track, sample, elsewhere_quiet=elsewhere_quiet, too_long=too_long
@@ -186,7 +195,6 @@ def _may_be_over(candidates: tuple[RankTrack, ...], sample: Sample, detection: D
 def _suspect(
     track: Track,
     sample: Sample,
-    detection: Detection,
     judging: tuple[tuple[RankTrack, Budget], ...],
     over: tuple[RankTrack, ...],
 ) -> Verdict:
@@ -194,7 +202,7 @@ def _suspect(
     worst, budget = _worst(over, {rank.who: its for rank, its in judging}, sample)
     age_s = sample.at - worst.changed_at
     learnt = all(rank.stepped and rank.phase == "train" and its.learnt for rank, its in judging)
-    early = not learnt and worst.phase not in OVER
+    steps = max(rank.steps for rank, _ in judging)
     survived = max(survived_s(track, rank.phase, sample.at) for rank, _ in judging)
     newest = max(rank.changed_at for rank, _ in judging)
     prints = _prints(track, newest, sample.at)
@@ -212,7 +220,8 @@ def _suspect(
         steady=learnt,
         stirs=_stirs(track, newest, sample.at, phase=worst.phase),
         quiet_s=min(age_s, sample.at - track.activity.quiet_since),
-        least_s=max(detection.early_silence_s if early else 0.0, SURVIVED_FACTOR * survived),
+        survived_s=SURVIVED_FACTOR * survived,
+        early=steps < EARLY_STEPS and worst.phase not in OVER,
         unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
         progress_at=track.progress_at,
         why=quiet_why(worst, budget, age_s, has_slot=bool(track.ranks), prints=prints),
@@ -223,7 +232,7 @@ def _worst(
     over: Sequence[RankTrack], budgets: Mapping[ProcessId, Budget], sample: Sample
 ) -> tuple[RankTrack, Budget]:
     """Whoever is in a place where waiting is usual holds up the others, not the other way round."""
-    worst = max(over, key=lambda rank: (rank.phase in COSTLY, sample.at - rank.changed_at))
+    worst = max(over, key=lambda rank: (rank.phase in SELDOM_STEPS, sample.at - rank.changed_at))
     return worst, budgets[worst.who]
 
 

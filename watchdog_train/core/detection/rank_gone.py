@@ -44,6 +44,10 @@ def has_failed(end: RankEnd) -> bool | None:
     return None
 
 
+MERGING_S = 90.0
+"""Of work without a step that a busy job may have after a rank has failed."""
+
+
 def how_it_ended(end: RankEnd) -> str:
     """`rank 1 (pid 4243) was ended by SIGKILL at step 25`."""
     return f"rank {end.rank} (pid {end.pid}) {ending(end)}"
@@ -104,7 +108,9 @@ def waits_in_vain(
     """
     for end in sample.ended:
         others = others_of(end, track, sample) if has_failed(end) else ()
-        if not others or any(rank.phase in NEVER or rank.who in expecting for rank in others):
+        if not others or any(
+            rank.phase in NEVER or rank.interrupted or rank.who in expecting for rank in others
+        ):
             continue
         last = max(
             *(other.at for other in sample.ended),
@@ -115,7 +121,7 @@ def waits_in_vain(
         short = end.unnoticed or not launcher
         reaction_s = detection.rank_gone_s if short else detection.rank_gone_launcher_s
         if not quiet:
-            reaction_s = max(reaction_s, detection.phases.finishing.soft_s)
+            reaction_s = max(reaction_s, MERGING_S)
         idle_s = sample.at - last
         if all(idle_s > max(reaction_s, _usual_s(rank, budgets)) for rank in others):
             return Gone(end=end, others=others, idle_s=idle_s)

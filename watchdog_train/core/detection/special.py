@@ -1,4 +1,4 @@
-"""Silences with a plain reason of their own: stopped, waiting for a person, over a user's limit."""
+"""What is known without a look: who is stopped, what was announced, the user's own limit."""
 
 from __future__ import annotations
 
@@ -10,43 +10,14 @@ from watchdog_train.core.model import ProcessId, Sample, Why
 from watchdog_train.core.policy import Detection
 
 SAID_AFTER_S = 2.0
-"""Stopped, or waiting for input, for less than this is not worth a word."""
+"""Stopped for less than this is not worth a word: a debugger that has a look holds it so long."""
 
 
-def stopped(track: Track, sample: Sample, detection: Detection) -> Verdict | None:
-    """Somebody holds it: a debugger, or SIGSTOP."""
+def stopped(track: Track, sample: Sample) -> tuple[int, ...]:
+    """Who is held by a debugger or SIGSTOP. It hides nothing: whoever waits for it is judged."""
     if track.stopped_since is None or sample.at - track.stopped_since < SAID_AFTER_S:
-        return None  # a debugger that has a look holds it for milliseconds
-    pids = tuple(m.member.pid for m in sample.members if m.state in ("T", "t"))
-    age_s = sample.at - track.stopped_since
-    limit_s = detection.stopped_timeout_s
-    stalled = limit_s is not None and age_s > limit_s
-    over = bool(track.ranks) and all(rank.phase in OVER for rank in track.ranks)
-    return Verdict(
-        kind="stall" if stalled else "stopped",
-        basis="finishing" if over else "stopped",
-        phase=track.ranks[0].phase if track.ranks else "unknown",
-        ranks=tuple(sorted({rank.rank for rank in track.ranks})),
-        pids=pids,
-        age_s=age_s,
-        why=Why("stopped", seconds=age_s, pids=pids),
-    )
-
-
-def waits_for_input(track: Track, sample: Sample) -> Verdict | None:
-    """A process reads from a terminal, and nothing moves meanwhile."""
-    waiting = [m for m in sample.members if m.waits_for_input and m.member.role != "keeper"]
-    if not waiting:
-        return None
-    last = max([rank.changed_at for rank in track.ranks] or [track.log_at])
-    if sample.at - last < SAID_AFTER_S:
-        return None
-    return Verdict(
-        kind="input",
-        pids=tuple(m.member.pid for m in waiting),
-        age_s=sample.at - last,
-        why=Why("input", pid=waiting[0].member.pid),
-    )
+        return ()
+    return tuple(m.member.pid for m in sample.members if m.state in ("T", "t"))
 
 
 def announced_until(sample: Sample) -> dict[ProcessId, float]:

@@ -19,7 +19,8 @@ from watchdog_train.core.policy import Detection
 
 _replace = msgspec.structs.replace
 
-STEP_WORDS = (1, 2)
+FRAMEWORK_STEP = 2
+STEP_WORDS = (1, FRAMEWORK_STEP)
 """Positions of optimizer steps and framework step in SlotReading.progress."""
 BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
 """A process that is no rank is judged once it is in another phase than these, or has progressed."""
@@ -47,6 +48,8 @@ class RankTrack(Value, frozen=True, kw_only=True):
     stepped: bool
     step_at: float = 0.0
     """When a word that counts steps last changed, or the phase, or the rank was first seen."""
+    interrupted: bool = False
+    """It was stopped since its last progress: nobody knows how long that would have taken."""
     gaps: dict[str, tuple[float, ...]]
     """Per learning phase, the newest seconds between changes of the words."""
     saves_ended: int
@@ -57,6 +60,12 @@ class RankTrack(Value, frozen=True, kw_only=True):
     def pid(self) -> int:
         """On its machine."""
         return self.who.pid
+
+    @property
+    def steps(self) -> int:
+        """Of its own, whatever it has resumed from; else by the framework's count."""
+        own = (word for at, word in enumerate(self.words) if at != FRAMEWORK_STEP)
+        return max(own, default=0) or (self.words[FRAMEWORK_STEP] if self.words else 0)
 
 
 class Track(Value, frozen=True, kw_only=True):
@@ -131,8 +140,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     if slept_s:
         track = _forgive(track, sample, slept_s)
     stopped = any(member.state in ("T", "t") for member in sample.members)
-    held = stopped or sample.held_back
-    ranks, progressed = _advance_ranks(track, sample, stopped=held, learn=not slept_s)
+    ranks, progressed = _advance_ranks(track, sample, stopped=stopped, learn=not slept_s)
     activity, survived, usual = track.activity, track.survived, track.usual
     if activity.quiet_windows and not slept_s and any(r.changed_at == sample.at for r in ranks):
         survived = _survived(track, sample, detection)
@@ -142,8 +150,8 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     since: float | None = None
     if stopped:
         since = track.stopped_since if track.stopped_since is not None else sample.at
-    if held:
-        # Whoever stopped it, or reads its output, will let it go on: then it gets a fresh start.
+    if sample.held_back:
+        # Whoever reads its output will let it go on: then it gets a fresh start.
         log_at, activity = sample.at, activities.restarted(activity)
         usual = usuals.restarted(usual)
     elif not ranks:
@@ -179,6 +187,8 @@ def _survived(track: Track, sample: Sample, detection: Detection) -> dict[str, t
     if not track.ranks or not activities.is_quiet(track.activity, sample, detection):
         return track.survived
     newest = max(track.ranks, key=lambda rank: rank.changed_at)
+    if newest.interrupted:
+        return track.survived
     silence_s = sample.at - newest.changed_at
     if silence_s < survived_s(track, newest.phase, sample.at):
         return track.survived
@@ -235,9 +245,10 @@ def _advance_ranks(
             # A rank that is born is life, which the windows see; its first step is progress.
             progressed = progressed or (track.begun and any(slot.progress))
         else:
+            before = _replace(before, interrupted=before.interrupted or stopped)
             after = _advance_rank(before, slot, sample.at, learn=learn)
             progressed = progressed or after.words != before.words
-        if stopped:
+        if sample.held_back:
             after = _replace(after, changed_at=sample.at, step_at=sample.at)
         ranks.append(after)
     return tuple(ranks), progressed
@@ -276,7 +287,7 @@ def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bo
     stepping = seam
     if moved:
         stepping = stepping or any(words[word] != before.words[word] for word in STEP_WORDS)
-        if learn and slot.phase in LEARNING_PHASES:
+        if learn and not before.interrupted and slot.phase in LEARNING_PHASES:
             # The first gap of a phase holds start-up, and nobody knows how long the steps took
             # that were made while we slept.
             usual = same_phase and not before.fresh_phase
@@ -298,6 +309,7 @@ def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bo
         fresh_phase=not same_phase or (before.fresh_phase and not moved),
         stepped=before.stepped or (moved and _has_stepped(slot)),
         step_at=now if stepping else before.step_at,
+        interrupted=before.interrupted and not moved,
         gaps=gaps,
         saves_ended=slot.saves_ended,
         saved_at=now if slot.saves_ended != before.saves_ended else before.saved_at,

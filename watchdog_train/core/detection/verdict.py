@@ -22,7 +22,7 @@ BUSY: dict[Basis, Literal["busy", "uninterruptible"]] = {
 class Verdict(Value, frozen=True, kw_only=True):
     """The judgement of one moment."""
 
-    kind: Literal["alive", "suspect", "stall", "stopped", "input"]
+    kind: Literal["alive", "suspect", "stall"]
     basis: Basis = "quiet"
     phase: Phase = "unknown"
     ranks: tuple[int, ...] = ()
@@ -38,8 +38,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     """Its output went on in the newer half of the silence: alive, though nothing progresses."""
     quiet_s: float = 0.0
     """How long nothing in the whole job has been work; never more than age_s."""
-    least_s: float = 0.0
-    """No stall before it was quiet for so long, whatever patience says, unless stacks prove it."""
+    survived_s: float = 0.0
+    """The longest such silence of late that ended by itself, and somewhat more."""
     unsaved_s: float = 0.0
     """Work that a false alarm would throw away: from the last finished save to the last progress.
     The silence itself is no work."""
@@ -50,6 +50,11 @@ class Verdict(Value, frozen=True, kw_only=True):
     """Quiet is this tree only: elsewhere in the job somebody works, or nothing is known."""
     quiet_at_work: bool = False
     """The tree is as quiet when it works: only its stacks can prove that it hangs."""
+    early: bool = False
+    """Before the third step."""
+    stopped: tuple[int, ...] = ()
+    """Members that a signal or a debugger holds."""
+    stopped_s: float = 0.0
     why: Why = Why("unknown")
 
 

@@ -20,14 +20,11 @@ from watchdog_train.core.diagnosis.wording import (
     LINE_SHOWN,
     culprit_of,
     ending,
-    sealed_rank,
-    waiting_outside,
     worded,
 )
 from watchdog_train.core.model import (
     DiagnosisKind,
     Explanation,
-    Patience,
     Value,
 )
 
@@ -60,23 +57,12 @@ def _any_family(_family: str, _kind: DiagnosisKind, _culprit: Culprit | None) ->
     return True
 
 
-def diagnose(
-    evidence: Evidence, rules: Rules, admit: Admit = _any_family
-) -> tuple[Diagnosis, Patience]:
-    """The most likely family, with alternatives; family None when the evidence does not decide.
-
-    Ranks that exchange collectives while they are looked at are no deadlock, whatever their stacks
-    look like: nobody may be sure of it then.
-    """
-    diagnosis, patience = _diagnose(evidence, rules, admit)
-    return diagnosis, "healthy" if evidence.exchanging else patience
-
-
-def _diagnose(evidence: Evidence, rules: Rules, admit: Admit) -> tuple[Diagnosis, Patience]:
+def diagnose(evidence: Evidence, rules: Rules, admit: Admit = _any_family) -> Diagnosis:
+    """The most likely family, with alternatives; family None when the evidence does not decide."""
     scene = Scene(evidence, rules.frames)
     candidates = _candidates(scene, rules, admit)
     if not candidates or candidates[0].confidence < ENOUGH:
-        return _unknown(scene, candidates), _patience_of_unknown(evidence)
+        return _unknown(scene, candidates)
     best = candidates[0]
     confidence = best.confidence
     if len(candidates) > 1 and abs(confidence - candidates[1].confidence) < CLOSE:
@@ -84,7 +70,7 @@ def _diagnose(evidence: Evidence, rules: Rules, admit: Admit) -> tuple[Diagnosis
     signature = best.match.signature
     ranked = [RankedFamily(family=best.rule.family, confidence=round(confidence, 2))]
     ranked += _ranked(candidates[1:], confidence)
-    diagnosis = Diagnosis(
+    return Diagnosis(
         family=best.rule.family,
         kind=signature.kind or best.rule.kind,
         confidence=round(confidence, 2),
@@ -93,21 +79,11 @@ def _diagnose(evidence: Evidence, rules: Rules, admit: Admit) -> tuple[Diagnosis
         ranked=tuple(ranked),
         remedies=best.rule.remedies if signature.remedies is None else signature.remedies,
     )
-    patience = signature.patience
-    if patience in ("unknown", "may-end") and sealed_rank(evidence):
-        patience = "proven"
-    return diagnosis, patience
 
 
 def _told_by_a_victim(best: _Candidate) -> bool:
     """Whoever prints that a peer is gone, or did not come, is not the one who went."""
     return best.rule.symptom and best.match.hit is not None and not best.match.bound
-
-
-def _patience_of_unknown(evidence: Evidence) -> Patience:
-    if sealed_rank(evidence) is not None:
-        return "proven"
-    return "may-end" if waiting_outside(evidence) is not None else "unknown"
 
 
 def _candidates(scene: Scene, rules: Rules, admit: Admit) -> list[_Candidate]:

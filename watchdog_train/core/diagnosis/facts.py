@@ -249,7 +249,7 @@ class BundleVerdict(Value, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     exit: ExitStatus | None = None
     crash: CrashFact | None = None
-    patience: Patience = "unknown"
+    patience: Patience = Patience()
     fingerprint: str | None = None
     seconds: float = 0.0
     problem: str | None = None

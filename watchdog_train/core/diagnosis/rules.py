@@ -16,7 +16,7 @@ from watchdog_train.core.diagnosis.collectives import Relation
 from watchdog_train.core.diagnosis.log_search import Movement
 from watchdog_train.core.diagnosis.ranks import Standing
 from watchdog_train.core.diagnosis.stacks import EITHER
-from watchdog_train.core.model import BundleWhy, DiagnosisKind, Patience, Role
+from watchdog_train.core.model import BundleWhy, DiagnosisKind, Role
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 PLACEHOLDERS = frozenset(
@@ -127,7 +127,6 @@ class Signature(Part, frozen=True, kw_only=True):
 
     id: str
     confidence: Share
-    patience: Patience = "unknown"
     kind: DiagnosisKind | None = None
     why: tuple[BundleWhy, ...] = ()
     """Only in bundles of these causes; empty: all."""

@@ -111,6 +111,8 @@ _INSTALLED = re.compile(
 def is_own_file(file: str) -> bool:
     """Whether a Python file is the user's own: neither Python's nor an installed library's."""
     return _INSTALLED.match(file.replace("\\", "/")) is None
+
+
 _PACKAGES = re.compile(
     r"(?:torch\w*|transformers|accelerate|lightning\w*|pytorch_lightning|datasets|deepspeed|"
     r"multiprocess\w*|billiard|huggingface_hub|hf_xet|trl|peft|wandb|numpy|pandas|urllib3|requests|"

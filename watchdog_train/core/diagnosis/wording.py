@@ -8,30 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.found import NO_STACK, Culprit
 from watchdog_train.core.diagnosis.idle import busiest_thread
 from watchdog_train.core.diagnosis.matching import Bound, Match
 from watchdog_train.core.diagnosis.scene import Scene
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame
-from watchdog_train.core.diagnosis.wait_words import is_outside
 from watchdog_train.core.model import signal_name
 
 LINE_SHOWN = 300
 SHOWN = 8
 """Ranks that are named; of more their number."""
-
-
-def sealed_rank(evidence: Evidence) -> ProcessEvidence | None:
-    """A rank whose every thread waits for another thread of it: it cannot end, whatever it is."""
-    return next((p for p in evidence.processes if p.role == "rank" and p.sealed), None)
-
-
-def waiting_outside(evidence: Evidence) -> ProcessEvidence | None:
-    """A rank that waits in the kernel for a network, a disk or another process's lock on a file."""
-    members = frozenset(p.pid for p in evidence.processes)
-    ranks = (p for p in evidence.processes if p.role == "rank")
-    return next((p for p in ranks if is_outside(p.wait, members)), None)
 
 
 def ending(evidence: Evidence) -> tuple[str, ...]:

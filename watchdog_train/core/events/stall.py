@@ -13,6 +13,7 @@ from watchdog_train.core.model import (
     Missing,
     Patience,
     Phase,
+    SilentAt,
     Straggler,
     Why,
 )
@@ -33,10 +34,19 @@ class Looked(Event, frozen=True, kw_only=True):
     why: Why | None = None
     """Where there is no explanation."""
     explanation: Explanation | None = None
+    since_mono: float = 0.0
+    """From when on this patience counts: the beginning of the silence, or of a shorter patience."""
 
 
 class SuspicionEnded(Event, frozen=True, kw_only=True):
     why: Why
+    paused_s: float = 0.0
+    """How long it was quiet; 0: not worth a word."""
+    patience: Patience | None = None
+    """What the last look had found."""
+    at: SilentAt | None = None
+    said: bool = False
+    """A pause at the same line has been said before."""
 
 
 class StallDeclared(Event, frozen=True, kw_only=True):
@@ -46,6 +56,7 @@ class StallDeclared(Event, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     age_s: float
     why: Why
+    at: SilentAt | None = None
 
 
 class StallRecovered(Event, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from watchdog_train.core.fold import evolve_ending as ending
 from watchdog_train.core.fold import evolve_job, evolve_stall
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.evolve_launch import launch
-from watchdog_train.core.fold.state import LASTING, State
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.fold.takeover import adopted, reopened
 from watchdog_train.core.model import ProcessId
 
@@ -75,15 +75,17 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.RankEnded():
             return _replace(state, rank_ends=(*state.rank_ends, recorded(event)))
         case e.Suspected():
-            return _replace(state, suspicion=event.basis, suspicion_mono=event.mono, look=None)
+            return _replace(
+                state,
+                suspicion=event.basis,
+                suspicion_mono=event.mono,
+                silent_since=event.mono - event.age_s,
+                look=None,
+            )
         case e.Looked():
             return _replace(state, look=event)
         case e.SuspicionEnded():
-            lasting = tuple(kind for kind in state.notices if kind in LASTING)
-            noticed = tuple(each for each in state.noticed if each.kind in LASTING)
-            return _replace(
-                state, suspicion=None, look=None, muted=False, notices=lasting, noticed=noticed
-            )
+            return evolve_stall.went_on(state, event)
         case e.StallDeclared():
             return evolve_stall.declared(state, event)
         case e.StallRecovered():

@@ -6,7 +6,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold import evolve_records as records
-from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.core.fold.state import LASTING, PAUSES_REMEMBERED, StallRecord, State
 
 _replace = msgspec.structs.replace
 
@@ -24,12 +24,29 @@ def declared(state: State, event: e.StallDeclared) -> State:
         ranks=event.ranks,
         age_s=event.age_s,
         verdict=event.why,
+        silent_at=event.at,
         places=state.places,
         places_mono=event.mono,
     )
     state = records.attempt(state, stall_id=event.stall_id)
     return _replace(
         state, stalls=(*state.stalls, record), suspicion=None, look=None, state="collecting"
+    )
+
+
+def went_on(state: State, event: e.SuspicionEnded) -> State:
+    """A silence is over, and what was said about it with it."""
+    paused_at = state.paused_at
+    if event.at is not None and not event.said:
+        paused_at = (*paused_at, event.at.own)[-PAUSES_REMEMBERED:]
+    return _replace(
+        state,
+        suspicion=None,
+        look=None,
+        muted=False,
+        notices=tuple(kind for kind in state.notices if kind in LASTING),
+        noticed=tuple(each for each in state.noticed if each.kind in LASTING),
+        paused_at=paused_at,
     )
 
 

@@ -28,6 +28,7 @@ from watchdog_train.core.model import (
     Member,
     Outcome,
     Phase,
+    Place,
     Plan,
     ProcessId,
     RankEnd,
@@ -35,6 +36,7 @@ from watchdog_train.core.model import (
     RankStatus,
     ResumeVerdict,
     RunProgress,
+    SilentAt,
     Straggler,
     Value,
     Why,
@@ -55,6 +57,9 @@ LASTING = (
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
 
+PAUSES_REMEMBERED = 64
+
+
 class StallRecord(Value, frozen=True, kw_only=True):
     """One bundle: a stall, a crash or a manual dump."""
 
@@ -70,6 +75,7 @@ class StallRecord(Value, frozen=True, kw_only=True):
     age_s: float | None = None
     verdict: Why = Why("unknown")
     """Of a stall: why it was declared."""
+    silent_at: SilentAt | None = None
     places: tuple[RankPlaces, ...] = ()
     """Milestones when it was declared."""
     places_mono: float = 0.0
@@ -344,8 +350,12 @@ class State(Value, frozen=True, kw_only=True):
 
     suspicion: Basis | None = None
     suspicion_mono: float = 0.0
+    silent_since: float = 0.0
+    """When the silence began, monotonic seconds."""
     look: Looked | None = None
-    """What the look at the present suspicion said, None before it."""
+    """What the last look at the present suspicion said, None before it."""
+    paused_at: tuple[Place, ...] = ()
+    """Lines at which it has paused and gone on, the newest last."""
     notices: tuple[str, ...] = ()
     """Kinds of `noticed` that were said about the present silence."""
     noticed: tuple[Noticed, ...] = ()

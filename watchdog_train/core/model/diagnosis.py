@@ -2,7 +2,8 @@
 
 from watchdog_train.core.model.exceptions import CrashFact
 from watchdog_train.core.model.explanation import Explanation
-from watchdog_train.core.model.words import Patience, Value
+from watchdog_train.core.model.patience import Patience
+from watchdog_train.core.model.words import Value
 
 
 class JointAnswer(Value, frozen=True, kw_only=True):
@@ -42,7 +43,7 @@ class EvidenceResult(Value, frozen=True, kw_only=True):
     dir: str
     processes: tuple[CapturedProcess, ...]
     explanation: Explanation | None
-    patience: Patience
+    patience: Patience = Patience()
     fingerprint: str | None
     seconds: float
     crash: CrashFact | None = None

@@ -76,11 +76,6 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every value here: frozen, compared by content."""
 
 
-Patience = Literal["proven", "may-end", "input", "healthy", "unknown"]
-"""What a look at the stacks says about waiting longer: proven: it can never end; may-end: a wait
-for something outside; input: for a person; healthy: it works; unknown: the stacks do not tell."""
-
-
 SIGNAL_NAMES = {
     1: "SIGHUP",
     2: "SIGINT",

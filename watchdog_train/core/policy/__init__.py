@@ -11,6 +11,7 @@ from msgspec import Meta
 from watchdog_train.core.policy.base import Section, positive
 from watchdog_train.core.policy.detection import Detection, PhaseBudget, Phases
 from watchdog_train.core.policy.job import Job
+from watchdog_train.core.policy.patience import Patience
 from watchdog_train.core.policy.recovery import Recovery, Stopping
 from watchdog_train.core.policy.telling import Metrics, Notify, Output
 
@@ -21,6 +22,7 @@ __all__ = [
     "Metrics",
     "Notify",
     "Output",
+    "Patience",
     "PhaseBudget",
     "Phases",
     "Policy",
@@ -57,6 +59,7 @@ class Policy(Section, frozen=True, kw_only=True):
         ),
     ] = False
     detection: Detection = Detection()
+    patience: Patience = Patience()
     stopping: Stopping = Stopping()
     recovery: Recovery = Recovery()
     job: Job = Job()

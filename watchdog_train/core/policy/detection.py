@@ -10,7 +10,9 @@ from watchdog_train.core.policy.base import Section, non_negative, positive
 class PhaseBudget(Section, frozen=True, kw_only=True):
     """How long one phase may be silent."""
 
-    soft_s: Annotated[float, positive("silence in a quiet job after which we look at the stacks")]
+    soft_s: Annotated[
+        float, positive("silence in a quiet job after which we look what it waits for")
+    ]
     hard_s: Annotated[
         float, positive("silence after which even a busy job is dumped and shown as suspected")
     ]
@@ -22,38 +24,38 @@ class Phases(Section, frozen=True, kw_only=True):
     unknown: Annotated[
         PhaseBudget,
         Meta(description="no heartbeat reaches us: output and activity tell, and patience grows"),
-    ] = PhaseBudget(soft_s=90.0, hard_s=7200.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=7200.0)
     startup: Annotated[
         PhaseBudget,
         Meta(description="imports and process start; cold imports from a slow disk take a minute"),
-    ] = PhaseBudget(soft_s=40.0, hard_s=900.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=900.0)
     download: Annotated[
         PhaseBudget,
         Meta(description="a stalled connection recovers or fails within its own timeouts, 10-60 s"),
-    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=3600.0)
     load: Annotated[
         PhaseBudget, Meta(description="reading weights or building a dataset; busy while healthy")
-    ] = PhaseBudget(soft_s=40.0, hard_s=1800.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=1800.0)
     compile: Annotated[
         PhaseBudget, Meta(description="max-autotune compiles for tens of minutes, always busy")
-    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=3600.0)
     first_step: Annotated[
         PhaseBudget,
         Meta(description="first batch with spawned workers and first kernels; busy while healthy"),
-    ] = PhaseBudget(soft_s=25.0, hard_s=1800.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=1800.0)
     train: Annotated[
         PhaseBudget, Meta(description="before step times are learnt; then the learnt budget rules")
-    ] = PhaseBudget(soft_s=25.0, hard_s=900.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=900.0)
     eval: Annotated[
         PhaseBudget,
         Meta(description="an evaluation of 500 steps' length is normal, a quiet one is not"),
-    ] = PhaseBudget(soft_s=90.0, hard_s=3600.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=3600.0)
     checkpoint: Annotated[
         PhaseBudget, Meta(description="a slow save writes or waits in D state; both count as life")
-    ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=1800.0)
     finishing: Annotated[
         PhaseBudget, Meta(description="final save, merge, upload, exit handlers")
-    ] = PhaseBudget(soft_s=90.0, hard_s=1800.0)
+    ] = PhaseBudget(soft_s=20.0, hard_s=1800.0)
 
 
 class Detection(Section, frozen=True, kw_only=True):
@@ -102,28 +104,6 @@ class Detection(Section, frozen=True, kw_only=True):
     ] = 12.0
     learnt_hard_floor_s: Annotated[float, positive("no hard budget below this")] = 120.0
     learnt_cap_s: Annotated[float, positive("no learnt budget above this")] = 7200.0
-    patience_factor: Annotated[
-        float,
-        non_negative("a wait that may end is given this times the cost of a false alarm"),
-    ] = 1.0
-    patience_floor_s: Annotated[
-        float, non_negative("and at least this long when the stacks do not prove a deadlock")
-    ] = 20.0
-    patience_cap_s: Annotated[float, positive("and at most this long")] = 900.0
-    early_silence_s: Annotated[
-        float,
-        non_negative(
-            "no stall before so much quiet while steps are not learnt, unless stacks prove it: "
-            "a first step of a minute may leave no trace but time"
-        ),
-    ] = 150.0
-    quiet_eval_s: Annotated[
-        float, non_negative("patience with a quiet evaluation that shows no sign of life at all")
-    ] = 240.0
-    remote_wait_s: Annotated[
-        float,
-        non_negative("patience with an evaluation that waits for the network: a remote judge"),
-    ] = 1800.0
     stuck_s: Annotated[
         float, positive("silence in state D (a disk, a driver) after which it is said, not ended")
     ] = 300.0

@@ -1,7 +1,7 @@
 """The detector over recorded samples, under their own clock: what it would have called, and when.
 
-It runs track, detect and suspect as the supervisor does. A trace has no stacks, so a look answers
-"unknown" unless the caller has a better answer. Nothing is ended: after a stall the samples go on
+It runs track, detect and suspect as the supervisor does. A look answers "unknown" unless the caller
+has a better answer. Nothing is ended: after a stall the samples go on
 as under --observe. Pure.
 """
 
@@ -24,7 +24,16 @@ from watchdog_train.core.detection.detect import Verdict, verdict
 from watchdog_train.core.detection.track import Track, advance, new_track
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.model import Basis, EvidenceResult, Phase, Plan, Sample, Value, Why
+from watchdog_train.core.model import (
+    Basis,
+    EvidenceResult,
+    Patience,
+    Phase,
+    Plan,
+    Sample,
+    Value,
+    Why,
+)
 from watchdog_train.core.notices import slowdown as slowdowns
 from watchdog_train.core.notices.news import job_step
 from watchdog_train.core.notices.slowdown import Slow, Slowness
@@ -35,7 +44,8 @@ MOST_FINDINGS = 1000
 MOST_ACTIONS = 8
 """At one sample; a suspicion with its look and its stall takes four."""
 
-Look = Callable[[Verdict], EvidenceResult]
+Look = Callable[[Verdict], EvidenceResult | None]
+"""None: there is no answer yet."""
 
 
 class Finding(Value, frozen=True, kw_only=True):
@@ -60,7 +70,7 @@ class Replay:
         self._slowness = Slowness()
         self.first_stall_t: float | None = None
         self._policy = policy
-        self._look = look or _unknown
+        self._look = look or self._unknown
         self._state = State()
         self._track: Track | None = None
         self._started_at = 0.0
@@ -90,12 +100,21 @@ class Replay:
                 self._record(e.FirstStep(rank=0, pid=0, step=step, after_s=after_s), sample, found)
         if (
             found.kind != "alive"
+            or found.stopped
             or self._state.suspicion
             or self._state.notices
             or self._state.muted
         ):
             self._follow(sample, found)
         return found
+
+    def _unknown(self, found: Verdict) -> EvidenceResult:
+        """The look at a trace: there are no waits in it."""
+        if found.stopped:
+            return unseen(Patience(row="stopped"))
+        limits = self._policy.patience
+        limit_s = limits.unknown_early_s if found.early else limits.unknown_s
+        return unseen(Patience(limit_s=limit_s))
 
     def _begin(self, at: float) -> None:
         self._attempt += 1
@@ -123,6 +142,8 @@ class Replay:
                         self._record(event, sample, found)
                 case StartLook():
                     look = self._look(found)
+                    if look is None:
+                        return
                 case StartEvidence() | _:
                     return
 
@@ -160,15 +181,14 @@ class Replay:
         self.findings.append(found)
 
 
-def _unknown(found: Verdict) -> EvidenceResult:
-    """The look at a trace: there are no stacks in it."""
-    del found
+def unseen(patience: Patience) -> EvidenceResult:
+    """What a look without stacks has found."""
     return EvidenceResult(
         stall_id="",
         dir="",
         processes=(),
         explanation=None,
-        patience="unknown",
+        patience=patience,
         fingerprint=None,
         seconds=0.0,
         problem="a trace holds no stacks",

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.detection.track import judged
-from watchdog_train.core.model import Sample
+from watchdog_train.core.events import Looked
+from watchdog_train.core.model import Patience, Sample
 
 VERSION = 1
 STRIDE_BYTES = 1024
@@ -21,9 +22,27 @@ LONGEST_STRIDE = 5
 _encoder = msgspec.json.Encoder()
 
 
+class WaitLine(msgspec.Struct, gc=False, omit_defaults=True):
+    """What a sample of the waits has found; no paths, no text."""
+
+    row: str | None = None
+    """Of the table of patience."""
+    on: str | None = None
+    """Kind of the root's wait."""
+    look_in_s: float | None = None
+    """When it ends by itself."""
+
+
+def wait_of(patience: Patience) -> WaitLine:
+    """As it stands in a trace."""
+    root = patience.root
+    kind = str(root.doing.__struct_config__.tag) if root is not None else None
+    return WaitLine(row=patience.row, on=kind, look_in_s=_rounded(patience.look_in_s))
+
+
 def header_line(poll_s: float) -> bytes:
     """The first line of a trace, with its newline."""
-    return _encoder.encode({"v": VERSION, "kind": "trace", "poll_s": poll_s}) + b"\n"
+    return _encoder.encode({"v": VERSION, "kind": "trace", "poll_s": poll_s, "waits": True}) + b"\n"
 
 
 class TraceWriter:
@@ -36,14 +55,25 @@ class TraceWriter:
         self._due = 0.0
         self._attempt = 0
         self._keys: dict[int, str] = {}
+        self._look: Looked | None = None
 
-    def line(self, sample: Sample, attempt: int) -> bytes | None:
-        """The line of a poll with its newline; None for a poll that is not worth one."""
+    def line(self, sample: Sample, attempt: int, look: Looked | None = None) -> bytes | None:
+        """The line of a poll with its newline; None for a poll that is not worth one.
+
+        Args:
+            sample: the poll.
+            attempt: its number.
+            look: the newest at the present silence; in the first line after it.
+        """
         if attempt != self._attempt:
             self._attempt, self._keys, self._due = attempt, {}, 0.0
         if sample.at < self._due:
             return None
-        line = _encoder.encode(self._sample(sample, attempt)) + b"\n"
+        found = self._sample(sample, attempt)
+        if look is not None and look != self._look:
+            found["wait"] = wait_of(look.patience)
+        self._look = look
+        line = _encoder.encode(found) + b"\n"
         stride = min(LONGEST_STRIDE, 1 + len(line) // STRIDE_BYTES)
         # A tenth early counts as due: polls jitter, and quick looks come a hundred times as often.
         self._due = sample.at + (stride - 0.1) * self._poll_s

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
+from watchdog_train.core.traces.trace import WaitLine
+
 
 class RankLine(msgspec.Struct, gc=False):
     """What a sample says about one rank."""
@@ -34,6 +36,8 @@ class TraceLine(msgspec.Struct, gc=False):
     cpu_wait_s: float | None = None
     asked: bool | None = None
     held_back: bool | None = None
+    wait: WaitLine | None = None
+    waits: bool | None = None
     kind: str | None = None
     v: int | None = None
     poll_s: float | None = None
@@ -103,6 +107,7 @@ def _mended(loose: dict[str, Any]) -> TraceLine:
         cpu_wait_s=_number(loose.get("cpu_wait_s")),
         asked=loose.get("asked") is True,
         held_back=loose.get("held_back") is True,
+        waits=loose.get("waits") is True,
         kind=loose["kind"] if isinstance(loose.get("kind"), str) else None,
         v=_whole(loose.get("v")),
         poll_s=_number(loose.get("poll_s")),

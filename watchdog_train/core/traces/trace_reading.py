@@ -19,7 +19,7 @@ from watchdog_train.core.model import (
     Value,
 )
 from watchdog_train.core.model.gpu import GpuUse
-from watchdog_train.core.traces.trace import VERSION
+from watchdog_train.core.traces.trace import VERSION, WaitLine
 from watchdog_train.core.traces.trace_lines import RankLine, TraceLine, count_of, decode
 from watchdog_train.core.traces.trace_ranks import STATE_PID, TraceRank, member_at, nobody_known
 
@@ -48,6 +48,8 @@ class TraceSample(Value, frozen=True, kw_only=True):
     sample: Sample
     new_attempt: bool
     """What came before belongs to another attempt: phases and totals begin anew."""
+    wait: WaitLine | None = None
+    """What a look had found by then."""
 
 
 class TraceReader:
@@ -58,6 +60,8 @@ class TraceReader:
         self.seconds = 0.0
         """Time covered, gaps left out."""
         self.has_header = False
+        self.has_waits = False
+        """Looks of the run are in it."""
         self._problems: dict[str, tuple[int, int]] = {}
         self._line = 0
         self._poll_s: float | None = None
@@ -142,6 +146,7 @@ class TraceReader:
         else:
             self.report("the header does not tell poll_s; it is taken from the samples")
         self.has_header = True
+        self.has_waits = found.waits is True
 
     def _sample(self, found: TraceLine, time: float) -> TraceSample | None:
         new_attempt = self._is_new_attempt(found)
@@ -176,7 +181,7 @@ class TraceReader:
             asked=found.asked is True,
             held_back=found.held_back is True,
         )
-        return TraceSample(sample=sample, new_attempt=new_attempt)
+        return TraceSample(sample=sample, new_attempt=new_attempt, wait=found.wait)
 
     # -- time ---------------------------------------------------------------------------------
     def _pass_time(self, time: float) -> float | None:

@@ -1,0 +1,85 @@
+"""What is said of a wait while it lasts and when it has ended."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.core import builders as b
+from tests.core.test_suspect import LINE, patience, silent
+from watchdog_train.core import events as e
+from watchdog_train.core.model import PatienceRow, SilentAt, said
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
+from watchdog_train.core.policy import Policy
+from watchdog_train.explain.patience import ROWS, table
+from watchdog_train.report.patience_text import (
+    pause_sentence,
+    table_text,
+    waiting,
+    waiting_object,
+)
+
+DOING: dict[PatienceRow, x.Doing] = {
+    "sleep": w.SleepWait(left_s=60.0),
+    "input": w.TerminalWait(),
+    "stopped": w.Stopped(),
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "until"),
+    [
+        ("network", "A stall at 10 min."),
+        ("sleep", "At most 1 min are left. wtrain waits until it wakes."),
+        ("input", "wtrain waits until somebody types."),
+        ("stopped", f"To continue it: kill -CONT {b.ROOT}"),
+    ],
+)
+def test_what_is_waited_for_and_until_when(row: PatienceRow, until: str) -> None:
+    """Who, on what, where, for how long; the same as data."""
+    state = silent(row, at=41.0, doing=DOING.get(row))
+    text = waiting(state, 41.0)
+    assert text is not None
+    assert f"ank 0 (pid {b.ROOT})" in text
+    assert text.startswith("wtrain waits until it is continued. ") is (row == "stopped")
+    assert "41 s" in text
+    assert text.endswith(until)
+    found = waiting_object(state, 41.0)
+    assert found is not None
+    assert (found["row"], found["silent_s"], found["text"]) == (row, 41.0, text)
+    assert found["root"]["own"]["line"] == LINE.line
+
+
+def test_nothing_is_said_before_the_first_look() -> None:
+    """Nobody knows anything yet."""
+    assert waiting(b.running(), 5.0) is None
+    assert waiting_object(b.running(), 5.0) is None
+
+
+def test_a_pause_is_said_with_the_line_that_announces_it() -> None:
+    """Half as long again; nothing of a sleep that is over, and nothing twice."""
+    ended = e.SuspicionEnded(
+        why=said("progress"),
+        paused_s=130.0,
+        patience=patience("sleep", w.SleepWait(left_s=54.0)),
+        at=SilentAt(own=LINE, wait="SleepWait", steps=3),
+    )
+    text = pause_sentence(ended)
+    assert text is not None
+    assert text.startswith("paused for 2 min 10 s and went on by itself: ")
+    assert text.endswith("wt.expect(200) before train.py:9")
+    assert "left" not in text
+    assert pause_sentence(msgspec.structs.replace(ended, said=True)) is None
+    assert pause_sentence(msgspec.structs.replace(ended, paused_s=0.0)) is None
+
+
+def test_the_table_names_every_row_once() -> None:
+    """With the limits in effect."""
+    policy = Policy()
+    text = table_text(table(policy.detection, policy.patience))
+    assert [line.split()[0] for line in text.splitlines()[1:]] == [row for row, _ in ROWS]
+    (fifo,) = (line for line in text.splitlines() if line.startswith("fifo"))
+    assert fifo.split("  ")[0] == "fifo"
+    assert "45 s" in fifo
+    assert "15 min" in fifo

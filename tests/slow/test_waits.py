@@ -1,0 +1,36 @@
+"""Waits under the default settings: healthy pauses are spared, hangs are found in time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import REPOSITORY
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.torch]
+
+BENCH = REPOSITORY / "scripts" / "bench" / "pauses"
+
+
+def measured(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(BENCH), *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(900)
+def test_pauses_longer_than_any_unknown_wait_are_spared() -> None:
+    """A sleep, a judge, a pool and a queue that a thread feeds: no kill, each said once."""
+    kinds = ("sleep", "judge", "pool", "queue_of_a_thread")
+    told = measured("--seconds", "90", "--jobs", "2", *kinds)
+    assert told.count("went on by itself") == len(kinds)
+
+
+@pytest.mark.timeout(900)
+def test_a_deadlock_is_a_stall_within_20_s() -> None:
+    """In the training and in a worker of its DataLoader."""
+    measured("--hung", "--jobs", "1", "locked_twice", "worker_on_a_lock")

@@ -1,0 +1,311 @@
+"""How long to wait, by what the root waits for: the first row of the table that applies.
+
+Of several that could end a wait the most patient counts, of several that are all needed the least.
+What is not known never shortens what is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from functools import singledispatch
+
+import msgspec
+
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.patience import Patience, PatienceRow
+from watchdog_train.core.model.words import Phase, Value
+from watchdog_train.core.policy import Detection
+from watchdog_train.core.policy.patience import Patience as Limits
+from watchdog_train.explain.chains import Chains
+from watchdog_train.explain.explanation import silent_nodes, standstill
+from watchdog_train.explain.graph import Node, Waits
+
+ROWS: tuple[tuple[PatienceRow, str], ...] = (
+    ("proven", "nobody can ever end the wait, seen in two samples"),
+    ("dead-holder", "a lock file whose owner, of this machine, is dead"),
+    ("nobody-left", "all who could end it are idle, or all ranks are in the same collective"),
+    ("fifo", "a FIFO whose other end nobody has open, in training or a save"),
+    ("unknown", "what it waits for is not known; and what a false alarm would cost"),
+    ("at-work", "it works, though quietly: as unknown"),
+    ("network", "another machine is to answer"),
+    ("poll", "it asks again and again, sleeps again at the same line, or listens"),
+    ("outsider", "a living process of this machine that is no part of the job"),
+    ("sleep", "one sleep: until its end"),
+    ("stopped", "stopped by a signal: detection.stopped_timeout_s"),
+    ("input", "somebody is to type: for ever"),
+)
+"""Each row and when it applies."""
+_STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
+_LOOPBACK = ("127.", "[::1]", "localhost", "::1")
+
+
+class Silence(Value, frozen=True, kw_only=True):
+    """Where in its training the job has fallen silent."""
+
+    phase: Phase = "train"
+    early: bool = False
+    """Before the third step."""
+
+
+def limit_s(row: PatienceRow, silence: Silence, limits: Limits) -> float | None:
+    """Seconds of quiet before a row is a stall; None: never by itself."""
+    saving = silence.phase in ("eval", "checkpoint")
+    least_s = limits.proven_s
+    if saving:
+        least_s = max(least_s, limits.proven_saving_s)
+    if silence.early:
+        least_s = max(least_s, limits.proven_early_s)
+    unknown_s = limits.unknown_early_s if silence.early else limits.unknown_s
+    found = {
+        "proven": least_s,
+        "dead-holder": limits.dead_holder_s,
+        "nobody-left": limits.nobody_left_s,
+        "fifo": limits.fifo_s if silence.phase in ("train", "checkpoint") else limits.poll_s,
+        "unknown": unknown_s,
+        "at-work": unknown_s,
+        "network": limits.network_eval_s if silence.phase == "eval" else limits.network_s,
+        "poll": limits.poll_s,
+        "outsider": limits.outsider_s,
+    }.get(row)
+    return None if found is None else max(found, least_s)
+
+
+def table(
+    detection: Detection, limits: Limits
+) -> Iterator[tuple[PatienceRow, tuple[float | None, ...], str]]:
+    """Each row: seconds in training, a save, an evaluation, before the third step; and when."""
+    silences = (
+        Silence(),
+        Silence(phase="checkpoint"),
+        Silence(phase="eval"),
+        Silence(early=True),
+    )
+    for row, when in ROWS:
+        limits_s = tuple(limit_s(row, silence, limits) for silence in silences)
+        if row == "stopped":
+            limits_s = (detection.stopped_timeout_s,) * len(silences)
+        yield row, limits_s, when
+
+
+def patience(
+    graph: Mapping[Node, Waits],
+    doing: Mapping[Node, x.Standstill],
+    silent: Iterable[Node],
+    *,
+    silence: Silence,
+    limits: Limits,
+    proven: AbstractSet[Node] = frozenset(),
+    dead_holder: AbstractSet[Node] = frozenset(),
+) -> Patience:
+    """The patience with a job whose silent ranks all have to move.
+
+    Args:
+        graph: who could end whose wait.
+        doing: what each node does.
+        silent: who is judged.
+        silence: where in the training.
+        limits: the settings.
+        proven: nodes whose wait can never end: sealed in two samples, held at a fork, or ranks
+            in different collectives.
+        dead_holder: nodes that wait for the lock file of a dead process of this machine.
+    """
+    table = _Table(graph, doing, silence, limits, proven=proven, dead_holder=dead_holder)
+    return table.shortest([table.of(node) for node in silent if node in graph])
+
+
+def judge(facts: Chains, *, silence: Silence, limits: Limits) -> Patience:
+    """The patience with a job of which this evidence was taken."""
+    evidence = facts.evidence
+    if evidence.exchanging:
+        return Patience(row="at-work", limit_s=limit_s("at-work", silence, limits))
+    doing = {at: standstill(facts, at) for at in facts.waits}
+    dead = any(lock.owner_alive is False for lock in evidence.locks)
+    alive = any(lock.owner_alive is True for lock in evidence.locks)
+    locking = {at for at, one in doing.items() if isinstance(one.doing, w.FileLockWait)}
+    found = patience(
+        facts.waits,
+        doing,
+        silent_nodes(facts),
+        silence=silence,
+        limits=limits,
+        proven={at for at, one in doing.items() if _is_proven(facts, at, one.doing)},
+        dead_holder=locking if dead and not alive else frozenset(),
+    )
+    lines = (doing[at].own for at in silent_nodes(facts))
+    return msgspec.structs.replace(found, line=next((one for one in lines if one), None))
+
+
+def _is_proven(facts: Chains, at: int, doing: x.Doing) -> bool:
+    if isinstance(doing, x.CollectiveWait):
+        return bool(doing.mismatched) and not doing.absent and not facts.unseen()
+    return facts.nodes[at].process.sealed is True
+
+
+class _Table:
+    def __init__(
+        self,
+        graph: Mapping[Node, Waits],
+        doing: Mapping[Node, x.Standstill],
+        silence: Silence,
+        limits: Limits,
+        **rows: AbstractSet[Node],
+    ) -> None:
+        self._graph = graph
+        self._doing = doing
+        self._silence = silence
+        self._limits = limits
+        self._rows: dict[Node, PatienceRow] = {}
+        self._rows.update(dict.fromkeys(rows["dead_holder"], "dead-holder"))
+        self._rows.update(dict.fromkeys(rows["proven"], "proven"))
+        self._known: dict[Node, Patience] = {}
+        self._asked: set[Node] = set()
+
+    def of(self, node: Node) -> Patience:
+        """Of one node; whoever is asked again on the way waits in a circle."""
+        if node in self._known:
+            return self._known[node]
+        if node in self._asked:
+            return self._row("nobody-left", node)
+        self._asked.add(node)
+        found = self._of(node)
+        self._asked.discard(node)
+        self._known[node] = found
+        return found
+
+    def _of(self, node: Node) -> Patience:
+        if node in self._rows:
+            return self._row(self._rows[node], node)
+        waits = self._graph[node]
+        own = self._leaf(node)
+        if waits.free or waits.halted:
+            return own
+        able = [n for n in waits.any_of if n in self._graph and not self._graph[n].idle]
+        needed = [n for n in waits.needs if n in self._graph and not self._graph[n].idle]
+        if needed:
+            return self._asked_by(node, self.shortest([self.of(n) for n in needed]))
+        if able:
+            found = [self.of(n) for n in able]
+            longest = _longest([*found, own] if not waits.complete else found)
+            return self._asked_by(node, longest)
+        if not waits.complete or any(n not in self._graph for n in (*waits.needs, *waits.any_of)):
+            return own
+        return own if own.row != "unknown" else self._row("nobody-left", node)
+
+    def _asked_by(self, node: Node, found: Patience) -> Patience:
+        """A server waits for connections, whatever it does: who asks it says what is waited for."""
+        doing = found.root.doing if found.root is not None else None
+        listens = (isinstance(doing, w.TcpWait) and doing.call == "accept") or (
+            isinstance(doing, w.PipeWait) and doing.listens
+        )
+        return msgspec.structs.replace(found, root=self._doing[node]) if listens else found
+
+    def shortest(self, found: list[Patience]) -> Patience:
+        """Of waits that must all end. What is not known does not shorten what is."""
+        known = [one for one in found if one.row not in ("unknown", "at-work")]
+        return min(known or found or [self._row("unknown", None)], key=_length)
+
+    def _row(self, row: PatienceRow, node: Node | None, look_in_s: float | None = None) -> Patience:
+        return Patience(
+            row=row,
+            limit_s=limit_s(row, self._silence, self._limits),
+            look_in_s=look_in_s,
+            root=self._doing.get(node) if node is not None else None,
+        )
+
+    def _leaf(self, node: Node) -> Patience:
+        """By the wait alone, as if nobody of the job could end it."""
+        still = self._doing.get(node)
+        if still is None:
+            return self._row("unknown", node)
+        if isinstance(still.doing, w.SleepWait):
+            left_s = still.doing.left_s
+            if left_s is None or still.doing.repeats:
+                return self._row("poll", node)
+            if left_s > self._limits.longest_sleep_s:
+                return self._row("unknown", node)
+            return self._row("sleep", node, look_in_s=left_s)
+        return self._row(row_of(still), node)
+
+
+def row_of(still: x.Standstill) -> PatienceRow:
+    """The row of a wait that none of the job's own processes will end."""
+    return _row_of(still.doing, still)
+
+
+@singledispatch
+def _row_of(_doing: object, _still: x.Standstill) -> PatienceRow:
+    return "unknown"
+
+
+@_row_of.register
+def _(wait: w.FileWait, _still: x.Standstill) -> PatienceRow:
+    if wait.kind != "fifo":
+        return "network" if wait.network else "unknown"
+    if wait.others:
+        return "outsider"
+    if not wait.complete:
+        return "unknown"
+    return "proven" if wait.unlinked else "fifo"
+
+
+@_row_of.register
+def _(wait: w.FileLockWait, _still: x.Standstill) -> PatienceRow:
+    """A library that locks files asks again and again; the kernel wakes whoever called it."""
+    return "outsider" if wait.holders else "poll" if wait.timed or not wait.path else "unknown"
+
+
+@_row_of.register
+def _(wait: w.PipeWait, _still: x.Standstill) -> PatienceRow:
+    return "poll" if wait.listens else "outsider" if wait.others else "unknown"
+
+
+@_row_of.register
+def _(wait: w.TcpWait, _still: x.Standstill) -> PatienceRow:
+    if wait.call == "accept":
+        return "poll"
+    return "outsider" if wait.others or wait.address.startswith(_LOOPBACK) else "network"
+
+
+@_row_of.register
+def _(wait: w.ChildWait, _still: x.Standstill) -> PatienceRow:
+    return "outsider" if wait.children else "unknown"
+
+
+@_row_of.register
+def _(wait: w.PollWait, still: x.Standstill) -> PatienceRow:
+    """The user's own poll is one; a library's is as patient as what it polls."""
+    if still.own is not None and (still.at is None or still.at.file.startswith(_STANDARD)):
+        return "poll"
+    rows = [_row_of(one, still) for one in wait.waits]
+    return max(rows, key=_ORDER.index, default="unknown")
+
+
+@_row_of.register
+def _(wait: w.MutexWait, _still: x.Standstill) -> PatienceRow:
+    return "proven" if wait.owner_lives is False else "unknown"
+
+
+@_row_of.register
+def _(wait: w.UnknownWait, _still: x.Standstill) -> PatienceRow:
+    """Anybody may send the signal that it waits for, a timer too."""
+    return "poll" if wait.call == "signal" else "unknown"
+
+
+_row_of.register(w.SleepWait, lambda *_: "poll")
+_row_of.register(w.TerminalWait, lambda *_: "input")
+_row_of.register(w.Stopped, lambda *_: "stopped")
+_row_of.register(w.Running, lambda *_: "at-work")
+_row_of.register(x.Computing, lambda *_: "at-work")
+_ORDER = [row for row, _ in ROWS]
+
+
+def _length(one: Patience) -> tuple[float, int]:
+    endless = one.limit_s if one.limit_s is not None else float("inf")
+    until_s = one.look_in_s if one.row == "sleep" and one.look_in_s is not None else endless
+    return until_s, _ORDER.index(one.row)
+
+
+def _longest(found: list[Patience]) -> Patience:
+    return max(found, key=_length)

@@ -1,0 +1,108 @@
+"""What is being waited for, and until when wtrain waits; the only place that says it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Explanation, Patience, PatienceRow
+from watchdog_train.core.model.waits import SleepWait
+from watchdog_train.report.explanation_text import what_happened
+from watchdog_train.report.words import clean, duration
+
+EXPECT_FACTOR = 1.5
+"""A pause that is announced should be announced somewhat longer than it was."""
+_ROWS: dict[PatienceRow, str] = {
+    "sleep": "wtrain waits until it wakes",
+    "input": "wtrain waits until somebody types",
+    "stopped": "wtrain waits until it is continued",
+}
+
+
+def waiting(state: State, mono: float) -> str | None:
+    """`Rank 0 has been reading 10.0.0.1:80 for 41 s in ask (train.py:9). A stall at 10 min.`
+
+    Args:
+        state: of a run with a suspicion.
+        mono: now, by the clock of its events.
+    """
+    look = state.look
+    if state.suspicion is None or look is None:
+        return None
+    silent_s = max(0.0, mono - state.silent_since)
+    found = what(look.patience, silent_s)
+    told = [found[:1].upper() + found[1:], until_words(look.patience)]
+    if look.patience.row == "stopped":  # ends with a command
+        told.reverse()
+    return " ".join(filter(None, told))
+
+
+def waiting_object(state: State, mono: float | None) -> dict[str, Any] | None:
+    """What is waited for, as data, and the sentence beside it."""
+    if state.suspicion is None or state.look is None:
+        return None
+    mono = state.mono if mono is None else mono
+    return {
+        **msgspec.to_builtins(state.look.patience),
+        "silent_s": round(max(0.0, mono - state.silent_since), 1),
+        "text": waiting(state, mono),
+    }
+
+
+def until_words(patience: Patience) -> str:
+    """When the silence becomes a stall."""
+    if patience.limit_s is not None:
+        return f"A stall at {duration(patience.limit_s)}."
+    return f"{_ROWS[patience.row]}." if patience.row in _ROWS else ""
+
+
+def what(patience: Patience, silent_s: float | None = None) -> str:
+    """Who does what, on what, where."""
+    root = patience.root
+    if root is None:
+        return "What it waits for is not known."
+    doing = root.doing
+    if silent_s is None and isinstance(doing, SleepWait):  # it is over
+        doing = msgspec.structs.replace(doing, left_s=None)
+    root = msgspec.structs.replace(root, since_s=silent_s, doing=doing)
+    text = what_happened(Explanation(kind="hang", root=root))
+    line = patience.line
+    if line is None or root.own is not None:
+        return text
+    return f"{text} Asked for at {clean(line.file, 200)}:{line.line}."
+
+
+def table_text(table: Iterable[tuple[PatienceRow, tuple[float | None, ...], str]]) -> str:
+    """`wtrain config explain patience`: the first row that fits the root's wait applies."""
+    rows: list[tuple[str, ...]] = [("waits for", "training", "save", "evaluation", "start", "")]
+    for row, limits_s, when in table:
+        rows.append((row, *(_limit(row, one) for one in limits_s), when))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
+        + f"  {row[-1]}"
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _limit(row: PatienceRow, limit_s: float | None) -> str:
+    if limit_s is not None:
+        return duration(limit_s)
+    return "its end" if row == "sleep" else "no limit"
+
+
+def pause_sentence(event: e.SuspicionEnded) -> str | None:
+    """A pause that has ended by itself, once a line of code."""
+    if not event.paused_s or event.said or event.patience is None:
+        return None
+    text = f"paused for {duration(event.paused_s)} and went on by itself: {what(event.patience)}"
+    if event.patience.row == "stopped" or event.at is None:
+        return text
+    announced = 10 * max(1, round(EXPECT_FACTOR * event.paused_s / 10))
+    where = f"{clean(event.at.own.file, 200)}:{event.at.own.line}"
+    return f"{text} To announce such a pause: wt.expect({announced}) before {where}"
