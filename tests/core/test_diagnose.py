@@ -19,8 +19,12 @@ from watchdog_train.core.diagnosis.facts import (
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.model.waits import Wait
+from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.errors import WtrainError
 from watchdog_train.explain.because import judge
+from watchdog_train.explain.chains import Chains
+from watchdog_train.explain.patience import Silence
+from watchdog_train.explain.patience import judge as patience_of
 from watchdog_train.report.explanation_text import what_happened
 from watchdog_train.rules import RulesError, load_rules, rule_problems
 
@@ -97,7 +101,7 @@ def test_a_frame_that_looks_like_a_placeholder_is_only_text():
     """What a frame is called is filled in, never parsed."""
     case = json.loads((CASES[0].parent / "sealed_worker.json").read_text())
     case["processes"][1]["main"][0] = "{pid.__class__}{line} (/home/u/{rank}.py:3)"
-    diagnosis, _ = diagnose(evidence_of(case), RULES)
+    diagnosis = diagnose(evidence_of(case), RULES)
     assert "{rank}.py" in diagnosis.explanation
 
 
@@ -133,11 +137,11 @@ def behind(rank):
 def test_records_count_for_more_where_the_stacks_agree(late, family):
     """Behind by its records and in no collective by its stack: two witnesses of one rank."""
     evidence = two_ranks(("load (train.py:3)", "main (train.py:9)"))
-    alone = diagnose(evidence, RULES)[0]
+    alone = diagnose(evidence, RULES)
     assert (alone.family, alone.culprit.rank) == ("rank-left-early", 1)
     if late is None:
         return
-    both = diagnose(msgspec.structs.replace(evidence, collectives=behind(late)), RULES)[0]
+    both = diagnose(msgspec.structs.replace(evidence, collectives=behind(late)), RULES)
     assert both.family == family
     assert (both.confidence > 0.75) == (late == 1)
     assert "fewer collectives" in both.explanation or late == 0
@@ -147,7 +151,7 @@ def test_who_reports_that_a_peer_is_gone_is_not_blamed():
     """Rank 0 prints what it suffers from; which rank has ended it does not know."""
     line = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer"
     case = {"why": "crash", "processes": [], "log": [line], "exit": {"code": 1}}
-    found, _ = diagnose(evidence_of(case), RULES)
+    found = diagnose(evidence_of(case), RULES)
     assert (found.family, found.culprit) == ("gloo-timeout", None)
 
 
@@ -155,38 +159,43 @@ def test_a_holder_of_the_interpreter_lock_that_waits_for_a_native_lock():
     """That is why the others wait for this rank; one that only sleeps there may be anything."""
     locked = ("!pthread_mutex_lock (libc.so.6)", "!ffi_call (libffi.so.8)", "go (train.py:3)")
     kernel = {"owns_gil": True, "wchan": "futex_do_wait"}
-    found = diagnose(two_ranks(locked, **kernel), RULES)[0]
+    found = diagnose(two_ranks(locked, **kernel), RULES)
     assert (found.family, found.culprit.rank) == ("gil-deadlock", 1)
     asleep = ("!clock_nanosleep (libc.so.6)", "!ffi_call (libffi.so.8)", "go (train.py:3)")
-    found = diagnose(two_ranks(asleep, owns_gil=True, wchan="hrtimer_nanosleep"), RULES)[0]
+    found = diagnose(two_ranks(asleep, owns_gil=True, wchan="hrtimer_nanosleep"), RULES)
     assert (found.family, found.culprit.rank) == ("rank-left-early", 1)
+
+
+def granted(evidence: Evidence) -> str:
+    """The row of patience."""
+    chains = Chains(evidence, RULES.frames)
+    return patience_of(chains, silence=Silence(), limits=Limits()).row
 
 
 def test_nothing_is_proven_of_ranks_that_exchange_collectives():
     """They went on between two looks: whatever the stacks look like, it is no deadlock."""
     case = json.loads((CASES[0].parent / "sealed_worker.json").read_text())
     evidence = evidence_of(case)
-    assert diagnose(evidence, RULES)[1] == "proven"
+    assert granted(evidence) == "proven"
     alive = msgspec.structs.replace(evidence, exchanging=(0, 1))
-    found, patience = diagnose(alive, RULES)
-    assert patience == "healthy"
-    assert found.kind != "hang"
+    assert granted(alive) == "at-work"
+    assert diagnose(alive, RULES).kind != "hang"
 
 
 def test_a_rank_that_exchanges_is_not_the_one_that_hangs():
     """Others may be: a group within the job can go on without them."""
     asleep = ("!clock_nanosleep (libc.so.6)", "!ffi_call (libffi.so.8)", "go (train.py:3)")
     evidence = two_ranks(asleep, wchan="hrtimer_nanosleep")
-    assert diagnose(evidence, RULES)[0].culprit.rank == 1
+    assert diagnose(evidence, RULES).culprit.rank == 1
     for going, family in (((0,), "rank-left-early"), ((1,), None), ((0, 1), None)):
-        found = diagnose(msgspec.structs.replace(evidence, exchanging=going), RULES)[0]
+        found = diagnose(msgspec.structs.replace(evidence, exchanging=going), RULES)
         assert found.family == family, going
 
 
 def test_no_evidence_at_all_is_not_known():
     """Nothing captured means: I do not know."""
-    diagnosis, patience = diagnose(Evidence(why="stall"), RULES)
-    assert (diagnosis.family, patience) == (None, "unknown")
+    evidence = Evidence(why="stall")
+    assert (diagnose(evidence, RULES).family, granted(evidence)) == (None, "unknown")
 
 
 def test_our_own_rules_are_right():
@@ -229,7 +238,7 @@ def test_a_user_rule_is_used(tmp_path):
         "  - {id: one, confidence: 0.9, log: ['flux broken'], explanation: 'It broke: {line}'}\n"
     )
     evidence = Evidence(why="crash", logs=(LogText(source="o", lines=("flux broken",)),))
-    assert diagnose(evidence, load_rules([tmp_path]))[0].family == "mine"
+    assert diagnose(evidence, load_rules([tmp_path])).family == "mine"
 
 
 def documented_rules(tmp_path):
@@ -299,16 +308,16 @@ def test_ranks_in_different_collectives_are_proof_only_if_all_are_seen(size, pat
         for rank, name in stacks.items()
     )
     evidence = Evidence(why="stall", processes=processes, world_size=size)
-    diagnosis, found = diagnose(evidence, RULES)
-    assert (diagnosis.family, found) == ("collective-mismatch", patience)
+    assert diagnose(evidence, RULES).family == "collective-mismatch"
+    assert granted(evidence) == patience
 
 
 def test_a_line_about_the_network_is_no_proof_of_a_hang():
     """What libraries retry by themselves names a cause, and leaves them the time to do so."""
     line = "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='huggingface.co', port=443)"
     evidence = Evidence(why="stall", logs=(LogText(source="o", lines=("start", line)),))
-    diagnosis, patience = diagnose(evidence, RULES)
-    assert (diagnosis.family, patience) == ("hub-download", "may-end")
+    assert diagnose(evidence, RULES).family == "hub-download"
+    assert granted(evidence) == "unknown"
 
 
 def test_a_missing_rule_folder_is_named(tmp_path):
@@ -366,7 +375,7 @@ def test_a_kill_is_for_want_of_memory_only_where_that_can_be(host, families, log
         exit=ExitStatus(code=None, signal=9, how_known="keeper"),
         host=host,
     )
-    diagnosis, _ = diagnose(evidence, RULES)
+    diagnosis = diagnose(evidence, RULES)
     assert diagnosis.family in families
 
 
@@ -381,7 +390,7 @@ def test_memory_that_somebody_else_holds_is_no_want_of_ours(others):
         exit=ExitStatus(code=1, signal=None, how_known="keeper"),
         host=HostFacts(gpu_others=others),
     )
-    diagnosis, _ = diagnose(evidence, RULES)
+    diagnosis = diagnose(evidence, RULES)
     assert diagnosis.family == "cuda-oom"
     if others:
         assert "alice" in diagnosis.explanation

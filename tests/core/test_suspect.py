@@ -17,7 +17,7 @@ from watchdog_train.core.model import Basis, Patience, PatienceRow, Phase, Place
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.suspect import FINISHING_S, watch
+from watchdog_train.core.suspect import ASKS, FINISHING_S, watch
 
 POLICY = Policy()
 ALIVE = Verdict(kind="alive")
@@ -350,9 +350,7 @@ def test_what_the_kernel_holds_is_dumped_and_said_and_never_ended() -> None:
 def test_a_prompt_is_never_a_stall() -> None:
     """It is named once, and then waited for; a look now and then shows whether it still is one."""
     state = silent("input", at=30.0)
-    assert event(ask(state, quiet(), 30.0)) == e.Noticed(
-        kind="input", pids=(), why=said("it waits")
-    )
+    assert event(ask(state, quiet(), 30.0)) == e.Noticed(kind="input", pids=(), why=said(ASKS))
     assert limit_s(then(state, noticed("input"), 30.0), quiet()) is None
 
 

@@ -110,9 +110,7 @@ def test_what_is_not_progress() -> None:
     assert line(b.running(*asked), seen(14.0, 7)) == (
         "wtrain: waiting for the training to end, 14 s; Ctrl-C kills"
     )
-    typing = e.Looked(
-        patience=Patience(row="input"), family=None, confidence=0.0, why=said("typing")
-    )
+    typing = e.Looked(patience=Patience(row="input"), why=said("typing"))
     assert line(b.running(doubt, typing), silent) is None
     reported = (b.stall(), e.WouldHaveKilled(stall_id="0001", why=said("quiet")))
     assert line(b.running(*reported), silent) == (

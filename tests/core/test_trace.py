@@ -154,8 +154,6 @@ def test_each_look_is_written_once() -> None:
     root = x.Standstill(who=x.Who(pid=1), doing=w.SleepWait(left_s=9.0))
     look = e.Looked(
         patience=Patience(row="sleep", look_in_s=9.0, root=root),
-        family=None,
-        confidence=0.0,
         why=said(""),
     )
     lines = [writer.line(b.sample(float(at), b.rank()), 1, look) for at in range(2)]

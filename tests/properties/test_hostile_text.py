@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 KEPT = {
     "type", "how_known", "outcome", "basis", "phase", "previous", "role", "state", "mode", "kind",
     "stage", "sequence", "result", "patience", "resume_via", "why_kind", "code", "wait",
-    "certainty", "by", "what", "call", "row",
+    "certainty", "sender", "by", "what", "call", "row",
 }  # fmt: skip
 HOSTILE = [
     "\x1b]0;owned\x07\x1b[2J\x1b[31mred",

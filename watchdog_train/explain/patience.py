@@ -139,7 +139,8 @@ def judge(facts: Chains, *, silence: Silence, limits: Limits) -> Patience:
 
 def _is_proven(facts: Chains, at: int, doing: x.Doing) -> bool:
     if isinstance(doing, x.CollectiveWait):
-        return bool(doing.mismatched) and not doing.absent and not facts.unseen()
+        seen = facts.evidence.world_size is not None and not facts.unseen()
+        return bool(doing.mismatched) and not doing.absent and seen
     return facts.nodes[at].process.sealed is True
 
 
@@ -184,10 +185,13 @@ class _Table:
         able = [n for n in waits.any_of if n in self._graph and not self._graph[n].idle]
         needed = [n for n in waits.needs if n in self._graph and not self._graph[n].idle]
         if needed:
-            return self._asked_by(node, self.shortest([self.of(n) for n in needed]))
+            found = self.shortest([self.of(n) for n in needed])
+            if not waits.complete and found.row == "nobody-left":
+                return self._row("unknown", node)  # somebody who was not seen may be left
+            return self._asked_by(node, found)
         if able:
-            found = [self.of(n) for n in able]
-            longest = _longest([*found, own] if not waits.complete else found)
+            those = [self.of(n) for n in able]
+            longest = _longest([*those, own] if not waits.complete else those)
             return self._asked_by(node, longest)
         if not waits.complete or any(n not in self._graph for n in (*waits.needs, *waits.any_of)):
             return own

@@ -17,6 +17,7 @@ from watchdog_train.report.words import clean, duration, listed
 _SHOWN = 3
 _PATH_CAP = 160
 _MESSAGE_CAP = 300
+_CAUSE_CAP = 800
 _OWN_CRASH = (4, 6, 7, 8, 11)
 _CALLS = {"open": "opening", "read": "reading", "write": "writing", "sync": "flushing"}
 
@@ -58,8 +59,9 @@ def because(found: x.Explanation) -> str:
     text = cause.template
     for name, value in cause.values.items():
         text = text.replace(f"{{{name}}}", clean(value, _MESSAGE_CAP))
-    link = f" Known issue: {cause.link}" if cause.link else ""
-    return f"{cause.family} ({cause.certainty}). {text}{link}".rstrip()
+    link = f" Known issue: {clean(cause.link, _PATH_CAP)}" if cause.link else ""
+    told = clean(text, _CAUSE_CAP)
+    return f"{clean(cause.family, 60)} ({cause.certainty}). {told}{link}".rstrip()
 
 
 def who_words(who: x.Who) -> str:
