@@ -86,7 +86,7 @@ def _is_over(state: State, policy: Policy) -> bool:
         return True
     stall = state.last_stall if attempt.stall_id is not None else None
     if stall is not None and stall.basis == "finishing":
-        return True
+        return state.next_plan is None  # unless all tasks of the job begin another attempt
     return attempt.code == 0 and attempt.stall_id is None
 
 
