@@ -210,7 +210,7 @@ def test_the_child_ends_with_its_listener(watch: GpuWatch, gpus: Gpus, table: Ch
 def test_no_gpu_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the library, or without a device file, nobody is started."""
     monkeypatch.setattr(system_gpu, "_DEVICE_FILES", ("/nonexistent/nvidiactl",))
-    assert not system_gpu.may_be_there()
+    assert not system_gpu.is_asked()
     monkeypatch.setattr(system_gpu.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(system_gpu, "_DEVICE_FILES", ("/dev/null",))
-    assert not system_gpu.may_be_there()
+    assert not system_gpu.is_asked()

@@ -86,6 +86,7 @@ class EvidenceRequests:
             exit=sight.exit,
             command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
+            gpu=context.policy.detection.gpu,
             gpu_others=self.gpu_others,
             done=self._what_follows(why),
         )

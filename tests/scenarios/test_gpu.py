@@ -1,0 +1,104 @@
+"""Whole runs beside a GPU, which a stand-in for NVML plays: no device, no CUDA."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.nvml import Gpus, device, library
+from tests.scenarios.checks import assert_log_is_sound, assert_never_killed
+from tests.support import (
+    RunningWtrain,
+    program_command,
+    sentence,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
+from watchdog_train.system.gpu import in_a_pid_namespace
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.skipif(in_a_pid_namespace(), reason="in a container the driver's pids are others"),
+]
+
+SEES = "  gpu: 'on'\n  learnt_hard_floor_s: 20\n  learnt_hard_factor: 20\n  learn_after: 5\n"
+
+
+def start(cwd: Path, gpus: Gpus, *args: str) -> tuple[RunningWtrain, int]:
+    """The run, and the pid of its training."""
+    config = write_fast_config(cwd)
+    config.write_text(config.read_text().replace("detection:\n", "detection:\n" + SEES))
+    gpus.show(device())
+    options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
+    command = program_command("gpu_rank.py", "--library", str(library()), *args)
+    run = start_wtrain("run", *options, "--", *command, cwd=cwd, env=gpus.env)
+    wait_until((cwd / "pid").exists, 60, "the training has begun")
+    return run, int(wait_until((cwd / "pid").read_text, 5, "its pid"))
+
+
+@pytest.mark.timeout(170)
+def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
+    """Asleep beside a GPU at work it is alive, beside an idle one suspected; spinning, reported."""
+    gpus = Gpus(tmp_path)
+    run, pid = start(tmp_path, gpus, "--sleep-at", "30", "--spin-at", "50")
+    gpus.show(device((pid, 20)))
+    wait_until((tmp_path / "slept").exists, 60, "it sleeps")
+    since = time.monotonic()
+    wait_until(lambda: time.monotonic() > since + 7, 20, "twice the limit of a step")
+    assert not run.snapshot().of_type("suspected"), run.snapshot().describe()
+    gpus.show(device((pid, 20), util=0, watts=70))
+    run.wait_for("suspected", 30, lambda event: event["basis"] == "quiet")
+    gpus.show(device((pid, 20), util=100, watts=100))  # a kernel that only waits
+    (tmp_path / "wake").touch()
+    run.wait_for("suspected", 60, lambda event: event["basis"] == "frozen")
+    said = run.wait_for("noticed", 30, lambda event: event["kind"] == "busy")
+    assert "the GPUs only spin: 100 % utilisation at 14 % of the power" in sentence(said["why"])
+    run.wait_for("evidence_collected", 30)
+    gpus.show(device((pid, 20), util=100, watts=600))  # a long kernel
+    run.wait_for("suspected", 30, lambda event: event["basis"] == "hard-budget")
+    (tmp_path / "let-go").touch()
+    done = run.result(60).check(0)
+    assert_log_is_sound(done)
+    assert_never_killed(done)
+    assert not done.of_type("stall_declared"), done.describe()
+    (bundle,) = done.run_dir.glob("**/host.json")
+    (seen,) = json.loads(bundle.read_text())["details"]["gpu"]["devices"]
+    assert seen["power_w"] == 100
+    assert [each["pid"] for each in seen["processes"]] == [pid]
+
+
+@pytest.mark.timeout(170)
+def test_memory_of_the_gpu_after_a_kill(tmp_path: Path) -> None:
+    """A restart waits for what is left of the rank, then for a stranger, and goes on when free."""
+    gpus = Gpus(tmp_path)
+    run, pid = start(tmp_path, gpus, "--sleep-at", "30")
+    gpus.show(device((pid, 60)))
+    wait_until((tmp_path / "slept").exists, 60, "it sleeps")
+    (trace,) = tmp_path.glob("wtrain-runs/*-*/**/trace*.jsonl")
+    wait_until(lambda: '"gpu_util":57' in trace.read_text(), 30, "the GPU was seen")
+    other = subprocess.Popen(["sleep", "160"])
+    try:
+        os.kill(pid, signal.SIGKILL)
+        ours = run.wait_for("gpu_memory_held", 60, lambda event: event["ours"])
+        assert [each["pid"] for each in ours["ours"]] == [pid]
+        gpus.show(device((other.pid, 60)))
+        taken = run.wait_for("gpu_memory_held", 60, lambda event: event["others"])
+        said = f"taken the GPU memory that the job had: pid {other.pid} (sleep, user "
+        assert said in sentence(taken["why"])
+        assert len(run.snapshot().of_type("attempt_launching")) == 1
+        gpus.show(device())
+        run.wait_for("gpu_memory_free", 30)
+    finally:
+        other.kill()
+        other.wait(10)
+    done = run.result(60).check(0)
+    assert [event["attempt"] for event in done.of_type("attempt_launching")] == [1, 2]
