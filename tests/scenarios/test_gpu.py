@@ -6,16 +6,22 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.nvml import Gpus, device, library
 from tests.scenarios.checks import assert_log_is_sound, assert_never_killed
 from tests.support import (
+    MARKER,
+    REPOSITORY,
     RunningWtrain,
+    marked_processes,
     program_command,
+    scenario_environment,
     sentence,
     start_wtrain,
     wait_until,
@@ -102,3 +108,41 @@ def test_memory_of_the_gpu_after_a_kill(tmp_path: Path) -> None:
         other.wait(10)
     done = run.result(60).check(0)
     assert [event["attempt"] for event in done.of_type("attempt_launching")] == [1, 2]
+
+
+def script(cwd: Path, *args: str) -> tuple[int, dict[str, Any]]:
+    """Exit code of scripts/gpu without a device, and its file."""
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "gpu"), *args],
+        cwd=cwd,
+        env=scenario_environment(cwd),
+        stdout=subprocess.DEVNULL,
+        timeout=150,
+        check=False,
+    )
+    file = cwd / "gpu.json"
+    return done.returncode, json.loads(file.read_text()) if file.exists() else {}
+
+
+def test_the_script_says_that_there_is_no_device(tmp_path: Path) -> None:
+    """Each part says so; the code is 0, and 2 where the file cannot be written."""
+    code, found = script(tmp_path)
+    parts = {name: part for name, part in found.items() if name not in ("machine", "seconds")}
+    assert code == 0
+    assert len(parts) >= 8
+    assert all(part == {"skipped": "no CUDA device"} for part in parts.values())
+    assert script(tmp_path / ".home", "--out", "no/such/folder.json") == (2, {})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_parts_of_the_script_work(tmp_path: Path) -> None:
+    """On the CPU: ranks that hang are seen, and nothing is left of them."""
+    code, found = script(tmp_path, "--dry-run", "--only", "waits", "nccl", "memory", "server")
+    assert code == 0, found
+    assert found["waits"]["spin"]["state"] == "S"
+    assert found["nccl"]["gloo-loops"]["codes"] == [None, None]
+    assert found["memory"]["SIGKILL"]["gone_s"] < 10
+    assert "# Dump on request" in found["server"]["dump"]
+    assert len(found["server"]["recorders"]) == 2
+    assert marked_processes(os.environ[MARKER]) == {}

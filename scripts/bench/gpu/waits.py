@@ -139,6 +139,8 @@ def loader(_loss: Any) -> None:
 
 def main() -> None:
     kind = sys.argv[1]
+    if not CUDA:
+        torch.set_num_threads(1)
     if kind in SCHEDULES:
         schedule(kind)
     if kind.startswith(("nccl-", "gloo-")):
