@@ -43,7 +43,7 @@ def start(cwd: Path, gpus: Gpus, *args: str) -> tuple[RunningWtrain, int]:
     """The run, and the pid of its training."""
     config = write_fast_config(cwd)
     config.write_text(config.read_text().replace("detection:\n", "detection:\n" + SEES))
-    gpus.show(device())
+    gpus.show(device(), device())
     options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
     command = program_command("gpu_rank.py", "--library", str(library()), *args)
     run = start_wtrain("run", *options, "--", *command, cwd=cwd, env=gpus.env)
@@ -63,7 +63,9 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     assert not run.snapshot().of_type("suspected"), run.snapshot().describe()
     gpus.show(device((pid, 20), util=0, watts=70))
     run.wait_for("suspected", 30, lambda event: event["basis"] == "quiet")
-    gpus.show(device((pid, 20), util=100, watts=100))  # a kernel that only waits
+    spins = device((pid, 20), util=100, watts=100)  # a kernel that only waits
+    neighbour = os.getpid()  # on a second device, whose use then tells nothing of the job
+    gpus.show(spins, device((pid, 1), (neighbour, 1)))
     (tmp_path / "wake").touch()
     run.wait_for("suspected", 60, lambda event: event["basis"] == "frozen")
     said = run.wait_for("noticed", 30, lambda event: event["kind"] == "busy")
@@ -77,9 +79,11 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     assert_never_killed(done)
     assert not done.of_type("stall_declared"), done.describe()
     (bundle,) = done.run_dir.glob("**/host.json")
-    (seen,) = json.loads(bundle.read_text())["details"]["gpu"]["devices"]
+    host = json.loads(bundle.read_text())
+    seen, shared = host["details"]["gpu"]["devices"]
     assert seen["power_w"] == 100
-    assert [each["pid"] for each in seen["processes"]] == [pid]
+    assert [each["pid"] for each in shared["processes"]] == [pid, neighbour]
+    assert [str(neighbour) in other for other in host["facts"]["gpu_others"]] == [True]
 
 
 @pytest.mark.timeout(170)
