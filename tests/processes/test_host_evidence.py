@@ -125,7 +125,7 @@ def test_memory_of_the_container_is_told_in_bytes():
 def test_a_look_at_gpus_that_hangs_is_ended_in_time():
     """A driver without its GPU never answers."""
     started = time.monotonic()
-    look = GpuLook([sys.executable, "-c", "import time; time.sleep(600)"])
+    look = GpuLook(argv=[sys.executable, "-c", "import time; time.sleep(600)"])
     assert "no answer" in look.answer(time.monotonic() + 0.3)["problem"]
     assert time.monotonic() - started < 5
 
@@ -133,9 +133,9 @@ def test_a_look_at_gpus_that_hangs_is_ended_in_time():
 def test_a_look_at_gpus_tells_devices():
     """One reading as JSON becomes part of host.json; anything else is a problem in words."""
     code = 'print(\'{"devices": [{"index": 0, "util": 100.0, "power_w": 91.0}]}\')'
-    reading = GpuLook([sys.executable, "-c", code]).answer(time.monotonic() + 20)
+    reading = GpuLook(argv=[sys.executable, "-c", code]).answer(time.monotonic() + 20)
     assert reading["devices"][0]["power_w"] == 91.0
-    nothing = GpuLook([sys.executable, "-c", "print(9)"]).answer(time.monotonic() + 20)
+    nothing = GpuLook(argv=[sys.executable, "-c", "print(9)"]).answer(time.monotonic() + 20)
     assert "NVML told nothing" in nothing["problem"]
 
 

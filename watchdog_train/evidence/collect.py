@@ -126,7 +126,7 @@ class _Collection:
         self.problems: list[str] = []
         self.cut_short = False
         self.swap_before = swap_bytes()
-        self.gpus = GpuLook() if request.mode == "full" else None
+        self.gpus = GpuLook(request.gpu) if request.mode == "full" else None
         # Tools that hang must leave time for the ways that need no tool.
         kept_s = _ASKING_S if request.slot_dir is not None else 0.0
         tools_until = max(self.started + 1.0, self.until - kept_s)

@@ -13,7 +13,7 @@ import msgspec
 
 from watchdog_train.core.model.gpu import GpuReading
 from watchdog_train.system import current
-from watchdog_train.system.gpu import command, may_be_there
+from watchdog_train.system.gpu import command, is_asked
 from watchdog_train.system.strangers import stranger
 
 DEADLINE_S = 5.0
@@ -24,11 +24,11 @@ _POLL_S = 0.02
 class GpuLook:
     """Started early, read late."""
 
-    def __init__(self, argv: list[str] | None = None) -> None:
+    def __init__(self, setting: str = "auto", argv: list[str] | None = None) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._problem: str | None = None
         self._started = time.monotonic()
-        if argv is None and not may_be_there():
+        if argv is None and not is_asked(setting):
             return
         try:
             self._out = tempfile.TemporaryFile()  # noqa: SIM115 - read and closed by answer()

@@ -51,6 +51,8 @@ class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """More rule files of the user's."""
     oom_kills_before: int | None = None
     """`host.oom_kills()` at the start of the attempt, so that only newer ones count."""
+    gpu: str = "auto"
+    """The setting detection.gpu."""
     gpu_others: tuple[str, ...] = ()
     """Processes of others with memory on the job's GPUs, for a person."""
     silence: Silence = Silence()

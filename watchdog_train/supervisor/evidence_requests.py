@@ -89,6 +89,7 @@ class EvidenceRequests:
             exit=sight.exit,
             command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
+            gpu=context.policy.detection.gpu,
             gpu_others=self.gpu_others,
             patience=context.policy.patience,
             done=self._what_follows(why),

@@ -38,11 +38,13 @@ _SLOWED_BY = {
 """NVML's clocksEventReasons that slow work down; idle and chosen clocks are none."""
 
 
-def may_be_there() -> bool:
-    """Whether it is worth looking: an NVIDIA device and the library; nothing is imported.
+def is_asked(setting: str = "auto") -> bool:
+    """Whether NVML is asked, by `detection.gpu`: auto needs an NVIDIA device and the library.
 
-    Not on Windows, where a pipe cannot be read without waiting.
+    Nothing is imported. Not by itself on Windows, where a pipe cannot be read without waiting.
     """
+    if setting != "auto":
+        return setting == "on"
     if importlib.util.find_spec("pynvml") is None:
         return False
     return any(os.path.exists(path) for path in _DEVICE_FILES)

@@ -14,6 +14,7 @@ OVER: tuple[Phase, ...] = ("finishing", "finished")
 """Phases in which the training itself is over."""
 BUSY: dict[Basis, Literal["busy", "uninterruptible"]] = {
     "hard-budget": "busy",
+    "frozen": "busy",
     "uninterruptible": "uninterruptible",
 }
 """Suspicions that are never a stall by themselves, and the word that is said about them."""

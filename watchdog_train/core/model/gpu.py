@@ -1,7 +1,7 @@
 """What GPUs show from outside, as values.
 
-How a rank that waits inside a GPU call looks from outside was not measured: the limits here are
-chosen so that a GPU whose meaning is not clear changes nothing.
+The limits are assumed, not measured on a device: a GPU whose meaning is not clear changes nothing,
+and GPUs that seem to spin are only reported.
 """
 
 from __future__ import annotations

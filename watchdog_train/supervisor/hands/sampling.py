@@ -402,8 +402,7 @@ def _may_be_killed(state: State, mine: Tree) -> bool:
 
 
 def _gpu_watch(context: Context) -> GpuWatch | None:
-    wanted = context.policy.detection.gpu
-    if wanted == "off" or (wanted == "auto" and not gpu.may_be_there()):
+    if not gpu.is_asked(context.policy.detection.gpu):
         return None
     return GpuWatch(context.children, gpu.command())
 

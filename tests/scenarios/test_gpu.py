@@ -1,0 +1,152 @@
+"""Whole runs beside a GPU, which a stand-in for NVML plays: no device, no CUDA."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nvml import Gpus, device, library
+from tests.scenarios.checks import assert_log_is_sound, assert_never_killed
+from tests.support import (
+    MARKER,
+    REPOSITORY,
+    RunningWtrain,
+    marked_processes,
+    program_command,
+    scenario_environment,
+    sentence,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
+from watchdog_train.system.gpu import in_a_pid_namespace
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.skipif(in_a_pid_namespace(), reason="in a container the driver's pids are others"),
+]
+
+SEES = "  gpu: 'on'\n  learnt_hard_floor_s: 20\n  learnt_hard_factor: 20\n  learn_after: 5\n"
+
+
+def start(cwd: Path, gpus: Gpus, *args: str) -> tuple[RunningWtrain, int]:
+    """The run, and the pid of its training."""
+    config = write_fast_config(cwd)
+    config.write_text(config.read_text().replace("detection:\n", "detection:\n" + SEES))
+    gpus.show(device(), device())
+    options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
+    command = program_command("gpu_rank.py", "--library", str(library()), *args)
+    run = start_wtrain("run", *options, "--", *command, cwd=cwd, env=gpus.env)
+    wait_until((cwd / "pid").exists, 60, "the training has begun")
+    return run, int(wait_until((cwd / "pid").read_text, 5, "its pid"))
+
+
+@pytest.mark.timeout(170)
+def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
+    """Asleep beside a GPU at work it is alive, beside an idle one suspected; spinning, reported."""
+    gpus = Gpus(tmp_path)
+    run, pid = start(tmp_path, gpus, "--sleep-at", "30", "--spin-at", "50")
+    gpus.show(device((pid, 20)))
+    wait_until((tmp_path / "slept").exists, 60, "it sleeps")
+    since = time.monotonic()
+    wait_until(lambda: time.monotonic() > since + 7, 20, "twice the limit of a step")
+    assert not run.snapshot().of_type("suspected"), run.snapshot().describe()
+    gpus.show(device((pid, 20), util=0, watts=70))
+    run.wait_for("suspected", 30, lambda event: event["basis"] == "quiet")
+    spins = device((pid, 20), util=100, watts=100)  # a kernel that only waits
+    neighbour = os.getpid()  # on a second device, whose use then tells nothing of the job
+    gpus.show(spins, device((pid, 1), (neighbour, 1)))
+    (tmp_path / "wake").touch()
+    run.wait_for("suspected", 60, lambda event: event["basis"] == "frozen")
+    said = run.wait_for("noticed", 30, lambda event: event["kind"] == "busy")
+    assert "the GPUs only spin: 100 % utilisation at 14 % of the power" in sentence(said["why"])
+    run.wait_for("evidence_collected", 30)
+    gpus.show(device((pid, 20), util=100, watts=600))  # a long kernel
+    run.wait_for("suspected", 30, lambda event: event["basis"] == "hard-budget")
+    (tmp_path / "let-go").touch()
+    done = run.result(60).check(0)
+    assert_log_is_sound(done)
+    assert_never_killed(done)
+    assert not done.of_type("stall_declared"), done.describe()
+    (bundle,) = done.run_dir.glob("**/host.json")
+    host = json.loads(bundle.read_text())
+    seen, shared = host["details"]["gpu"]["devices"]
+    assert seen["power_w"] == 100
+    assert [each["pid"] for each in shared["processes"]] == [pid, neighbour]
+    assert [str(neighbour) in other for other in host["facts"]["gpu_others"]] == [True]
+
+
+@pytest.mark.timeout(170)
+def test_memory_of_the_gpu_after_a_kill(tmp_path: Path) -> None:
+    """A restart waits for what is left of the rank, then for a stranger, and goes on when free."""
+    gpus = Gpus(tmp_path)
+    run, pid = start(tmp_path, gpus, "--sleep-at", "30")
+    gpus.show(device((pid, 60)))
+    wait_until((tmp_path / "slept").exists, 60, "it sleeps")
+    (trace,) = tmp_path.glob("wtrain-runs/*-*/**/trace*.jsonl")
+    wait_until(lambda: '"gpu_util":57' in trace.read_text(), 30, "the GPU was seen")
+    other = subprocess.Popen(["sleep", "160"])
+    try:
+        os.kill(pid, signal.SIGKILL)
+        ours = run.wait_for("gpu_memory_held", 60, lambda event: event["ours"])
+        assert [each["pid"] for each in ours["ours"]] == [pid]
+        gpus.show(device((other.pid, 60)))
+        taken = run.wait_for("gpu_memory_held", 60, lambda event: event["others"])
+        said = f"taken the GPU memory that the job had: pid {other.pid} (sleep, user "
+        assert said in sentence(taken["why"])
+        assert len(run.snapshot().of_type("attempt_launching")) == 1
+        gpus.show(device())
+        run.wait_for("gpu_memory_free", 30)
+    finally:
+        other.kill()
+        other.wait(10)
+    done = run.result(60).check(0)
+    assert [event["attempt"] for event in done.of_type("attempt_launching")] == [1, 2]
+
+
+def script(cwd: Path, *args: str) -> tuple[int, dict[str, Any]]:
+    """Exit code of scripts/gpu without a device, and its file."""
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "gpu"), *args],
+        cwd=cwd,
+        env=scenario_environment(cwd),
+        stdout=subprocess.DEVNULL,
+        timeout=150,
+        check=False,
+    )
+    file = cwd / "gpu.json"
+    return done.returncode, json.loads(file.read_text()) if file.exists() else {}
+
+
+def test_the_script_says_that_there_is_no_device(tmp_path: Path) -> None:
+    """Each part says so; the code is 0, and 2 where the file cannot be written."""
+    code, found = script(tmp_path)
+    parts = {name: part for name, part in found.items() if name not in ("machine", "seconds")}
+    assert code == 0
+    assert len(parts) >= 8
+    assert all(part == {"skipped": "no CUDA device"} for part in parts.values())
+    assert script(tmp_path / ".home", "--out", "no/such/folder.json") == (2, {})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_parts_of_the_script_work(tmp_path: Path) -> None:
+    """On the CPU: ranks that hang are seen, and nothing is left of them."""
+    code, found = script(tmp_path, "--dry-run", "--only", "waits", "nccl", "memory", "server")
+    assert code == 0, found
+    assert found["waits"]["spin"]["state"] == "S"
+    assert found["nccl"]["gloo-loops"]["codes"] == [None, None]
+    assert found["memory"]["SIGKILL"]["gone_s"] < 10
+    assert "# Dump on request" in found["server"]["dump"]
+    assert len(found["server"]["recorders"]) == 2
+    assert marked_processes(os.environ[MARKER]) == {}
