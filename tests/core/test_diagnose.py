@@ -286,7 +286,9 @@ def test_config_check_names_rule_mistakes_with_file_and_line(tmp_path, monkeypat
     assert "rules-invalid" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("size", "patience"), [(2, "proven"), (4, "unknown"), (None, "nobody-left")])
+@pytest.mark.parametrize(
+    ("size", "patience"), [(2, "proven"), (4, "unknown"), (None, "nobody-left")]
+)
 def test_ranks_in_different_collectives_are_proof_only_if_all_are_seen(size, patience):
     """The ranks of other nodes may be on their way: then the cause is named, and nobody acts."""
     stacks = {0: "all_reduce", 1: "all_gather"}
