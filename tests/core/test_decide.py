@@ -375,10 +375,13 @@ def test_a_stop_does_not_wait_for_an_uploader() -> None:
 
 
 def test_nothing_is_planned_while_somebody_lives() -> None:
-    """Not even the survey of the checkpoints is an excuse."""
+    """The scan of checkpoints begins with the keeper alive; the plan waits for its end."""
     crashed = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"))
     assert isinstance(act(crashed, members=(b.member(11),)), Signal)
-    assert isinstance(act(crashed, members=(), keeper_alive=True, empty_looks=2), Wait)
+    empty: dict[str, Any] = {"members": (), "keeper_alive": True, "empty_looks": 2}
+    assert isinstance(act(crashed, **empty), StartSurvey)
+    found = Survey(findings=(), directories=("/out",))
+    assert isinstance(act(crashed, survey=found, **empty), Wait)
     gone = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
     assert isinstance(act(gone, **GONE), StartSurvey)
 
