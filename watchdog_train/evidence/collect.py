@@ -304,10 +304,10 @@ class _Collection:
 
     def _machine(self, details: dict[str, Any]) -> tuple[LogText, ...]:
         """What else is told of the machine, and the lines of its kernel log that are about us."""
-        passed_s = time.monotonic() - self.started
-        known = self.swap_before is not None and passed_s >= _APART_S
-        if known and (now := swap_bytes()) is not None:
-            details["swap_bytes_s"] = round((now - self.swap_before) / passed_s)
+        before, passed_s = self.swap_before, time.monotonic() - self.started
+        now = swap_bytes() if passed_s >= _APART_S else None  # no rate of a moment
+        if before is not None and now is not None:
+            details["swap_bytes_s"] = round((now - before) / passed_s)
         if self.gpus is not None:
             details["gpu"] = self.gpus.answer(self.until)
         starts = [target.identity.start for target in self.targets]

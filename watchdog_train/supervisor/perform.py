@@ -206,12 +206,12 @@ class Performer:
             return
         deadline_s = SURVEY_AGAIN_S if action.again else SURVEY_S
         attempt = state.attempt
-        gone = attempt is None or attempt.tree_gone
-        ended = gone or (attempt.ended and nobody_left(observation))
+        is_empty = nobody_left(observation)
+        ended = attempt is None or attempt.tree_gone or (attempt.ended and is_empty)
         running = observation.training
         trees = [tree for each in state.attempts for tree in each.trees]
-        gone_at = max((tree.gone_at or 0.0 for tree in trees), default=0.0)
-        ended_at = gone_at if gone or not ended else observation.wall
+        now = observation.wall if ended else 0.0
+        ended_at = max((tree.gone_at or now for tree in trees), default=0.0)
         request = SurveyRequest(
             directories=places,
             only_directories=bool(named),
