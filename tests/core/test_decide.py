@@ -376,10 +376,13 @@ def test_a_stop_does_not_wait_for_an_uploader() -> None:
 
 
 def test_nothing_is_planned_while_somebody_lives() -> None:
-    """Not even the survey of the checkpoints is an excuse."""
+    """The scan of checkpoints begins with the keeper alive; the plan waits for its end."""
     crashed = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"))
     assert isinstance(act(crashed, members=(b.member(11),)), Signal)
-    assert isinstance(act(crashed, members=(), keeper_alive=True, empty_looks=2), Wait)
+    empty: dict[str, Any] = {"members": (), "keeper_alive": True, "empty_looks": 2}
+    assert isinstance(act(crashed, **empty), StartSurvey)
+    found = Survey(findings=(), directories=("/out",))
+    assert isinstance(act(crashed, survey=found, **empty), Wait)
     gone = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
     assert isinstance(act(gone, **GONE), StartSurvey)
 
@@ -399,6 +402,35 @@ def test_a_backoff_is_on_disk_before_its_plan() -> None:
     crashed = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
     told = kinds(act(crashed, survey=Survey(findings=(), directories=("/out",)), **GONE))
     assert told == ["BackingOff", "PlanMade"]
+
+
+@pytest.mark.parametrize(("at", "left_s"), [(0.5, 1.5), (9.0, None)])
+def test_a_backoff_is_counted_from_the_crash(at: float, left_s: float | None) -> None:
+    """Evidence and scan are a part of the wait."""
+    crashed = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
+    found = Survey(findings=(), directories=("/out",))
+    action = act(crashed, at=at, survey=found, **GONE)
+    assert isinstance(action, Record)
+    told = [each for each in action.events if isinstance(each, e.BackingOff)]
+    assert [(each.delay_s, each.until_mono) for each in told] == ([(left_s, 2.0)] if left_s else [])
+
+
+def test_checkpoints_are_scanned_beside_the_evidence() -> None:
+    """As soon as two looks agree that nobody is left to write one."""
+    crashed = run(b.exited(3), b.collecting(why="crash"))
+    left = (b.member(11),)
+    assert isinstance(act(crashed, running=EVIDENCE, members=left), Wait)
+    assert isinstance(act(crashed, running=EVIDENCE, members=(), empty_looks=1), Wait)
+    assert isinstance(act(crashed, running=EVIDENCE, members=(), empty_looks=2), StartSurvey)
+    both = EVIDENCE | SURVEY
+    assert isinstance(act(crashed, running=both, members=(), empty_looks=2), Wait)
+    found = Survey(findings=(), directories=("/out",))
+    assert isinstance(act(crashed, running=EVIDENCE, survey=found, members=(), empty_looks=2), Wait)
+    stale = act(crashed, running=EVIDENCE, survey=found, members=left)
+    assert isinstance(stale, Record), "somebody was born, and may have written"
+    assert stale.consumes == ("survey",)
+    for over in ((b.exited(0),), (b.exited(3), b.stop())):
+        assert not isinstance(act(run(*over), members=(), empty_looks=2), StartSurvey)
 
 
 @pytest.mark.parametrize(("at", "expected"), [(8.9, Wait), (9.0, Launch)])

@@ -262,10 +262,16 @@ def test_the_module_runs_as_a_program(tmp_path, sleeper):
     assert read_result(request).captured == 1
 
 
-def test_a_crash_is_told_from_its_output_and_status(tmp_path):
-    """Nothing lives any more: log and exit status decide, a 1 GiB log included."""
+def test_a_crash_is_told_from_its_output_and_status(tmp_path, monkeypatch):
+    """Nothing lives any more: log and exit status decide, a 1 GiB log included.
+
+    Nor is there anybody for a second look, for which the next attempt would wait.
+    """
     from watchdog_train.core.model import ExitStatus
 
+    monkeypatch.setattr("watchdog_train.evidence.collect._APART_S", 60.0)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
     log = tmp_path / "output.log"
     with log.open("wb") as file:
         file.truncate(1 << 30)
@@ -275,7 +281,10 @@ def test_a_crash_is_told_from_its_output_and_status(tmp_path):
         )
     request = request_for(
         tmp_path,
-        (),
+        [
+            Member(pid=gone.pid, start=0, role="rank"),
+            Member(pid=os.getpid(), start=0, role="keeper"),
+        ],
         why="crash",
         log_files=(str(log),),
         exit=ExitStatus(code=1, signal=None, how_known="keeper"),

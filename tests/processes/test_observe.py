@@ -316,3 +316,10 @@ def test_an_adoption_does_not_forget_when_the_tree_was_gone(
     seen = builders.observation(builders.sample(60.0))
     assert not list(performer.perform(StartSurvey(level="quick"), state, seen))
     assert [request.full_since for request in asked] == [1e9 + 50.0 - AROUND_KILL_S]
+    # Of an attempt whose tree is not said to be gone yet the moment of the scan counts, and
+    # nothing is waited for as soon as nobody is left.
+    state = builders.fold((builders.RUN_STARTED, launching, builders.exited(1)), at=50.0)
+    for looks, settle_s, since in ((1, 2.0, None), (2, 0.0, seen.wall - AROUND_KILL_S)):
+        seen = builders.observation(builders.sample(60.0, empty_looks=looks))
+        assert not list(performer.perform(StartSurvey(level="quick"), state, seen))
+        assert (asked[-1].settle_s, asked[-1].full_since) == (settle_s, since)

@@ -63,6 +63,40 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
         assert "planted failure" in summary
 
 
+AFTER_THE_SCAN = """
+import sys
+from watchdog_train.cli import main
+from watchdog_train.supervisor import tasks
+
+real = tasks.module
+WAIT = 'until [ -e wtrain-runs/latest/attempts/0001/survey.json ]; do sleep 0.05; done; exec "$@"'
+
+def module(name):
+    argv = real(name)
+    return ("sh", "-c", WAIT, "sh", *argv) if name.endswith("evidence.collect") else argv
+
+tasks.module = module
+sys.exit(main.run(sys.argv[1:]))
+"""
+
+
+def test_checkpoints_are_scanned_while_evidence_is_collected(tmp_path: Path) -> None:
+    """A collector that waits for the scan's answer gets it, and brings the evidence home."""
+    config = write_fast_config(tmp_path)
+    command = program_command("crash_at_step.py", "exception")
+    wtrain = (sys.executable, "-c", AFTER_THE_SCAN)
+    run = run_wtrain(
+        "run", "--config", str(config), *AUTO, "--", *command, cwd=tmp_path, wtrain=wtrain
+    )
+    run.check(0)
+    collected = run.only("evidence_collected")
+    assert collected["crash"]["exception"]["message"] == "planted failure", collected
+    # Nothing is planned before evidence is on disk and the tree is gone.
+    plan = run.of_type("plan_made")[-1]
+    assert collected["seq"] < run.of_type("tree_gone")[0]["seq"] < plan["seq"], run.describe()
+    assert plan["plan"]["checkpoint"]["step"] == 10
+
+
 SHORT_OF_FILES = """
 import errno, sys
 from watchdog_train.cli import main

@@ -21,6 +21,7 @@ from watchdog_train.core.detection.detect import BUSY
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import BundleWhy, EvidenceResult, written
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}
@@ -47,7 +48,7 @@ def drop_stale(
         stale.append("look")
     survey = observation.survey
     over = attempt is not None and attempt.ended and state.stop is None
-    winding_up = attempt is not None and not attempt.tree_gone
+    winding_up = attempt is not None and not (attempt.tree_gone or nobody_left(observation))
     # The next plan needs what is there when nobody writes any more.
     if survey is not None and over and (survey.beside_writers or winding_up):
         stale.append("survey")

@@ -39,7 +39,7 @@ from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import lost_tasks, news, progress_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import keeping, kill
-from watchdog_train.core.recovery.between import between_attempts
+from watchdog_train.core.recovery.between import between_attempts, scan_early
 from watchdog_train.core.recovery.giving_up import stop_what_began_anew
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 from watchdog_train.core.requests import asking, asking_all, sooner
@@ -288,6 +288,19 @@ def _of_the_job(rule: Callable[..., Action | None]) -> Rule:
     return ask
 
 
+def _with_scan(rule: Rule) -> Rule:
+    """A rule about the end of an attempt: while it waits, checkpoints are scanned beside it."""
+
+    def ask(
+        observation: Observation, state: State, policy: Policy, remedies: Remedies
+    ) -> Action | None:
+        action = rule(observation, state, policy, remedies)
+        early = scan_early(observation, state, policy) if isinstance(action, Wait) else None
+        return early or action
+
+    return ask
+
+
 RULES: tuple[Rule, ...] = (
     _answer_request,
     _of_the_job(together.follow_stop),
@@ -304,11 +317,11 @@ RULES: tuple[Rule, ...] = (
     sooner.ask,
     drop_stale,
     stop_what_began_anew,
-    _pursue_kill,
+    _with_scan(_pursue_kill),
     asking.stop,
     _of_the_job(together.follow_trouble),
     _of_the_job(together.hold_fire),
-    _wind_up,
+    _with_scan(_wind_up),
     _of_the_job(gather),
     _of_the_job(confer),
     between_attempts,

@@ -151,7 +151,8 @@ class _Collection:
         if self.request.mode == "look":
             self.attaching.dump(self._eligible(), nonblocking=True)
         pause = self.started + _APART_S - time.monotonic()
-        if pause > 0 and self.targets:
+        # After a crash there may be nobody left to compare, and the next attempt waits for us.
+        if pause > 0 and any(target.is_alive for target in self.targets):
             time.sleep(min(pause, max(0.0, self.until - time.monotonic())))
         reader = thread_reader()
         for target in self.targets:
@@ -310,9 +311,10 @@ class _Collection:
 
     def _machine(self, details: dict[str, Any]) -> tuple[LogText, ...]:
         """What else is told of the machine, and the lines of its kernel log that are about us."""
-        if self.swap_before is not None and (now := swap_bytes()) is not None:
-            passed_s = max(0.01, time.monotonic() - self.started)
-            details["swap_bytes_s"] = round((now - self.swap_before) / passed_s)
+        before, passed_s = self.swap_before, time.monotonic() - self.started
+        now = swap_bytes() if passed_s >= _APART_S else None  # no rate of a moment
+        if before is not None and now is not None:
+            details["swap_bytes_s"] = round((now - before) / passed_s)
         if self.gpus is not None:
             details["gpu"] = self.gpus.answer(self.until)
         starts = [target.identity.start for target in self.targets]

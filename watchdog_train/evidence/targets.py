@@ -118,6 +118,11 @@ class Target:
         return self.last.state if self.last else None
 
     @property
+    def is_alive(self) -> bool:
+        """Whether it can still do something, and is not our keeper."""
+        return self.member.role != "keeper" and self.state not in ("Z", "X", None)
+
+    @property
     def uses_gpu(self) -> bool:
         """Whether it has the device of an NVIDIA GPU open."""
         return any(name.startswith("/dev/nvidia") for name in self.files.get("files", ()))

@@ -105,7 +105,7 @@ class Observer:
                 taken_s = context.system.monotonic() - now
                 self._quick_look_s = max(QUICK_LOOK_S, taken_s / QUICK_LOOK_SHARE)
         tasks = context.tasks
-        between = attempt is not None and attempt.tree_gone and not state.finished
+        between = attempt is not None and attempt.ended and not state.finished
         short = self._room.short(now) if between else None
         no_room = no_save_room = None
         if _waits_for_launch(state):

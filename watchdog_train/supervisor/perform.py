@@ -17,6 +17,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Survey, said, written
+from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.slots import read_note, read_saves
 from watchdog_train.supervisor.bring_home import bring_home
@@ -205,10 +206,12 @@ class Performer:
             return
         deadline_s = SURVEY_AGAIN_S if action.again else SURVEY_S
         attempt = state.attempt
-        ended = attempt is None or attempt.tree_gone
+        is_empty = nobody_left(observation)
+        ended = attempt is None or attempt.tree_gone or (attempt.ended and is_empty)
         running = observation.training
         trees = [tree for each in state.attempts for tree in each.trees]
-        ended_at = max((tree.gone_at or 0.0 for tree in trees), default=0.0)
+        now = observation.wall if ended else 0.0
+        ended_at = max((tree.gone_at or now for tree in trees), default=0.0)
         request = SurveyRequest(
             directories=places,
             only_directories=bool(named),

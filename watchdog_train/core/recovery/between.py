@@ -76,6 +76,21 @@ def between_attempts(
     return _plan_again(observation, state, policy, remedies)
 
 
+def scan_early(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """Scan for checkpoints once nobody is left to write one, beside evidence and keeper.
+
+    In a job the other tasks may still write: there the scan waits for them.
+    """
+    attempt = state.attempt
+    if attempt is None or not attempt.ended or attempt.settled or state.job is not None:
+        return None
+    if observation.survey is not None or "survey" in observation.running or observation.short:
+        return None
+    if not kill.nobody_left(observation) or _is_over(state, policy):
+        return None
+    return scan.start(observation, state)
+
+
 def _is_over(state: State, policy: Policy) -> bool:
     attempt = state.attempt
     if attempt is None or state.stop is not None or state.given_up is not None:
@@ -130,11 +145,14 @@ def _plan_again(
                 why=said(chosen.said),
             )
         )
-    if step.delay_s > 0:
+    # Counted from the end: evidence and scan are a part of it. After a boot the clock began anew.
+    ended = state.attempt.ended_mono if state.attempt is not None else observation.now
+    until = min(ended, observation.now) + step.delay_s
+    left_s = until - observation.now
+    if left_s > 0:
         # Before the plan: a supervisor that dies between the two must not leave a plan that
         # the next one launches at once.
-        until = observation.now + step.delay_s
-        events.append(e.BackingOff(delay_s=step.delay_s, until_mono=until, why=step.why))
+        events.append(e.BackingOff(delay_s=left_s, until_mono=until, why=step.why))
     port = observation.other_port
     nodes = across_of(state) is not None
     plan = meet(step.plan, state, port) if nodes else _meeting_elsewhere(step.plan, port)

@@ -57,6 +57,12 @@ def live(sample: Sample) -> tuple[MemberSample, ...]:
     )
 
 
+def nobody_left(observation: Observation) -> bool:
+    """Whether two looks agree that no process of the attempt but its keeper lives."""
+    samples = [sight.sample for sight in observation.trees]
+    return all(sample.empty_looks >= 2 and not live(sample) for sample in samples)
+
+
 def first_alive(observation: Observation) -> Sample:
     """Of the first machine on which somebody lives."""
     samples = [sight.sample for sight in observation.trees]
