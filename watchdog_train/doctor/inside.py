@@ -1,4 +1,4 @@
-"""What the training's own interpreter can do: its fault handler, and what it was built for."""
+"""What the training's own interpreter can do: its fault handler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 from watchdog_train.doctor import Check
 
@@ -67,24 +66,3 @@ def _read_until(child: subprocess.Popen[bytes], word: bytes, until: float) -> by
             break
         data += part
     return data
-
-
-def architecture(python: str) -> Iterator[Check]:
-    """A Python for Intel on Apple silicon is translated, and has no MPS (sysctl(3), macOS)."""
-    if sys.platform != "darwin":
-        return
-    code = "import ctypes,ctypes.util as u;c=ctypes.CDLL(u.find_library('c'));"
-    code += "v=ctypes.c_int(0);s=ctypes.c_size_t(4);"
-    code += "c.sysctlbyname(b'sysctl.proc_translated',ctypes.byref(v),ctypes.byref(s),None,0);"
-    code += "print(v.value)"
-    try:
-        done = subprocess.run(
-            [python, "-c", code], capture_output=True, timeout=ANSWER_S, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    if done.stdout.strip() == b"1":
-        says = f"{python} is for Intel, and translated (Rosetta): slow, and without MPS"
-        yield Check(name="architecture", status="failure", says=says,
-                    mend="install a Python for arm64 and make the environment anew")  # fmt: skip

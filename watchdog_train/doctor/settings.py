@@ -5,7 +5,6 @@ Pure but for its callers: everything is handed in.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -126,43 +125,3 @@ def threads(environment: Mapping[str, str], cores: int, ranks: int) -> Check:
         says=says,
         mend=f"OMP_NUM_THREADS={wanted}: more only wait for each other" if too_many else None,
     )
-
-
-def start_environment(platform: str, machine: str, *, cores: int, ranks: int) -> dict[str, str]:
-    """What a start script sets for a quiet night; nothing that changes a result.
-
-    Args:
-        platform: sys.platform.
-        machine: platform.machine().
-        cores: of this machine.
-        ranks: processes of the training here.
-    """
-    found = {
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_DOWNLOAD_TIMEOUT": "30",
-        "HF_HUB_ETAG_TIMEOUT": "30",
-        "PYTHONFAULTHANDLER": "1",
-    }
-    if ranks > 1:
-        found["OMP_NUM_THREADS"] = str(max(1, cores // ranks))
-    if platform == "linux":
-        found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
-        found["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "2000"
-    if platform == "darwin" and machine == "arm64":
-        found["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"
-    if platform == "win32":
-        found["PYTHONUTF8"] = "1"
-        found["USE_LIBUV"] = "0"
-    return dict(sorted(found.items()))
-
-
-def start_script(environment: Mapping[str, str], platform: str) -> str:
-    """The same as a script: for a POSIX shell, or for cmd."""
-    about = "Written by wtrain doctor --fix. Each line keeps a library from waiting for ever."
-    if platform == "win32":
-        lines = ["@echo off", f"rem {about}"]
-        lines += [f"set {name}={value}" for name, value in environment.items()]
-        return "\r\n".join([*lines, "wtrain run -- %*", ""])
-    lines = ["#!/bin/sh", f"# {about}"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    return "\n".join([*lines, 'exec wtrain run -- "$@"', ""])
