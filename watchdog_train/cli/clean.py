@@ -31,13 +31,6 @@ EXIT_SOME_LEFT = 1
     help="Ended runs here, too, that are older (7d, 12h), and what supervisors on other machines "
     "have left, when their last word is older (else 7d).",
 )
-@click.option(
-    "--coordination",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIR",
-    help="Where supervisors of several machines have met, besides those that runs here name.",
-)
 @json_option
 @runs_dir_option
 def clean(
@@ -45,7 +38,6 @@ def clean(
     yes: bool,
     keep_last: int | None,
     older_than: str | None,
-    coordination: tuple[Path, ...],
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
@@ -67,7 +59,6 @@ def clean(
         runs_dir or default_runs_dir(),
         keep_last=keep_last,
         older_than_s=older_than_s,
-        meetings=coordination,
     )
     failures: dict[str, str] = {}
     removed: set[str] = set()

@@ -39,7 +39,6 @@ def find_leftovers(
     *,
     keep_last: int | None,
     older_than_s: float | None,
-    meetings: Iterable[Path] = (),
 ) -> tuple[Leftover, ...]:
     """Everything that is left over, processes first.
 
@@ -49,12 +48,11 @@ def find_leftovers(
         keep_last: ended runs beyond so many newest ones count as left over; None: no limit.
         older_than_s: ended runs that are older count as left over; None: no limit. For what
             supervisors on other machines have said last see left_meetings().
-        meetings: directories of jobs that no log names.
     """
     machine = look_around(system, runs_dir)
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
     found += [*_locks(machine), *_claims(), *_entries(machine)]
-    found += left_meetings(machine, system, older_than_s=older_than_s, also=meetings)
+    found += left_meetings(machine, system, older_than_s=older_than_s)
     if keep_last is not None or older_than_s is not None:
         found += _old_runs(machine, runs_dir, keep_last, older_than_s)
     return tuple(found)
