@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from watchdog_train.checkpoints.formats import Level
-from watchdog_train.checkpoints.registry import by_name
+from watchdog_train.checkpoints.registry import BY_NAME
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.core.model import CheckpointFinding, Survey
 from watchdog_train.errors import WtrainError
@@ -85,7 +85,7 @@ def _table(found: Survey, directory: str) -> list[str]:
     best = found.newest_whole
     if best is None:
         return [*lines, "none of them is known to be whole"]
-    known = by_name().get(best.format)
+    known = BY_NAME.get(best.format)
     hint = known.resume_hint if known is not None else "by the script's own way"
     return [*lines, f"newest whole: {best.path}", f"to resume: {hint}"]
 

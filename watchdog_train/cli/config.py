@@ -13,8 +13,7 @@ from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.config import ConfigError, dump_policy, explain, load
-from watchdog_train.config.schema import flatten, sections, settings
-from watchdog_train.config.text import explanation
+from watchdog_train.config.schema import flatten
 from watchdog_train.rules import RulesError, load_rules
 from watchdog_train.trusted_files import open_read
 
@@ -116,19 +115,6 @@ def _rule_problem(place: str, words: str) -> dict[str, str | None]:
 
 @config.command(name="explain")
 @click.argument("key", default="", metavar="[KEY]")
-@json_option
-def explain_(key: str, as_json: bool) -> None:
+def explain_(key: str) -> None:
     """Say what a setting or a section is; without KEY, list all settings."""
-    text = explain(key)
-    if not as_json:
-        click.echo(text)
-        return
-    chosen = [
-        setting
-        for setting in settings().values()
-        if setting.key == key
-        or (key in sections() and setting.key.startswith(f"{key}." if key else ""))
-        or setting.key.rpartition(".")[2] == key
-    ]
-    rows = [explanation(setting) for setting in chosen]
-    print_json({"schema_version": _SCHEMA_VERSION, "settings": rows})
+    click.echo(explain(key))

@@ -233,7 +233,7 @@ class PortableSystem:
         """Unknown; a poll that comes late tells instead."""
         return None
 
-    def shared_memory_names(self) -> Mapping[str, int] | None:
+    def shared_memory_names(self) -> frozenset[str] | None:
         """Unknown: no portable way to list them."""
         return None
 

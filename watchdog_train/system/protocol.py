@@ -198,7 +198,7 @@ class ProcessSystem(Protocol):
     def suspended_s(self) -> float | None:
         """Total time spent suspended since boot."""
 
-    def shared_memory_names(self) -> Mapping[str, int] | None:
-        """POSIX shared memory and semaphores now (what /dev/shm lists) with inodes, not ours."""
+    def shared_memory_names(self) -> frozenset[str] | None:
+        """POSIX shared memory now (what /dev/shm lists), not ours."""
 
     def remove_shared_memory(self, name: str) -> bool: ...
