@@ -48,18 +48,15 @@ def test_a_training_that_runs_already_is_named(
     pretender: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     """By its pid and command; when it has ended it is no more."""
-    mine = [one for one in around.find_trainings() if one.pid == pretender.pid]
-    assert len(mine) == 1
-    assert not mine[0].is_orphan
-    (check,) = around.trainings(mine)
+    words = around.find_trainings()[pretender.pid]
+    assert "its parent is gone" not in words
+    (check,) = around.trainings({pretender.pid: words})
     assert check.status == "warning"
     assert f"pid {pretender.pid} (" in check.says
     pretender.kill()
     pretender.wait(10)
-    wait_until(
-        lambda: pretender.pid not in {one.pid for one in around.find_trainings()}, 5, "it is gone"
-    )
-    assert list(around.trainings(())) == []
+    wait_until(lambda: pretender.pid not in around.find_trainings(), 5, "it is gone")
+    assert list(around.trainings({})) == []
 
 
 @pytest.mark.processes
@@ -67,7 +64,7 @@ def test_a_training_that_runs_already_is_named(
 @pytest.mark.parametrize("pretender", ["watchdog_train/store_process.py"], indirect=True)
 def test_the_store_beside_a_supervisor_is_no_training(pretender: subprocess.Popen[bytes]) -> None:
     """It has torch loaded, and is wtrain's own."""
-    assert pretender.pid not in {one.pid for one in around.find_trainings()}
+    assert pretender.pid not in around.find_trainings()
 
 
 def test_runs_without_a_supervisor_are_named() -> None:

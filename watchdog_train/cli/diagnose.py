@@ -15,8 +15,6 @@ from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.diagnosis_text import diagnosis_text
 from watchdog_train.rules import load_rules
 
-SCHEMA_VERSION = 1
-
 
 @click.command("diagnose")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
@@ -41,7 +39,7 @@ def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: b
     for note in notes:
         click.echo(f"wtrain: {note}", err=True)
     if as_json:
-        print_json({"schema_version": SCHEMA_VERSION, **_fields(diagnosis)})
+        print_json(**_fields(diagnosis))
         return
     click.echo(diagnosis_text(diagnosis, evidence, remedy_words()))
 

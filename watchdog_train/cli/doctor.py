@@ -14,7 +14,6 @@ from watchdog_train.cli.options import json_option
 if TYPE_CHECKING:
     from watchdog_train.doctor import Check
 
-SCHEMA_VERSION = 1
 EXIT_FAILURES = 1
 WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
 
@@ -62,7 +61,7 @@ def doctor(
     if as_json:
         from watchdog_train.cli.json_output import print_json
 
-        print_json({"schema_version": SCHEMA_VERSION, "checks": found})
+        print_json(checks=found)
     if any(check.status == "failure" for check in found):
         sys.exit(EXIT_FAILURES)
 

@@ -17,7 +17,6 @@ from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
 from watchdog_train.report.screen_text import one_screen
 
-SCHEMA_VERSION = 1
 _FRAMES_ALL = 20
 
 
@@ -44,7 +43,7 @@ def show(
     bundle = read_or_refuse(folder)
     found = groups(bundle.evidence, bundle.diagnosis)
     if as_json:
-        print_json(_answer(folder, bundle, found))
+        print_json(**_answer(folder, bundle, found))
         return
     click.echo(f"wtrain: {folder}", err=True)
     told = (bundle.verdict, bundle.diagnosis, bundle.evidence)
@@ -62,7 +61,6 @@ def show(
 
 def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str, object]:
     return {
-        "schema_version": SCHEMA_VERSION,
         "dir": os.path.abspath(folder),
         "what": title(bundle.verdict),
         "verdict": bundle.verdict,

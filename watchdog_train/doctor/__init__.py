@@ -45,7 +45,7 @@ def examine(
     yield machine.stacks()
     yield inside.fault_handler(python)
     yield from machine.processes(system)
-    yield from machine.memory(system)
+    yield from machine.memory()
     for directory in directories:
         yield machine.disk(system, directory)
     yield from night.night()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
 import psutil
 
 from watchdog_train.doctor import Check
@@ -19,15 +18,6 @@ MAPS_CAP_BYTES = 4 << 20
 COMMAND_CAP = 80
 _TORCH = b"/libtorch_cpu."
 _STORE_PROGRAM = "/watchdog_train/store_process.py"
-
-
-class Training(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of this user that has torch loaded."""
-
-    pid: int
-    command: str
-    is_orphan: bool
-    """Its parent is init."""
 
 
 def around(boot_id: str | None) -> Iterator[Check]:
@@ -49,14 +39,14 @@ def runs(found: Iterable[LiveRun]) -> Iterator[Check]:
         )
 
 
-def find_trainings() -> tuple[Training, ...]:
-    """Processes of this user with torch, without those of wtrain's living runs.
+def find_trainings() -> dict[int, str]:
+    """Processes of this user with torch, without those of wtrain's living runs: what each runs.
 
     Only Linux tells what a process has loaded; elsewhere nothing is found.
     """
-    found: list[Training] = []
+    found: dict[int, str] = {}
     if sys.platform != "linux":
-        return ()
+        return found
     for process in psutil.process_iter():
         try:
             if process.uids().real != os.getuid() or process.pid == os.getpid():
@@ -71,26 +61,22 @@ def find_trainings() -> tuple[Training, ...]:
                 continue  # beside a supervisor of several nodes; of any installation of wtrain
             words = " ".join(redact_argv(command))
             shown = "".join(c if c.isprintable() else "?" for c in words[:COMMAND_CAP])
-            is_orphan = process.ppid() == 1
-            found.append(Training(pid=process.pid, command=shown, is_orphan=is_orphan))
+            found[process.pid] = shown + (", its parent is gone" if process.ppid() == 1 else "")
         except (psutil.Error, OSError, AttributeError):
             continue  # gone meanwhile, or not ours
-    return tuple(found)
+    return found
 
 
 def _has_torch(pid: int) -> bool:
     return _TORCH in (proc.read(f"/proc/{pid}/maps", MAPS_CAP_BYTES) or b"")
 
 
-def trainings(found: Iterable[Training]) -> Iterator[Check]:
+def trainings(others: Mapping[int, str]) -> Iterator[Check]:
     """Others that would share GPUs, memory and ports with the one to come."""
-    others = list(found)
     if not others:
         return
-    named = "; ".join(
-        f"pid {one.pid} ({one.command}{', its parent is gone' if one.is_orphan else ''})"
-        for one in others[:MOST_NAMED]
-    )
+    shown = list(others.items())[:MOST_NAMED]
+    named = "; ".join(f"pid {pid} ({words})" for pid, words in shown)
     more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
     yield Check(
         name="other trainings",
