@@ -99,7 +99,16 @@ def _ask(reading: RunReading, live: Live, *, wait: bool) -> None:
             exit_code=EXIT_RETRY_ELSEWHERE,
         )
     if not isinstance(proven, SaveProven):
-        raise _not_seen(run, taken=watch.state.save_answered >= asked.sequence)
+        what = "training was asked to save, and no step has ended since that could take the request"
+        if watch.state.save_answered >= asked.sequence:
+            what = "the training has taken the request, and no finished save has been seen since"
+        raise WtrainError(
+            what,
+            context=run.run_id,
+            hint=f"wtrain status {run.run_id}",
+            reference="save-not-seen",
+            exit_code=EXIT_RETRY_ELSEWHERE,
+        )
     step = "" if proven.step is None else f" (step {proven.step:,})"
     click.echo(f"wtrain: saved and checked whole: {_shown(proven.path)}{step}", err=True)
 
@@ -137,19 +146,4 @@ def _cannot_be_asked(reading: RunReading, live: Live) -> WtrainError:
 def _ended(run: RunDirectory, outcome: str | None) -> WtrainError:
     return WtrainError(
         f"the run has ended already: {outcome}", context=run.run_id, reference="run-finished"
-    )
-
-
-def _not_seen(run: RunDirectory, *, taken: bool) -> WtrainError:
-    what = (
-        "the training has taken the request to save, and no finished save has been seen since"
-        if taken
-        else "training was asked to save, and no step has ended since that could take the request"
-    )
-    return WtrainError(
-        what,
-        context=run.run_id,
-        hint=f"wtrain status {run.run_id}",
-        reference="save-not-seen",
-        exit_code=EXIT_RETRY_ELSEWHERE,
     )

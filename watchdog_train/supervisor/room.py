@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from watchdog_train.core.fold.state import State
@@ -14,6 +14,7 @@ from watchdog_train.core.recovery.room import TornSave, torn_save
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_directory import refuse_full
+from watchdog_train.supervisor.leftover import size_bytes
 
 SPARE_DESCRIPTORS = 24
 """A launch opens about half as many at a time: pipes, the keeper's orders, what starts it."""
@@ -23,7 +24,6 @@ LOOK_S = 1.0
 """Between two tries: each writes."""
 ANSWER_S = 0.5
 """For a file system to tell sizes, before the first answer; nothing of ours is watched then."""
-MOST_FILES = 20_000
 
 
 class RestartRoom:
@@ -162,15 +162,4 @@ def _size(path: str) -> int:
     """Bytes of a file, or of all files in a directory."""
     if not os.path.isdir(path):
         return os.stat(path).st_size
-    return sum(_sizes(path))
-
-
-def _sizes(path: str) -> Iterator[int]:
-    left = MOST_FILES
-    for folder, _, names in os.walk(path):
-        for name in names:
-            left -= 1
-            if left < 0:
-                return
-            with suppress(OSError):
-                yield os.lstat(os.path.join(folder, name)).st_size
+    return size_bytes(Path(path))
