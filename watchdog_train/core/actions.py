@@ -182,7 +182,7 @@ class Observation(Value, frozen=True, kw_only=True):
     blind: str | None = None
     """Why no process can be looked at now; the sample is an old one."""
     group_trouble: str | None = None
-    """Why the system does not list the attempt's processes, where it could (a control group)."""
+    """Why the system does not list the attempt's processes, where it could (a Job object)."""
     steps_s: float | None = None
     """Steps per second of late; None until they are steady."""
 

@@ -140,7 +140,10 @@ def _enter_job(name: str | None) -> dict[str, Any]:
     """Whatever we start from now on is in a group that the system knows; what to record of it."""
     if name is None:
         return {}
-    from watchdog_train.keeper.control_group import enter
+    if sys.platform == "win32":
+        from watchdog_train.keeper.job_object import enter  # with ctypes, which others do not need
+    else:
+        from watchdog_train.keeper.control_group import enter
 
     problem = enter(name)
     return {"job": name if problem is None else None, "job_problem": problem}

@@ -32,7 +32,7 @@ class KeeperRecord(Value, frozen=True, kw_only=True):
     runs: bool
     """False: it was forked, and waits for a word of the keeper's before it becomes the training."""
     job: str | None = None
-    """Name of the group that it has made: a control group (Linux)."""
+    """Name of the group that it has made: a Job object (Windows), a control group (Linux)."""
     job_problem: str | None = None
     """Why it has made none."""
 

@@ -197,7 +197,7 @@ class ProcessTree:
         )
 
     def _add_listed(self, rows: Mapping[int, ProcessRow], listed: frozenset[int]) -> None:
-        """Members whom no living parent tells: a control group knows them all the same."""
+        """Members whom no living parent tells: a Job object knows them all the same."""
         for pid in sorted(listed - {os.getpid()}):
             row = rows.get(pid)
             if row is None or row.identity in self._members or row.identity in self._dead:
