@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from _multiprocessing import SemLock
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ def daemon(name: str, code: str, *words: str, **streams: Any) -> None:
 def main() -> None:
     if Path("pids.json").exists():
         return
+    name = sys.argv[1]
+    # It opens the first one, makes the others, and removes none, as a killed training does.
+    semaphores = [SemLock._rebuild(0, 1, 1, f"{name}-older")]
+    semaphores += [SemLock(1, 1, 1, f"{name}-{kind}", False) for kind in ("own", "shared")]
     # For the user.
     daemon("plain", SLEEP)
     with open("own.log", "wb") as log:
@@ -104,7 +109,7 @@ def main() -> None:
     os.rename("pids.tmp", "pids.json")
     while not Path("go").exists():
         time.sleep(0.05)
-    print(len(held), ours, master)
+    print(len(held), len(semaphores), ours, master)
     os._exit(3)
 
 

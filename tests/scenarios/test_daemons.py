@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import uuid
+from _multiprocessing import SemLock
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,22 +51,27 @@ KILLED = {
 
 
 @contextmanager
-def started(tmp_path: Path, **env: str) -> Iterator[tuple[RunningWtrain, dict[str, int]]]:
+def started(tmp_path: Path, **env: str) -> Iterator[tuple[RunningWtrain, dict[str, int], str]]:
     """A run whose script has started them all; at the end nobody of them is left."""
     config = write_fast_config(tmp_path)
     patterns = "  leave: [please-leave]\n  take: [please-take]\n"
     text = config.read_text().replace("stopping:\n", f"stopping:\n  helpers_s: 0.2\n{patterns}")
     config.write_text(text.replace("recovery:\n", "recovery:\n  checkpoints: [saves]\n"))
+    name = f"/wt-{uuid.uuid4().hex[:12]}"
+    older = SemLock(1, 1, 1, f"{name}-older", False)
     running = start_wtrain(
-        *("run", "--config", str(config), "--", *program_command("daemons.py")),
+        *("run", "--config", str(config), "--", *program_command("daemons.py", name)),
         cwd=tmp_path,
         env={"MASTER_PORT": str(free_port()), **env},
     )
     told = tmp_path / "pids.json"
     wait_until(told.exists, 30, "the daemons are started")
     try:
-        yield running, json.loads(told.read_text())
+        yield running, json.loads(told.read_text()), name
     finally:
+        for path in Path("/dev/shm").glob(f"sem.{name[1:]}-*"):
+            path.unlink()
+        assert older
         for pid in marked_processes(os.environ[MARKER]):
             if pid != running.pid:
                 with suppress(ProcessLookupError):
@@ -93,13 +100,18 @@ def wait_for_judgement(running: RunningWtrain, pids: dict[str, int]) -> None:
 @pytest.mark.needs_open_files
 def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
     """Through a crash, a restart and the end of the run; all that belongs to it is killed."""
-    with started(tmp_path) as (running, pids), socket.socket(socket.AF_UNIX) as client:
+    with started(tmp_path) as (running, pids, name), socket.socket(socket.AF_UNIX) as client:
         wait_until(lambda: client.connect_ex(str(tmp_path / "server.sock")) == 0, 10, "it serves")
         wait_for_judgement(running, pids)
+        shared = SemLock._rebuild(0, 1, 1, f"{name}-shared")
         (tmp_path / "go").touch()
         run = running.result(60).check(0)
         assert {name for name, pid in pids.items() if is_alive(pid)} == set(LEFT), run.describe()
+        # Of the semaphores only the one that the training has made and nobody uses is removed.
         gone = run.of_type("tree_gone")
+        assert gone[0]["shared_memory_removed"] == [f"sem.{name[1:]}-own"], run.describe()
+        kept = {path.name.rpartition("-")[2] for path in Path("/dev/shm").glob(f"sem.{name[1:]}*")}
+        assert kept == {"older", "shared"}, shared
         assert len(gone) == 2, run.describe()
         assert "did not end by itself" not in run.stderr, "the keeper waits for who stays"
         for event in gone:  # also those of the attempt before
@@ -118,7 +130,7 @@ def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
 
 def test_without_sessions_only_a_named_daemon_lives_on(tmp_path: Path) -> None:
     """What psutil alone tells is not enough to leave anybody but whom the user has named."""
-    with started(tmp_path, WTRAIN_SYSTEM="portable") as (running, pids):
+    with started(tmp_path, WTRAIN_SYSTEM="portable") as (running, pids, _):
         wait_until(lambda: judged(running) == {pids["named"]: "leave"}, 30, "it is judged")
         (tmp_path / "go").touch()
         run = running.result(60).check(0)
@@ -129,7 +141,7 @@ def test_without_sessions_only_a_named_daemon_lives_on(tmp_path: Path) -> None:
 @pytest.mark.needs_open_files
 def test_who_adopts_the_run_knows_them(tmp_path: Path) -> None:
     """Also by what could be seen only while the training lived: nobody watched when it crashed."""
-    with started(tmp_path) as (running, pids), socket.socket(socket.AF_UNIX) as client:
+    with started(tmp_path) as (running, pids, _), socket.socket(socket.AF_UNIX) as client:
         wait_until(lambda: client.connect_ex(str(tmp_path / "server.sock")) == 0, 10, "it serves")
         wait_for_judgement(running, pids)
         running.process.kill()

@@ -6,7 +6,6 @@ Reads files of the system and asks nobody. What a file does not tell is unknown,
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,10 +18,9 @@ LOGIND = ("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d", "/run/system
 
 
 def night(root: Path = Path("/")) -> Iterator[Check]:
-    """All of them."""
-    if sys.platform == "linux":
-        yield from logout(root, os.environ.get("USER") or os.environ.get("LOGNAME") or "")
-        yield from battery(root)
+    """All of them; only Linux has these files."""
+    yield from logout(root, os.environ.get("USER") or os.environ.get("LOGNAME") or "")
+    yield from battery(root)
 
 
 def logout(root: Path, user: str) -> Iterator[Check]:

@@ -294,11 +294,14 @@ class LinuxSystem:
         """CLOCK_BOOTTIME goes on in suspend, CLOCK_MONOTONIC does not."""
         return max(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic(), 0.0)
 
-    def shared_memory_names(self) -> frozenset[str] | None:
+    def shared_memory_names(self) -> Mapping[str, int] | None:
         """What /dev/shm lists, without our own."""
-        with suppress(OSError):
-            names = os.listdir(SHARED_MEMORY)
-            return frozenset(name for name in names if not name.startswith(OUR_SHARED_MEMORY))
+        with suppress(OSError), os.scandir(SHARED_MEMORY) as listed:
+            return {
+                one.name: one.inode()
+                for one in listed
+                if not one.name.startswith(OUR_SHARED_MEMORY)
+            }
         return None
 
     def remove_shared_memory(self, name: str) -> bool:

@@ -220,8 +220,8 @@ class ProcessSystem(Protocol):
         """Total time spent suspended since boot."""
         return None
 
-    def shared_memory_names(self) -> frozenset[str] | None:
-        """POSIX shared memory now (what /dev/shm lists), not ours."""
+    def shared_memory_names(self) -> Mapping[str, int] | None:
+        """POSIX shared memory and semaphores now (what /dev/shm lists) with inodes, not ours."""
         return None
 
     def remove_shared_memory(self, name: str) -> bool: ...

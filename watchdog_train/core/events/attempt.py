@@ -114,6 +114,7 @@ class DaemonsJudged(Event, frozen=True, kw_only=True):
 
 class TreeGone(TreeEvent, frozen=True, kw_only=True):
     shared_memory_removed: tuple[str, ...] = ()
+    """Semaphores included."""
     left: tuple[Daemon, ...] = ()
     """What the attempts of this run have started, lives, and is not ours to kill."""
 

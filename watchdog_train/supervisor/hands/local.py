@@ -247,15 +247,17 @@ class LocalHands(Sampler):
     def clean_up(self, state: State) -> TreeGone:
         """Remove what a killed tree leaves in shared memory, as far as it is known to be its own.
 
-        Names of torch carry a pid of ours. Other names (psm_*, sem.*) say nothing about their
-        owner: the kill order lets the resource trackers remove those.
+        Names of torch carry a pid of ours; a semaphore was mapped by a member, and is by nobody
+        now. Other names (psm_*) say nothing about their owner: the kill order lets the resource
+        trackers remove those.
         """
         context = self._context
         ours = self.members_ever()
+        semaphores = self.unused_semaphores()
         removed = []
         for name in sorted(context.system.shared_memory_names() or ()):
             match = re.fullmatch(r"torch_(\d+)_\d+_\d+", name)
-            known = match is not None and int(match[1]) in ours
+            known = name in semaphores or (match is not None and int(match[1]) in ours)
             if known and context.system.remove_shared_memory(name):
                 removed.append(name)
         if context.slot_dir is not None:

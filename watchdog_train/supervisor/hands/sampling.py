@@ -32,6 +32,7 @@ from watchdog_train.supervisor.hands.daemons import Daemons
 from watchdog_train.supervisor.hands.ends import Departures
 from watchdog_train.supervisor.hands.gpu import GpuMemory, GpuWatch
 from watchdog_train.supervisor.hands.group import AttemptGroup
+from watchdog_train.supervisor.hands.semaphores import Semaphores
 from watchdog_train.supervisor.hands.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
 from watchdog_train.system.pressure import host_load
@@ -99,6 +100,7 @@ class Sampler:
         self._strangers = BusyStrangers()
         self._store_ports: dict[int, int | None] = {}
         self._group = AttemptGroup(context.system)
+        self._semaphores = Semaphores(context.system)
         self._attempt_dir: Path | None = None
         self._daemons = Daemons(
             context.system, context.policy.stopping, self._places, self._next_ports
@@ -113,6 +115,7 @@ class Sampler:
         self._store_ports.clear()
         self._let_go()
         self._daemons.forget()
+        self._semaphores.forget()
 
     def close(self) -> None:
         """End what looks for us."""
@@ -153,6 +156,10 @@ class Sampler:
         if self._gpu_memory is None:
             return ()
         return self._gpu_memory.others(self._context.system.monotonic(), self._identities_ever())
+
+    def unused_semaphores(self) -> frozenset[str]:
+        """Names of those that the present attempt has made and nobody uses."""
+        return self._semaphores.unused()
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
@@ -203,6 +210,7 @@ class Sampler:
             listed=self._group.pids(),
             left=self._daemons.left,
         )
+        self._semaphores.look((s.member.identity for s in look.members), now)
         daemons = self._daemons.look(
             look.members,
             tree.rows,

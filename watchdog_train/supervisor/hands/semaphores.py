@@ -1,0 +1,74 @@
+"""POSIX semaphores that members of an attempt have made: nobody else can say later whose they are.
+
+Their names tell nothing, and with a process go its mappings. So a new one is looked for in the
+memory of those who live when it appears; by its inode: its maker has it under a name that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchdog_train.core.model import ProcessId
+from watchdog_train.supervisor.machine import mapped_names
+from watchdog_train.system.protocol import ProcessSystem
+
+PREFIX = "sem."
+MAPPED = "{} /dev/shm/"
+EVERY_S = 0.25
+"""The list may have thousands of tensors in it."""
+READ_AT_ONCE = 4
+"""Processes whose mappings are read at one look: 3 ms each with torch in it."""
+
+
+class Semaphores:
+    """Of one attempt at a time."""
+
+    def __init__(self, system: ProcessSystem) -> None:
+        self._system = system
+        self.forget()
+
+    def forget(self) -> None:
+        """Another attempt begins: what exists now was made by others."""
+        self._next = 0.0
+        self._known = self._listed()
+        self._made: dict[str, int] = {}
+        self._open: dict[str, list[ProcessId]] = {}
+        """Names whose maker is unknown, and who has not been looked at for them."""
+
+    def _listed(self) -> dict[str, int]:
+        listed = self._system.shared_memory_names() or {}
+        return {name: inode for name, inode in listed.items() if name.startswith(PREFIX)}
+
+    def look(self, members: Iterable[ProcessId], now: float) -> None:
+        """Ask living members for what is new."""
+        if now < self._next:
+            return
+        self._next = now + EVERY_S
+        before, self._known = self._known, self._listed()
+        new = {name for name, inode in self._known.items() if before.get(name) != inode}
+        living = list(members) if new else []
+        self._open.update((name, list(living)) for name in new)
+        self._open = {
+            name: left for name, left in self._open.items() if left and name in self._known
+        }
+        asked = list(dict.fromkeys(who for left in self._open.values() for who in left))
+        for who in asked[:READ_AT_ONCE]:
+            mapped = tuple(self._system.shared_mappings(who.pid) or ())
+            for name, left in list(self._open.items()):
+                inode = self._known[name]
+                if any(each.startswith(MAPPED.format(inode)) for each in mapped):
+                    self._made[name] = inode
+                    del self._open[name]
+                elif who in left:
+                    left.remove(who)
+
+    def unused(self) -> frozenset[str]:
+        """Those that members have made and nobody has mapped any more."""
+        listed = self._listed()
+        made = {name: inode for name, inode in self._made.items() if listed.get(name) == inode}
+        mapped = mapped_names(self._system) if made else None
+        if mapped is None:
+            return frozenset()
+        return frozenset(
+            name for name, inode in made.items() if "\n" + MAPPED.format(inode) not in mapped
+        )
