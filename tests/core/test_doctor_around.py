@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import wait_until
-from watchdog_train.doctor import around, devices
-from watchdog_train.doctor.ask import ask
+from watchdog_train.doctor import around
 from watchdog_train.store.registry import LiveRun
 
 HAS_TORCH_LOADED = """\
@@ -49,18 +48,15 @@ def test_a_training_that_runs_already_is_named(
     pretender: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     """By its pid and command; when it has ended it is no more."""
-    mine = [one for one in around.find_trainings() if one.pid == pretender.pid]
-    assert len(mine) == 1
-    assert not mine[0].is_orphan
-    (check,) = around.trainings(mine)
+    words = around.find_trainings()[pretender.pid]
+    assert "its parent is gone" not in words
+    (check,) = around.trainings({pretender.pid: words})
     assert check.status == "warning"
     assert f"pid {pretender.pid} (" in check.says
     pretender.kill()
     pretender.wait(10)
-    wait_until(
-        lambda: pretender.pid not in {one.pid for one in around.find_trainings()}, 5, "it is gone"
-    )
-    assert list(around.trainings(())) == []
+    wait_until(lambda: pretender.pid not in around.find_trainings(), 5, "it is gone")
+    assert list(around.trainings({})) == []
 
 
 @pytest.mark.processes
@@ -68,7 +64,7 @@ def test_a_training_that_runs_already_is_named(
 @pytest.mark.parametrize("pretender", ["watchdog_train/store_process.py"], indirect=True)
 def test_the_store_beside_a_supervisor_is_no_training(pretender: subprocess.Popen[bytes]) -> None:
     """It has torch loaded, and is wtrain's own."""
-    assert pretender.pid not in {one.pid for one in around.find_trainings()}
+    assert pretender.pid not in around.find_trainings()
 
 
 def test_runs_without_a_supervisor_are_named() -> None:
@@ -84,83 +80,3 @@ def test_runs_without_a_supervisor_are_named() -> None:
     assert check.says.startswith("6 of wtrain's runs have no supervisor: lost-0, ")
     assert "lost-5" not in check.says
     assert "wtrain adopt" in (check.mend or "")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="adjtimex is Linux")
-def test_the_clock_is_asked() -> None:
-    """The kernel tells, whatever it is here."""
-    (check,) = around.clock()
-    assert check.name == "clock"
-    assert (check.mend is None) == (check.status == "ok")
-
-
-@pytest.mark.parametrize(
-    ("paths", "status"),
-    [
-        ([], "ok"),
-        (["/x/torch.libs/libgomp-abc123.so.1"], "ok"),
-        (["/x/torch.libs/libgomp-1.so.1", "/x/scikit_learn.libs/libgomp-2.so.1"], "ok"),
-        (["/x/torch/lib/libgomp-1.so.1", "/opt/conda/lib/libiomp5.so"], "warning"),
-        (["/opt/conda/lib/libomp.so", "/opt/conda/lib/libiomp5.so"], "warning"),
-    ],
-)
-def test_two_kinds_of_openmp_are_a_warning(paths: list[str], status: str) -> None:
-    """Copies of GNU's are in most environments, and get along."""
-    assert around.judged_openmp(paths).status == status
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is loaded")
-def test_openmp_is_read_from_an_interpreter(tmp_path: Path) -> None:
-    """What no interpreter is leaves it unknown, and costs no traceback."""
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\nexit 3\n")
-    broken.chmod(0o755)
-    (check,) = around.openmp(str(broken))
-    assert check.status == "unknown"
-    broken.write_text('#!/bin/sh\necho noise\necho \'["/x/libomp.so", "/x/libiomp5.so"]\'\n')
-    (check,) = around.openmp(str(broken))
-    assert check.status == "warning"
-    assert "/x/libiomp5.so" in check.says
-
-
-def test_a_forked_worker_and_cuda_are_told_with_their_setting() -> None:
-    """Only where a GPU is there and workers are forked by default there is something to do."""
-    found = devices.Devices(cuda=True, fork_fails=True, start_method="fork")
-    (check,) = devices.judged(found, has_gpu=True, platform="linux")
-    assert (check.name, check.status) == ("fork after CUDA", "ok")
-    assert "num-workers-0" in (check.mend or "")
-    found = devices.Devices(cuda=True, fork_fails=True, start_method="forkserver")
-    (check,) = devices.judged(found, has_gpu=True, platform="linux")
-    assert check.mend is None
-
-
-@pytest.mark.parametrize(
-    ("found", "status"),
-    [
-        (devices.Devices(mps=True, mps_built=True), "ok"),
-        (devices.Devices(mps=False, mps_built=True), "warning"),
-        (devices.Devices(), "warning"),
-    ],
-)
-def test_a_mac_is_told_whether_it_has_mps(found: devices.Devices, status: str) -> None:
-    """And what to do about it."""
-    (check,) = devices.judged(found, has_gpu=False, platform="darwin")
-    assert (check.name, check.status) == ("MPS", status)
-    assert (check.mend is None) == (status == "ok")
-
-
-def test_a_gpu_that_torch_cannot_use_is_a_warning() -> None:
-    """A CPU build of torch beside a driver."""
-    (check,) = devices.judged(devices.Devices(), has_gpu=True, platform="linux")
-    assert (check.name, check.status) == ("CUDA", "warning")
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_devices_are_asked_of_the_trainings_own_torch() -> None:
-    """Really, by the Python that runs this test; torch here has no GPU."""
-    pytest.importorskip("torch")
-    found = ask(sys.executable, devices._TRY, within_s=60, answer=devices.Devices)
-    assert not found.mps
-    assert not (found.cuda and not found.fork_fails)

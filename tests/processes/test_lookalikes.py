@@ -15,7 +15,6 @@ import pytest
 
 from tests.support import wait_until
 from watchdog_train.client import layout
-from watchdog_train.core.policy import Evidence as EvidenceLimits
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.last_look import dump_lookalikes
 from watchdog_train.supervisor.lookalikes import (
@@ -127,16 +126,18 @@ def test_copies_are_ended_with_all_they_have_started(copies: Copies) -> None:
 
 def test_what_cannot_be_dumped_is_told_and_holds_nothing_up(copies: Copies, tmp_path: Path) -> None:
     """No place for a bundle, and a copy that has ended meanwhile: a reason each, and no more."""
-    blocked = tmp_path / "stalls"
+    blocked = tmp_path / "duplicates"
     blocked.write_text("a file stands where the folder should be")
     living, ended = copies.start(), copies.start()
     found = copies.found()
     os.kill(ended, signal.SIGKILL)
     wait_until(lambda: copies.ended(ended), 10, "it has ended")
-    told = {one.pid: one for one in dump_lookalikes(found, blocked, EvidenceLimits(), current())}
+    told = {one.pid: one for one in dump_lookalikes(found, blocked, 60.0)}
     assert [one.dir for one in told.values()] == [None, None]
-    assert "cannot be written" in (told[living].problem or "")
-    assert "alive" in (told[ended].problem or "")
+    assert "is a file" in (told[living].problem or "")
+    free = {one.pid: one for one in dump_lookalikes(found, tmp_path / "free", 60.0)}
+    assert free[living].dir is not None
+    assert "no process" in (free[ended].problem or "")
     assert [one.pid for one in end_lookalikes(current(), found, grace_s=5)] == [living]
 
 
@@ -145,6 +146,6 @@ def test_another_users_copy_is_only_listed(copies: Copies) -> None:
     copy = copies.start()
     (one,) = copies.found()
     theirs = msgspec.structs.replace(one, same_user=False)
-    assert list(dump_lookalikes((theirs,), Path("/nowhere"), EvidenceLimits(), current())) == []
+    assert list(dump_lookalikes((theirs,), Path("/nowhere"), 60.0)) == []
     assert list(end_lookalikes(current(), (theirs,), grace_s=0.1)) == []
     assert not copies.ended(copy)

@@ -17,7 +17,7 @@ from tests.support import wait_until
 from watchdog_train.checkpoints.survey import SurveyRequest
 from watchdog_train.core.recovery.room import TornSave
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.room import DescriptorRoom, RestartRoom, SaveRoom
+from watchdog_train.supervisor.room import RestartRoom, SaveRoom
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.system import current
 
@@ -77,14 +77,14 @@ def without_descriptors(spare: int = 8) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_descriptors_for_a_launch_are_tried() -> None:
+def test_descriptors_for_a_launch_are_tried(tmp_path: Path) -> None:
     """A launch without them would end the run before it began. What was there is no answer."""
-    room = DescriptorRoom()
-    assert room.lacking(0.0) is None
+    room = RestartRoom(tmp_path)
+    assert room.short(0.0) is None
     with without_descriptors():
-        assert room.lacking(0.001) == "wtrain can open no more files (Too many open files)"
-    assert room.lacking(0.5) is not None
-    assert room.lacking(2.0) is None
+        assert room.short(0.001) == "wtrain can open no more files (Too many open files)"
+    assert room.short(0.5) is not None
+    assert room.short(2.0) is None
 
 
 def test_what_could_not_be_started_is_short_for_a_moment(tmp_path: Path) -> None:

@@ -154,13 +154,3 @@ def test_doctor_on_this_machine(tmp_path: Path) -> None:
     assert next(iter(checks)) == "platform"
     assert {"stacks", "orphans", "signals", "network", "heartbeats", "python"} <= set(checks)
     assert all(c["mend"] for c in checks.values() if c["status"] in ("failure", "warning"))
-
-
-def test_a_start_script_is_never_written_over_a_file(tmp_path: Path) -> None:
-    """Written once, for its owner; refused where something is."""
-    run_wtrain("doctor", "--fix", "-o", "start.sh", "--ranks", "2", cwd=tmp_path).check(0)
-    script = tmp_path / "start.sh"
-    assert "OMP_NUM_THREADS" in script.read_text()
-    assert script.stat().st_mode & 0o777 == 0o700
-    refused = run_wtrain("doctor", "--fix", "-o", "start.sh", cwd=tmp_path).check(78)
-    assert "doctor-fix-file" in refused.stderr

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from watchdog_train.checkpoints.files import DIRECTORY_CAP, Listing, UnreadableError, list_directory
 from watchdog_train.checkpoints.formats import Candidate
-from watchdog_train.checkpoints.registry import formats
+from watchdog_train.checkpoints.registry import FORMATS
 from watchdog_train.core.model import SaveRecord, Value
 
 DEPTH = 3
@@ -166,7 +166,7 @@ def _is_trouble(error: Exception) -> bool:
 def _candidates_of(listing: Listing, linked: bool) -> tuple[list[Candidate], bool]:
     """The checkpoints of one directory, and whether it is itself one."""
     found: list[Candidate] = []
-    for item in formats():
+    for item in FORMATS:
         if linked and not item.owns_directory:
             continue
         own = item.find(listing)

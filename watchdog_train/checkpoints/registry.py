@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable
 
@@ -13,14 +12,13 @@ from watchdog_train.checkpoints import (
     hf,
     lightning,
     megatron,
-    plugins,
     safetensors,
     torch_zip,
     vision,
 )
 from watchdog_train.checkpoints.formats import Candidate, Format
 
-BUILT_IN: tuple[Format, ...] = (
+FORMATS: tuple[Format, ...] = (
     hf.HuggingFaceFormat(),
     lightning.LightningFormat(),
     accelerate.AccelerateFormat(),
@@ -33,21 +31,7 @@ BUILT_IN: tuple[Format, ...] = (
     safetensors.SafetensorsFormat(),
 )
 """In order of what a training can go on from: a framework's full state before single files."""
-plugin_problems = plugins.Problems()
-"""What went wrong with the plugins in this process so far."""
-
-
-@functools.cache
-def formats() -> tuple[Format, ...]:
-    """All of them; plugins first, because theirs is the nearer knowledge."""
-    taken = frozenset(item.name for item in BUILT_IN)
-    return (*plugins.load(taken, plugin_problems), *BUILT_IN)
-
-
-@functools.cache
-def by_name() -> dict[str, Format]:
-    """The same by name."""
-    return {item.name: item for item in formats()}
+BY_NAME = {item.name: item for item in FORMATS}
 
 
 def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
@@ -59,7 +43,7 @@ def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault((candidate.format, os.path.dirname(candidate.path)), []).append(candidate)
-    rank = {item.name: number for number, item in enumerate(formats())}
+    rank = {item.name: number for number, item in enumerate(FORMATS)}
     # Weights in safetensors beside files of torch.save come from one loop: time decides there.
     rank[safetensors.NAME] = rank[torch_zip.NAME]
     ordered = sorted(
@@ -75,6 +59,6 @@ def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     result: list[Candidate] = []
     for (name, _), group in ordered:
         # A second training into one directory is newer than the first, whatever its steps.
-        in_order = by_name()[name].newest_first(tuple(group))
+        in_order = BY_NAME[name].newest_first(tuple(group))
         result += sorted(in_order, key=lambda one: -one.stage)
     return tuple(result)

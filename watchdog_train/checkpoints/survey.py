@@ -20,7 +20,7 @@ from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict
 from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
 from watchdog_train.checkpoints.records import Records, Running, Whose
-from watchdog_train.checkpoints.registry import by_name, newest_first, plugin_problems
+from watchdog_train.checkpoints.registry import BY_NAME, newest_first
 from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
 from watchdog_train.core.model import (
@@ -125,7 +125,7 @@ def survey(
     return Survey(
         findings=tuple(findings),
         directories=found.directories,
-        problem="; ".join(filter(None, (problem, *plugin_problems))) or None,
+        problem=problem,
         failed=not whole_found and (noted_only or found.broken or (found.cut and bool(saves))),
         beside_writers=request.settle_s > 0,
     )
@@ -164,7 +164,7 @@ def _still_changing(
     for candidate in recent:
         after = sizes_of(candidate.path)
         changed = [name for name, size in candidate.files.items() if after.get(name) != size]
-        if os.path.isdir(candidate.path) and by_name()[candidate.format].owns_directory:
+        if os.path.isdir(candidate.path) and BY_NAME[candidate.format].owns_directory:
             changed += sorted(set(after) - set(candidate.files))
         if changed:
             changing[candidate.path] = f"still being written: {changed[0]} changed while we looked"
@@ -180,7 +180,7 @@ def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str |
         )
     recorded = records.covers(candidate)
     # Also of a recorded one: after a power loss a file of the right size may hold zeros.
-    verdict = by_name()[candidate.format].check(candidate, limits)
+    verdict = BY_NAME[candidate.format].check(candidate, limits)
     if recorded and verdict.whole is None:
         return Verdict(whole=True, why=NOTED, how_checked="recorded")
     if recorded and verdict.whole:
@@ -245,7 +245,7 @@ def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) ->
     candidate = Candidate(
         path=copy.copy, format=copy.format, step=copy.step, order=copy.step, files=sizes
     )
-    verdict = by_name()[copy.format].check(candidate, limits)
+    verdict = BY_NAME[copy.format].check(candidate, limits)
     if not sizes:
         verdict = Verdict(whole=False, why="the kept copy is gone", how_checked="quick")
     elif verdict.whole is None:

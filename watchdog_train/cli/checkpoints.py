@@ -6,15 +6,15 @@ import os
 from typing import Any
 
 import click
-import msgspec
 
 from watchdog_train.checkpoints.formats import Level
-from watchdog_train.checkpoints.registry import by_name
+from watchdog_train.checkpoints.registry import BY_NAME
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
+from watchdog_train.cli.json_output import print_json
+from watchdog_train.cli.options import json_option
 from watchdog_train.core.model import CheckpointFinding, Survey
 from watchdog_train.errors import WtrainError
 
-SCHEMA_VERSION = 1
 _WORDS = {True: "whole", False: "partial", None: "unknown"}
 
 
@@ -27,7 +27,7 @@ _WORDS = {True: "whole", False: "partial", None: "unknown"}
     show_default=True,
     help="quick: structure, sizes, markers; full: every checksum, too.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
     """Tell which checkpoints below DIR are whole. Nothing is loaded, changed or deleted."""
     if not os.path.isdir(directory):
@@ -48,7 +48,7 @@ def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
     if found.problem:
         click.echo(f"wtrain: incomplete: {found.problem}", err=True)
     if as_json:
-        click.echo(msgspec.json.encode(as_answer(found)).decode())
+        print_json(**as_answer(found))
     else:
         click.echo("\n".join(_table(found, directory)))
 
@@ -57,7 +57,6 @@ def as_answer(found: Survey) -> dict[str, Any]:
     """The JSON answer, newest first."""
     best = found.newest_whole
     return {
-        "schema_version": SCHEMA_VERSION,
         "newest_whole": None if best is None else best.path,
         "checkpoints": [
             {
@@ -85,7 +84,7 @@ def _table(found: Survey, directory: str) -> list[str]:
     best = found.newest_whole
     if best is None:
         return [*lines, "none of them is known to be whole"]
-    known = by_name().get(best.format)
+    known = BY_NAME.get(best.format)
     hint = known.resume_hint if known is not None else "by the script's own way"
     return [*lines, f"newest whole: {best.path}", f"to resume: {hint}"]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from watchdog_train.cli.options import json_option, runs_dir_option
+from watchdog_train.cli.options import Time, json_option, runs_dir_option
 
 if TYPE_CHECKING:
     from watchdog_train.supervisor.leftover import Leftover
 
-SCHEMA_VERSION = 1
 EXIT_SOME_LEFT = 1
 
 
@@ -27,16 +27,11 @@ EXIT_SOME_LEFT = 1
 )
 @click.option(
     "--older-than",
+    "older_than_s",
+    type=Time(),
     metavar="TIME",
     help="Ended runs here, too, that are older (7d, 12h), and what supervisors on other machines "
     "have left, when their last word is older (else 7d).",
-)
-@click.option(
-    "--coordination",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIR",
-    help="Where supervisors of several machines have met, besides those that runs here name.",
 )
 @json_option
 @runs_dir_option
@@ -44,8 +39,7 @@ def clean(
     *,
     yes: bool,
     keep_last: int | None,
-    older_than: str | None,
-    coordination: tuple[Path, ...],
+    older_than_s: float | None,
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
@@ -60,14 +54,12 @@ def clean(
     from watchdog_train.supervisor.leftovers import find_leftovers, remove
     from watchdog_train.system import current
 
-    older_than_s = _seconds(older_than) if older_than is not None else None
     system = current()
     found = find_leftovers(
         system,
         runs_dir or default_runs_dir(),
         keep_last=keep_last,
         older_than_s=older_than_s,
-        meetings=coordination,
     )
     failures: dict[str, str] = {}
     removed: set[str] = set()
@@ -88,31 +80,18 @@ def clean(
         sys.exit(EXIT_SOME_LEFT)
 
 
-def _seconds(text: str) -> float:
-    from watchdog_train.config.schema import BadValueError, parse_duration
-
-    try:
-        return parse_duration(text)
-    except BadValueError as error:
-        raise click.BadParameter(str(error), param_hint="--older-than") from error
-
-
 def _print_json(found: tuple[Leftover, ...], removed: set[str], failures: dict[str, str]) -> None:
     from watchdog_train.cli.json_output import print_json
 
     rows = [
         {
-            "kind": leftover.kind,
-            "what": leftover.what,
-            "why": leftover.why,
-            "bytes": leftover.bytes,
-            "removable": leftover.removable,
+            **msgspec.structs.asdict(leftover),
             "removed": leftover.what in removed,
             "problem": failures.get(leftover.what),
         }
         for leftover in found
     ]
-    print_json({"schema_version": SCHEMA_VERSION, "leftovers": rows})
+    print_json(leftovers=rows)
 
 
 def _print_text(

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.config import ConfigError, dump_policy, explain, load
-from watchdog_train.config.schema import flatten, sections, settings
-from watchdog_train.config.text import explanation
+from watchdog_train.config.schema import flatten
 from watchdog_train.explain.patience import table
 from watchdog_train.report.patience_text import table_text
 from watchdog_train.rules import RulesError, load_rules
 from watchdog_train.trusted_files import open_read
 
-_SCHEMA_VERSION = 1
 _RULES = re.compile(rb"^(?:- )?family:|^frames:", re.MULTILINE)
 _HEAD_BYTES = 1 << 16
 
@@ -37,14 +36,8 @@ def show(as_json: bool, **params: Any) -> None:
     """Print the settings that `wtrain run` with the same flags would use."""
     loaded = policy_from(params)
     if as_json:
-        print_json(
-            {
-                "schema_version": _SCHEMA_VERSION,
-                "sources": loaded.sources,
-                "settings": flatten(loaded.policy),
-                "origin": loaded.origin,
-            }
-        )
+        values = flatten(loaded.policy)
+        print_json(sources=loaded.sources, settings=values, origin=loaded.origin)
         return
     made_of = ", ".join(("defaults", *loaded.sources))
     reasons = {key: f"by {place}" for key, place in loaded.origin.items()}
@@ -61,39 +54,23 @@ def check(file: Path | None, as_json: bool) -> int:
     FILE may also be a rule file, or a folder of them.
     """
     file = file or Path("wtrain.yaml")
+    problems: list[object] = []
+    code = 0
     try:
         load_rules([file] if _holds_rules(file) else load(file).policy.evidence.rules_dirs)
-    except RulesError as error:
+    except (RulesError, ConfigError) as error:
         if not as_json:
             raise
-        print_json(
-            {
-                "schema_version": _SCHEMA_VERSION,
-                "file": str(file),
-                "problems": [_rule_problem(*problem) for problem in error.problems],
-            }
-        )
-        return error.exit_code
-    except ConfigError as error:
-        if not as_json:
-            raise
-        rows = [
-            {
-                "place": problem.place,
-                "key": problem.key,
-                "message": problem.message,
-                "hint": problem.hint,
-                "reference": problem.reference,
-            }
+        code = error.exit_code
+        problems = [
+            _rule_problem(*problem) if isinstance(problem, tuple) else msgspec.to_builtins(problem)
             for problem in error.problems
         ]
-        print_json({"schema_version": _SCHEMA_VERSION, "file": str(file), "problems": rows})
-        return error.exit_code
     if as_json:
-        print_json({"schema_version": _SCHEMA_VERSION, "file": str(file), "problems": []})
+        print_json(file=str(file), problems=problems)
     else:
         click.echo(f"{file}: no problems")
-    return 0
+    return code
 
 
 def _holds_rules(file: Path) -> bool:
@@ -119,26 +96,13 @@ def _rule_problem(place: str, words: str) -> dict[str, str | None]:
 @config.command(name="explain")
 @click.argument("key", default="", metavar="[KEY]")
 @policy_options
-@json_option
-def explain_(key: str, as_json: bool, **params: Any) -> None:
+def explain_(key: str, **params: Any) -> None:
     """Say what a setting or a section is; without KEY, list all settings.
 
     `wtrain config explain patience` prints how long each kind of wait is given, with the settings
     in effect.
     """
-    text = explain(key)
-    if not as_json:
-        click.echo(text)
-        if key == "patience":
-            policy = policy_from(params).policy
-            click.echo(f"\n{table_text(table(policy.detection, policy.patience))}")
-        return
-    chosen = [
-        setting
-        for setting in settings().values()
-        if setting.key == key
-        or (key in sections() and setting.key.startswith(f"{key}." if key else ""))
-        or setting.key.rpartition(".")[2] == key
-    ]
-    rows = [explanation(setting) for setting in chosen]
-    print_json({"schema_version": _SCHEMA_VERSION, "settings": rows})
+    click.echo(explain(key))
+    if key == "patience":
+        policy = policy_from(params).policy
+        click.echo(f"\n{table_text(table(policy.detection, policy.patience))}")

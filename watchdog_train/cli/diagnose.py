@@ -18,8 +18,6 @@ from watchdog_train.report.diagnosis_text import diagnosis_text
 from watchdog_train.report.explanation_text import sentences
 from watchdog_train.rules import load_rules
 
-SCHEMA_VERSION = 1
-
 
 @click.command("diagnose")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
@@ -44,7 +42,7 @@ def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: b
     for note in notes:
         click.echo(f"wtrain: {note}", err=True)
     if as_json:
-        print_json({"schema_version": SCHEMA_VERSION, **_fields(found)})
+        print_json(**_fields(found))
         return
     click.echo(diagnosis_text(found, evidence, remedy_words()))
 

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import click
-import msgspec
 
 from watchdog_train.cli.bundles import read_or_refuse, stall_folder
 from watchdog_train.cli.json_output import print_json
@@ -15,7 +14,6 @@ from watchdog_train.cli.options import json_option, runs_dir_option
 from watchdog_train.core.diagnosis.difference import Change, difference
 from watchdog_train.evidence.bundle import Bundle
 
-SCHEMA_VERSION = 1
 _SHOWN = 20
 _WORDS = {
     "moved": "moved",
@@ -52,15 +50,12 @@ def diff(
     same = _same_fingerprint(first, second)
     if as_json:
         print_json(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "before": os.path.abspath(folders[0]),
-                "after": os.path.abspath(folders[1]),
-                "seconds_apart": round(second.verdict.at - first.verdict.at, 3),
-                "same_fingerprint": same,
-                "families": [_family(first), _family(second)],
-                "processes": [msgspec.to_builtins(change) for change in changes],
-            }
+            before=os.path.abspath(folders[0]),
+            after=os.path.abspath(folders[1]),
+            seconds_apart=round(second.verdict.at - first.verdict.at, 3),
+            same_fingerprint=same,
+            families=[_family(first), _family(second)],
+            processes=changes,
         )
         return
     for folder in folders:

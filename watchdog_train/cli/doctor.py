@@ -14,7 +14,6 @@ from watchdog_train.cli.options import json_option
 if TYPE_CHECKING:
     from watchdog_train.doctor import Check
 
-SCHEMA_VERSION = 1
 EXIT_FAILURES = 1
 WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
 
@@ -37,26 +36,12 @@ WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
     help="Have N processes of the training's interpreter agree on a number (gloo, 20 s at most "
     "once torch is loaded).",
 )
-@click.option(
-    "--fix",
-    is_flag=True,
-    help="Print a start script that sets what keeps libraries from waiting for ever.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="With --fix: write it there, for you alone to read and run.",
-)
 @json_option
 def doctor(
     *,
     python: str | None,
     checkpoints: tuple[Path, ...],
     ranks: int | None,
-    fix: bool,
-    output: Path | None,
     as_json: bool,
 ) -> None:
     """Try stacks, signals, heartbeats, memory, disks, GPUs, versions; nothing is changed.
@@ -67,11 +52,6 @@ def doctor(
     from watchdog_train.doctor import examine
     from watchdog_train.system import current
 
-    if output is not None and not fix:
-        raise click.UsageError("--output goes with --fix")
-    if fix:
-        _fix(ranks or 1, output)
-        return
     interpreter = python or shutil.which("python") or sys.executable
     found: list[Check] = []
     for check in examine(current(), interpreter, checkpoints or (Path.cwd(),), ranks=ranks or 0):
@@ -81,37 +61,9 @@ def doctor(
     if as_json:
         from watchdog_train.cli.json_output import print_json
 
-        print_json({"schema_version": SCHEMA_VERSION, "checks": found})
+        print_json(checks=found)
     if any(check.status == "failure" for check in found):
         sys.exit(EXIT_FAILURES)
-
-
-def _fix(ranks: int, output: Path | None) -> None:
-    import os
-    import platform
-
-    from watchdog_train.doctor.settings import start_environment, start_script
-    from watchdog_train.errors import WtrainError
-
-    cores = os.cpu_count() or 1
-    wanted = start_environment(sys.platform, platform.machine(), cores=cores, ranks=ranks)
-    script = start_script(wanted, sys.platform)
-    if output is None:
-        click.echo(script, nl=False)
-        return
-    try:
-        # Never over a file of the user's.
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
-        with open(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(script)
-    except OSError as error:
-        raise WtrainError(
-            f"the script cannot be written: {error.strerror}",
-            context=str(output),
-            hint="choose a name that is not taken with -o FILE",
-            reference="doctor-fix-file",
-        ) from error
-    click.echo(f"wtrain: wrote {output}; start with: {output} python train.py", err=True)
 
 
 def _print(check: Check) -> None:

@@ -25,8 +25,6 @@ from watchdog_train.store.run_directory import ignore_in_git
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir
 from watchdog_train.system import current
 
-SCHEMA_VERSION = 1
-
 
 @click.command("dump")
 @run_argument
@@ -39,7 +37,7 @@ def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json
         raise click.UsageError("RUN or --pid, not both")
     result = _of_pid(pid, runs_dir) if pid is not None else _of_run(resolve(run_ref, runs_dir))
     if as_json:
-        print_json({"schema_version": SCHEMA_VERSION, **_answer(result)})
+        print_json(**_answer(result))
         return
     click.echo(f"wtrain: evidence is in {result.dir}", err=True)
     bundle = read_or_refuse(Path(result.dir))

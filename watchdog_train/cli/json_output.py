@@ -9,9 +9,12 @@ import msgspec
 
 from watchdog_train.report.why_text import with_text
 
+SCHEMA_VERSION = 1
 
-def print_json(data: Any) -> None:
+
+def print_json(**fields: Any) -> None:
     """Write a document, indented; structs become objects, NaN becomes null."""
-    text = msgspec.json.format(msgspec.json.encode(with_text(data)), indent=2)
+    data = with_text({"schema_version": SCHEMA_VERSION, **fields})
+    text = msgspec.json.format(msgspec.json.encode(data), indent=2)
     sys.stdout.buffer.write(text + b"\n")
     sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""The captured output of attempts: which files there are, their last lines, and following them.
+"""The captured output of attempts: which files there are, and their last lines.
 
 Must not interpret the output; what reaches a terminal loses everything that could move it.
 """
@@ -15,7 +15,7 @@ from typing import Literal
 
 from watchdog_train.report import words
 from watchdog_train.store.run_paths import TIMES_SUFFIX, RunDirectory
-from watchdog_train.trusted_files import open_read, open_regular
+from watchdog_train.trusted_files import open_read
 
 BLOCK_BYTES = 1 << 16
 MAX_TAIL_BYTES = 64 << 20
@@ -166,65 +166,3 @@ def last_lines(path: Path, lines: int) -> tuple[str, ...]:
 def safe_for_terminal(data: bytes) -> bytes:
     """Output without what moves, clears, renames or answers for a terminal."""
     return _DANGEROUS.sub(b"", data)
-
-
-class Follower:
-    """Reads a stream as it grows, through the keeper's renaming of full files."""
-
-    def __init__(self, stream: LogStream, *, lines: int | None) -> None:
-        self.stream = stream
-        self._fd: int | None = None
-        self._first = True
-        self._lines = lines
-
-    def read(self) -> bytes:
-        """What is new since the last call, a block at most; nothing when nothing is."""
-        if self._fd is None and not self._open():
-            return b""
-        if self._first and self._lines is not None:
-            self._first = False
-            return self._begin()
-        self._first = False
-        return self._more()
-
-    def close(self) -> None:
-        """Let the file go."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def _begin(self) -> bytes:
-        """The last lines, and from then on what is written after them."""
-        assert self._fd is not None  # noqa: S101 - opened by read()
-        data = tail(self.stream.path, self._lines or 0)
-        size = os.fstat(self._fd).st_size
-        os.lseek(self._fd, size, os.SEEK_SET)
-        return data
-
-    def _more(self) -> bytes:
-        assert self._fd is not None  # noqa: S101 - opened by read()
-        data = os.read(self._fd, BLOCK_BYTES)
-        if data:
-            return data
-        if self._was_renamed():
-            # One more look: something may have been written between the read and the rename.
-            data = os.read(self._fd, BLOCK_BYTES)
-            if not data:
-                self.close()
-            return data
-        return b""
-
-    def _was_renamed(self) -> bool:
-        assert self._fd is not None  # noqa: S101 - opened by read()
-        try:
-            now = os.stat(self.stream.path)
-        except OSError:
-            return False
-        return not os.path.samestat(now, os.fstat(self._fd))
-
-    def _open(self) -> bool:
-        try:
-            self._fd = open_regular(self.stream.path)
-        except OSError:
-            return False
-        return True

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from watchdog_train.cli.log_files import (
-    Follower,
+    BLOCK_BYTES,
     LogStream,
     attempts_in,
     has_rank_files,
@@ -31,6 +31,7 @@ from watchdog_train.store.lock import is_held
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.hands.records import gives_ranks_streams
+from watchdog_train.supervisor.tail import Tail
 from watchdog_train.trusted_files import open_read
 
 POLL_S = 0.2
@@ -243,40 +244,37 @@ def _followed(run: RunDirectory, number: int, rank: int | None) -> tuple[LogStre
 
 def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
     attempt = 0
-    followers: dict[str, Follower] = {}
+    followed: dict[str, tuple[LogStream, Tail]] = {}
     looked = ended = 0.0
     first = True
     while True:
-        moved = _pump(followers, out)
+        moved = False
+        for stream, file in followed.values():
+            if data := file.read(BLOCK_BYTES):
+                out.write(data, stream)
+                moved = True
         if moved:
             continue
         if ended:
             return
         newest = max(attempts_in(run), default=0)
         if newest != attempt:
-            for follower in followers.values():
-                follower.close()
-            attempt, followers = newest, {}
+            for _, file in followed.values():
+                file.close()
+            attempt, followed = newest, {}
         for stream in _followed(run, attempt, out.rank) if attempt else ():
-            if stream.name not in followers:
-                followers[stream.name] = Follower(stream, lines=lines if first else None)
-        first = first and not followers
+            if stream.name not in followed:
+                if first:
+                    out.write(tail(stream.path, lines), stream)
+                followed[stream.name] = stream, Tail(stream.path, from_end=first)
+                followed[stream.name][1].look()
+        first = first and not followed
         now = time.monotonic()
         if now - looked >= LOOK_EVERY_S:
             looked = now
             # One more pass over the files after the end: the last words come just before it.
             ended = now if _has_ended(run, attempt) else 0.0
         time.sleep(0.0 if ended else POLL_S)
-
-
-def _pump(followers: dict[str, Follower], out: _Out) -> bool:
-    moved = False
-    for follower in followers.values():
-        data = follower.read()
-        if data:
-            out.write(data, follower.stream)
-            moved = True
-    return moved
 
 
 def _has_ended(run: RunDirectory, attempt: int) -> bool:

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from watchdog_train.whole_files import replace_json
-
 if TYPE_CHECKING:
     from watchdog_train.notify.channels import Answer
-
-WITHIN_S = 20.0
 
 
 @click.command("notify-test")
@@ -73,13 +69,9 @@ def _ping(url: str) -> Answer:
 
 
 def _answers(urls: tuple[str, ...]) -> tuple[Answer, ...]:
-    """By the same process, with the same deadline, as in a run."""
-    import subprocess
-    import tempfile
-
-    import msgspec
-
-    from watchdog_train.notify.channels import Answer, Message, Order, Parcel, names
+    """By the same code, with the same deadline, as in a run."""
+    from watchdog_train.notify.channels import Message, Order, Parcel, names
+    from watchdog_train.notify.send import send_all
 
     message = Message(
         title="wtrain: test",
@@ -87,18 +79,6 @@ def _answers(urls: tuple[str, ...]) -> tuple[Answer, ...]:
         topics=("test",),
         run_id="",
     )
-    with tempfile.TemporaryDirectory(prefix="wtrain-") as folder:
-        order, out = Path(folder) / "order.json", Path(folder) / "answer.json"
-        told = zip(names(urls), urls, strict=True)
-        parcels = tuple(Parcel(channel=name, url=url, message=message) for name, url in told)
-        replace_json(order, Order(parcels=parcels, out=str(out)))
-        argv = [sys.executable, "-I", "-m", "watchdog_train.notify.send", str(order)]
-        why = f"no answer within {WITHIN_S:.0f} s"
-        try:
-            subprocess.run(argv, timeout=WITHIN_S, check=False, stdin=subprocess.DEVNULL)
-            return msgspec.json.decode(out.read_bytes(), type=tuple[Answer, ...])
-        except subprocess.TimeoutExpired:
-            pass
-        except (OSError, msgspec.DecodeError) as error:
-            why = f"the process that sends failed: {type(error).__name__}"
-        return tuple(Answer(channel=name, sent=False, why=why) for name in names(urls))
+    told = zip(names(urls), urls, strict=True)
+    parcels = tuple(Parcel(channel=name, url=url, message=message) for name, url in told)
+    return send_all(Order(parcels=parcels))

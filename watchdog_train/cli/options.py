@@ -13,6 +13,21 @@ from watchdog_train.cli.completion import runs
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
+class Time(click.types.StringParamType):
+    """90, 90s, 10m, 2h or 7d; arrives in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As settings are read."""
+        from watchdog_train.config.schema import BadValueError, parse_duration
+
+        try:
+            return parse_duration(value)
+        except BadValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def run_argument(function: AnyFunction) -> AnyFunction:
     """The optional RUN; arrives as `run_ref`."""
     return click.argument("run_ref", metavar="[RUN]", required=False, shell_complete=runs)(function)

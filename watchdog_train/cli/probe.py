@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.cli.options import Time, json_option, run_argument, runs_dir_option
 from watchdog_train.errors import WtrainError
 from watchdog_train.trusted_files import open_read
 
@@ -36,13 +36,14 @@ TAIL_BYTES = 65_536
 @click.option("--readiness", "probe", flag_value="readiness", help="Its training makes steps, too.")
 @click.option(
     "--max-age",
+    type=Time(),
     metavar="TIME",
     help="So long its loop may not turn; at work on a stall 15 minutes.  [default: 2m]",
 )
 @json_option
 @runs_dir_option
 def probe(
-    run_ref: str | None, probe: str, max_age: str | None, as_json: bool, runs_dir: Path | None
+    run_ref: str | None, probe: str, max_age: float | None, as_json: bool, runs_dir: Path | None
 ) -> None:
     """Say in one line whether the supervisor of RUN is alive; nothing is started or asked for.
 
@@ -51,37 +52,25 @@ def probe(
     run. It says nothing about the training: that is the supervisor's to judge.
     """
     wanted = cast("Probe", probe)
-    answer = _within(ANSWER_S, wanted, run_ref, runs_dir, _seconds(max_age))
+    answer = _within(ANSWER_S, wanted, run_ref, runs_dir, max_age)
     if as_json:
         from watchdog_train.cli.json_output import print_json
 
-        print_json({"schema_version": 1, "probe": wanted, "ok": answer.ok, "why": answer.words})
+        print_json(probe=wanted, ok=answer.ok, why=answer.words)
     else:
         click.echo(answer.words)
     sys.exit(0 if answer.ok else 1)
 
 
-def _seconds(max_age: str | None) -> float:
-    from watchdog_train.core.notices.vitals import BLIND_S
-
-    if max_age is None:
-        return BLIND_S
-    from watchdog_train.config.schema import BadValueError, parse_duration
-
-    try:
-        return parse_duration(max_age)
-    except BadValueError as error:
-        raise click.BadParameter(str(error), param_hint="--max-age") from error
-
-
 def _within(
-    limit_s: float, probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: float
+    limit_s: float, probe: Probe, run_ref: str | None, runs_dir: Path | None, max_age: float | None
 ) -> Answer:
     """The answer of a look in a thread, or what is left to say when it does not come back."""
     import threading
 
-    from watchdog_train.core.notices.vitals import Answer
+    from watchdog_train.core.notices.vitals import BLIND_S, Answer
 
+    blind_s = BLIND_S if max_age is None else max_age
     found: list[Answer | Exception] = []
 
     def look() -> None:

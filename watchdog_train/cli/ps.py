@@ -38,10 +38,10 @@ def ps(show_all: bool, as_json: bool, runs_dir: Path | None) -> None:
             found.append((reading, look(reading)))
     if as_json:
         from watchdog_train.cli.json_output import print_json
-        from watchdog_train.report.status_json import SCHEMA_VERSION, short_object, status_object
+        from watchdog_train.report.status_json import short_object, status_object
 
         runs = [short_object(status_object(reading.state, live)) for reading, live in found]
-        print_json({"schema_version": SCHEMA_VERSION, "runs": runs})
+        print_json(runs=runs)
         return
     from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
     from watchdog_train.report.runs_text import runs_text

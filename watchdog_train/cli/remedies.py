@@ -7,29 +7,27 @@ import textwrap
 import click
 import msgspec
 
+from watchdog_train.cli.json_output import print_json
+from watchdog_train.cli.options import json_option
 from watchdog_train.remedies.catalogue import CATALOGUE, Remedy, available
 from watchdog_train.remedies.remedy import APPLIED, FRAMEWORKS
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
-SCHEMA_VERSION = 1
-
 
 @click.command("remedies")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def remedies(*, as_json: bool) -> None:
     """List the remedies, what each changes, and what only you can mend."""
     here = available()
     if as_json:
-        answer = {
-            "schema_version": SCHEMA_VERSION,
-            "remedies": [
+        print_json(
+            remedies=[
                 {**msgspec.to_builtins(remedy), "available": remedy.id in here}
                 for remedy in CATALOGUE.values()
             ],
-            "user_fixes": [{"id": name, "how": how} for name, how in USER_FIXES.items()],
-            "always": [{"id": name, "how": how} for name, how in ALWAYS.items()],
-        }
-        click.echo(msgspec.json.encode(answer).decode())
+            user_fixes=[{"id": name, "how": how} for name, how in USER_FIXES.items()],
+            always=[{"id": name, "how": how} for name, how in ALWAYS.items()],
+        )
         return
     for remedy in CATALOGUE.values():
         click.echo("\n".join(_lines(remedy, present=remedy.id in here)))

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from watchdog_train.core.traces.replaying import Replay
     from watchdog_train.core.traces.trace_reading import TraceReader
 
-SCHEMA_VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
 class _Source:
@@ -87,21 +85,18 @@ def replay(
         from watchdog_train.report.pace_text import slow_words
 
         print_json(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "verdicts": judged.findings,
-                "first_stall_t": judged.first_stall_t,
-                "slowdowns": [
-                    {
-                        "t": t,
-                        "usual_s": round(slow.usual_s, 4),
-                        "step_s": round(slow.step_s, 4),
-                        "factor": round(slow.factor, 1),
-                        "why": slow_words(slow),
-                    }
-                    for t, slow in judged.slow
-                ],
-            }
+            verdicts=judged.findings,
+            first_stall_t=judged.first_stall_t,
+            slowdowns=[
+                {
+                    "t": t,
+                    "usual_s": round(slow.usual_s, 4),
+                    "step_s": round(slow.step_s, 4),
+                    "factor": round(slow.factor, 1),
+                    "why": slow_words(slow),
+                }
+                for t, slow in judged.slow
+            ],
         )
         return
     _print_table(chosen, reader, judged)

@@ -60,7 +60,7 @@ def _data(output: Path | None, found: Report) -> None:
     if output is None:
         from watchdog_train.cli.json_output import print_json
 
-        print_json(data)
+        print_json(**data)
         return
     import msgspec
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 ANSWER_S = 15.0
 """Within this a living supervisor takes a request."""
 SAVE_S = 600.0
-POLL_S = 0.2
 
 
 @click.command(short_help="Ask a run to save a checkpoint now.")
@@ -42,16 +40,20 @@ def save(run_ref: str | None, wait: bool, runs_dir: Path | None) -> None:
     if reading.state.finished:
         raise _ended(run, reading.state.outcome)
     live = look(reading)
+    if live.supervisor_alive is False:
+        raise WtrainError(
+            "nobody supervises this run: its supervisor is dead",
+            context=run.run_id,
+            hint=f"wtrain adopt {run.run_id}, then wtrain save {run.run_id}",
+            reference="save-unsupervised",
+        )
     try:
-        if live.supervisor_alive is not False:
-            _through_supervisor(reading, live, wait=wait)
-        else:
-            _without_supervisor(reading, live, wait=wait)
+        _ask(reading, live, wait=wait)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _through_supervisor(reading: RunReading, live: Live, *, wait: bool) -> None:
+def _ask(reading: RunReading, live: Live, *, wait: bool) -> None:
     from watchdog_train.cli.watching import EventWatch
     from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven, SaveRequested
     from watchdog_train.store import requests
@@ -97,70 +99,18 @@ def _through_supervisor(reading: RunReading, live: Live, *, wait: bool) -> None:
             exit_code=EXIT_RETRY_ELSEWHERE,
         )
     if not isinstance(proven, SaveProven):
-        raise _not_seen(run, taken=watch.state.save_answered >= asked.sequence)
+        what = "training was asked to save, and no step has ended since that could take the request"
+        if watch.state.save_answered >= asked.sequence:
+            what = "the training has taken the request, and no finished save has been seen since"
+        raise WtrainError(
+            what,
+            context=run.run_id,
+            hint=f"wtrain status {run.run_id}",
+            reference="save-not-seen",
+            exit_code=EXIT_RETRY_ELSEWHERE,
+        )
     step = "" if proven.step is None else f" (step {proven.step:,})"
     click.echo(f"wtrain: saved and checked whole: {_shown(proven.path)}{step}", err=True)
-
-
-def _without_supervisor(reading: RunReading, live: Live, *, wait: bool) -> None:
-    """Raise the word of the control page ourselves, as the only one who holds the run."""
-    run = reading.run
-    if not live.here or not live.can_save:
-        raise _cannot_be_asked(reading, live)
-    asked_at = time.time()
-    _raise_save_request(reading)
-    click.echo(f"wtrain: asked {run.run_id} to save; its supervisor is dead", err=True)
-    click.echo(f"wtrain: to have it watched again: wtrain adopt {run.run_id}", err=True)
-    if wait:
-        _wait_for_record(reading, asked_at)
-
-
-def _raise_save_request(reading: RunReading) -> None:
-    import socket
-
-    from watchdog_train.client.layout import CONTROL_FILE
-    from watchdog_train.core.model import ProcessId
-    from watchdog_train.store.control import ControlPage
-    from watchdog_train.store.lock import Holder, RunLock
-    from watchdog_train.system import current
-
-    run, slot_dir = reading.run, reading.state.slot_dir
-    if slot_dir is None:
-        raise _not_seen(run, taken=False)
-    system = current()
-    me = system.identity(os.getpid()) or ProcessId(os.getpid(), 0)
-    who = Holder(pid=me.pid, start=me.start, host=socket.gethostname(), boot_id=system.boot_id())
-    lock = RunLock(run.lock, who)
-    lock.acquire()
-    try:
-        with ControlPage.open(Path(slot_dir) / CONTROL_FILE) as page:
-            page.request_save()
-    except (OSError, ValueError) as error:
-        raise WtrainError(
-            f"the training cannot be reached: {error}",
-            context=slot_dir,
-            hint=f"wtrain adopt {run.run_id}",
-            reference="save-unreachable",
-        ) from error
-    finally:
-        lock.release()
-
-
-def _wait_for_record(reading: RunReading, asked_at: float) -> None:
-    from watchdog_train.core.model import newest_checkpoint
-    from watchdog_train.store.slots import read_saves
-
-    run, attempt = reading.run, reading.state.attempt
-    deadline = time.monotonic() + SAVE_S
-    while attempt is not None and time.monotonic() < deadline:
-        saves = read_saves(run.attempt(attempt.attempt), 20)
-        fresh = newest_checkpoint(record for record in saves if record.t >= asked_at)
-        if fresh is not None:
-            path = _shown(fresh.path)
-            click.echo(f"wtrain: saved, as the training says, not checked: {path}", err=True)
-            return
-        time.sleep(POLL_S)
-    raise _not_seen(run, taken=False)
 
 
 def _shown(path: str) -> str:
@@ -196,19 +146,4 @@ def _cannot_be_asked(reading: RunReading, live: Live) -> WtrainError:
 def _ended(run: RunDirectory, outcome: str | None) -> WtrainError:
     return WtrainError(
         f"the run has ended already: {outcome}", context=run.run_id, reference="run-finished"
-    )
-
-
-def _not_seen(run: RunDirectory, *, taken: bool) -> WtrainError:
-    what = (
-        "the training has taken the request to save, and no finished save has been seen since"
-        if taken
-        else "training was asked to save, and no step has ended since that could take the request"
-    )
-    return WtrainError(
-        what,
-        context=run.run_id,
-        hint=f"wtrain status {run.run_id}",
-        reference="save-not-seen",
-        exit_code=EXIT_RETRY_ELSEWHERE,
     )

@@ -18,7 +18,6 @@ from watchdog_train.report.evidence_text import group_text, stacks_text, summary
 from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.screen_text import one_screen
 
-SCHEMA_VERSION = 1
 _FRAMES_ALL = 20
 
 
@@ -45,7 +44,7 @@ def show(
     bundle = read_or_refuse(folder)
     found = groups(bundle.evidence, bundle.explanation)
     if as_json:
-        print_json(_answer(folder, bundle, found))
+        print_json(**_answer(folder, bundle, found))
         return
     click.echo(f"wtrain: {folder}", err=True)
     told = (bundle.verdict, bundle.explanation, bundle.evidence)
@@ -63,7 +62,6 @@ def show(
 
 def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str, object]:
     return {
-        "schema_version": SCHEMA_VERSION,
         "dir": os.path.abspath(folder),
         "what": title(bundle.verdict),
         "verdict": bundle.verdict,

@@ -15,8 +15,6 @@ from watchdog_train.evidence.bundle import Bundle, bundles_in
 from watchdog_train.report.facts import what_ended
 from watchdog_train.store.resolve import resolve
 
-SCHEMA_VERSION = 1
-
 
 @click.command("stalls")
 @run_argument
@@ -27,7 +25,7 @@ def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None
     run = resolve(run_ref, runs_dir)
     rows = [_row(path, bundle) for path, bundle in bundles_in(run.stalls)]
     if as_json:
-        print_json({"schema_version": SCHEMA_VERSION, "stalls": rows})
+        print_json(stalls=rows)
         return
     if run_ref is None:
         click.echo(f"wtrain: run {run.run_id}", err=True)

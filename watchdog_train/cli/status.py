@@ -39,7 +39,7 @@ def status(run_ref: str | None, milestones: bool, as_json: bool, runs_dir: Path 
 
         for problem in reading.problems:
             click.echo(f"wtrain: {problem}", err=True)
-        print_json(status_object(reading.state, live))
+        print_json(**status_object(reading.state, live))
     elif milestones:
         from watchdog_train.cli.screen import paint_for_stdout
         from watchdog_train.report.milestones_text import milestones_text

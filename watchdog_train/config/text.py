@@ -93,25 +93,6 @@ def explain(key: str) -> str:
     )
 
 
-def explanation(setting: Setting) -> dict[str, Any]:
-    """One setting as data."""
-    return {
-        "key": setting.key,
-        "kind": setting.kind,
-        "unit": setting.unit,
-        "wanted": setting.wanted,
-        "default": setting.default,
-        "text": setting.text,
-        "flag": setting.flag,
-        "choices": list(setting.choices),
-        "presets": {
-            name: preset.changes[setting.key][0]
-            for name, preset in PRESETS.items()
-            if setting.key in preset.changes
-        },
-    }
-
-
 def markdown_page() -> str:
     """docs/config.md."""
     lines = [

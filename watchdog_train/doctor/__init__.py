@@ -38,35 +38,23 @@ def examine(
         directories: where checkpoints go.
         ranks: so many ranks try to agree on a number; 0 and 1: none does.
     """
-    from watchdog_train.doctor import (
-        around,
-        devices,
-        gpus,
-        inside,
-        libraries,
-        machine,
-        night,
-        settings,
-    )
+    from watchdog_train.doctor import around, gpus, inside, libraries, machine, night, settings
     from watchdog_train.doctor import ranks as meeting
 
     yield machine.never_run(system)
     yield machine.stacks()
     yield inside.fault_handler(python)
     yield from machine.processes(system)
-    yield from machine.memory(system)
+    yield from machine.memory()
     for directory in directories:
         yield machine.disk(system, directory)
-    yield from night.night(os.environ)
-    yield from around.around(python, system.boot_id())
+    yield from night.night()
+    yield from around.around(system.boot_id())
     yield from settings.traps(os.environ)
     yield settings.threads(os.environ, os.cpu_count() or 1, ranks)
-    graphics = tuple(gpus.gpus())
-    yield from graphics
-    yield from devices.devices(python, has_gpu=any(one.name != "GPU" for one in graphics))
+    yield from gpus.gpus()
     found = tuple(libraries.libraries(python))
     yield from found
-    yield from inside.architecture(python)
     if any(check.name == "wandb" for check in found):
         yield night.wandb(os.environ, Path.home())
     if ranks > 1:

@@ -1,23 +1,17 @@
-"""What the training's own interpreter can do: its fault handler, and what it was built for."""
+"""What the training's own interpreter can do: its fault handler."""
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 
 from watchdog_train.doctor import Check
 
 ANSWER_S = 15.0
 _HANDLER = """\
-import faulthandler, signal, sys, time
+import faulthandler, os, signal, sys
 faulthandler.register(signal.SIGURG, file=sys.stdout, all_threads=True)
-print("ready", flush=True)
-time.sleep(60)
+os.kill(os.getpid(), signal.SIGURG)
 """
 
 
@@ -28,63 +22,20 @@ def fault_handler(python: str) -> Check:
         says = "no such signal on Windows: stacks come by a page that the training reads"
         return Check(name=name, status="unknown", says=says)
     try:
-        child = subprocess.Popen(
+        done = subprocess.run(
             [python, "-S", "-c", _HANDLER],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=ANSWER_S,
         )
     except OSError as error:
         says = f"{python} cannot be started: {error.strerror}"
         return Check(name=name, status="failure", says=says, mend="name it with --python")
-    until = time.monotonic() + ANSWER_S
-    try:
-        if b"ready" not in _read_until(child, b"ready", until):
-            says = f"{python} did not begin within {ANSWER_S:.0f} s"
-            return Check(name=name, status="warning", says=says, mend="name another with --python")
-        child.send_signal(signal.SIGURG)
-        answered = b"File" in _read_until(child, b"File", until)
-    finally:
-        child.kill()
-        child.wait(5)
-        if child.stdout is not None:
-            child.stdout.close()
-    if answered:
+    except subprocess.TimeoutExpired:
+        says = f"{python} did not answer within {ANSWER_S:.0f} s"
+        return Check(name=name, status="warning", says=says, mend="name another with --python")
+    if b"File" in done.stdout:
         return Check(name=name, status="ok", says="a process writes its own stack at SIGURG")
     mend = "py-spy has to do it alone; a container may filter the signal"
     return Check(name=name, status="warning", says="no stack came at SIGURG", mend=mend)
-
-
-def _read_until(child: subprocess.Popen[bytes], word: bytes, until: float) -> bytes:
-    data = b""
-    if child.stdout is None:
-        return data
-    descriptor = child.stdout.fileno()
-    while word not in data and (left_s := until - time.monotonic()) > 0 and len(data) < 65536:
-        ready, _, _ = select.select([descriptor], [], [], left_s)
-        part = os.read(descriptor, 4096) if ready else b""
-        if not part:
-            break
-        data += part
-    return data
-
-
-def architecture(python: str) -> Iterator[Check]:
-    """A Python for Intel on Apple silicon is translated, and has no MPS (sysctl(3), macOS)."""
-    if sys.platform != "darwin":
-        return
-    code = "import ctypes,ctypes.util as u;c=ctypes.CDLL(u.find_library('c'));"
-    code += "v=ctypes.c_int(0);s=ctypes.c_size_t(4);"
-    code += "c.sysctlbyname(b'sysctl.proc_translated',ctypes.byref(v),ctypes.byref(s),None,0);"
-    code += "print(v.value)"
-    try:
-        done = subprocess.run(
-            [python, "-c", code], capture_output=True, timeout=ANSWER_S, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    if done.stdout.strip() == b"1":
-        says = f"{python} is for Intel, and translated (Rosetta): slow, and without MPS"
-        yield Check(name="architecture", status="failure", says=says,
-                    mend="install a Python for arm64 and make the environment anew")  # fmt: skip

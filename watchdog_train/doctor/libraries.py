@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from watchdog_train.client.libraries import HOOKS
 from watchdog_train.doctor import Check
-from watchdog_train.doctor.ask import AskError, ask
 
 ASK_S = 20.0
 _NUMBER = re.compile(r"(\d+)\.(\d+)")
@@ -31,10 +33,17 @@ def libraries(python: str) -> Iterator[Check]:
     """One line for the interpreter, one for each library that it has and we hook."""
     ranges = {row[1]: (row[2], row[3]) for row in HOOKS.values()}
     try:
-        found = ask(python, _ASK, *ranges, within_s=ASK_S, answer=dict[str, str])
-    except AskError as error:
+        done = subprocess.run(
+            [python, "-c", _ASK, *ranges],
+            capture_output=True,
+            check=False,
+            timeout=ASK_S,
+            stdin=subprocess.DEVNULL,
+        )
+        found = msgspec.json.decode(done.stdout.splitlines()[-1], type=dict[str, str])
+    except (OSError, IndexError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
         mend = "name the training's interpreter with --python"
-        says = f"{python} did not tell its libraries: {error}"
+        says = f"{python} did not tell its libraries: {type(error).__name__}"
         yield Check(name="python", status="warning", says=says, mend=mend)
         return
     yield from judged(found, ranges, python)

@@ -100,34 +100,43 @@ def _finished(done: subprocess.CompletedProcess[str], pid: int) -> Finished:
 
 
 def processes(system: ProcessSystem) -> Iterator[Check]:
-    """How surely a tree is known, ended, and its end understood."""
-    adopts = system.become_subreaper()
-    yield Check(
-        name="orphans",
-        status="ok" if adopts else "warning",
-        says="orphans of the training come home to its keeper (subreaper)"
-        if adopts
-        else "orphans of the training are known only if they were seen before",
-        mend=None if adopts else "nothing here; wtrain clean shows what was recorded and is left",
+    """How surely a tree is known and ended, and whether its signs of life are seen."""
+    place = system.slot_directory("doctor")
+    table = (
+        (
+            "orphans",
+            system.become_subreaper(),
+            "orphans of the training come home to its keeper (subreaper)",
+            "orphans of the training are known only if they were seen before",
+            "nothing here; wtrain clean shows what was recorded and is left",
+        ),
+        (
+            "signals",
+            _pidfd(),
+            "signals go through a pidfd: a pid that was given again cannot be hit",
+            "no pidfd: a process is checked just before it is signalled",
+            "Linux 5.3 or newer has it",
+        ),
+        (
+            "network",
+            system.tcp_bytes((os.getpid(),)) is not None,
+            "TCP bytes of the training are counted (sock_diag)",
+            "TCP bytes cannot be counted: a slow download looks like silence for longer",
+            "a container may need the module inet_diag of its host",
+        ),
+        (
+            "heartbeats",
+            place is not None,
+            f"slots in {place.parent if place is not None else None}",
+            "no private place in memory: slots go into the run directory",
+            f"make {ROOM_BYTES >> 20} MB free in /dev/shm",
+        ),
     )
-    held = _pidfd()
-    yield Check(
-        name="signals",
-        status="ok" if held else "warning",
-        says="signals go through a pidfd: a pid that was given again cannot be hit"
-        if held
-        else "no pidfd: a process is checked just before it is signalled",
-        mend=None if held else "Linux 5.3 or newer has it",
-    )
-    counted = system.tcp_bytes((os.getpid(),)) is not None
-    yield Check(
-        name="network",
-        status="ok" if counted else "warning",
-        says="TCP bytes of the training are counted (sock_diag)"
-        if counted
-        else "TCP bytes cannot be counted: a slow download looks like silence for longer",
-        mend=None if counted else "a container may need the module inet_diag of its host",
-    )
+    for name, holds, well, ill, mend in table:
+        if holds:
+            yield Check(name=name, status="ok", says=well)
+        else:
+            yield Check(name=name, status="warning", says=ill, mend=mend)
     yield _open_files()
 
 
@@ -157,17 +166,8 @@ def _open_files() -> Check:
     )
 
 
-def memory(system: ProcessSystem) -> Iterator[Check]:
-    """Where heartbeats and batches go, and whether a kill for want of memory can be proven."""
-    place = system.slot_directory("doctor")
-    yield Check(
-        name="heartbeats",
-        status="ok" if place is not None else "warning",
-        says=f"slots in {place.parent}"
-        if place is not None
-        else "no private place in memory: slots go into the run directory",
-        mend=None if place is not None else f"make {ROOM_BYTES >> 20} MB free in /dev/shm",
-    )
+def memory() -> Iterator[Check]:
+    """Where batches go, and whether a kill for want of memory can be proven."""
     with suppress(OSError):
         shm = shutil.disk_usage("/dev/shm")  # noqa: S108
         small = shm.total < SMALL_SHM_BYTES

@@ -1,4 +1,4 @@
-"""What ends or stops a training while nobody looks: logout, sleep, upgrades, stale downloads.
+"""What ends or stops a training while nobody looks: logout, sleep, a login to ask for.
 
 Reads files of the system and asks nobody. What a file does not tell is unknown, not fine.
 """
@@ -6,55 +6,21 @@ Reads files of the system and asks nobody. What a file does not tell is unknown,
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.doctor import Check
-from watchdog_train.evidence.host import cgroup_memory
-from watchdog_train.report.words import size_text
 
 FILE_CAP_BYTES = 1 << 16
-MOST_FILES = 20_000
-"""Of a cache; a larger one is looked at in part, which is said."""
-LOOK_S = 5.0
-STALE_S = 3600.0
-"""A download under way writes all the time; so old a lock has no owner, or a very slow one."""
 LOGIND = ("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d", "/run/systemd/logind.conf.d",
           "/usr/lib/systemd/logind.conf.d")  # fmt: skip
 
 
-def night(environment: Mapping[str, str], root: Path = Path("/")) -> Iterator[Check]:
-    """All of them.
-
-    Args:
-        environment: of the training.
-        root: of the file system; another one in tests.
-    """
-    yield memory_limit()
-    if sys.platform == "linux":
-        yield from logout(root, os.environ.get("USER") or os.environ.get("LOGNAME") or "")
-        yield from upgrades(root)
-        yield from battery(root)
-    home = Path(environment.get("HOME") or Path.home())
-    cache = Path(environment.get("HF_HOME") or home / ".cache" / "huggingface")
-    yield from hub_cache(Path(environment.get("HF_HUB_CACHE") or cache / "hub"))
-
-
-def memory_limit() -> Check:
-    """Of the container or job."""
-    found = cgroup_memory()
-    limit = found["limit_bytes"] if found is not None else None
-    if limit is None:
-        return Check(
-            name="memory limit", status="ok", says="none for this process but the machine's"
-        )
-    used = found["used_bytes"] if found is not None else None
-    says = f"{size_text(limit)} for this container or job"
-    says += f", {size_text(used)} of it in use" if used is not None else ""
-    return Check(name="memory limit", status="ok", says=says)
+def night(root: Path = Path("/")) -> Iterator[Check]:
+    """All of them; only Linux has these files."""
+    yield from logout(root, os.environ.get("USER") or os.environ.get("LOGNAME") or "")
+    yield from battery(root)
 
 
 def logout(root: Path, user: str) -> Iterator[Check]:
@@ -96,22 +62,6 @@ def logind_settings(root: Path) -> dict[str, str] | None:
     return found
 
 
-def upgrades(root: Path) -> Iterator[Check]:
-    """A driver that is replaced under a running training ends its use of the GPU."""
-    text = "\n".join(_lines(root / "etc/apt/apt.conf.d/20auto-upgrades"))
-    if 'Unattended-Upgrade "1"' not in text:
-        return
-    driver = (root / "proc/driver/nvidia/version").exists()
-    says = "packages are upgraded by themselves, at night"
-    mend = "apt-mark hold the driver's packages, or: systemctl stop apt-daily-upgrade.timer"
-    yield Check(
-        name="upgrades",
-        status="warning" if driver else "ok",
-        says=f"{says}, the GPU's driver may be among them" if driver else says,
-        mend=mend if driver else None,
-    )
-
-
 def battery(root: Path) -> Iterator[Check]:
     """A laptop sleeps."""
     supplies = root / "sys/class/power_supply"
@@ -131,38 +81,6 @@ def battery(root: Path) -> Iterator[Check]:
     yield Check(name="sleep", status="warning", says=says, mend=mend)
 
 
-def hub_cache(cache: Path, now: float | None = None) -> Iterator[Check]:
-    """Downloads that were cut off, and locks that nobody holds any more."""
-    if not cache.is_dir():
-        return
-    now = time.time() if now is None else now
-    incomplete, stale, whole = 0, 0, True
-    until = time.monotonic() + LOOK_S
-    for number, path in enumerate(_files(cache)):
-        if number >= MOST_FILES or time.monotonic() > until:
-            whole = False
-            break
-        with suppress(OSError):
-            if path.endswith(".incomplete"):
-                incomplete += now - os.stat(path).st_mtime > STALE_S
-            elif path.endswith(".lock"):
-                stale += now - os.stat(path).st_mtime > STALE_S and _is_held(path) is True
-    part = "" if whole else " (only a part was looked at)"
-    if incomplete:
-        says = (
-            f"{incomplete} downloads in {cache} were cut off{part}: what they are of is not there"
-        )
-        mend = "download it now, in the day: the night would begin with it, or end"
-        yield Check(name="hub cache", status="warning", says=says, mend=mend)
-    if stale:
-        says = (
-            f"{stale} old locks in {cache} are held{part}: who needs the same file waits for ever"
-        )
-        yield Check(name="hub locks", status="warning", says=says, mend="lsof tells who holds them")
-    if not incomplete and not stale:
-        yield Check(name="hub cache", status="ok", says=f"no cut download in {cache}{part}")
-
-
 def wandb(environment: Mapping[str, str], home: Path) -> Check:
     """A login that is asked for at night is waited for until the morning."""
     mode = environment.get("WANDB_MODE", "").lower()
@@ -174,26 +92,6 @@ def wandb(environment: Mapping[str, str], home: Path) -> Check:
     says = "no login is there: a training that uses wandb asks for one, or fails"
     return Check(name="wandb", status="warning", says=says,
                  mend="wandb login, or WANDB_MODE=offline")  # fmt: skip
-
-
-def _is_held(path: str) -> bool | None:
-    """Whether somebody has the lock; it is taken for a moment where nobody has."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    with open(path, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
-
-
-def _files(folder: Path) -> Iterable[str]:
-    for place, _, names in os.walk(folder):
-        for name in names:
-            yield os.path.join(place, name)
 
 
 def _lines(path: Path) -> list[str]:

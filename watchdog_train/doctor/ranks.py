@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from watchdog_train.doctor import Check
+from watchdog_train.doctor import Check, Status
 
 LIMIT_S = 20.0
 """From when every rank has loaded torch."""
@@ -44,7 +44,7 @@ sys.exit(0 if bool((value == world).all()) else 9)
 
 
 def all_reduce(python: str, ranks: int, limit_s: float = LIMIT_S, load_s: float = LOAD_S) -> Check:
-    """Start them, wait for them together, end whoever is left.
+    """Start so many ranks, wait for them together, end whoever is left.
 
     Args:
         python: the interpreter of the training.
@@ -53,54 +53,61 @@ def all_reduce(python: str, ranks: int, limit_s: float = LIMIT_S, load_s: float 
         load_s: for that.
     """
     name = f"all-reduce of {ranks} ranks"
-    began = time.monotonic()
     started: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="wtrain-") as folder:
+        said = [Path(folder) / f"{rank}" for rank in range(ranks)]
         try:
-            for rank in range(ranks):
-                with (Path(folder) / f"{rank}").open("wb") as words:
+            for rank, path in enumerate(said):
+                argv = [python, "-c", _RANK, str(rank), str(ranks), f"{folder}/meeting"]
+                env = {**os.environ, **_ALONE}
+                with path.open("wb") as words:
                     started.append(
                         subprocess.Popen(
-                            [python, "-c", _RANK, str(rank), str(ranks), f"{folder}/meeting"],
-                            env={**os.environ, **_ALONE},
-                            stdin=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL,
-                            stderr=words,
+                            argv, env=env, stdin=subprocess.DEVNULL, stdout=words, stderr=words
                         )
                     )
-            codes, agreed_s = _wait(started, Path(folder), began + load_s, limit_s)
+            status, says, mend = _wait(started, said, limit_s, load_s)
         except OSError as error:
+            status, mend = "failure", "name it with --python"
             says = f"it could not be started: {error.strerror}"
-            return Check(name=name, status="failure", says=says, mend="name it with --python")
         finally:
             for process in started:
-                if process.poll() is None:
-                    process.kill()
+                process.kill()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(5)
-        if all(code == 0 for code in codes):
-            says = f"gloo agrees within {agreed_s:.1f} s of loading torch"
-            return Check(name=name, status="ok", says=says)
+    return Check(name=name, status=status, says=says, mend=mend)
+
+
+def _wait(
+    started: list[subprocess.Popen[bytes]], said: list[Path], limit_s: float, load_s: float
+) -> tuple[Status, str, str | None]:
+    """What came of them; the first failure ends the waiting: the others would only time out."""
+    until, loaded_at = time.monotonic() + load_s, None
+    while (now := time.monotonic()) < until:
+        if loaded_at is None and all(b"loaded" in _begin(path) for path in said):
+            loaded_at, until = now, now + limit_s
+        codes = [process.poll() for process in started]
         bad = next((rank for rank, code in enumerate(codes) if code), None)
-        if bad is None:
-            if not _loaded(Path(folder), ranks):
-                # A machine that is busy with something else, and no fault of the network.
-                says = f"torch was not loaded within {load_s:.0f} s, so nothing was tried"
-                mend = "try again when the machine has less to do"
-                return Check(name=name, status="unknown", says=says, mend=mend)
-            late = [rank for rank, code in enumerate(codes) if code is None]
-            says = f"{len(late)} of {ranks} ranks had not ended after {limit_s:.0f} s"
-            if _is_busy():
-                says += ", on a machine with much more to do than it can: that proves nothing"
-                mend = "try again when the machine has less to do"
-                return Check(name=name, status="unknown", says=says, mend=mend)
-            mend = "GLOO_SOCKET_IFNAME=lo tries the loopback; a firewall may drop what they send"
-            return Check(name=name, status="failure", says=says, mend=mend)
-        text = (Path(folder) / f"{bad}").read_bytes()[-4096:].decode("utf-8", "replace")
-        last = text.strip().splitlines()[-1:] or [f"exit code {codes[bad]}"]
-        mend = "the same interpreter must have torch with torch.distributed: --python"
-        says = f"rank {bad} failed: {last[0][:WORDS]}"
-        return Check(name=name, status="failure", says=says, mend=mend)
+        if bad is not None:
+            text = said[bad].read_bytes()[-4096:].decode("utf-8", "replace")
+            last = text.strip().splitlines()[-1:] or [f"exit code {codes[bad]}"]
+            mend = "the same interpreter must have torch with torch.distributed: --python"
+            return "failure", f"rank {bad} failed: {last[0][:WORDS]}", mend
+        if None not in codes:
+            agreed_s = now - (now if loaded_at is None else loaded_at)
+            return "ok", f"gloo agrees within {agreed_s:.1f} s of loading torch", None
+        time.sleep(0.05)
+    # A machine that is busy with something else is no fault of the network.
+    mend = "try again when the machine has less to do"
+    if loaded_at is None:
+        return "unknown", f"torch was not loaded within {load_s:.0f} s, so nothing was tried", mend
+    late = sum(process.poll() is None for process in started)
+    says = f"{late} of {len(started)} ranks had not ended after {limit_s:.0f} s"
+    if _is_busy():
+        says += ", on a machine with much more to do than it can: that proves nothing"
+        return "unknown", says, mend
+    mend = "GLOO_SOCKET_IFNAME=lo tries the loopback; a firewall may drop what they send"
+    return "failure", says, mend
 
 
 def _is_busy() -> bool:
@@ -123,29 +130,6 @@ def meeting_port() -> Check:
             says = f"torch's usual meeting place is taken: {error.strerror}"
             return Check(name=name, status="warning", says=says, mend=mend)
     return Check(name=name, status="ok", says="torch's usual meeting place is free")
-
-
-def _wait(
-    started: list[subprocess.Popen[bytes]], folder: Path, load_until: float, limit_s: float
-) -> tuple[list[int | None], float]:
-    """The codes, and seconds since torch was loaded; the first failure ends the waiting.
-
-    The others would only time out.
-    """
-    until, loaded_at = load_until, None
-    while (now := time.monotonic()) < until:
-        if loaded_at is None and _loaded(folder, len(started)):
-            loaded_at, until = now, now + limit_s
-        codes = [process.poll() for process in started]
-        if all(code is not None for code in codes) or any(codes):
-            return codes, now - (now if loaded_at is None else loaded_at)
-        time.sleep(0.05)
-    return [process.poll() for process in started], limit_s
-
-
-def _loaded(folder: Path, ranks: int) -> bool:
-    """Whether every rank has said that it has torch."""
-    return all(b"loaded" in _begin(folder / f"{rank}") for rank in range(ranks))
 
 
 def _begin(path: Path) -> bytes:

@@ -5,9 +5,7 @@ Pure but for its callers: everything is handed in.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from watchdog_train.doctor import Check
 
@@ -15,92 +13,82 @@ _FALSE = {"", "0", "false", "no", "off"}
 _TRUE = {"1", "true", "yes", "on"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trap:
-    """A variable with a value that means something else than it looks like, or hurts at night."""
-
-    name: str
-    values: frozenset[str] | None
-    """In small letters; None: whatever it is set to."""
-    says: str
-    mend: str
-
-
-TRAPS = (
-    Trap(
-        name="CUDA_LAUNCH_BLOCKING",
-        values=frozenset(_TRUE),
-        says="every kernel is waited for: good for finding an error, slow for a night",
-        mend="unset CUDA_LAUNCH_BLOCKING",
+TRAPS: tuple[tuple[str, set[str] | None, str, str], ...] = (
+    (
+        "CUDA_LAUNCH_BLOCKING",
+        _TRUE,
+        "every kernel is waited for: good for finding an error, slow for a night",
+        "unset CUDA_LAUNCH_BLOCKING",
     ),
-    Trap(
-        name="NCCL_ASYNC_ERROR_HANDLING",
-        values=None,
-        says="an old name that newer versions of torch ignore or warn of",
-        mend="TORCH_NCCL_ASYNC_ERROR_HANDLING is its name",
+    (
+        "NCCL_ASYNC_ERROR_HANDLING",
+        None,
+        "an old name that newer versions of torch ignore or warn of",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING is its name",
     ),
-    Trap(
-        name="NCCL_BLOCKING_WAIT",
-        values=None,
-        says="an old name that newer versions of torch ignore or warn of",
-        mend="TORCH_NCCL_BLOCKING_WAIT is its name",
+    (
+        "NCCL_BLOCKING_WAIT",
+        None,
+        "an old name that newer versions of torch ignore or warn of",
+        "TORCH_NCCL_BLOCKING_WAIT is its name",
     ),
-    Trap(
-        name="KMP_DUPLICATE_LIB_OK",
-        values=frozenset(_TRUE),
-        says="two copies of the OpenMP runtime are let run side by side: it may hang or be wrong",
-        mend="unset it, and install what brings the second copy from the same place as torch",
+    (
+        "KMP_DUPLICATE_LIB_OK",
+        _TRUE,
+        "two copies of the OpenMP runtime are let run side by side: it may hang or be wrong",
+        "unset it, and install what brings the second copy from the same place as torch",
     ),
-    Trap(
-        name="WANDB_MODE",
-        values=frozenset({"online"}),
-        says="a network that goes away at night holds wandb's calls",
-        mend="WANDB_MODE=offline, and `wandb sync` in the morning",
+    (
+        "WANDB_MODE",
+        {"online"},
+        "a network that goes away at night holds wandb's calls",
+        "WANDB_MODE=offline, and `wandb sync` in the morning",
     ),
-    Trap(
-        name="PYTORCH_ENABLE_MPS_FALLBACK",
-        values=frozenset(_FALSE),
-        says="0 leaves operations that MPS lacks as errors; it is on only with 1",
-        mend="PYTORCH_ENABLE_MPS_FALLBACK=1, set before torch is imported",
+    (
+        "PYTORCH_ENABLE_MPS_FALLBACK",
+        _FALSE,
+        "0 leaves operations that MPS lacks as errors; it is on only with 1",
+        "PYTORCH_ENABLE_MPS_FALLBACK=1, set before torch is imported",
     ),
-    Trap(
-        name="PYTORCH_MPS_HIGH_WATERMARK_RATIO",
-        values=frozenset({"0", "0.0"}),
-        says="0 means no limit, not none: the machine swaps, or it kills the training",
-        mend="unset it, or take 0.7",
+    (
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+        {"0", "0.0"},
+        "0 means no limit, not none: the machine swaps, or it kills the training",
+        "unset it, or take 0.7",
     ),
-    Trap(
-        name="TOKENIZERS_PARALLELISM",
-        values=frozenset({"true", "1"}),
-        says="threads of a tokenizer and the fork of a DataLoader make a known deadlock",
-        mend="TOKENIZERS_PARALLELISM=false",
+    (
+        "TOKENIZERS_PARALLELISM",
+        {"true", "1"},
+        "threads of a tokenizer and the fork of a DataLoader make a known deadlock",
+        "TOKENIZERS_PARALLELISM=false",
     ),
-    Trap(
-        name="TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
-        values=frozenset(_FALSE),
-        says="torchrun shares its store with the ranks: many of its restarts never come back then",
-        mend="unset it: wtrain sets it to 1 for torchrun",
+    (
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+        _FALSE,
+        "torchrun shares its store with the ranks: many of its restarts never come back then",
+        "unset it: wtrain sets it to 1 for torchrun",
     ),
-    Trap(
-        name="PYTHONOPTIMIZE",
-        values=None,
-        says="assertions of the training and its libraries are left out",
-        mend="unset PYTHONOPTIMIZE",
+    (
+        "PYTHONOPTIMIZE",
+        None,
+        "assertions of the training and its libraries are left out",
+        "unset PYTHONOPTIMIZE",
     ),
 )
-"""Each with the source of its rule in docs/remedies.md, or in the library's own documentation."""
+"""A variable, the values that hurt (in small letters; None: any), what they do, and the mend.
+
+Each with the source of its rule in docs/remedies.md, or in the library's own documentation."""
 
 
 def traps(environment: Mapping[str, str]) -> Iterator[Check]:
     """One line for each trap that is set; one if none is."""
     found = False
-    for trap in TRAPS:
-        value = environment.get(trap.name)
-        if value is None or (trap.values is not None and value.strip().lower() not in trap.values):
-            continue
-        found = True
-        yield Check(name=f"{trap.name}={value[:40]}", status="warning", says=trap.says,
-                    mend=trap.mend)  # fmt: skip
+    for name, values, says, mend in TRAPS:
+        value = environment.get(name)
+        if value is not None and (values is None or value.strip().lower() in values):
+            found = True
+            shown = f"{name}={value[:40]}"
+            yield Check(name=shown, status="warning", says=says, mend=mend)
     if not found:
         says = "no variable is set that is known to mean something else than it seems"
         yield Check(name="environment", status="ok", says=says)
@@ -126,43 +114,3 @@ def threads(environment: Mapping[str, str], cores: int, ranks: int) -> Check:
         says=says,
         mend=f"OMP_NUM_THREADS={wanted}: more only wait for each other" if too_many else None,
     )
-
-
-def start_environment(platform: str, machine: str, *, cores: int, ranks: int) -> dict[str, str]:
-    """What a start script sets for a quiet night; nothing that changes a result.
-
-    Args:
-        platform: sys.platform.
-        machine: platform.machine().
-        cores: of this machine.
-        ranks: processes of the training here.
-    """
-    found = {
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_DOWNLOAD_TIMEOUT": "30",
-        "HF_HUB_ETAG_TIMEOUT": "30",
-        "PYTHONFAULTHANDLER": "1",
-    }
-    if ranks > 1:
-        found["OMP_NUM_THREADS"] = str(max(1, cores // ranks))
-    if platform == "linux":
-        found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
-        found["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "2000"
-    if platform == "darwin" and machine == "arm64":
-        found["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"
-    if platform == "win32":
-        found["PYTHONUTF8"] = "1"
-        found["USE_LIBUV"] = "0"
-    return dict(sorted(found.items()))
-
-
-def start_script(environment: Mapping[str, str], platform: str) -> str:
-    """The same as a script: for a POSIX shell, or for cmd."""
-    about = "Written by wtrain doctor --fix. Each line keeps a library from waiting for ever."
-    if platform == "win32":
-        lines = ["@echo off", f"rem {about}"]
-        lines += [f"set {name}={value}" for name, value in environment.items()]
-        return "\r\n".join([*lines, "wtrain run -- %*", ""])
-    lines = ["#!/bin/sh", f"# {about}"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    return "\n".join([*lines, 'exec wtrain run -- "$@"', ""])

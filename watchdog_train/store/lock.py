@@ -63,7 +63,7 @@ class RunLock:
                 answer = _take(self.path)
             if not isinstance(answer, str):
                 self._release = answer
-                _write_holder(self.path, self._who)
+                replace_json(_holder_file(self.path), self._who)
                 return
         except OSError as error:
             self.release()
@@ -148,10 +148,6 @@ else:
 
 def _holder_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
-
-
-def _write_holder(path: Path, who: Holder) -> None:
-    replace_json(_holder_file(path), who)
 
 
 def _refusal(path: Path, answer: str) -> WtrainError:

@@ -1,18 +1,20 @@
-"""The directories that this run's training writes to, each claimed when it becomes known."""
+"""The directories that this run's training writes to, each told when it becomes known."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.together import in_one_boat
-from watchdog_train.core.model import Why
-from watchdog_train.store.claims import Claimant, Release, claim, forget
+from watchdog_train.core.model import ProcessId, Why
+from watchdog_train.store.claims import Claims, forget, publish
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.system.protocol import ProcessSystem
 
 MOST_DIRECTORIES = 64
 MOST_PLACES, PATH_CAP = 16, 4096
@@ -46,45 +48,45 @@ def runs_of_peers(observation: Observation, state: State) -> tuple[RunDirectory,
 
 
 class OutputDirectories:
-    """Claims of one supervisor; they end with it, however that one ends."""
+    """Where one training writes to, as its supervisor tells those of other runs."""
 
-    def __init__(self, run_id: str, cwd: str) -> None:
+    def __init__(self, run_id: str, cwd: str, system: ProcessSystem) -> None:
         self._run_id = run_id
         self._cwd = cwd
-        self._held: dict[str, Release] = {}
-        self._asked: set[str] = set()
+        self._system = system
+        self._me = system.identity(os.getpid()) or ProcessId(os.getpid(), 0)
+        self._known: tuple[str, ...] = ()
 
     def claim(
         self, directories: Iterable[str], *, job: str | None
     ) -> Iterator[e.CheckpointsShared]:
-        """Take those that are new; an event for each that another run has.
+        """Tell those that are new; an event for each that another run has.
 
         Args:
             directories: as the training names them.
             job: of which this run is a task; its other tasks may write to the same places.
         """
-        for named in directories:
-            # Links are not followed: that would ask a disk which may never answer.
-            path = os.path.normpath(os.path.join(self._cwd, named))
-            if path in self._asked or len(self._asked) >= MOST_DIRECTORIES:
-                continue
-            self._asked.add(path)
-            me = Claimant(run_id=self._run_id, pid=os.getpid(), directory=path, job=job)
-            answer = claim(path, me)
-            if isinstance(answer, Claimant):
-                if job is not None and answer.job == job:
+        # Links are not followed: that would ask a disk which may never answer.
+        named = (os.path.normpath(os.path.join(self._cwd, each)) for each in directories)
+        known = tuple(dict.fromkeys((*self._known, *named)))[:MOST_DIRECTORIES]
+        new, self._known = known[len(self._known) :], known
+        if not new:
+            return
+        mine = Claims(run_id=self._run_id, supervisor=self._me, directories=known, job=job)
+        with suppress(OSError):
+            for other in publish(mine):
+                shared = [path for path in new if path in other.directories]
+                if not shared or (job is not None and other.job == job):
                     continue
-                yield _conflict(path, answer)
-            elif answer is not None:
-                self._held[path] = answer
+                if self._system.is_alive(other.supervisor) is not False:
+                    yield from (_conflict(path, other) for path in shared)
 
     def release(self) -> None:
-        """Give all of them back, and those of a supervisor of this run that was killed."""
-        while self._held:
-            self._held.popitem()[1]()
+        """Take all of it back, and what a supervisor of this run has left that was killed."""
         forget(self._run_id)
 
 
-def _conflict(path: str, other: Claimant) -> e.CheckpointsShared:
-    why = Why("shared-directory", who=other.run_id, pid=other.pid, path=path)
-    return e.CheckpointsShared(directory=path, run_id=other.run_id, pid=other.pid, why=why)
+def _conflict(path: str, other: Claims) -> e.CheckpointsShared:
+    who, pid = other.run_id, other.supervisor.pid
+    why = Why("shared-directory", who=who, pid=pid, path=path)
+    return e.CheckpointsShared(directory=path, run_id=who, pid=pid, why=why)

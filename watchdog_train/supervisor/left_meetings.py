@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from watchdog_train.core.job.peers import Summary
@@ -25,135 +24,59 @@ from watchdog_train.system.protocol import ProcessSystem
 SILENT_S = 7 * 86400.0
 """A supervisor on another machine whose record is older than this has ended: a job that is cut off
 from its file server for a week has not trained for a week."""
-LOOK_S = 4.0
-"""Between two looks at words from other machines: a living supervisor says one a second."""
 _NAMED = 4
 
 
 def left_meetings(
-    machine: Machine,
-    system: ProcessSystem,
-    *,
-    older_than_s: float | None,
-    also: Iterable[Path] = (),
-    wait: Callable[[float], None] = time.sleep,
-) -> list[Leftover]:
-    """Folders of jobs whose supervisors are all gone, and those of which that cannot be told.
-
-    Args:
-        machine: what is known of this user's runs; their logs name the directories of jobs.
-        system: this machine.
-        older_than_s: takes the place of SILENT_S.
-        also: directories of jobs that no log here names.
-        wait: between two looks; only where a word decides.
-    """
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    name = f"wtrain-{user}-jobs"
-    local = {base / name for base in runtime_bases()}
-    shared = {place / name for place in (*map(Path, machine.meetings), *also)} - local
-    found = [
-        judged
-        for top in sorted(local | shared)
-        for path in _folders(top)
-        if (judged := _judge(path, machine, system, older_than_s, local=top in local)) is not None
-    ]
-    by_word = [one for one in found if one.by_word]
-    if any(one.leftover.removable for one in by_word):
-        wait(LOOK_S)
-    changed = [one for one in by_word if _words(Path(one.leftover.what)) != one.words]
-    return [one.leftover for one in found if one not in changed]
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A folder, and what was said in it."""
-
-    leftover: Leftover
-    words: Mapping[int, bytes]
-    by_word: bool
-    """Only its words tell: they must not change."""
+    machine: Machine, system: ProcessSystem, *, older_than_s: float | None
+) -> Iterator[Leftover]:
+    """Folders of jobs whose supervisors are all gone; `older_than_s` takes SILENT_S's place."""
+    name = f"wtrain-{os.getuid() if hasattr(os, 'getuid') else 0}-jobs"
+    here = machine_of(system)
+    for top in sorted({place / name for place in (*runtime_bases(), *map(Path, machine.meetings))}):
+        for path in _folders(top):
+            words = dict(DirectoryRecords(path).read())
+            told = [one for one in map(decode, words.values()) if one is not None]
+            lives = {_lives(one, here, machine, system) for one in told}
+            limit_s = SILENT_S if older_than_s is None else max(FRESH_S, older_than_s)
+            silent_s = _silent_s(path, words)
+            if True in lives or (lives != {False} and silent_s < limit_s):
+                continue
+            named = [f"task {one.task} (pid {one.pid} on {one.host[:64]})" for one in told]
+            gone = ", ".join(named[:_NAMED]) or "no supervisor has written here"
+            why = f"no supervisor of this job has written for {silent_s / 86400:.1f} days: {gone}"
+            yield Leftover(kind="job", what=str(path), why=why, bytes=size_bytes(path))
 
 
 def _folders(top: Path) -> Iterable[Path]:
     """Private folders of this user that are not just being made."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
     for name in names_in(top):
         path = top / name
         try:
             about = path.lstat()
         except OSError:
             continue
-        ours = not hasattr(os, "getuid") or about.st_uid == os.getuid()
-        if ours and stat.S_ISDIR(about.st_mode) and time.time() - about.st_mtime >= FRESH_S:
+        fresh = time.time() - about.st_mtime < FRESH_S
+        if stat.S_ISDIR(about.st_mode) and about.st_uid == user and not fresh:
             yield path
 
 
-def _words(path: Path) -> dict[int, bytes]:
-    return dict(DirectoryRecords(path).read())
-
-
-def _judge(
-    path: Path, machine: Machine, system: ProcessSystem, older_than_s: float | None, *, local: bool
-) -> _Judged | None:
-    """None: somebody of it lives."""
-    words = _words(path)
-    told = [one for one in map(decode, words.values()) if one is not None]
-    here, unknown = machine_of(system), []
-    for one in told:
-        lives = _lives(one, here, machine, system, local=local)
-        if lives:
-            return None
-        if lives is None:
-            unknown.append(one)
-    silent_s = _silent_s(path, words)
-    size = size_bytes(path)
-    gone = ", ".join(_named(one) for one in told[:_NAMED]) or "nobody has told anything"
-    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-    if not unknown and told:
-        why = f"no supervisor of the {len(told)} tasks of this job lives: {gone}{more}"
-        return _Judged(Leftover(kind="job", what=str(path), why=why, bytes=size), words, False)
-    if silent_s < FRESH_S:
-        return None
-    limit_s = SILENT_S if older_than_s is None else max(FRESH_S, older_than_s)
-    days = f"{silent_s / 86400:.1f} days"
-    if silent_s >= limit_s:
-        why = f"nothing was said here for {days}: {gone}{more}"
-        return _Judged(Leftover(kind="job", what=str(path), why=why, bytes=size), words, True)
-    named = ", ".join(_named(one) for one in unknown[:_NAMED])
-    why = (
-        f"{named or 'a supervisor on another machine'} may live on another machine; the last word "
-        f"is {days} old: it goes after {SILENT_S / 86400:.0f} days, or with --older-than TIME"
-    )
-    left = Leftover(kind="job", what=str(path), why=why, bytes=size, removable=False)
-    return _Judged(left, words, True)
-
-
-def _lives(
-    one: Summary, here: str, machine: Machine, system: ProcessSystem, *, local: bool
-) -> bool | None:
+def _lives(one: Summary, here: str, machine: Machine, system: ProcessSystem) -> bool | None:
     """Whether the supervisor of a record lives; None where that cannot be told from here."""
     if one.run_id in machine.held:
         return True
     if one.finished is not None:
         return False
     if one.machine and one.machine != here:
-        # Of two machines with one name the boot tells nothing; a local folder is of this machine.
-        return False if local and _boot(one.machine) != _boot(here) else None
+        return None
     return system.is_alive(ProcessId(one.pid, one.start)) is not False
 
 
-def _boot(machine: str) -> str:
-    return machine.rpartition("/")[0].rpartition("/")[2]
-
-
-def _named(one: Summary) -> str:
-    return f"task {one.task} (pid {one.pid} on {one.host[:64]})"
-
-
-def _silent_s(path: Path, words: Mapping[int, bytes]) -> float:
-    """Since the newest record was written, or since the folder was made where there is none."""
-    names = [f"task-{number}.json" for number in words] or ["."]
+def _silent_s(path: Path, words: Iterable[int]) -> float:
+    """Since a record was written, or the folder was made."""
     try:
-        newest = max((path / name).stat().st_mtime for name in names)
+        times = [path.stat(), *((path / f"task-{number}.json").stat() for number in words)]
     except OSError:
         return 0.0  # replaced or removed in this moment: somebody is there
-    return time.time() - newest
+    return time.time() - max(about.st_mtime for about in times)

@@ -19,7 +19,6 @@ from pathlib import Path
 from watchdog_train.core.model import ProcessId
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store import registry
-from watchdog_train.store.claims import claims_directory, is_free, read_claimant
 from watchdog_train.store.places import runtime_bases
 from watchdog_train.store.run_paths import RunDirectory, latest_target, runs_in
 from watchdog_train.supervisor.left_meetings import left_meetings
@@ -28,7 +27,7 @@ from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import is_own
 
-_PURPOSES = ("spill", "staging", "lock")
+_PURPOSES = ("spill", "staging", "lock", "claims")
 _RUN_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
 _TORCH_MEMORY = re.compile(r"torch_(\d{1,10})_")
 
@@ -39,7 +38,6 @@ def find_leftovers(
     *,
     keep_last: int | None,
     older_than_s: float | None,
-    meetings: Iterable[Path] = (),
 ) -> tuple[Leftover, ...]:
     """Everything that is left over, processes first.
 
@@ -49,12 +47,11 @@ def find_leftovers(
         keep_last: ended runs beyond so many newest ones count as left over; None: no limit.
         older_than_s: ended runs that are older count as left over; None: no limit. For what
             supervisors on other machines have said last see left_meetings().
-        meetings: directories of jobs that no log names.
     """
     machine = look_around(system, runs_dir)
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
-    found += [*_locks(machine), *_claims(), *_entries(machine)]
-    found += left_meetings(machine, system, older_than_s=older_than_s, also=meetings)
+    found += [*_locks(machine), *_entries(machine)]
+    found += left_meetings(machine, system, older_than_s=older_than_s)
     if keep_last is not None or older_than_s is not None:
         found += _old_runs(machine, runs_dir, keep_last, older_than_s)
     return tuple(found)
@@ -106,7 +103,7 @@ def _folders(machine: Machine) -> Iterable[Leftover]:
                 yield from _folder(machine, base / name, rest, "slots")
             elif rest in _PURPOSES:
                 for run_id in names_in(base / name):
-                    purpose: Kind = "lock" if rest == "lock" else "memory"
+                    purpose: Kind = "memory" if rest in ("spill", "staging") else "lock"
                     yield from _folder(machine, base / name / run_id, run_id, purpose)
 
 
@@ -167,17 +164,6 @@ def _entries(machine: Machine) -> Iterable[Leftover]:
             yield Leftover(kind="entry", what=str(registry.entry_path(run.run_id)), why=why)
 
 
-def _claims() -> Iterable[Leftover]:
-    """Claims to the directories of checkpoints, whose supervisors were killed."""
-    folder = claims_directory(make=False)
-    for name in names_in(folder) if folder is not None else []:
-        path = Path(folder or "", name)
-        if name.endswith(".lock") and is_free(path):
-            who = read_claimant(path)
-            run = who.run_id if who is not None else "a run that is not known"
-            yield Leftover(kind="lock", what=str(path), why=f"a claim of {run}, which is gone")
-
-
 def _old_runs(
     machine: Machine, runs_dir: Path, keep_last: int | None, older_than_s: float | None
 ) -> Iterable[Leftover]:
@@ -216,8 +202,6 @@ def remove(leftover: Leftover, system: ProcessSystem, *, within_s: float = 5.0) 
     if leftover.kind == "memory" and "/" not in leftover.what:
         return None if system.remove_shared_memory(leftover.what) else "it could not be removed"
     path = Path(leftover.what)
-    if leftover.kind == "lock" and path.suffix == ".lock":
-        return None if is_free(path, remove=True) else "a run has taken it meanwhile"
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

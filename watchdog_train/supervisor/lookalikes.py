@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 import psutil
@@ -148,45 +148,28 @@ def _age_words(pid: int) -> str:
 
 
 def end_lookalikes(
-    system: ProcessSystem,
-    found: Iterable[LookAlike],
-    *,
-    grace_s: float,
-    now: Callable[[], float] = time.monotonic,
+    system: ProcessSystem, found: Iterable[LookAlike], *, grace_s: float
 ) -> Iterator[e.ProcessKilled]:
     """SIGTERM to each of the same user, SIGKILL after the grace to what is left of its tree.
 
-    Every signal goes to a verified identity. Yields one event for each process that was signalled.
+    Every signal goes to a verified identity. Yields one event for each signal that was sent.
     """
-    mine = [one for one in found if one.same_user]
-    members = {one.process: one for one in mine}
-    for one in mine:
-        if system.send_signal(one.process, signal.SIGTERM) == "sent":
-            yield _killed(one, one.process, signal.SIGTERM)
-    _wait(system, members, now() + grace_s, now)
+    members = {one.process: one for one in found if one.same_user}
     hardest = getattr(signal, "SIGKILL", signal.SIGTERM)
-    deadline = now() + KILL_S
-    while now() < deadline:
-        _add_children(system, members)
+    killed = set[ProcessId]()
+    for who, one in tuple(members.items()):
+        if system.send_signal(who, signal.SIGTERM) == "sent":
+            yield _killed(one, who, signal.SIGTERM)
+    kill_at = time.monotonic() + grace_s
+    while time.monotonic() < kill_at + KILL_S:
+        _add_children(system, members)  # before their parent is gone
         living = [who for who in members if system.is_alive(who)]
         if not living:
             return
-        for who in living:
-            if system.send_signal(who, hardest) == "sent":
+        for who in living if time.monotonic() >= kill_at else ():
+            if who not in killed and system.send_signal(who, hardest) == "sent":
+                killed.add(who)
                 yield _killed(members[who], who, hardest)
-        _wait(system, members, now() + 1.0, now)
-
-
-def _wait(
-    system: ProcessSystem,
-    members: dict[ProcessId, LookAlike],
-    until: float,
-    now: Callable[[], float],
-) -> None:
-    while now() < until:
-        _add_children(system, members)  # before their parent is gone
-        if not any(system.is_alive(who) for who in members):
-            return
         time.sleep(LOOK_S)
 
 

@@ -92,7 +92,7 @@ def reopen_run(
         if policy.recovery.duplicates == "kill":
             if twins.supervised:
                 display.say(ENDING_WORDS)
-                told = tuple(dump_runs(twins.supervised, policy.evidence, system))
+                told = tuple(dump_runs(twins.supervised, policy.evidence.total_s))
             end_twins(twins.supervised)
         else:
             refuse_twins(twins)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import abc
 import os
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from watchdog_train.core.fold.state import State
@@ -15,6 +14,7 @@ from watchdog_train.core.recovery.room import TornSave, torn_save
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_directory import refuse_full
+from watchdog_train.supervisor.leftover import size_bytes
 
 SPARE_DESCRIPTORS = 24
 """A launch opens about half as many at a time: pipes, the keeper's orders, what starts it."""
@@ -24,16 +24,16 @@ LOOK_S = 1.0
 """Between two tries: each writes."""
 ANSWER_S = 0.5
 """For a file system to tell sizes, before the first answer; nothing of ours is watched then."""
-MOST_FILES = 20_000
 
 
 class RestartRoom:
     """What is lacking for a planned restart."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._files = FileRoom(run_dir)
+        self._files = _Tried(lambda: _not_writable(run_dir))
         self._saves = SaveRoom()
-        self._descriptors = DescriptorRoom()
+        # Tried each time while nothing is lacking: the answer is of use only at the very moment.
+        self._descriptors = _Tried(_no_descriptors, lasts_s=0.0)
         self._met: tuple[float, str] | None = None
 
     def met(self, why: str, now: float) -> None:
@@ -53,40 +53,35 @@ class RestartRoom:
         return files, self._saves.lacking(torn_save(state), now)
 
 
-class _Room(abc.ABC):
-    """Something that is tried now and then."""
+class _Tried:
+    """Something that is tried now and then; what is lacking is believed for LOOK_S."""
 
-    room_lasts_s = LOOK_S
-    """For so long it is believed that nothing is lacking."""
-
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], str | None], *, lasts_s: float = LOOK_S) -> None:
+        """`lasts_s`: for so long it is believed that nothing is lacking."""
+        self._look, self._lasts_s = look, lasts_s
         self._looked_at = -LOOK_S
         self._lacking: str | None = None
 
     def lacking(self, now: float) -> str | None:
         """In words; None when nothing is lacking."""
-        lasts_s = self.room_lasts_s if self._lacking is None else LOOK_S
-        if now - self._looked_at >= lasts_s:
+        if now - self._looked_at >= (self._lasts_s if self._lacking is None else LOOK_S):
             self._looked_at = now
             self._lacking = self._look()
         return self._lacking
 
-    @abc.abstractmethod
-    def _look(self) -> str | None:
-        """Try it."""
+
+def _no_descriptors() -> str | None:
+    """Whether files can be opened: the limit is this process's, or the machine's."""
+    _, why = _can_open(SPARE_DESCRIPTORS)
+    return None if why is None else f"wtrain can open no more files ({why})"
 
 
-class DescriptorRoom(_Room):
-    """Whether files can be opened: the limit is this process's, or the machine's.
-
-    Where they can, it is tried each time: the answer is of use only at the very moment.
-    """
-
-    room_lasts_s = 0.0
-
-    def _look(self) -> str | None:
-        _, why = _can_open(SPARE_DESCRIPTORS)
-        return None if why is None else f"wtrain can open no more files ({why})"
+def _not_writable(path: Path) -> str | None:
+    try:
+        refuse_full(path)
+    except OSError as error:
+        return f"the run directory cannot be written ({error.strerror or error})"
+    return None
 
 
 def refuse_few_descriptors() -> None:
@@ -118,21 +113,6 @@ def _can_open(most: int) -> tuple[int, str | None]:
         except OSError as error:
             return count, error.strerror or str(error)
     return count, None
-
-
-class FileRoom(_Room):
-    """Whether the run directory can be written."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-
-    def _look(self) -> str | None:
-        try:
-            refuse_full(self._path)
-        except OSError as error:
-            return f"the run directory cannot be written ({error.strerror or error})"
-        return None
 
 
 class SaveRoom:
@@ -182,15 +162,4 @@ def _size(path: str) -> int:
     """Bytes of a file, or of all files in a directory."""
     if not os.path.isdir(path):
         return os.stat(path).st_size
-    return sum(_sizes(path))
-
-
-def _sizes(path: str) -> Iterator[int]:
-    left = MOST_FILES
-    for folder, _, names in os.walk(path):
-        for name in names:
-            left -= 1
-            if left < 0:
-                return
-            with suppress(OSError):
-                yield os.lstat(os.path.join(folder, name)).st_size
+    return size_bytes(Path(path))

@@ -72,11 +72,10 @@ def start_run(
         refuse_twins(twins)
         if twins.unwatched:
             return _take_up(twins.unwatched[-1], remedies, display, foreground, on_launched)
-    limits = policy.evidence
     told: list[AnyEvent] = []
     if twins.unwatched or twins.supervised:
         display.say(ENDING_WORDS)
-        told += dump_runs((*twins.unwatched, *twins.supervised), limits, system)
+        told += dump_runs((*twins.unwatched, *twins.supervised), policy.evidence.total_s)
     for run in twins.unwatched:
         adopt_run(
             run.directory,
@@ -150,7 +149,7 @@ def _listed(
     ended: tuple[AnyEvent, ...] = ()
     if policy.recovery.duplicates == "kill":
         ended = (
-            *dump_lookalikes(found, directory.stalls, policy.evidence, system),
+            *dump_lookalikes(found, directory.path / "duplicates", policy.evidence.total_s),
             *end_lookalikes(system, found, grace_s=policy.stopping.grace_s),
         )
     return (found_event(found), *ended)

@@ -15,15 +15,13 @@ from pathlib import Path
 
 import psutil
 
-from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
+from watchdog_train.core.model import ProcessId, ProcessRow
 from watchdog_train.system.places import private_directory
 from watchdog_train.system.protocol import (
     SHORTAGES,
     BlindError,
-    Connections,
-    ExitWatch,
-    OpenFile,
     ProcessGroup,
+    ProcessSystem,
     SignalResult,
 )
 
@@ -46,8 +44,8 @@ STATES = {
 }
 
 
-class PortableSystem:
-    """What psutil can do; see ProcessSystem."""
+class PortableSystem(ProcessSystem):
+    """What psutil can do; what it cannot tell is None, as the protocol has it."""
 
     name = "portable"
 
@@ -56,10 +54,6 @@ class PortableSystem:
         self._looks = 0
 
     # -- who -----------------------------------------------------------------
-    def boot_id(self) -> str | None:
-        """No such thing everywhere: the time of boot drifts with the clock."""
-        return None
-
     def identity(self, pid: int) -> ProcessId | None:
         """The process that has this pid now."""
         with suppress(*REFUSED):
@@ -117,57 +111,11 @@ class PortableSystem:
             return {name: shown[name] for name in names if name in shown} if shown else None
         return None
 
-    def waits_for_input(self, pid: int) -> bool | None:
-        """Unknown: no portable way to ask."""
-        del pid
-        return None
-
-    def handles_signal(self, pid: int, signal_number: int) -> bool | None:
-        """Unknown: no portable way to ask."""
-        del pid, signal_number
-        return None
-
-    def ignores_signal(self, pid: int, signal_number: int) -> bool | None:
-        """Unknown: no portable way to ask."""
-        del pid, signal_number
-        return None
-
     def process_group(self, pid: int) -> int | None:
         """As the kernel says; Windows has no such number."""
         if sys.platform != "win32":
             with suppress(ProcessLookupError, PermissionError):
                 return os.getpgid(pid)
-        return None
-
-    def watch_exit(self, who: ProcessId) -> ExitWatch | None:
-        """Unknown: psutil asks for the status of children only."""
-        del who
-        return None
-
-    def tcp_bytes(
-        self, pids: Iterable[int], others: Iterable[int] = (), stores: Iterable[int] = ()
-    ) -> int | None:
-        """Unknown: no portable way to ask."""
-        del pids, others, stores
-        return None
-
-    def cpu_waits(self, pids: Iterable[int]) -> Mapping[int, Mapping[int, ThreadWait]] | None:
-        """Unknown; macOS and Windows call nearly everybody running, so states tell nothing."""
-        del pids
-        return None
-
-    def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
-        """Unknown: psutil shows neither pipes nor what is open for writing everywhere."""
-        del pid
-        return None
-
-    def shared_mappings(self, pid: int) -> frozenset[str] | None:
-        """Unknown: no portable way to ask."""
-        del pid
-        return None
-
-    def connections(self) -> Connections | None:
-        """Unknown: psutil needs root for them on macOS, and knows no peers of unix sockets."""
         return None
 
     # -- acting ------------------------------------------------------------------
@@ -193,49 +141,18 @@ class PortableSystem:
             os.killpg(leader.pid, signal_number)
         return result[0]
 
-    def expect_leader(self, who: ProcessId) -> None:
-        """Nothing to remember: groups can be asked for."""
-        del who
-
-    def group_name(self, run_id: str, attempt: int) -> str | None:
-        """No group is made."""
-        del run_id, attempt
-        return None
-
     def open_group(self, name: str) -> ProcessGroup:
         """There is none."""
         raise OSError(f"this system has no groups of processes: {name}")
-
-    def take_descriptor(self, who: ProcessId, number: int) -> int | None:
-        """There is no way to."""
-        del who, number
-        return None
-
-    def become_subreaper(self) -> bool | None:
-        """There is no such thing."""
-        return None
 
     # -- places and clocks ---------------------------------------------------------
     def slot_directory(self, run_id: str) -> Path | None:
         """In the user's runtime directory."""
         return private_directory(run_id)
 
-    def on_network_file_system(self, path: Path) -> bool | None:
-        """Unknown: no portable way to ask."""
-        del path
-        return None
-
     def monotonic(self) -> float:
         """Comparable between processes wherever Python takes it from the kernel's clock."""
         return time.monotonic()
-
-    def suspended_s(self) -> float | None:
-        """Unknown; a poll that comes late tells instead."""
-        return None
-
-    def shared_memory_names(self) -> Mapping[str, int] | None:
-        """Unknown: no portable way to list them."""
-        return None
 
     def remove_shared_memory(self, name: str) -> bool:
         """Never: what cannot be listed cannot be known to be ours."""

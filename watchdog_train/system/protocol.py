@@ -1,5 +1,7 @@
 """What an operating system can do for us. Every answer may be None: "unknown" is a right answer."""
 
+# ruff: noqa: ARG002 - an answer that is always None needs no arguments
+
 from __future__ import annotations
 
 import errno
@@ -89,13 +91,17 @@ class ProcessGroup(Protocol):
 
 
 class ProcessSystem(Protocol):
-    """One implementation per platform; see system.current() for the choice."""
+    """One implementation per platform; see system.current() for the choice.
+
+    What has a body here need not be told by a platform: None says that it does not tell.
+    """
 
     name: str
 
     # -- who -----------------------------------------------------------------
     def boot_id(self) -> str | None:
         """Changes at every boot; None where there is none."""
+        return None
 
     def identity(self, pid: int) -> ProcessId | None:
         """The process that has this pid now, None when there is none."""
@@ -123,18 +129,22 @@ class ProcessSystem(Protocol):
 
     def waits_for_input(self, pid: int) -> bool | None:
         """Blocked reading a terminal or its standard input."""
+        return None
 
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
         """Whether the process has installed a handler (SigCgt)."""
+        return None
 
     def ignores_signal(self, pid: int, signal_number: int) -> bool | None:
         """Whether the process has it ignored (SigIgn)."""
+        return None
 
     def process_group(self, pid: int) -> int | None:
         """The pid of its group's leader; None where there are no groups, or no such process."""
 
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """Hold on to this very process, to learn how it ends; None where that cannot be."""
+        return None
 
     def tcp_bytes(
         self, pids: Iterable[int], others: Iterable[int] = (), stores: Iterable[int] = ()
@@ -144,6 +154,7 @@ class ProcessSystem(Protocol):
         What they tell `others`, launchers and ranks of the same tree, does not count, nor what
         they tell a process that listens at one of the ports `stores`, wherever it is.
         """
+        return None
 
     def cpu_waits(self, pids: Iterable[int]) -> Mapping[int, Mapping[int, ThreadWait]] | None:
         """How long threads of these processes have stood in line for a CPU, by pid and thread.
@@ -151,15 +162,19 @@ class ProcessSystem(Protocol):
         All threads of the first ones, the main thread of the others. Who is missing is not told
         of; None where states say nothing of that either: some systems call everybody running.
         """
+        return None
 
     def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
         """What it has open; None where that cannot be told."""
+        return None
 
     def shared_mappings(self, pid: int) -> frozenset[str] | None:
         """`INODE PATH` of the memory that it may share; None where that cannot be told."""
+        return None
 
     def connections(self) -> Connections | None:
         """Every socket here; None where that cannot be told."""
+        return None
 
     # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
@@ -170,9 +185,11 @@ class ProcessSystem(Protocol):
 
     def expect_leader(self, who: ProcessId) -> None:
         """It was started as the leader of a group, which not every system can tell."""
+        return
 
     def group_name(self, run_id: str, attempt: int) -> str | None:
         """What the keeper of this attempt shall call the group of all it starts; None: no group."""
+        return None
 
     def open_group(self, name: str) -> ProcessGroup:
         """The group that a keeper has made.
@@ -183,22 +200,28 @@ class ProcessSystem(Protocol):
 
     def take_descriptor(self, who: ProcessId, number: int) -> int | None:
         """A copy of what a process has open, ours to close; None where that cannot be had."""
+        return None
 
     def become_subreaper(self) -> bool | None:
         """Adopt orphaned descendants; None where the platform has no such thing."""
+        return None
 
     # -- places and clocks ---------------------------------------------------------
     def slot_directory(self, run_id: str) -> Path | None:
         """A private directory for slots, on tmpfs where there is one with room; not made."""
 
-    def on_network_file_system(self, path: Path) -> bool | None: ...
+    def on_network_file_system(self, path: Path) -> bool | None:
+        return None
+
     def monotonic(self) -> float:
         """Seconds since boot, comparable between processes of this boot."""
 
     def suspended_s(self) -> float | None:
         """Total time spent suspended since boot."""
+        return None
 
     def shared_memory_names(self) -> Mapping[str, int] | None:
         """POSIX shared memory and semaphores now (what /dev/shm lists) with inodes, not ours."""
+        return None
 
     def remove_shared_memory(self, name: str) -> bool: ...

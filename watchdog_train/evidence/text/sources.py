@@ -18,38 +18,11 @@ TAIL_BYTES = 4 << 20
 FILES_CAP = 3000
 TOTAL_BYTES = 256 << 20
 _DEPTH_CAP = 6
-_NOT_TEXT = frozenset(
-    {
-        ".pt",
-        ".pth",
-        ".bin",
-        ".safetensors",
-        ".ckpt",
-        ".npy",
-        ".npz",
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".gif",
-        ".pdf",
-        ".zip",
-        ".gz",
-        ".tar",
-        ".xz",
-        ".whl",
-        ".so",
-        ".pyc",
-        ".pkl",
-        ".pickle",
-        ".parquet",
-        ".arrow",
-        ".h5",
-        ".hdf5",
-        ".db",
-        ".sqlite",
-        ".core",
-    }
-)
+_NOT_TEXT = {
+    ".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npy", ".npz", ".png", ".jpg", ".jpeg",
+    ".gif", ".pdf", ".zip", ".gz", ".tar", ".xz", ".whl", ".so", ".pyc", ".pkl", ".pickle",
+    ".parquet", ".arrow", ".h5", ".hdf5", ".db", ".sqlite", ".core",
+}  # fmt: skip
 
 
 class Source(Value, frozen=True, kw_only=True):
