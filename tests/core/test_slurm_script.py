@@ -1,4 +1,4 @@
-"""The batch script for Slurm: what stands in it, and what a shell makes of it.
+"""examples/slurm.sbatch: what stands in it, and what a shell makes of it.
 
 srun, scontrol and wtrain are stand-ins that write down how they were called; the shell is real.
 """
@@ -6,57 +6,50 @@ srun, scontrol and wtrain are stand-ins that write down how they were called; th
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
+import click
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.golden.compare import assert_golden
-from tests.support import wait_until
-from watchdog_train.cli import main
-from watchdog_train.errors import WtrainError
-from watchdog_train.service.slurm import SlurmJob, explained, script
+from tests.support import REPOSITORY, wait_until
+from watchdog_train.cli import group
 
 BASH = shutil.which("bash") or ""
 pytestmark = pytest.mark.skipif(not BASH, reason="no bash here")
 
 
-def job(**changes: Any) -> SlurmJob:
-    asked = {
-        "name": "sft",
-        "wtrain": ("/opt/venv/bin/wtrain",),
-        "flags": ("--resume-arg", "--resume {checkpoint}"),
-        "command": ("torchrun", "--nproc-per-node=8", "train.py", "--lr", "1e-4"),
-        "cwd": "/data/runs",
-        "coordination": "/data/runs/wtrain-meet",
-        "nodes": 4,
-        "asked": {"gpus-per-node": "8", "time": "1-00:00:00"},
-    }
-    return SlurmJob(**{**asked, **changes})
+TEXT = (REPOSITORY / "examples" / "slurm.sbatch").read_text()
 
 
-VARIANTS = {
-    "nodes": job(),
-    "one_node": job(nodes=1, name="my night!"),
-    "excluding": job(exclude_guilty=True),
-    "tasks": job(nodes=2, tasks_per_node=8, command=("python", "train.py"), flags=()),
-}
+def script(*command: str, exclude: bool = False) -> str:
+    """The template with the lines that a user changes."""
+    text = TEXT
+    if command:
+        at = text.index("command=(")
+        text = text[:at] + f"command=({shlex.join(command)})" + text[text.index("\n", at) :]
+    return text.replace("exclude_guilty=no", "exclude_guilty=yes") if exclude else text
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_the_script_is_as_recorded(name: str) -> None:
-    """Whole, and only the lines to add; a shell can read both."""
-    for text, golden in (
-        (script(VARIANTS[name]), f"slurm_{name}.sh.txt"),
-        (explained(VARIANTS[name]), f"slurm_{name}.explained.txt"),
-    ):
-        assert_golden(golden, text)
-        subprocess.run([BASH, "-n"], input=text, text=True, check=True, timeout=30)
+def test_the_template_says_what_wtrain_takes() -> None:
+    """A shell can read it, and the commands in it have these options."""
+    subprocess.run([BASH, "-n"], input=TEXT, text=True, check=True, timeout=30)
+    whole = group.build_group()
+    for name in ("run", "restart", "save", "stop"):
+        assert whole.get_command(click.Context(whole), name) is not None
+        said = re.findall(rf"wtrain {name}\b(.*)", TEXT)
+        assert said, name
+    run = whole.get_command(click.Context(whole), "run")
+    assert run is not None
+    flags = ["--name", "x", "--nodes", "slurm", "--coordination", "d", "--guilty-nodes", "g"]
+    resume = ["--resume-arg", "--resume {checkpoint}"]
+    assert run.make_context("run", [*flags, *resume, "--", "train"]).params["guilty_nodes"] == "g"
 
 
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8")), max_size=4)
@@ -88,13 +81,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Batch:
     """One start of the script by a stand-in of Slurm."""
 
-    def __init__(self, place: Path, cwd: Path, made: SlurmJob, **environment: str) -> None:
+    def __init__(self, place: Path, cwd: Path, made: str, **environment: str) -> None:
         self.out = cwd / "called"
         self.out.unlink(missing_ok=True)
         self.errors = cwd / "errors"
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [BASH, "-c", script(made)],
+                [BASH, "-c", made],
+                cwd=cwd,
                 stderr=errors,
                 env={
                     "PATH": f"{place}:{os.environ['PATH']}",
@@ -107,6 +101,7 @@ class Batch:
                     "SLURM_JOB_PARTITION": "gpu",
                     "SLURM_JOB_NUM_NODES": "4",
                     "SLURM_JOB_ID": "77",
+                    "SLURM_JOB_NAME": "sft",
                     "SLURM_NODEID": "1",
                     **environment,
                 },
@@ -128,20 +123,11 @@ def _inside(found: list[list[str]]) -> bool:
     return bool(found) and found[-1][0] == "srun" and len(found[-1]) < 4
 
 
-def made_for(cwd: Path, place: Path, **changes: Any) -> SlurmJob:
-    return job(
-        cwd=str(cwd),
-        coordination=str(cwd / "meet"),
-        wtrain=(str(place / "wtrain"),),
-        **changes,
-    )
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(WORDS)
 def test_every_word_reaches_the_program(place: Path, tmp_path: Path, words: list[str]) -> None:
     """Quotes, variables and line ends are no syntax."""
-    batch = Batch(place, tmp_path, made_for(tmp_path, place, command=("run.sh", *words)))
+    batch = Batch(place, tmp_path, script("run.sh", *words))
     assert batch.process.wait(30) == 0
     said = batch.out.read_bytes().split(b"\0")
     wanted = [word.encode() for word in ("--", "run.sh", *words)]
@@ -153,11 +139,11 @@ def test_every_word_reaches_the_program(place: Path, tmp_path: Path, words: list
 @pytest.mark.parametrize(("code", "requeued"), [(0, False), (75, True), (76, False), (77, False)])
 def test_what_an_exit_code_does(place: Path, tmp_path: Path, code: int, requeued: bool) -> None:
     """75 is another try of the same job; a stop by a person and a verdict are final."""
-    batch = Batch(place, tmp_path, made_for(tmp_path, place), CODE=str(code))
+    batch = Batch(place, tmp_path, script(), CODE=str(code))
     assert batch.process.wait(30) == code
     assert (["scontrol", "requeue", "77"] in batch.calls()) == requeued
     assert (tmp_path / ".sft-77-node0.requeued").exists() == requeued
-    assert (tmp_path / "meet").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "wtrain-meet").stat().st_mode & 0o777 == 0o700
 
 
 EXCLUDED = {
@@ -177,7 +163,7 @@ def test_guilty_machines_are_excluded_once_the_job_is_requeued(
     place: Path, tmp_path: Path, guilty: str, before: str, no_nodes: str, wanted: str | None
 ) -> None:
     """What was excluded stays so; Slurm is asked again as long as it refuses."""
-    made = made_for(tmp_path, place, exclude_guilty=True)
+    made = script(exclude=True)
     told = {"BLAMES": guilty, "BEFORE": before, "NO_NODES": no_nodes, "CODE": "75"}
     batch = Batch(place, tmp_path, made, **told)
     assert batch.process.wait(30) == 75
@@ -198,18 +184,39 @@ def test_only_guilty_machines_of_this_start_are_excluded(place: Path, tmp_path: 
     """What was there before says nothing of this start; an end with 0 excludes nobody."""
     (tmp_path / ".sft-77.guilty").mkdir()
     (tmp_path / ".sft-77.guilty" / "n9").touch()
-    made = made_for(tmp_path, place, exclude_guilty=True)
+    made = script(exclude=True)
     batch = Batch(place, tmp_path, made, BLAMES="n2", CODE="75")
     assert batch.process.wait(30) == 75
     assert ["scontrol", "update", "JobId=77", "ExcNodeList=n2"] in batch.calls()
     batch = Batch(place, tmp_path, made, BLAMES="n2", CODE="0")
     assert batch.process.wait(30) == 0
-    assert [call[0] for call in batch.calls() if call[0] != "srun"] in ([], ["wtrain"])
+    assert {call[0] for call in batch.calls()} <= {"srun", "wtrain"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "flags"),
+    [
+        ("1", "1", []),
+        ("4", "1", ["--nodes", "slurm", "--coordination"]),
+        ("1", "8", ["--coordination"]),
+    ],
+)
+def test_how_many_supervisors_there_are(
+    place: Path, tmp_path: Path, nodes: str, tasks: str, flags: list[str]
+) -> None:
+    """One alone meets nobody; one a node, or one a task."""
+    size = {"SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS_PER_NODE": tasks}
+    batch = Batch(place, tmp_path, script(), **size)
+    assert batch.process.wait(30) == 0
+    called = batch.out.read_bytes().decode().split("\0")
+    begin = called.index("sft-77") + 1
+    assert called[begin : begin + len(flags)] == flags
+    assert (tmp_path / "wtrain-meet").exists() == bool(flags)
 
 
 def test_a_requeued_job_goes_on_with_its_runs(place: Path, tmp_path: Path) -> None:
     """Only when we have asked for it; after the failure of a node it begins anew. It has an end."""
-    made = made_for(tmp_path, place)
+    made = script()
     for restarts, asked, wanted in (("1", True, "restart"), ("1", False, "run")):
         if asked:
             (tmp_path / ".sft-77-node0.requeued").touch()
@@ -227,7 +234,7 @@ def test_a_requeued_job_goes_on_with_its_runs(place: Path, tmp_path: Path) -> No
 
 def test_the_end_of_the_time_is_answered(place: Path, tmp_path: Path) -> None:
     """A save, then a stop, then the requeue, while srun still runs; nobody else gets the signal."""
-    made = made_for(tmp_path, place)
+    made = script()
     gate = tmp_path / "stopped"
     batch = Batch(place, tmp_path, made, CODE="77", WAIT_FOR=str(gate))
     wait_until((tmp_path / "called.waits").exists, 30, "srun runs")
@@ -238,47 +245,3 @@ def test_the_end_of_the_time_is_answered(place: Path, tmp_path: Path) -> None:
     assert saved < stopped < said.index(b"scontrol")
     assert said[saved : saved + 3] == [b"save", b"--wait", b"sft-77-node0"]
     assert said[stopped + 1] == b"sft-77-node0"
-
-
-BAD = {
-    "a line end": {"asked": {"partition": "gpu\n#SBATCH --uid=0"}},
-    "a space": {"asked": {"account": "a b"}},
-    "an option": {"asked": {"partition": "-x"}},
-    "a time": {"asked": {"time": "tomorrow"}},
-    "no nodes": {"nodes": 0},
-    "no tasks": {"tasks_per_node": -1},
-    "a warning too late": {"warn_s": 5},
-}
-
-
-@pytest.mark.parametrize("changes", BAD.values(), ids=BAD)
-def test_what_would_be_another_script_is_refused(changes: dict[str, Any]) -> None:
-    """With exit code 78 and what is wanted, by both ways of printing."""
-    for write in (script, explained):
-        with pytest.raises(WtrainError, match="is not") as refused:
-            write(job(**changes))
-        assert refused.value.exit_code == 78
-
-
-def test_a_place_that_is_said_in_the_command_is_warned_of() -> None:
-    """After a requeue to other nodes it would be the old one."""
-    command = ("torchrun", "--rdzv-endpoint=n1:29500", "--master_port", "1", "train.py")
-    assert "# --master_port --rdzv-endpoint stays as it is" in script(job(command=command))
-    assert "stays as it is" not in script(job())
-
-
-def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Flags of run go into the script; those that belong to one node are refused."""
-    code = main.run(["slurm", "--nodes", "2", "--max-restarts", "3", "--", "torchrun", "train.py"])
-    text = capsys.readouterr().out
-    assert code == 0
-    assert "#SBATCH --nodes=2" in text
-    assert "--nodes slurm --coordination" in text
-    assert "--max-restarts 3 --" in text
-    assert main.run(["slurm", "--", "torchrun", "--nnodes", "3", "train.py"]) == 0
-    assert "#SBATCH --nodes=3" in capsys.readouterr().out
-    assert main.run(["slurm", "--nodes", "2", "--", "torchrun", "--nnodes", "3", "train.py"]) == 78
-    at_store = ["--nodes", "2", "--coordination", "tcp://n1:29400"]
-    twice = ["--exclude-guilty", "--guilty-nodes", "bad"]
-    for words in (at_store, twice, ["--nodes", "auto"], ["--node-rank", "1"], ["--time", "x"], []):
-        assert main.run(["slurm", *words, *(["--", "x"] if words else [])]) == 78

@@ -132,18 +132,6 @@ def test_a_flag_wins_over_its_variable_and_that_over_the_file(tmp_path: Path) ->
     assert (kinds["num-workers-0"], kinds["batch-halve-accumulate"]) == ("execution", "training")
 
 
-def test_the_batch_script_of_slurm(tmp_path: Path) -> None:
-    """Flags of run go into the script; those that belong to one node are refused."""
-    flags = ("--nodes", "2", "--max-restarts", "3")
-    text = run_wtrain("slurm", *flags, "--", "torchrun", "train.py", cwd=tmp_path).check().stdout
-    assert "#SBATCH --nodes=2" in text
-    assert "--max-restarts 3 --" in text
-    (tmp_path / "job.sh").write_text(text)
-    subprocess.run(["bash", "-n", "job.sh"], cwd=tmp_path, check=True, timeout=30)
-    for wrong in (("--nodes", "auto"), ("--node-rank", "1")):
-        run_wtrain("slurm", *wrong, "--", "torchrun", "train.py", cwd=tmp_path).check(78)
-
-
 def test_doctor_on_this_machine(tmp_path: Path) -> None:
     """Every check has an answer; what failed has a cure, and the exit code says so."""
     args = ("doctor", "--json", "--python", sys.executable, "--checkpoints", str(tmp_path / "no"))

@@ -1,6 +1,6 @@
 """Two nodes of two ranks on a real Slurm: scripts/test-slurm makes one, and runs this.
 
-The batch script is what `wtrain slurm` writes, the training is torchrun with gloo and an unmodified
+The batch script is examples/slurm.sbatch, the training is torchrun with gloo and an unmodified
 script, and Slurm's nodes are this machine under several names.
 """
 
@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,8 @@ def begin(tmp_path: Path) -> Iterator[Submit]:
     """Submits a job; what is left of it at the end is cancelled."""
     jobs: list[Job] = []
 
-    def submitted(*command: str, flags: tuple[str, ...] = (), nodes: int = 2) -> Job:
-        jobs.append(submit(tmp_path, *command, flags=flags, nodes=nodes))
+    def submitted(*command: str, **how: Any) -> Job:
+        jobs.append(submit(tmp_path, *command, **how))
         return jobs[-1]
 
     yield submitted
@@ -153,8 +154,8 @@ def test_a_supervisor_is_killed_and_the_job_is_requeued(begin: Submit, victim: i
 
 def test_an_exit_with_75_is_requeued_and_the_runs_go_on(begin: Submit) -> None:
     """The same runs with the next attempt, and what they had left of their restarts."""
-    flags = (*TWO_NODES, "--max-restarts", "0", "--requeues", "1")
-    job = begin(*ranks_of_nodes("--fault", "hang"), flags=flags)
+    flags = (*TWO_NODES, "--max-restarts", "0")
+    job = begin(*ranks_of_nodes("--fault", "hang"), flags=flags, lines={"requeues": "1"})
     job.wait_for_end(600)
     text = job.described()
     assert job.restarts == 1, text
@@ -172,8 +173,11 @@ def test_an_exit_with_75_is_requeued_and_the_runs_go_on(begin: Submit) -> None:
 
 def test_the_guilty_node_is_left_out(begin: Submit) -> None:
     """The requeued job gets the third node; where too few would be left it gets the same ones."""
-    flags = (*TWO_NODES, "--max-restarts", "0", "--requeues", "1", "--exclude-guilty")
-    job = begin(*ranks_of_nodes("--fault", "hang"), flags=flags)
+    how: dict[str, Any] = {
+        "flags": (*TWO_NODES, "--max-restarts", "0"),
+        "lines": {"requeues": "1", "exclude_guilty": "yes"},
+    }
+    job = begin(*ranks_of_nodes("--fault", "hang"), **how)
     job.wait_for_end(600)
     text = job.described()
     assert_finished(job, first=20)
@@ -186,7 +190,7 @@ def test_the_guilty_node_is_left_out(begin: Submit) -> None:
     assert not list(job.cwd.glob(".job-*.guilty")), text
     set_node("n3", "drain")
     try:
-        job = begin(*ranks_of_nodes("--fault", "hang"), flags=(*flags, "--partition", "debug"))
+        job = begin(*ranks_of_nodes("--fault", "hang"), asked=("--partition=debug",), **how)
         job.wait_for_end(600)
     finally:
         set_node("n3", "resume")
@@ -207,8 +211,12 @@ def test_the_end_of_the_time_is_answered_by_a_save(
     script.write_text(text.replace("save_steps=10,", "save_steps=100000,"))
     (tmp_path / "text.txt").write_text((EXAMPLES / "text.txt").read_text())
     command = (str(bin_path("torchrun")), "--nproc-per-node=1", str(script), "--max_steps", "90000")
-    flags = ("--time", "6", "--warn-s", "60" if nodes == 1 else "120")
-    job = begin(*command, flags=flags, nodes=nodes)
+    warn_s = 60 if nodes == 1 else 120
+    how: dict[str, Any] = {
+        "asked": ("--time=6", f"--signal=B:USR1@{warn_s}"),
+        "lines": {"save_s": str(warn_s // 2)},
+    }
+    job = begin(*command, nodes=nodes, **how)
 
     def goes_on() -> bool:
         logs = job.logs().values()
@@ -236,8 +244,12 @@ def test_the_end_of_the_time_is_answered_by_a_save(
 
 def test_the_end_of_the_time_of_a_script_that_cannot_be_asked(begin: Submit) -> None:
     """Stopped on both nodes with 77, and begun again from a save."""
-    flags = (*TWO_NODES, "--time", "6", "--warn-s", "60")
-    job = begin(*ranks_of_nodes("--step-s", "1", "--steps", "2000"), flags=flags)
+    how: dict[str, Any] = {
+        "flags": TWO_NODES,
+        "asked": ("--time=6", "--signal=B:USR1@60"),
+        "lines": {"save_s": "30"},
+    }
+    job = begin(*ranks_of_nodes("--step-s", "1", "--steps", "2000"), **how)
     wait_until(lambda: job.restarts == 1, 450, "the job is requeued", poll_s=0.5)
     ended = step_of(job.log(0))
 

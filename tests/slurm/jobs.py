@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import (
+    EXAMPLES,
     PROGRAMS,
     Event,
     bin_path,
     outline,
     read_log,
     run_directories,
-    run_wtrain,
     scenario_environment,
     wait_until,
     write_fast_config,
@@ -87,21 +88,32 @@ def submit(
     cwd: Path,
     *command: str,
     flags: tuple[str, ...] = (),
+    asked: tuple[str, ...] = (),
+    lines: dict[str, str] | None = None,
     nodes: int = 2,
 ) -> Job:
-    """A batch script as `wtrain slurm` writes it, handed to sbatch as it is."""
+    """examples/slurm.sbatch with this command, handed to sbatch with these options of sbatch.
+
+    `lines`: the other variables at its top.
+    """
     config = write_fast_config(cwd, SETTINGS)
     # torchrun itself takes half a minute to end when its ranks on several nodes have ended.
     config.write_text(config.read_text().replace("ask_s: 10", "ask_s: 120"))
-    written = run_wtrain(
-        *("slurm", "--config", str(config), "--name", "job", "--nodes", str(nodes)),
-        *(*flags, "--", *command),
-        cwd=cwd,
-    ).check()
+    text = (EXAMPLES / "slurm.sbatch").read_text()
+    changed = {
+        "command": f"({shlex.join(command)})",
+        "flags": f"({shlex.join(('--config', str(config), *flags))})",
+        **(lines or {}),
+    }
+    for name, value in changed.items():
+        (line,) = re.findall(rf"(?m)^{name}=.*$", text)
+        text = text.replace(line, f"{name}={value}", 1)
     batch = cwd / "job.sh"
-    batch.write_text(written.stdout)
+    batch.write_text(text.replace("#SBATCH --gpus-per-node=8\n", ""))
     environment = {**os.environ, **scenario_environment(cwd)}
-    number = _slurm("sbatch", "--parsable", str(batch), env=environment, cwd=cwd)
+    environment["PATH"] = f"{bin_path('wtrain').parent}{os.pathsep}{environment['PATH']}"
+    options = (f"--nodes={nodes}", "--job-name=job", *asked)
+    number = _slurm("sbatch", "--parsable", *options, str(batch), env=environment, cwd=cwd)
     return Job(int(number), cwd, environment)
 
 

@@ -69,7 +69,6 @@ COMMANDS: dict[str, CommandRow] = {
     "service": CommandRow(
         "Prepare", "service:service", "Write a systemd unit or launchd file for a run."
     ),
-    "slurm": CommandRow("Prepare", "slurm:slurm", "Write a batch script of Slurm for a run."),
     "completion": CommandRow(
         "Prepare", "completion:completion", "Print what a shell needs to complete wtrain."
     ),
