@@ -135,7 +135,7 @@ def test_other_pythons(wanted: str, tmp_path: Path) -> None:
     python = directory / "bin" / "python"
     text = (REPOSITORY / "pyproject.toml").read_text("utf-8")
     needed = re.findall(r'^    "([a-zA-Z-]+)>=', text, re.MULTILINE)
-    tools = ("jinja2", "pytest", "pytest-timeout", "pytest-randomly", "pytest-xdist", "hypothesis")
+    tools = ("pytest", "pytest-timeout", "pytest-randomly", "pytest-xdist", "hypothesis")
     names = [name for name in needed if name not in ("torch", "filelock")]
     install(python, "--constraint", "constraints.txt", *names, *tools)
     install(python, "--no-deps", "--editable", ".")

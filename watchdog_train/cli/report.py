@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write it there: .html is a page in one file, .md Markdown, .json data, else text.",
+    help="Write it there: .html is a page, .md Markdown, .json data, else text.",
 )
 @json_option
 @runs_dir_option
@@ -33,6 +33,7 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     """
     from watchdog_train.cli.reading import read_run
     from watchdog_train.reporting.gather import gather
+    from watchdog_train.reporting.write import page_text
     from watchdog_train.store.resolve import resolve
 
     reading = read_run(resolve(run_ref, runs_dir))
@@ -44,7 +45,7 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     if as_json or suffix == ".json":
         _data(output, found)
     elif suffix in (".html", ".htm"):
-        _give(output, _page_in_one_file(found))
+        _give(output, page_text(found))
     elif suffix in (".md", ".markdown"):
         from watchdog_train.report.report_markdown import report_markdown
 
@@ -86,31 +87,11 @@ def _text(output: Path | None, reading: RunReading, found: Report) -> None:
     if page.is_file():
         lines = fetch_lines(
             page=str(page),
-            run_id=reading.run.run_id,
             user=os.environ.get("USER") or os.environ.get("USERNAME") or "",
             host=reading.state.host,
         )
         for line in lines:
             click.echo(f"wtrain: {line}", err=True)
-
-
-def _page_in_one_file(found: Report) -> str:
-    from watchdog_train.reporting.write import has_charts, page_text, plotly_script
-
-    wanted = has_charts(found)
-    script = plotly_script() if wanted else None
-    try:
-        text = script.read_text("utf-8") if script is not None else None
-    except OSError as error:
-        click.echo(f"wtrain: no charts, {script} cannot be read: {error.strerror}", err=True)
-        text = None
-    if wanted and script is None:
-        click.echo(
-            "wtrain: charts need plotly: pip install 'watchdog-train[report]'; "
-            "everything else is on the page",
-            err=True,
-        )
-    return page_text(found, script=text)
 
 
 def _give(output: Path | None, text: str) -> None:

@@ -8,12 +8,11 @@ from watchdog_train.report.words import clean
 PORT = 8721
 
 
-def fetch_lines(*, page: str, run_id: str, user: str, host: str) -> tuple[str, ...]:
-    """Where the page is, and three ways to it.
+def fetch_lines(*, page: str, user: str, host: str) -> tuple[str, ...]:
+    """Where the page is, and two ways to it.
 
     Args:
         page: its absolute path.
-        run_id: of the run.
         user: who reads this.
         host: this machine, as it calls itself.
     """
@@ -22,11 +21,7 @@ def fetch_lines(*, page: str, run_id: str, user: str, host: str) -> tuple[str, .
     serve = f"python3 -m http.server -b 127.0.0.1 -d {words.command_text([folder])} {PORT}"
     return (
         f"the page: {clean(page, 1000)}",
-        (
-            "to have it in one file, with its charts: "
-            f"wtrain report {words.command_text([run_id])} -o report.html"
-        ),
-        f"to fetch that from another machine: scp {there}:PATH/report.html .",
+        f"to fetch it from another machine: scp {clean(f'{there}:{page}', 1200)} .",
         (
             "or look at it through a tunnel, without copying: "
             f"ssh -L {PORT}:127.0.0.1:{PORT} {there} {words.command_text([serve])}, "

@@ -24,8 +24,6 @@ class Point(Value, frozen=True, kw_only=True):
     step: float | None
     gpu_util: float | None
     """Percent."""
-    gpu_power: float | None
-    """Fraction of the limit."""
     cpu_cores: float | None
     """Cores in use since the sample before."""
 
@@ -141,7 +139,6 @@ class SeriesReader:
                 t=t,
                 step=step,
                 gpu_util=count_of(found.gpu_util),
-                gpu_power=count_of(found.gpu_power),
                 cpu_cores=cores,
             )
         )

@@ -19,7 +19,7 @@ from watchdog_train.supervisor.helper import Helper, module
 END_WITHIN_S = 15.0
 """At the end of a run somebody waits; the plain page is there already."""
 LONG_RUN_S = 60.0
-"""A shorter run that ends well has its plain page, in no time and without plotly's 5 MB."""
+"""A shorter run that ends well has the page of its log alone, in no time."""
 _TOLD = (e.EvidenceCollected, e.StallExplained, e.WouldHaveKilled, e.StallRecovered)
 
 
