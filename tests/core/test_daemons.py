@@ -13,7 +13,7 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.model import Daemon, DaemonFacts, Hold, ProcessId, said
 from watchdog_train.core.policy import Policy, Stopping
 from watchdog_train.core.recovery.daemons import judge, matching
-from watchdog_train.core.recovery.kill import SIGKILL, SIGTERM, begin, pursue
+from watchdog_train.core.recovery.kill import KEEPER_S, SIGKILL, SIGTERM, begin, pursue
 
 PIPE, GPU = Hold(ground="pipe", what="pid 11"), Hold(ground="gpu", what="/dev/nvidia-uvm")
 
@@ -82,7 +82,7 @@ def test_nobody_waits_for_or_signals_who_is_left() -> None:
         sequence="now", stage="keeper", targets=(keeper,), signal=SIGTERM, why=said("hung")
     )
     state = b.running(b.stall(), b.collecting(), b.collected(), told)
-    late = pursue(state, poll, Stopping().keeper_s + 1.0, Stopping())
+    late = pursue(state, poll, KEEPER_S + 1.0, Stopping())
     assert isinstance(late, Signal)
     assert (late.signal, late.targets) == (SIGKILL, (keeper,))
     gone = b.sample(2.0, stays, daemons=(left(20),), empty_looks=2, keeper_alive=False)

@@ -16,6 +16,7 @@ from tests.support import REPOSITORY
 from watchdog_train.cli import group, probe
 from watchdog_train.core.notices.vitals import BLIND_S
 from watchdog_train.core.policy import Job, Stopping
+from watchdog_train.core.recovery.kill import KILL_S
 from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.launchers import describe
 from watchdog_train.core.starting.nodes import find_node
@@ -90,7 +91,7 @@ def test_codes_and_times(name: str) -> None:
     assert pod["restartPolicy"] == "Never"
     assert container.get("terminationMessagePath", str(KUBELETS)) == str(KUBELETS)
     stopping = Stopping()
-    needs_s = stopping.grace_s + stopping.hang_grace_s + stopping.helpers_s + stopping.kill_s
+    needs_s = stopping.grace_s + stopping.hang_grace_s + stopping.helpers_s + KILL_S
     needs_s += stopping.ask_s if name == "job.yaml" else 0  # several nodes are not asked
     assert pod["terminationGracePeriodSeconds"] >= needs_s + 30
     for which in ("startupProbe", "livenessProbe", "readinessProbe"):

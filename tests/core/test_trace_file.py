@@ -60,12 +60,6 @@ def test_the_oldest_go_when_the_cap_is_reached(tmp_path: Path) -> None:
     assert samples == lines[-len(samples) :]
 
 
-def test_no_cap_no_trace(tmp_path: Path) -> None:
-    """0 switches it off."""
-    file = TraceFile(tmp_path / "trace.jsonl", poll_s=1.0, cap_bytes=0, beside=at_once)
-    assert not file.wanted
-
-
 def test_a_disk_that_refuses_is_said_and_tried_again(tmp_path: Path) -> None:
     """Samples are lost, nothing else is."""
     path = tmp_path / "gone" / "trace.jsonl"

@@ -123,7 +123,7 @@ def _source(reference: str | None, runs_dir: Path | None) -> _Source:
         raise WtrainError(
             "this run has no trace.jsonl",
             context=str(run.path),
-            hint="runs record one unless output.trace_cap_bytes is 0",
+            hint="its directory was copied without it, or the disk was full",
             reference="trace-missing",
         )
     return _Source(run.trace, run.config if run.config.is_file() else None, run.run_id)

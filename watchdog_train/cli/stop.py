@@ -106,12 +106,13 @@ def _tell_end(run: RunDirectory, watch: EventWatch, limit_s: float) -> None:
 def _limit_s(run: RunDirectory, mode: Literal["soft", "now"]) -> float:
     """The sum of what the run's own settings allow for each stage."""
     from watchdog_train.config import load_policy
+    from watchdog_train.core.recovery.kill import KEEPER_S, KILL_S
 
     try:
         stopping = load_policy(run.config, None, {}).stopping
     except WtrainError:
         return UNKNOWN_LIMITS_S
-    total_s = stopping.helpers_s + stopping.keeper_s + 2 * stopping.kill_s + MARGIN_S
+    total_s = stopping.helpers_s + KEEPER_S + 2 * KILL_S + MARGIN_S
     if mode == "soft":
         total_s += (
             max(stopping.ask_s, stopping.ask_most_s) + stopping.grace_s + stopping.hang_grace_s

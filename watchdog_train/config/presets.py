@@ -35,7 +35,6 @@ PRESETS: dict[str, Preset] = {
             ),
             "evidence.total_s": (60.0, "half a minute more costs less than a bundle cut short"),
             "evidence.process_s": (20.0, "the same, for one slow process"),
-            "evidence.log_tail_lines": (500, "it is read hours later, without the terminal"),
             "output.log_cap_bytes": (256 * 1024 * 1024, "a whole night's output"),
         },
     ),

@@ -247,7 +247,7 @@ def _wind_up_one(
         return Wait(until=observation.now + EMPTY_AGAIN_S)
     waited_s = observation.now - tree.ended_mono
     stays = any(daemon.is_left for daemon in sample.daemons)
-    if sample.keeper_alive and waited_s < policy.stopping.keeper_s and not stays:
+    if sample.keeper_alive and waited_s < kill.KEEPER_S and not stays:
         return Wait(until=observation.now + 0.02)
     if sample.keeper_alive:
         why = Why("keeper-stays")

@@ -250,7 +250,7 @@ class _Collection:
         facts = msgspec.structs.replace(facts, gpu_others=request.gpu_others)
         kernel_lines = self._machine(details)
         facts = msgspec.structs.replace(facts, swap_bytes_s=details.get("swap_bytes_s"))
-        output = logs.tails(self._log_files(), request.log_tail_lines)
+        output = logs.tails(self._log_files(), logs.TAIL_LINES)
         attempt = int(request.verdict.get("attempt") or 0)
         processes, raised = exceptions.of_hooks(
             request.slot_dir, attempt, [target.evidence() for target in self.targets]

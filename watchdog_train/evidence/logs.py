@@ -11,6 +11,8 @@ from watchdog_train.evidence.redact import redact_text
 from watchdog_train.trusted_files import read_regular
 
 TAIL_BYTES = 256 * 1024
+TAIL_LINES = 500
+"""A bundle is often read hours later, without the terminal."""
 LINE_CAP = 2000
 _READ_CAP = 4 * LINE_CAP
 """A secret that is cut is no more known as one: cut after it is removed."""

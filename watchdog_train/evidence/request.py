@@ -42,7 +42,6 @@ class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     slot_dir: str | None = None
     attempt_dir: str | None = None
     log_files: tuple[str, ...] = ()
-    log_tail_lines: int = 200
     deadline_s: float = 20.0
     process_s: float = 10.0
     exit: ExitStatus | None = None

@@ -30,7 +30,7 @@ def salvage(request: EvidenceRequest) -> EvidenceResult | None:
     if partial is None or draft is None:
         return None
     evidence = msgspec.structs.replace(
-        draft.evidence, logs=logs.tails(request.log_files, request.log_tail_lines)
+        draft.evidence, logs=logs.tails(request.log_files, logs.TAIL_LINES)
     )
     try:
         rules = load_rules(request.rules_dirs)

@@ -30,13 +30,17 @@ def older_part(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
+CAP_BYTES = 32 * 1024 * 1024
+"""Some days of samples."""
+
+
 class TraceFile:
     """Writes a run's trace; `append` is called by the loop, the writing is done elsewhere.
 
     Args:
         path: trace.jsonl.
         poll_s: for the header.
-        cap_bytes: of all that is kept, the older part included; 0: nothing is written.
+        cap_bytes: of all that is kept, the older part included.
         beside: runs a function on the thread that writes to the run directory; False when it
             has too much to do already.
     """
@@ -46,7 +50,7 @@ class TraceFile:
         path: Path,
         *,
         poll_s: float,
-        cap_bytes: int,
+        cap_bytes: int = CAP_BYTES,
         beside: Callable[[Callable[[], None]], bool],
     ) -> None:
         self.trouble: str | None = None
@@ -58,11 +62,6 @@ class TraceFile:
         self._beside = beside
         self._fd = -1
         self._bytes = 0
-
-    @property
-    def wanted(self) -> bool:
-        """Whether samples are to be kept at all."""
-        return self._part_bytes > 0
 
     def append(self, line: bytes) -> None:
         """Have a line written, some time; never waits."""

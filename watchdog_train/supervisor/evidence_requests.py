@@ -82,7 +82,6 @@ class EvidenceRequests:
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),
             log_files=tuple(str(attempt_dir / name) for name in STREAM_FILES if name in files),
-            log_tail_lines=limits.log_tail_lines,
             deadline_s=limits.look_s if mode == "look" else limits.total_s,
             process_s=limits.process_s,
             rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),

@@ -208,7 +208,7 @@ class Observer:
     def _keep(self, state: State, attempt: AttemptRecord) -> None:
         """Add this look to the trace."""
         context = self._context
-        if not context.trace.wanted or not attempt.launched:
+        if not attempt.launched:
             return
         if self._trace is None:
             # Times go on where the supervisor before left off, though its clock may be gone.

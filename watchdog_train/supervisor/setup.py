@@ -158,7 +158,6 @@ class RunSession:
             trace=TraceFile(
                 directory.trace,
                 poll_s=policy.detection.poll_s,
-                cap_bytes=policy.output.trace_cap_bytes,
                 beside=log.beside,
             ),
             children=children,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from watchdog_train.core.policy.base import Section, non_negative, positive
+from watchdog_train.core.policy.base import Section, non_negative
 
 
 class Stopping(Section, frozen=True, kw_only=True):
@@ -26,12 +26,6 @@ class Stopping(Section, frozen=True, kw_only=True):
     helpers_s: Annotated[
         float, non_negative("for resource trackers and shared-memory managers to clean up and end")
     ] = 5.0
-    keeper_s: Annotated[
-        float, non_negative("for the keeper to see the last process end and to end itself")
-    ] = 3.0
-    kill_s: Annotated[
-        float, positive("after SIGKILL; what lives longer is in the kernel and is called so")
-    ] = 20.0
     outlive_s: Annotated[
         float, non_negative("what outlives a successful exit (an uploader) is ended after this")
     ] = 30.0

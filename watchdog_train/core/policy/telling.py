@@ -13,10 +13,6 @@ class Output(Section, frozen=True, kw_only=True):
     log_cap_bytes: Annotated[
         int, Meta(ge=65536, description="of each captured stream; the newest are kept")
     ] = 64 * 1024 * 1024
-    rank_logs: Annotated[
-        bool,
-        Meta(description="under torchrun keep the output of each rank in a file of its own, too"),
-    ] = True
     progress_every_s: Annotated[float, positive("time between progress events in the log")] = 30.0
     status_line: Annotated[
         bool,
@@ -38,10 +34,6 @@ class Output(Section, frozen=True, kw_only=True):
             "it; auto: /dev/termination-log in a container of Kubernetes; null: nowhere"
         ),
     ] = "auto"
-    trace_cap_bytes: Annotated[
-        int,
-        Meta(ge=0, description="of trace.jsonl, for `wtrain replay`; the newest are kept; 0: none"),
-    ] = 32 * 1024 * 1024
 
 
 class Notify(Section, frozen=True, kw_only=True):

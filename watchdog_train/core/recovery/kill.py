@@ -41,6 +41,10 @@ WRAPPER_S = 5.0
 """A shell whose training has ended may do this long what comes after it: `conda run` prints all
 that it has captured, a script copies its results."""
 
+KEEPER_S = 3.0
+"""For the keeper to see the last process end and to end itself."""
+KILL_S = 20.0
+"""After SIGKILL; what lives longer is in the kernel and is reported so."""
 LOOK_AGAIN_S = 0.05
 """Between looks while a tree is going away."""
 
@@ -122,7 +126,7 @@ def pursue(
         return None
     alive = live(sample)
     if not alive:
-        return _keeper(state, tree, kill, sample, now=now, stopping=stopping)
+        return _keeper(state, tree, kill, sample, now=now)
     hurried = state.stop is not None and state.stop.mode == "now"
     if hurried and kill.sequence == "stop" and kill.stage in ("ask", "root"):
         return _enter("now", after=None, state=state, sample=sample, why=kill.why.plus(Why("now")))
@@ -290,14 +294,12 @@ def _limit_s(stage: KillStage, stopping: Stopping) -> float:
         case "helpers":
             return stopping.helpers_s
         case "kill" | "launchers":
-            return stopping.kill_s
+            return KILL_S
         case "keeper":
-            return stopping.keeper_s
+            return KEEPER_S
 
 
-def _keeper(
-    state: State, tree: Tree, kill: Kill, sample: Sample, *, now: float, stopping: Stopping
-) -> Action | None:
+def _keeper(state: State, tree: Tree, kill: Kill, sample: Sample, *, now: float) -> Action | None:
     """Nobody but the keeper is left: two looks must agree before it is over."""
     if sample.empty_looks < 2:
         return Wait(until=now + LOOK_AGAIN_S)
@@ -309,7 +311,7 @@ def _keeper(
         return CleanUp(host=sample.machine)
     if kill.stage != "keeper":
         return _enter(kill.sequence, after="launchers", state=state, sample=sample, why=kill.why)
-    if kill.signal != SIGKILL and now >= kill.stage_mono + stopping.keeper_s:
+    if kill.signal != SIGKILL and now >= kill.stage_mono + KEEPER_S:
         return Signal(
             host=sample.machine,
             sequence=kill.sequence,
@@ -318,7 +320,7 @@ def _keeper(
             signal=SIGKILL,
             why=Why("keeper-stays"),
         )
-    if kill.signal == SIGKILL and now >= kill.stage_mono + stopping.kill_s:
+    if kill.signal == SIGKILL and now >= kill.stage_mono + KILL_S:
         return (
             None
             if tree.survivors

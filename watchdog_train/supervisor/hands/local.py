@@ -187,7 +187,7 @@ class LocalHands(Sampler):
             slot_dir=context.slot_dir,
             log_cap_bytes=context.policy.output.log_cap_bytes,
             ignore_hup=context.ignore_hup,
-            rank_streams=rank_streams(state.launcher) if context.policy.output.rank_logs else 0,
+            rank_streams=rank_streams(state.launcher),
             is_shown=context.foreground,
             environment=context.environment,
             hold_saves=stops_what_began_anew(context.policy),
