@@ -74,7 +74,7 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
         environment={},
         cwd="/w",
         job=None,
-        trace=SimpleNamespace(wanted=False),
+        trace=SimpleNamespace(append=lambda line: None),
         tasks=tasks,
         children=SimpleNamespace(
             poll=lambda rows=None: [],

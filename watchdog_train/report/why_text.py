@@ -358,7 +358,6 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
     found |= {name: clean(found[name], 800) or "unknown" for name in _TEXTS}
     found["problem"] = str(found["problem"]).rstrip(".")  # it goes on in the middle of a line
     path = found["path"]
-    unknown = ", and the evidence does not tell why" if why.code == "attempt-hung" else ""
     pid = "" if why.pid is None else f" (pid {why.pid})"
     return found | {
         "because": "; ".join(why_text(one, brief=brief) for one in why.because),
@@ -389,5 +388,5 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "copy": f"cp {shlex.join([why.path, why.other])}",
         "aside": f" ({found['problem']})" if why.problem else "",
         "diagnosis": why.family or "of the evidence",
-        "family": f" ({why.family}, {why.certainty})" if why.family else unknown,
+        "family": f" ({why.family}, {why.certainty})" if why.family else "",
     }
