@@ -144,6 +144,13 @@ def _w(**fields):
             [0, 1],
             Verdict(roots=(0,), stuck=frozenset({1})),
         ),
+        # The idle make no cycle: it is the same deadlock, whatever else waits by way of one.
+        (
+            {0: _w(any_of=[0, 1, 2]), 1: Waits(needs=(1,), any_of=(5,), complete=False, idle=True),
+             2: _w(any_of=[0]), 5: _w(any_of=[0])},
+            [0],
+            Verdict(knots=((0, 2),), stuck=frozenset({0, 1, 2, 5})),
+        ),
         # A wait with a time limit is followed, and proves nothing.
         ({0: Waits(needs=(1,), timed=True), 1: _w(needs=[0])}, [0], Verdict(lost=(0, 1))),
     ],

@@ -137,11 +137,12 @@ def _may_move(graph: Mapping[Node, Waits], waits: Waits, moving: set[Node]) -> b
 def _knots(graph: Mapping[Node, Waits], stuck: frozenset[Node]) -> dict[Node, tuple[Node, ...]]:
     """Each member of a closed set of several that can never move, with its set.
 
-    Whoever is not fully known may have a way out, and so may all that wait for it.
+    Whoever is not fully known may have a way out, and so may all that wait for it. The idle make
+    no cycle: a set that holds only by way of one would be another set as soon as that is unknown.
     """
     found: dict[Node, tuple[Node, ...]] = {}
-    for members in _cycles(graph, [n for n in graph if n in stuck and not graph[n].halted]):
-        named = tuple(node for node in members if not graph[node].idle)
+    nodes = [n for n in graph if n in stuck and not graph[n].halted and not graph[n].idle]
+    for members in _cycles(graph, nodes):
         inside = set(members)
         closed = all(
             graph[member].complete
@@ -151,8 +152,8 @@ def _knots(graph: Mapping[Node, Waits], stuck: frozenset[Node]) -> dict[Node, tu
             )
             for member in members
         )
-        if closed and len(named) > 1:
-            found |= dict.fromkeys(named, named)
+        if closed and len(members) > 1:
+            found |= dict.fromkeys(members, tuple(members))
     return found
 
 
