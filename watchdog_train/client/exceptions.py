@@ -63,22 +63,10 @@ def tell(error, thread=""):
             "at": time.time(),
             "text": text,
         }
-        _write(encode.encode(content).encode("ascii"))
+        data = encode.encode(content).encode("ascii")
+        slot.replace_file(str(os.getpid()) + L.EXCEPTION_SUFFIX, data)
     except Exception:
         pass
-
-
-def _write(data):
-    path = os.path.join(slot.slot_dir, str(os.getpid()) + L.EXCEPTION_SUFFIX)
-    temporary = path + ".tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(temporary, flags, 0o600)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
-    os.replace(temporary, path)
 
 
 def _listen_to_threads(threading):

@@ -143,16 +143,7 @@ def _write():
     if len(data) > _MOST_BYTES:
         content["notes"] = ["notes were dropped: too long"]
         data = encode.encode(content).encode("ascii")
-    path = os.path.join(slot.slot_dir, str(pid) + L.NOTE_SUFFIX)
-    temporary = path + ".tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(temporary, flags, 0o600)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
-    os.replace(temporary, path)
+    slot.replace_file(str(pid) + L.NOTE_SUFFIX, data)
 
 
 def _after_fork():

@@ -188,6 +188,20 @@ def unlink():
     _last_words.say()
 
 
+def replace_file(name, data):
+    """Write a file beside the slots; a reader finds the one before or this one, never a part."""
+    path = os.path.join(slot_dir, name)
+    temporary = path + ".tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(temporary, flags, 0o600)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+
+
 def also_unlink(path):
     """A socket that goes with the slot."""
     _last_words.socket = path
