@@ -13,6 +13,7 @@ from watchdog_train.core.diagnosis.facts import Evidence, HostFacts
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain.because import judge
+from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation, explain
 from watchdog_train.report.explanation_text import sentences, what_happened
 
@@ -52,7 +53,7 @@ def told(*processes, why="stall", since_s=None, **more):
     """The explanation of these processes, and its sentences."""
     evidence = evidence_of({"why": why, "processes": list(processes)})
     evidence = msgspec.structs.replace(evidence, **more)
-    found = explain(evidence, RULES.frames, Situation(since_s=since_s))
+    found = explain(Chains(evidence, RULES.frames), Situation(since_s=since_s))
     return found, " ".join(sentences(found))
 
 
@@ -232,9 +233,8 @@ def test_a_rank_that_was_killed_is_the_root_of_a_hang():
     """The others wait for it in vain; the end is told with its sender."""
     evidence = evidence_of({"why": "stall", "processes": [process(10, *REDUCE)]})
     ended = gone(1, 100.0, signal=9)
-    found = explain(
-        msgspec.structs.replace(evidence, processes=(*evidence.processes, ended)), RULES.frames
-    )
+    both = msgspec.structs.replace(evidence, processes=(*evidence.processes, ended))
+    found = explain(Chains(both, RULES.frames))
     words = sentences(found)
     assert words[0] == "rank 1 (pid 11) was killed by SIGKILL at step 25. wtrain did not send it."
     assert words[1] == "rank 0 waits for rank 1 (pid 11) in all_reduce."

@@ -270,8 +270,8 @@ class _Collection:
             world_size=self._world_size(),
         )
         rules = self._rules()
-        found = judge(evidence, rules, self._situation())
         chains = Chains(evidence, rules.frames)
+        found = judge(evidence, rules, self._situation(), chains)
         granted = patience.judge(chains, silence=request.silence, limits=request.patience)
         self.attaching.undo_all()
         if self.draft.problem is not None:

@@ -13,7 +13,7 @@ from watchdog_train.core.diagnosis.rules import Rules
 from watchdog_train.core.model import DiagnosisKind
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.explain.chains import has_failed_end
+from watchdog_train.explain.chains import Chains, has_failed_end
 from watchdog_train.explain.explanation import Situation, explain
 
 _PROVEN, _LIKELY = 0.9, 0.7
@@ -55,9 +55,14 @@ _NEEDS_WORKERS = frozenset(
 """Remedies that change nothing where there is no DataLoader worker."""
 
 
-def judge(evidence: Evidence, rules: Rules, situation: Situation | None = None) -> x.Explanation:
-    """What happened, and what is known about it."""
-    observed = explain(evidence, rules.frames, situation)
+def judge(
+    evidence: Evidence,
+    rules: Rules,
+    situation: Situation | None = None,
+    chains: Chains | None = None,
+) -> x.Explanation:
+    """What happened, and what is known about it; `chains` are of this evidence, where known."""
+    observed = explain(chains or Chains(evidence, rules.frames), situation)
 
     def admit(family: str, kind: DiagnosisKind, culprit: Culprit | None) -> bool:
         return _fits(family, kind, culprit, observed, evidence)

@@ -27,12 +27,10 @@ class Situation(Value, frozen=True, kw_only=True):
     phase: Phase | None = None
 
 
-def explain(
-    evidence: Evidence, sets: of_thread.Frames, situation: Situation | None = None
-) -> x.Explanation:
+def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
     """What happened, without a cause: families are added to it by those who know them."""
     situation = situation or Situation()
-    graph = Chains(evidence, sets)
+    evidence = graph.evidence
     silent = silent_nodes(graph)
     verdict = solve(graph.waits, silent)
     roots = sorted(verdict.roots, key=lambda at: _weight(graph, at, verdict))
