@@ -16,7 +16,6 @@ from watchdog_train.core.model import (
     CapturedProcess,
     CheckpointRef,
     Explanation,
-    FileWait,
     Milestone,
     Place,
     Plan,
@@ -28,6 +27,7 @@ from watchdog_train.core.model import (
     Who,
     said,
 )
+from watchdog_train.core.model.waits import FileWait
 from watchdog_train.evidence.bundle import (
     Bundle,
     HostRecord,

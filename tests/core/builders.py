@@ -25,12 +25,12 @@ from watchdog_train.core.model import (
     Remedy,
     Role,
     Sample,
-    SleepWait,
     SlotReading,
     Standstill,
     Who,
     said,
 )
+from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.core.starting.jobs import JobTask
 
 KEEPER, ROOT = 9, 10

@@ -15,7 +15,8 @@ from watchdog_train.core.diagnosis.collectives import compare
 from watchdog_train.core.diagnosis.diagnose import groups, root_process
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText
 from watchdog_train.core.diagnosis.first_failure import first_failure
-from watchdog_train.core.model import ChildWait, Explanation, Standstill, Who
+from watchdog_train.core.model import Explanation, Standstill, Who
+from watchdog_train.core.model.waits import ChildWait
 from watchdog_train.evidence.joint import answer
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together

@@ -15,7 +15,6 @@ from watchdog_train.core.model import (
     Because,
     CheckpointRef,
     Explanation,
-    FileWait,
     Remedy,
     Standstill,
     Straggler,
@@ -23,6 +22,7 @@ from watchdog_train.core.model import (
     Why,
     said,
 )
+from watchdog_train.core.model.waits import FileWait
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
 from watchdog_train.report import words

@@ -9,9 +9,10 @@ from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import Group, is_idle_helper, is_idle_worker
-from watchdog_train.core.diagnosis.stacks import Frame, trimmed
+from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame, trimmed
 from watchdog_train.core.model import Explanation
-from watchdog_train.report.explanation_text import because, sentences
+from watchdog_train.core.model import waits as w
+from watchdog_train.report.explanation_text import because, doing_words, sentences
 from watchdog_train.report.facts import what_ended
 from watchdog_train.report.glance_text import glance
 from watchdog_train.report.pace_text import straggler_words
@@ -21,6 +22,7 @@ from watchdog_train.report.why_text import exit_text
 _GROUP_LINES = 8
 _GROUP_FRAMES = 5
 _LABELS_SHOWN = 6
+_SAID_BY_STATE = (w.Running, w.Stopped, w.Ended, w.UnknownWait)
 TITLES = {"stall": "Stall", "crash": "Crash", "manual": "Dump on request"}
 
 
@@ -151,9 +153,27 @@ def group_text(found: Sequence[Group], *, frames: int = 12) -> str:
     return "\n".join(lines)
 
 
+def _line(process: ProcessEvidence) -> str:
+    """Where it is, and what is known of it without its stacks."""
+    parts = []
+    thread = process.main or (process.threads[0] if process.threads else None)
+    frame = deciding_frame(thread.frames) if thread else None
+    if frame is not None:
+        parts.append(f"in {frame}")
+    if process.state == "X" and process.why_not:
+        parts.append(process.why_not)
+    elif process.state:
+        parts.append(f"state {process.state}")
+    if process.cpu_share is not None:
+        parts.append(f"CPU {process.cpu_share:.0%}")
+    if process.wait is not None and not isinstance(process.wait, _SAID_BY_STATE):
+        parts.append(" ".join(filter(None, doing_words(process.wait))).rstrip("."))
+    return f"{process.who}: {', '.join(parts) or 'no stack'}"
+
+
 def stacks_text(process: ProcessEvidence) -> str:
     """All threads of one process, helpers named as such."""
-    lines = [process.line()]
+    lines = [_line(process)]
     if process.command:
         lines.append(f"command: {' '.join(process.command)[:500]}")
     if is_idle_worker(process.threads):

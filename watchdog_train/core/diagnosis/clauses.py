@@ -24,7 +24,7 @@ from watchdog_train.core.diagnosis.stacks import (
     frame_matches,
     own_frames,
 )
-from watchdog_train.core.diagnosis.wait_words import is_outside
+from watchdog_train.core.model import waits as w
 
 _KERNEL_FRAMES_CAP = 64
 
@@ -50,7 +50,7 @@ def process_fits(clause: ProcessClause, process: ProcessEvidence) -> bool:
         and (not clause.ranks or process.rank in clause.ranks)
         and _cpu_fits(clause.cpu, process.cpu_share)
         and _is_or_unasked(clause.sealed, process.sealed)
-        and (clause.outside is None or clause.outside is is_outside(process.wait, frozenset()))
+        and (clause.outside is None or clause.outside is _is_outside(process.wait))
         and _is_or_unasked(clause.changed, process.changed)
         and _is_or_unasked(clause.captured, process.how is not None)
         and _is_or_unasked(clause.waits_for_input, process.waits_for_input)
@@ -176,3 +176,13 @@ def host_fits(clause: HostClause | None, host: HostFacts) -> bool:
 
 def _over(value: float | None, limit: float | None) -> bool:
     return limit is None or (value is not None and value > limit)
+
+
+def _is_outside(wait: w.Wait | None) -> bool:
+    """Whether it waits for a file, a device, or the other end of something."""
+    match wait:
+        case w.TcpWait(call="accept") | w.PipeWait(listens=True):
+            return False
+        case w.FileWait() | w.DeviceWait() | w.FileLockWait() | w.TcpWait() | w.PipeWait():
+            return True
+    return False

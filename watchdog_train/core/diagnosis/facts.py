@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.diagnosis.stacks import ThreadStack, deciding_frame, is_forked
-from watchdog_train.core.diagnosis.wait_words import wait_words
+from watchdog_train.core.diagnosis.stacks import ThreadStack, is_forked
 from watchdog_train.core.model import (
     BundleWhy,
     CapturedProcess,
@@ -139,22 +138,6 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     def who(self) -> str:
         """`rank 0 (pid 4242)`; text without a pid gives processes numbers below zero."""
         return f"{self.label} (pid {self.pid})" if self.pid > 0 else self.label
-
-    def line(self) -> str:
-        """One line for the list of evidence."""
-        parts = []
-        thread = self.main or (self.threads[0] if self.threads else None)
-        frame = deciding_frame(thread.frames) if thread else None
-        if frame is not None:
-            parts.append(f"in {frame}")
-        if self.state == "X" and self.why_not:
-            parts.append(self.why_not)
-        elif self.state:
-            parts.append(f"state {self.state}")
-        if self.cpu_share is not None:
-            parts.append(f"CPU {self.cpu_share:.0%}")
-        parts += filter(None, [wait_words(self.wait)])
-        return f"{self.who}: {', '.join(parts) or 'no stack'}"
 
 
 class LogText(Value, frozen=True, kw_only=True):

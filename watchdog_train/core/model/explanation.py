@@ -10,24 +10,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.model.exceptions import ExceptionFact, Sender
-from watchdog_train.core.model.waits import (
-    ChildWait,
-    DeviceWait,
-    DiskWait,
-    Ended,
-    FileLockWait,
-    FileWait,
-    MutexWait,
-    PipeWait,
-    PollWait,
-    Running,
-    SharedSemaphoreWait,
-    SleepWait,
-    Stopped,
-    TcpWait,
-    TerminalWait,
-    UnknownWait,
-)
+from watchdog_train.core.model.waits import Wait
 from watchdog_train.core.model.words import Phase, Role, Value
 
 
@@ -141,22 +124,7 @@ class End(_FrameWait, frozen=True, kw_only=True, tag="end"):
 
 
 Doing = (
-    Running
-    | FileWait
-    | FileLockWait
-    | PipeWait
-    | TcpWait
-    | ChildWait
-    | MutexWait
-    | SharedSemaphoreWait
-    | SleepWait
-    | PollWait
-    | TerminalWait
-    | DeviceWait
-    | DiskWait
-    | Stopped
-    | Ended
-    | UnknownWait
+    Wait
     | CollectiveWait
     | StoreWait
     | BatchWait
