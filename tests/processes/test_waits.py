@@ -59,15 +59,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def wait_of(pid: int, kind: type[w.Wait], tid: int | None = None) -> w.Wait:
     """The wait of a thread (of the main one) as soon as it is of this kind, and stays so."""
-    found: list[w.Wait] = []
+    found: list[w.ThreadFact] = []
 
     def look() -> bool:
-        facts = WaitReader().threads(pid, only=[tid or pid])
-        found[:] = [fact.wait for fact in facts]
-        return bool(found) and isinstance(found[0], kind)
+        before = [(fact.call, fact.switches) for fact in found]
+        found[:] = WaitReader().threads(pid, only=[tid or pid])
+        stays = before == [(fact.call, fact.switches) for fact in found] or kind is w.Running
+        return stays and bool(found) and isinstance(found[0].wait, kind)
 
     wait_until(look, 20, f"a wait of {kind.__name__}")
-    return found[0]
+    return found[0].wait
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
@@ -244,6 +245,7 @@ def test_the_thread_that_made_the_last_beat_decides(tmp_path: Path) -> None:
     process = training.start(STEPS_ELSEWHERE)
     try:
         tid = int(process.stdout.readline())
+        wait_of(process.pid, w.MutexWait)
         collect_tree(tmp_path, process.pid, mode="full", slot_dir=str(training.slot_dir))
         (read,) = read_bundle(tmp_path / "out").evidence.processes
         assert (read.deciding_tid, read.handles_signals) == (tid, (signal.SIGUSR1,))
