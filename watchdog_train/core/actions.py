@@ -7,6 +7,7 @@ from typing import Literal
 
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.events import AnyEvent, CommandResult, KillSequence, KillStage
+from watchdog_train.core.fold.state import Machine
 from watchdog_train.core.job.peers import JobView, Signs
 from watchdog_train.core.model import (
     BundleWhy,
@@ -34,6 +35,10 @@ from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.slowdown import Slow
 
 TaskName = Literal["look", "evidence", "survey", "joint", "keep", "restore", "commands"]
+
+
+UNHEARD_S = 10.0
+"""An agent says a word every second; what it has said longer ago tells nothing of now."""
 
 
 class Request(Value, frozen=True, kw_only=True):
@@ -109,6 +114,15 @@ class TreeSight(Value, frozen=True, kw_only=True):
     """A look, a collection."""
     look: EvidenceResult | None = None
     evidence: EvidenceResult | None = None
+    heard_s: float = 0.0
+    """Since its agent was heard; infinite before the first time."""
+    agent: Machine | None = None
+    """Who speaks for it; None: it is the supervisor's own."""
+
+    @property
+    def is_heard(self) -> bool:
+        """What was seen last is still what there is."""
+        return self.heard_s < UNHEARD_S
 
     @property
     def host(self) -> str:
@@ -214,18 +228,18 @@ class Record(Value, frozen=True, kw_only=True):
     """Whose evidence, where that is one of them."""
 
 
-class Launch(Value, frozen=True, kw_only=True):
+class Launch(Value, frozen=True, kw_only=True, tag=True):
     plan: Plan
     hosts: tuple[str, ...]
     """One order goes to each."""
 
 
-class StartLook(Value, frozen=True, kw_only=True):
+class StartLook(Value, frozen=True, kw_only=True, tag=True):
     host: str
     verdict: Verdict
 
 
-class StartEvidence(Value, frozen=True, kw_only=True):
+class StartEvidence(Value, frozen=True, kw_only=True, tag=True):
     host: str
     stall_id: str
     bundle_why: BundleWhy
@@ -249,7 +263,7 @@ class StartSurvey(Value, frozen=True, kw_only=True):
     """The scan before failed: this one gets more time."""
 
 
-class Signal(Value, frozen=True, kw_only=True):
+class Signal(Value, frozen=True, kw_only=True, tag=True):
     host: str
     sequence: KillSequence
     stage: KillStage
@@ -261,7 +275,7 @@ class Signal(Value, frozen=True, kw_only=True):
     """Targets that lead a process group get it with their group (Ctrl-C)."""
 
 
-class AskStop(Value, frozen=True, kw_only=True):
+class AskStop(Value, frozen=True, kw_only=True, tag=True):
     can_be_asked: bool
     why: Why
     step: int | None
@@ -270,7 +284,7 @@ class AskStop(Value, frozen=True, kw_only=True):
     """It saves before it ends."""
 
 
-class AskSave(Value, frozen=True, kw_only=True):
+class AskSave(Value, frozen=True, kw_only=True, tag=True):
     can_be_asked: bool
     by: str
     relayed: bool = False
@@ -313,7 +327,7 @@ class RestoreCopy(Value, frozen=True, kw_only=True):
     copy: str
 
 
-class CleanUp(Value, frozen=True, kw_only=True):
+class CleanUp(Value, frozen=True, kw_only=True, tag=True):
     """The tree is gone: remove what it left in shared memory, and say so."""
 
     host: str

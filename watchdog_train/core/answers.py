@@ -63,10 +63,12 @@ def bring_home(
         for tree in state.trees if stall.collecting else ():
             sight = observation.of(tree.host)
             result = sight.evidence
-            if tree.evidence == stall.id:
+            if tree.lost or tree.evidence == stall.id:
                 continue
             if result is not None and result.stall_id == stall.id:
                 events = evidence_events(result, stall.why, tree.host)
+                if tree.host != _explains(state, stall.why):
+                    events = events[:1]
                 return Record(events=events, consumes=("evidence",), host=tree.host)
             if "evidence" not in sight.running:
                 return StartEvidence(
@@ -77,6 +79,11 @@ def bring_home(
                     verdict=observation.verdict,
                 )
     return None
+
+
+def _explains(state: State, why: BundleWhy) -> str:
+    """The machine whose own explanation counts: of several, one alone cannot tell a hang."""
+    return state.attempts[-1].end.host if why == "crash" and state.attempts else ""
 
 
 def evidence_events(

@@ -31,7 +31,7 @@ from watchdog_train.core.answers import (
     start_evidence,
 )
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.job import together
+from watchdog_train.core.job import machines, together
 from watchdog_train.core.job.confer import confer
 from watchdog_train.core.job.gathering import gather
 from watchdog_train.core.model import ExitStatus, Why, said, written
@@ -121,7 +121,8 @@ def _follow_one_launch(
             keeper_start=report.keeper.start,
         )
         return Record(events=(launched,))
-    if report is None and observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S:
+    early = observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S
+    if report is None and (early or not observation.of(tree.host).is_heard):
         return Wait(until=observation.now + 0.02)
     error = said(report.error) if report is not None else Why("keeper-silent")
     if report is not None and report.lost:
@@ -224,7 +225,10 @@ def _wind_up(
 def _wind_up_one(
     observation: Observation, state: State, policy: Policy, tree: Tree
 ) -> Action | None:
-    sample, failed = observation.of(tree.host).sample, tree.code != 0
+    sight = observation.of(tree.host)
+    sample, failed = sight.sample, tree.code != 0
+    if not sight.is_heard:
+        return Wait(until=observation.now + 0.1)
     left = kill.live(sample)
     if left and policy.recovery.observe and state.stop is None:
         return None
@@ -288,6 +292,17 @@ def _of_the_job(rule: Callable[..., Action | None]) -> Rule:
     return ask
 
 
+def _of_the_crew(rule: Callable[..., Action | None]) -> Rule:
+    """A rule about other machines."""
+
+    def ask(
+        observation: Observation, state: State, policy: Policy, _remedies: Remedies
+    ) -> Action | None:
+        return None if state.crew is None else rule(observation, state, policy)
+
+    return ask
+
+
 def _with_scan(rule: Rule) -> Rule:
     """A rule about the end of an attempt: while it waits, checkpoints are scanned beside it."""
 
@@ -308,6 +323,7 @@ RULES: tuple[Rule, ...] = (
     _follow_launch,
     _record_news,
     _record_exit,
+    _of_the_crew(machines.hear),
     _of_the_job(together.couple),
     _of_the_job(together.take_over),
     bring_home,
@@ -316,6 +332,7 @@ RULES: tuple[Rule, ...] = (
     asking.prove,
     sooner.ask,
     drop_stale,
+    _of_the_crew(machines.lose),
     stop_what_began_anew,
     _with_scan(_pursue_kill),
     asking.stop,
@@ -324,7 +341,14 @@ RULES: tuple[Rule, ...] = (
     _with_scan(_wind_up),
     _of_the_job(gather),
     _of_the_job(confer),
+    _of_the_crew(machines.explain_together),
+    _of_the_crew(machines.gather),
     between_attempts,
     _pursue_stall,
     watch,
 )
+
+def attend(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """What an agent writes down of its own machine, whatever its leader wants; decides nothing."""
+    rules = (_follow_launch, _record_news, _record_exit)
+    return first_of(rule(observation, state, policy, {}) for rule in rules)

@@ -37,8 +37,7 @@ class Meeting:
         if attempt is None or state.launcher is not None:
             return None
         if self._of_ranks is None:
-            task = state.job.task if state.job is not None else None
-            self._of_ranks = MeetingPort(self._environment, task)
+            self._of_ranks = MeetingPort(self._environment, state.task)
         return self._of_ranks.replacement()
 
 

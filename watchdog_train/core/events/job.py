@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Why
+from watchdog_train.core.events.base import Event, TreeEvent
+from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.core.starting.jobs import JobTask
 
 
@@ -15,6 +15,30 @@ class TaskJoined(Event, frozen=True, kw_only=True):
     """They are known to train one world: an ended run that goes on with the others."""
     host: str = ""
     """Where this one is now: an ended run may go on elsewhere."""
+    led: bool = False
+    """The first task decides for all; the others are its agents."""
+
+
+class MachineHeard(TreeEvent, frozen=True, kw_only=True):
+    """An agent has said who it is, for the first time or after another one took its place."""
+
+    hostname: str
+    run_dir: str
+    agent: ProcessId
+
+
+class MachineLost(TreeEvent, frozen=True, kw_only=True):
+    """Nothing was heard of a machine for too long: what runs there is unknown."""
+
+    why: Why
+
+
+class Ordered(Event, frozen=True, kw_only=True):
+    """Intent, of an agent: an order is carried out once, by this record."""
+
+    epoch: int
+    """Of the leader: one that takes the run up has a later one, and older orders are refused."""
+    number: int
 
 
 class TasksCoupled(Event, frozen=True, kw_only=True):
@@ -96,5 +120,8 @@ JobEvent = (
     | PlanReceived
     | CheckpointUnseen
     | PeerLost
+    | MachineHeard
+    | MachineLost
+    | Ordered
 )
 """Only in a run that is one of several tasks of a job."""

@@ -5,13 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.fold.state import Agreed, JobState, State, plan_digest
+from watchdog_train.core.fold import evolve_records as records
+from watchdog_train.core.fold.state import Agreed, Crew, JobState, Machine, State, plan_digest
 
 _replace = msgspec.structs.replace
 
 
 def change(state: State, event: e.JobEvent) -> State:
     """The state after an event about the peers; without a job nothing changes."""
+    if isinstance(event, (e.MachineHeard, e.MachineLost, e.Ordered)):
+        return _led(state, event)
+    if isinstance(event, e.TaskJoined) and event.led:
+        crew = Crew(task=event.task, since_mono=event.mono)
+        return _replace(state, crew=crew, host=event.host or state.host)
     if isinstance(event, e.TaskJoined):
         joined = JobState(task=event.task, together=event.together, joined_mono=event.mono)
         return _replace(state, job=joined, host=event.host or state.host)
@@ -33,6 +39,29 @@ def change(state: State, event: e.JobEvent) -> State:
                 return _replace(state, job=_replace(job, agreed=None), next_plan=None)
     state = _replace(state, job=job)
     return _attempt_changed(state, job, event) if state.attempts else state
+
+
+def _led(state: State, event: e.MachineHeard | e.MachineLost | e.Ordered) -> State:
+    crew = state.crew
+    if isinstance(event, e.MachineLost):
+        state = records.trees(state, event.host, lost=True)
+        tree = state.tree(event.host)
+        if tree is not None and not tree.ended:
+            ended = {"ended": True, "ended_mono": event.mono, "how_known": "gone"}
+            state = records.trees(state, event.host, **ended)
+        for stall in state.stalls:
+            if stall.collecting and records.has_all(state, stall.id):
+                state = records.stall(state, stall.id, collecting=False, collected=True)
+        return state
+    if crew is None:
+        return state
+    if isinstance(event, e.Ordered):
+        return _replace(state, crew=_replace(crew, epoch=event.epoch, done=event.number))
+    others = tuple(one for one in crew.machines if one.host != event.host)
+    heard = Machine(
+        host=event.host, hostname=event.hostname, run_dir=event.run_dir, agent=event.agent
+    )
+    return _replace(state, crew=_replace(crew, machines=(*others, heard)))
 
 
 def _attempt_changed(state: State, job: JobState, event: e.JobEvent) -> State:

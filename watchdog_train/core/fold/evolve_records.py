@@ -37,6 +37,11 @@ def stall(state: State, stall_id: str, **changes: Any) -> State:
     return _replace(state, stalls=stalls)
 
 
+def has_all(state: State, stall_id: str) -> bool:
+    """Whether a bundle has what can be had of every machine."""
+    return all(tree.lost or tree.evidence == stall_id for tree in state.trees)
+
+
 def paced(state: State, steps_s: float | None) -> State:
     """The state with the pace of the present attempt, where it is the best so far."""
     newest = state.attempt

@@ -71,25 +71,27 @@ def evidence(
                         records.attempt(state, crash_id=event.stall_id), state="collecting"
                     )
             state = records.trees(state, event.host, evidence=None)
-            return records.stall(state, event.stall_id, collecting=True, dir=event.dir)
+            return records.stall(state, event.stall_id, collecting=True, **_folder(event))
         case e.EvidenceMoved():
             return records.stall(state, event.stall_id, dir=event.dir)
         case e.EvidenceCollected():
-            if event.crash is not None:
+            attempt = state.attempt
+            first = attempt is None or attempt.crash is None or attempt.end.host == event.host
+            if event.crash is not None and first:
                 state = records.attempt(state, crash=event.crash)
             state = records.trees(state, event.host, evidence=event.stall_id)
-            whole = all(tree.evidence == event.stall_id for tree in state.trees)
+            whole = records.has_all(state, event.stall_id)
             before = next((one for one in state.stalls if one.id == event.stall_id), None)
             return records.stall(
                 state,
                 event.stall_id,
                 collecting=not whole,
                 collected=whole,
-                dir=event.dir,
+                **_folder(event),
                 captured=event.captured + (before.captured if before is not None else 0),
                 processes=len(event.processes) + (before.processes if before is not None else 0),
                 fingerprint=event.fingerprint,
-                crash=event.crash,
+                crash=state.attempt.crash if state.attempt is not None else event.crash,
             )
         case e.StallExplained():
             joint = bool(event.tasks)
@@ -100,3 +102,8 @@ def evidence(
                 joint=joint,
                 culprit_host=event.host,
             )
+
+
+def _folder(event: e.EvidenceCollecting | e.EvidenceCollected) -> dict[str, str | None]:
+    """A bundle is where the supervisor's machine has it; those of others lie inside."""
+    return {} if event.host else {"dir": event.dir}

@@ -134,6 +134,8 @@ class Tree(Value, frozen=True, kw_only=True):
     """The newest bundle that has what was taken on this machine."""
     kill: Kill | None = None
     survivors: tuple[int, ...] = ()
+    lost: bool = False
+    """Nothing is heard of its machine any more: what became of it is unknown."""
     gone_at: float | None = None
     """Unix seconds when nobody was left of it."""
 
@@ -144,7 +146,7 @@ class Tree(Value, frozen=True, kw_only=True):
     @property
     def settled(self) -> bool:
         """Nothing more can be done about it."""
-        return self.gone or bool(self.survivors)
+        return self.gone or self.lost or bool(self.survivors)
 
     @property
     def failed(self) -> bool:
@@ -294,6 +296,29 @@ class JobState(Value, frozen=True, kw_only=True):
     """Checkpoints that not every machine sees: whose word it is, path, and why."""
 
 
+class Machine(Value, frozen=True, kw_only=True):
+    """Another machine of the job, or another task of this one, as its agent has named itself."""
+
+    host: str
+    """As in Tree."""
+    hostname: str
+    run_dir: str
+    agent: ProcessId
+
+
+class Crew(Value, frozen=True, kw_only=True):
+    """One task of a job that is led: task 0 decides, the others are its agents."""
+
+    task: JobTask
+    since_mono: float
+    machines: tuple[Machine, ...] = ()
+    """Of the leader: those that were heard."""
+    epoch: int = 0
+    """Of an agent: the newest leader that it obeys."""
+    done: int = 0
+    """Of an agent: the newest order of that leader."""
+
+
 class State(Value, frozen=True, kw_only=True):
     """Everything that is known about a run from its events alone."""
 
@@ -422,6 +447,8 @@ class State(Value, frozen=True, kw_only=True):
     """As the end of the job has named them."""
     job: JobState | None = None
     """None: the run is no task of a job."""
+    crew: Crew | None = None
+    """None: one supervisor, one machine."""
 
     outcome: Outcome | None = None
     exit_code: int | None = None
@@ -441,6 +468,13 @@ class State(Value, frozen=True, kw_only=True):
     @property
     def attempt(self) -> AttemptRecord | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def task(self) -> JobTask | None:
+        """Which task of a job this run is."""
+        if self.crew is not None:
+            return self.crew.task
+        return self.job.task if self.job is not None else None
 
     @property
     def trees(self) -> tuple[Tree, ...]:

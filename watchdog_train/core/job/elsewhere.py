@@ -14,6 +14,7 @@ def elsewhere_quiet(
     silent_s: float,
     lost_s: float,
     part_of_more: bool,
+    all_heard: bool = True,
 ) -> bool:
     """Whether no rank of the world works outside our tree. A peer that tells nothing is unknown.
 
@@ -24,8 +25,11 @@ def elsewhere_quiet(
         silent_s: a peer whose record is older than this tells nothing.
         lost_s: a peer on another machine that is silent for so long is lost, with its ranks.
         part_of_more: see core.starting.jobs.is_part_of_more().
+        all_heard: every agent is.
     """
     job, launcher = state.job, state.launcher
+    if state.crew is not None:
+        return all_heard
     if job is None or view is None or not job.together:
         nodes = launcher.nodes if launcher is not None else 1
         return signs.whole is not False or (nodes == 1 and not part_of_more)

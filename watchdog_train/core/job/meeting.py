@@ -30,8 +30,8 @@ _VARIABLES = {
 
 def across_of(state: State) -> Across | None:
     """What the torchrun of this node has been told; None of a run that is no node of a job."""
-    job, launcher = state.job, state.launcher
-    if job is None or job.task.kind != "node" or launcher is None:
+    task, launcher = state.task, state.launcher
+    if task is None or task.kind != "node" or launcher is None:
         return None
     return launcher.across if _can_be_told(launcher.across) else None
 

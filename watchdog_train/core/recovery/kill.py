@@ -86,8 +86,11 @@ def pursue_all(
     kills = {tree.host: tree.kill for tree in state.trees if not tree.settled}
     actions: list[Action | None] = []
     for host, kill in sorted(kills.items(), key=lambda one: _how_far(one[1])):
-        sample = observation.of(host).sample
-        if kill is not None:
+        sight = observation.of(host)
+        sample = sight.sample
+        if not sight.is_heard:  # nothing is concluded from what it showed once
+            actions.append(Wait(until=observation.now + LOOK_AGAIN_S))
+        elif kill is not None:
             actions.append(pursue(state, sample, observation.now, stopping, ask_until=ask_until))
         elif begun.sequence != "sweep" and live(sample):
             actions.append(begin(begun.sequence, state, sample, begun.why))

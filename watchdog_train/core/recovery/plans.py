@@ -125,7 +125,7 @@ def build(
 
 def launcher_environment(state: State, attempt: int) -> dict[str, str]:
     """What an attempt of this run sets for its own launcher."""
-    task = state.job.task if state.job is not None else None
+    task = state.task
     return launchers.environment(
         state.launcher,
         run_id=state.run_id,

@@ -1,0 +1,151 @@
+"""Rules of decide() for a supervisor with agents on other machines, or for other tasks. Pure.
+
+All else goes over trees, one a machine. These are about agents that have not come yet, are not heard
+or are given up: what cannot be heard is unknown, and never the reason for a kill or a launch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Action, Observation, Record, StartJoint, Wait
+from watchdog_train.core.fold.state import Machine, State
+from watchdog_train.core.model import Explanation, Why, written
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.giving_up import give_up
+from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
+
+LOOK_AGAIN_S = 0.05
+SAY_AFTER_S = 5.0
+PEERS: Final = "peers"
+JOINT: Final = "joint"
+FOLDER = "machines"
+"""In an attempt or a bundle: a folder a machine, with what its agent has sent."""
+
+
+def hear(observation: Observation, state: State, _policy: Policy) -> Action | None:
+    """Record who speaks for a machine."""
+    known = state.crew.machines if state.crew is not None else ()
+    for sight in observation.trees:
+        if sight.agent is not None and sight.agent not in known:
+            heard = e.MachineHeard(
+                where=sight.host,
+                hostname=sight.agent.hostname,
+                run_dir=sight.agent.run_dir,
+                agent=sight.agent.agent,
+            )
+            return Record(events=(heard,))
+    return None
+
+
+def gather(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """Launch nothing before every agent is heard: what cannot be heard may be at work."""
+    crew, attempt = state.crew, state.attempt
+    if crew is None or state.stop is not None or state.given_up is not None:
+        return None
+    if attempt is not None and (not attempt.settled or state.next_plan is None):
+        return None
+    missing = [sight.host for sight in observation.trees if not sight.is_heard]
+    if not missing:
+        return None
+    silent_s = min(observation.of(host).heard_s for host in missing)
+    waited_s = observation.now - crew.since_mono if attempt is None else silent_s
+    who = ", ".join(names_of(missing, state))
+    if waited_s >= (policy.job.gather_s if attempt is None else policy.job.lost_s):
+        why = Why("not-come", who=who, limit_s=waited_s)
+        return give_up(why, EXIT_RETRY_ELSEWHERE)
+    if waited_s >= SAY_AFTER_S and PEERS not in state.notices:
+        why = Why("waits-for-agents", who=who)
+        return Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
+    return Wait(until=observation.now + LOOK_AGAIN_S)
+
+
+def lose(observation: Observation, state: State, policy: Policy) -> Action | None:
+    """Give up on a machine, and with it on the job, once nobody who is heard makes steps.
+
+    Until `job.lost_s` a link may heal; while ranks make steps, the unheard ones do, too.
+    """
+    attempt, stopping = state.attempt, state.stop is not None
+    if attempt is None or attempt.settled:
+        return None
+    limit_s = policy.job.barrier_s if stopping else policy.job.lost_s
+    lost = [
+        tree
+        for tree in attempt.trees
+        if not (tree.settled or observation.of(tree.host).heard_s < limit_s)
+    ]
+    heard_end = all(tree.ended for tree in attempt.trees if tree not in lost)
+    if not lost or not (heard_end or stopping or observation.signs.quiet):
+        return None
+    (who, *_) = names_of([lost[0].host], state)
+    why = Why("machine-lost", who=who, seconds=observation.of(lost[0].host).heard_s)
+    events: list[e.AnyEvent] = [e.MachineLost(where=written(lost[0].host), why=why)]
+    if state.given_up is None and not stopping:
+        given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+        events.append(given_up)
+    return Record(events=tuple(events))
+
+
+def explain_together(observation: Observation, state: State, _policy: Policy) -> Action | None:
+    """One explanation of a hang from the evidence of all machines, before the next plan."""
+    attempt = state.attempt
+    stall = state.last_stall
+    if attempt is None or stall is None or stall.id != attempt.stall_id or not attempt.settled:
+        return None
+    if stall.joint or not stall.collected or stall.dir is None or JOINT in state.notices:
+        return None
+    hosts = [tree.host for tree in attempt.trees if tree.evidence == stall.id]
+    if len(hosts) < 2:
+        return None
+    answer = observation.joint
+    folders = {folder_of(stall.dir, host): host for host in hosts}
+    if answer is None:
+        if "joint" in observation.running:
+            return Wait(until=observation.now + LOOK_AGAIN_S)
+        return StartJoint(bundles=tuple(folders), names=names_of(hosts, state))
+    event: e.AnyEvent
+    if answer.explanation is None:
+        why = Why("not-joint", option="task", problem=answer.problem or "unknown")
+        event = e.Noticed(kind=JOINT, pids=(), why=why)
+    else:
+        host = folders.get(answer.where or "")
+        name = None if host is None else _hostname(host, state)
+        tasks = tuple(number for number, tree in enumerate(attempt.trees) if tree.host in hosts)
+        found = _on(answer.explanation, name)
+        event = e.StallExplained(stall_id=stall.id, explanation=found, tasks=tasks, host=name)
+    return Record(events=(event,), consumes=("joint",))
+
+
+def folder_of(bundle: str, host: str) -> str:
+    """Where the evidence of one machine lies."""
+    return f"{bundle}/{FOLDER}/{host}" if host else bundle
+
+
+def machine_of(host: str, state: State) -> Machine | None:
+    """What its agent has said of itself."""
+    machines = state.crew.machines if state.crew is not None else ()
+    return next((each for each in machines if each.host == host), None)
+
+
+def names_of(hosts: list[str], state: State) -> tuple[str, ...]:
+    """For a person: `task1 (gpu-17)`."""
+    first = f"{state.crew.task.kind}0" if state.crew is not None else ""
+    named = ((host or first, _hostname(host, state)) for host in hosts)
+    return tuple(f"{name} ({hostname})" if hostname else name for name, hostname in named)
+
+
+def _hostname(host: str, state: State) -> str:
+    """Empty of one that was never heard."""
+    machine = machine_of(host, state)
+    return state.host if not host else machine.hostname if machine is not None else ""
+
+
+def _on(found: Explanation, hostname: str | None) -> Explanation:
+    """The explanation that names the machine of its root."""
+    if found.root is None or hostname is None:
+        return found
+    who = msgspec.structs.replace(found.root.who, host=hostname)
+    return msgspec.structs.replace(found, root=msgspec.structs.replace(found.root, who=who))
