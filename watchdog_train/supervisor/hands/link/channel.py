@@ -1,0 +1,126 @@
+"""Frames over a stream socket that never blocks: a peer's number, and some bytes.
+
+A number tells connections apart that share one socket; it is empty for a socket with one peer.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Callable
+
+MESSAGE_CAP_BYTES = 1 << 20
+QUEUE_CAP_BYTES = 16 << 20
+"""Waiting to be written to one socket; more is refused."""
+READ_BYTES = 1 << 18
+READS = 16
+"""At one time from one socket: others have their turn."""
+_HEADER = struct.Struct("!IB")
+AGAIN_S = 0.5
+AT_MOST_AGAIN_S = 30.0
+SETTLED_S = 10.0
+"""A connection that lasted so long was a good one: the next wait is a short one again."""
+
+
+class Channel:
+    """One socket."""
+
+    def __init__(self, link: socket.socket) -> None:
+        link.setblocking(False)
+        self.socket = link
+        self.broken = False
+        self._read = bytearray()
+        self._unsent = bytearray()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the other end has not taken yet."""
+        return len(self._unsent)
+
+    def put(self, peer: bytes, data: bytes) -> bool:
+        """Send, or queue; whether there was room."""
+        if self.broken or len(self._unsent) + len(data) > QUEUE_CAP_BYTES:
+            return False
+        self._unsent += _HEADER.pack(len(data), len(peer)) + peer + data
+        self.flush()
+        return not self.broken
+
+    def flush(self) -> None:
+        """Send what the other end takes now."""
+        try:
+            while self._unsent:
+                sent = self.socket.send(self._unsent[:READ_BYTES])
+                del self._unsent[:sent]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self.broken = True
+
+    def take(self) -> list[tuple[bytes, bytes]]:
+        """What has come, as pairs of peer and bytes; `broken` once the other end has closed."""
+        try:
+            for _ in range(READS):
+                data = self.socket.recv(READ_BYTES)
+                self._read += data
+                if len(data) < READ_BYTES:
+                    self.broken = self.broken or not data
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self.broken = True
+        frames, start = [], 0
+        while len(self._read) - start >= _HEADER.size:
+            size, name = _HEADER.unpack_from(self._read, start)
+            if size > MESSAGE_CAP_BYTES + 1:
+                self.broken = True
+                break
+            begin = start + _HEADER.size + name
+            if len(self._read) < begin + size:
+                break
+            start = begin + size
+            frames.append((bytes(self._read[begin - name : begin]), bytes(self._read[begin:start])))
+        del self._read[:start]
+        return frames
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close it; first wait for so long until everything is sent and the other end closes."""
+        self.broken = True
+        try:
+            if linger_s:
+                self.socket.settimeout(linger_s)
+                self.socket.sendall(self._unsent)
+                self.socket.shutdown(socket.SHUT_WR)
+                while self.socket.recv(READ_BYTES):
+                    pass
+        except OSError:
+            pass
+        self.socket.close()
+
+
+class Dialler:
+    """Makes a connection again and again, after a wait that grows; half of it by chance."""
+
+    def __init__(self, dial: Callable[[], socket.socket]) -> None:
+        self._dial = dial
+        self._began = 0.0
+        self._wait_s = AGAIN_S
+        self._at = 0.0
+
+    def lost(self, now: float) -> None:
+        """The connection has ended."""
+        settled = now - self._began >= SETTLED_S
+        self._wait_s = AGAIN_S if settled else min(2 * self._wait_s, AT_MOST_AGAIN_S)
+        self._at = now + self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+    def poll(self, now: float) -> Channel | None:
+        """A new connection, if it is time for one and it can be had."""
+        if now < self._at:
+            return None
+        self._began = now
+        try:
+            return Channel(self._dial())
+        except OSError:
+            self.lost(now)
+            return None
