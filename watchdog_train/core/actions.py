@@ -41,11 +41,13 @@ UNHEARD_S = 10.0
 """An agent says a word every second; what it has said longer ago tells nothing of now."""
 
 
-class Request(Value, frozen=True, kw_only=True):
+class Request(Value, frozen=True, kw_only=True, tag=True):
     """Something a person asked for, by a command or a signal."""
 
     kind: Literal["stop", "stop_now", "interrupt", "save", "dump"]
     by: str
+    relayed: bool = False
+    """An agent was asked."""
 
 
 class LaunchReport(Value, frozen=True, kw_only=True):
@@ -117,7 +119,9 @@ class TreeSight(Value, frozen=True, kw_only=True):
     heard_s: float = 0.0
     """Since its agent was heard; infinite before the first time."""
     agent: Machine | None = None
-    """Who speaks for it; None: it is the supervisor's own."""
+    """Who speaks for it; None: it is the supervisor's own, or was never heard."""
+    agent_lives: bool | None = None
+    """Its process; None: on another machine, where nobody can tell, and while it is heard."""
 
     @property
     def is_heard(self) -> bool:

@@ -75,11 +75,16 @@ def _answer_request(
     match request.kind:
         case "stop" | "stop_now" | "interrupt":
             # A second request of any kind, and `stop --now`, do not wait for a save.
-            mode: Literal["soft", "now"] = (
-                "now" if request.kind == "stop_now" or state.stop is not None else "soft"
-            )
+            # The starter of a job signals every task: what they pass on is one request.
+            stop = state.stop
+            again = stop is not None and not (request.relayed or stop.relayed)
+            mode: Literal["soft", "now"] = "now" if request.kind == "stop_now" or again else "soft"
+            if stop is not None and request.relayed and mode == "soft":
+                return Record(events=())
             code = 130 if request.kind == "interrupt" else 77
-            event = e.StopRequested(by=request.by, mode=mode, exit_code=code)
+            event = e.StopRequested(
+                by=request.by, mode=mode, exit_code=code, relayed=request.relayed
+            )
             return Record(events=(event,))
         case "save":
             return asking_all.ask_save(observation, state, request.by)
@@ -324,6 +329,7 @@ RULES: tuple[Rule, ...] = (
     _record_news,
     _record_exit,
     _of_the_crew(machines.hear),
+    _of_the_crew(machines.replace),
     _of_the_job(together.couple),
     _of_the_job(together.take_over),
     bring_home,
@@ -347,6 +353,7 @@ RULES: tuple[Rule, ...] = (
     _pursue_stall,
     watch,
 )
+
 
 def attend(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What an agent writes down of its own machine, whatever its leader wants; decides nothing."""

@@ -242,6 +242,9 @@ SENTENCES: dict[WhyCode, str] = {
     "no-plan": "{who} did not come to the plan of the next attempt",
     "not-agreed": "not all nodes agreed to the first plan in time",
     "waits-at": "waiting for {who}, at {path}",
+    "waits-for-agents": "waiting for {who}",
+    "machine-lost": "{who} was not heard for {seconds}",
+    "leader-lost": "the leader was not heard for {seconds}",
     "guilty": "rank {rank} was guilty of a hang: {diagnosis}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",
     # -- the house

@@ -70,6 +70,7 @@ def adopt_run(
             cwd=state.cwd,
             state=state,
             lock=lock,
+            task=state.crew.task if state.crew is not None else None,
         )
     except BaseException:
         lock.release()

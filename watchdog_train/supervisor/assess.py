@@ -61,7 +61,13 @@ class Assessor:
         self._track = tracks.lengthen(self._track, phase)
 
     def advance(
-        self, sample: Sample, state: State, now: float, saves: tuple[SaveRecord, ...] | None
+        self,
+        sample: Sample,
+        state: State,
+        now: float,
+        saves: tuple[SaveRecord, ...] | None,
+        *,
+        all_heard: bool = True,
     ) -> None:
         """One look more; `saves` while there is a training that saves."""
         context = self._context
@@ -84,6 +90,7 @@ class Assessor:
                 silent_s=context.policy.job.silent_s,
                 lost_s=context.policy.job.lost_s,
                 part_of_more=self._part_of_more,
+                all_heard=all_heard,
             ),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from watchdog_train.core.policy import Policy
 from watchdog_train.remedies.catalogue import Remedy
@@ -21,6 +22,9 @@ from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system.protocol import ProcessSystem
+
+if TYPE_CHECKING:
+    from watchdog_train.supervisor.hands.remote import Machines
 
 
 @dataclass(slots=True)
@@ -55,6 +59,8 @@ class Context:
     oom_kills_before: int | None = None
     job: JobLink | None = None
     """None: this run is no task of a job with several tasks here."""
+    machines: Machines | None = None
+    """Of a leader: its agents."""
     keeper: LaunchedKeeper | None = None
     """Of the present attempt, when this supervisor started it."""
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Observation, Request, Wait
+from watchdog_train.core.actions import Action, Observation, Request, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
@@ -44,8 +44,11 @@ class Supervisor:
         self._context = context
         self.state = state
         self._hands = LocalHands(context)
-        self._observer = Observer(context, (self._hands,))
-        self._performer = Performer(context, self._observer, (self._hands,))
+        machines = context.machines
+        hands = (self._hands, *(machines.hands if machines is not None else ()))
+        self._link = machines.link if machines is not None else None
+        self._observer = Observer(context, hands)
+        self._performer = Performer(context, self._observer, hands)
         self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
         self._page = ReportPage(context.children, context.directory.path)
         self._notifier = Notifier(
@@ -106,8 +109,11 @@ class Supervisor:
             context.policy.output.quiet or not context.display.is_between_lines
         ):
             return  # in the middle of a progress bar, which says so itself
-        for line in narrate(stamped, self.state):
-            context.display.say(line)
+        self._narrate(stamped)
+
+    def _narrate(self, event: e.AnyEvent) -> None:
+        for line in narrate(event, self.state):
+            self._context.display.say(line)
 
     def close(self) -> None:
         """End what looks for us."""
@@ -135,7 +141,7 @@ class Supervisor:
             self._take_requests()
             observation = self._observer.observe(self.state)
             self._vitals.tell(self.state, observation)
-            action = decide(observation, self.state, self._context.policy, self._context.remedies)
+            action = self._decide(observation)
             self._tell_peers()
             if isinstance(action, Wait):
                 self._telling.tell(self.state, observation)
@@ -164,6 +170,9 @@ class Supervisor:
         for ran in self._commands.finish():
             self.record(ran)
         self._metrics.finish(self.state)
+
+    def _decide(self, observation: Observation) -> Action:
+        return decide(observation, self.state, self._context.policy, self._context.remedies)
 
     def _notify(self, observation: Observation) -> None:
         for event in self._notifier.poll(self.state):
@@ -199,6 +208,8 @@ class Supervisor:
         watched = [context.signals.wakeup_fd]
         if keeper is not None and keeper.wake_fd >= 0:
             watched.append(keeper.wake_fd)
+        if self._link is not None and self._link.fileno() >= 0:
+            watched.append(self._link.fileno())
         timeout_s = max(0.0, until - context.system.monotonic())
         # Output and exits announce themselves through the keeper's wake pipe; 0.5 s bounds what
         # is missed when there is none (an adopted run).
@@ -252,6 +263,9 @@ class Supervisor:
             return
         self._requests_at = now + REQUESTS_EVERY_S
         self._queue(request_files.take(self._context.directory))
+        if self._context.machines is not None:
+            self._observer.requests.extend(self._context.machines.requests)
+            self._context.machines.requests.clear()
 
     def _queue(self, taken: Iterable[request_files.Request]) -> None:
         for request in taken:

@@ -89,7 +89,10 @@ class Observer:
         now = context.system.monotonic()
         attempt = state.attempt
         self._follow(state, now)
-        if attempt is not None and not attempt.tree_gone:
+        if attempt is None or attempt.tree_gone:
+            for each in self._hands[1:]:
+                each.hear(state, now)
+        else:
             for each in self._hands:
                 each.hear(state, now)
             self._hear_ends()
@@ -104,6 +107,7 @@ class Observer:
                 self._look(state, attempt, now)
                 taken_s = context.system.monotonic() - now
                 self._quick_look_s = max(QUICK_LOOK_S, taken_s / QUICK_LOOK_SHARE)
+        told = [each.told for each in self._hands]
         tasks = context.tasks
         between = attempt is not None and attempt.ended and not state.finished
         short = self._room.short(now) if between else None
@@ -125,13 +129,23 @@ class Observer:
             commands=tasks.commands,
             saves=self._saves.look(attempt, now),
             other_port=self._other_port(state),
-            settings=self._side_files.settings(self._sample, attempt),
-            places=self._side_files.places(),
-            hooks=self._side_files.hooks(),
+            settings=(
+                *self._side_files.settings(self._sample, attempt),
+                *(report for each in told for report in each.settings),
+            ),
+            places=(
+                *self._side_files.places(),
+                *(place for each in told for place in each.places),
+            ),
+            hooks=(
+                *self._side_files.hooks(),
+                *(report for each in told for report in each.hooks),
+            ),
             training=self._side_files.training(),
             resume_options=self._side_files.resume_options(),
             tasks=self._side_files.tasks(),
-            not_resumed=self._side_files.not_resumed(),
+            not_resumed=self._side_files.not_resumed()
+            or next((each.not_resumed for each in told if each.not_resumed), None),
             skipped=self._side_files.skipped(),
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
@@ -191,11 +205,13 @@ class Observer:
             self._blind, self._blind_since = error.strerror, planned or now
             return
         self._blind, self._blind_since = None, 0.0
-        self._sample = together([each.sight.sample for each in self._hands], at=now)
-        self._side_files.look(self._sample)
+        sights = [each.sight for each in self._hands]
+        self._sample = together([sight.sample for sight in sights], at=now)
+        self._side_files.look(self._hands[0].sight.sample)
         self._hear_ends()
         saves = self._saves.look(attempt, now) if attempt.launched and not attempt.ended else None
-        self._assessor.advance(self._sample, state, now, saves)
+        heard = all(sight.is_heard for sight in sights)
+        self._assessor.advance(self._sample, state, now, saves, all_heard=heard)
         self._keep(state, attempt)
 
     def _hear_ends(self) -> None:

@@ -16,6 +16,7 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.machines import folder_of
 from watchdog_train.core.model import Survey, said, written
 from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.report.why_text import why_text
@@ -30,7 +31,7 @@ from watchdog_train.supervisor.directories import (
     resumed_places,
     runs_of_peers,
 )
-from watchdog_train.supervisor.evidence_requests import EvidenceRequests, joint_request
+from watchdog_train.supervisor.evidence_requests import joint_request
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.job import replace_supervisor
 from watchdog_train.supervisor.keeping import start_copy, start_restore
@@ -77,9 +78,9 @@ class Performer:
                 yield from bring_home(self._context, state)
                 yield from self._launch(action, state)
             case a.StartLook():
-                self._look(action, state, observation)
+                self._hands[action.host].collect(action, state)
             case a.StartEvidence():
-                yield from self._evidence(action, state, observation)
+                yield from self._evidence(action, state)
             case a.StartJoint():
                 self._diagnose_together(action)
             case a.StartSurvey():
@@ -104,6 +105,8 @@ class Performer:
     def _ask(self, action: a.AskStop | a.AskSave, state: State) -> e.StopAsked | e.SaveRequested:
         """Through the control page."""
         control = self._context.control
+        for each in self._hands.values():
+            each.ask(action)
         if isinstance(action, a.AskSave):
             # The page of a run that goes on after a reboot is new, its numbers are not.
             number = max(action.number, state.save_requested + 1)
@@ -156,25 +159,14 @@ class Performer:
                 error=said(str(error)),
             )
 
-    def _look(self, action: a.StartLook, state: State, observation: a.Observation) -> None:
-        requests = self._requests(action.host, state, observation)
-        self._hands[action.host].collect(requests.look(action.verdict))
-
-    def _evidence(
-        self, action: a.StartEvidence, state: State, observation: a.Observation
-    ) -> Iterator[e.AnyEvent]:
-        request = self._requests(action.host, state, observation).bundle(action)
+    def _evidence(self, action: a.StartEvidence, state: State) -> Iterator[e.AnyEvent]:
         yield e.EvidenceCollecting(
             where=written(action.host),
             stall_id=action.stall_id,
             why=action.bundle_why,
-            dir=request.out_dir,
+            dir=folder_of(str(self._context.directory.stall(action.stall_id)), action.host),
         )
-        self._hands[action.host].collect(request)
-
-    def _requests(self, host: str, state: State, observation: a.Observation) -> EvidenceRequests:
-        others = self._hands[host].gpu_others()
-        return EvidenceRequests(self._context, state, observation.of(host), gpu_others=others)
+        self._hands[action.host].collect(action, state)
 
     def _diagnose_together(self, action: a.StartJoint) -> None:
         request, folder = joint_request(self._context, action), self._context.staging_dir
@@ -228,8 +220,9 @@ class Performer:
         )
         number = attempt.attempt if attempt is not None else 0
         try:
-            self._hands[""].scan(
+            context.tasks.scan_checkpoints(
                 request,
+                context.staging_dir,
                 keep=context.directory.attempt(number) / "survey.json",
                 deadline_s=deadline_s,
             )

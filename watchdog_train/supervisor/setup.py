@@ -17,6 +17,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 from watchdog_train.evidence.host import oom_kills
@@ -41,7 +42,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
-from watchdog_train.supervisor.loop import Supervisor
+from watchdog_train.supervisor.leading import led
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.signals import SignalQueue
@@ -97,6 +98,7 @@ class RunSession:
         state: State | None = None,
         reopen: bool = False,
         lock: RunLock | None = None,
+        task: JobTask | None = None,
     ) -> None:
         """Hold the run.
 
@@ -112,6 +114,7 @@ class RunSession:
             state: of a run that is there already, read while `lock` was held.
             reopen: it was over, and goes on.
             lock: of that run; None: it is taken here.
+            task: of a job that is led: the first task leads, the others are its agents.
 
         Raises:
             WtrainError: another supervisor holds it.
@@ -123,12 +126,13 @@ class RunSession:
         self._lock = lock if lock is not None else take_lock(directory, self.system)
         self._terminal, self._display = terminal, display
         self._environment, self._cwd, self._foreground = dict(environment), cwd, foreground
+        self.task = task
         try:
             self.context = self._build(policy, remedies, state)
+            self.supervisor = led(self.context, state or State(), task)
         except BaseException:
             self._lock.release()
             raise
-        self.supervisor = Supervisor(self.context, state or State())
 
     def _build(
         self, policy: Policy, remedies: Mapping[str, Remedy], state: State | None
@@ -218,7 +222,8 @@ class RunSession:
         """Record the start of a new run, and what was `found` before; list it among live ones."""
         me = this_supervisor(self.system)
         job = self.context.job
-        leads_node = job is not None and job.task.kind == "node"
+        task = job.task if job is not None else self.task
+        leads_node = task is not None and task.kind == "node"
         if launcher is not None and not leads_node:
             launcher = msgspec.structs.replace(launcher, across=None)
         self.supervisor.record(
@@ -241,6 +246,8 @@ class RunSession:
             self.supervisor.record(event)
         if job is not None:
             self.supervisor.record(e.TaskJoined(task=job.task, together=leads_node))
+        elif self.task is not None:
+            self.supervisor.record(e.TaskJoined(task=self.task, together=True, led=True))
         self.register()
 
     @property
@@ -311,6 +318,10 @@ class RunSession:
     def _close(self) -> None:
         context = self.context
         finished, left = self.supervisor.state.finished, self.supervisor.state.left
+        if context.machines is not None:
+            if finished:
+                context.machines.end(self.supervisor.state)
+            context.machines.link.close()
         self.supervisor.close()
         for child in context.children.running():
             # Or the pump of a dead one: both outlive us, but not for who is left to stay.

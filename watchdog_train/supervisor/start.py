@@ -28,9 +28,11 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.environment import keep_environment
+from watchdog_train.supervisor.hands.remote import name_of
 from watchdog_train.supervisor.joining import environment_of, join, own_task
 from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_lookalikes, dump_runs
 from watchdog_train.supervisor.launcher import launcher_of
+from watchdog_train.supervisor.leading import AGENTS, is_led, of_agent
 from watchdog_train.supervisor.lookalikes import (
     LookAlike,
     end_lookalikes,
@@ -87,13 +89,20 @@ def start_run(
     end_twins(twins.supervised)
     supervised = [run.run_id for run in live if run.supervised is not False]
     found = find_lookalikes(system, command, cwd, key, supervised=supervised)
-    job = join(task, system, command)
+    leads = task if is_led(task, policy.job) else None
+    job = join(task, system, command) if leads is None else None
     name = policy.name or name_from_command(command)
-    if job is not None:  # so that a person can tell the tasks of a job by their runs' names
+    runs_dir = default_runs_dir(policy.runs_dir)
+    if leads is not None and leads.task:
+        name = f"{name}-{name_of(leads, leads.task)}"
+        runs_dir, policy = runs_dir / AGENTS, of_agent(policy)
+    elif leads is not None:
+        pass
+    elif job is not None:  # so that a person can tell the tasks of a job by their runs' names
         name = f"{name}-{job.task.kind}{job.task.task}"
     elif policy.job.coordination is not None:
         display.say("wtrain: this is the only task of its job: there is nobody to meet")
-    directory = create(default_runs_dir(policy.runs_dir), name, time.time())
+    directory = create(runs_dir, name, time.time())
     write_settings(directory, policy, os.environ, hint="choose another place with --runs-dir")
     session = RunSession(
         directory,
@@ -104,6 +113,7 @@ def start_run(
         foreground=foreground,
         environment=environment,
         cwd=cwd,
+        task=leads,
     )
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.context.job = job

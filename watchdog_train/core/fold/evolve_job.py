@@ -21,7 +21,10 @@ def change(state: State, event: e.JobEvent) -> State:
     if isinstance(event, e.TaskJoined):
         joined = JobState(task=event.task, together=event.together, joined_mono=event.mono)
         return _replace(state, job=joined, host=event.host or state.host)
-    job = state.job
+    job, crew = state.job, state.crew
+    if isinstance(event, e.PeerLost) and crew is not None:
+        dead = (event.task, event.pid)
+        return _replace(state, crew=_replace(crew, taken_over=(*crew.taken_over, dead)))
     if job is None:
         return state
     match event:

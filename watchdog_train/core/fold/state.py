@@ -317,6 +317,8 @@ class Crew(Value, frozen=True, kw_only=True):
     """Of an agent: the newest leader that it obeys."""
     done: int = 0
     """Of an agent: the newest order of that leader."""
+    taken_over: tuple[tuple[int, int], ...] = ()
+    """Who was dead and has been replaced: task and pid."""
 
 
 class State(Value, frozen=True, kw_only=True):

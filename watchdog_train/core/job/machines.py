@@ -1,25 +1,30 @@
 """Rules of decide() for a supervisor with agents on other machines, or for other tasks. Pure.
 
-All else goes over trees, one a machine. These are about agents that have not come yet, are not heard
-or are given up: what cannot be heard is unknown, and never the reason for a kill or a launch.
+All else goes over trees, one a machine. These are about agents that have not come yet, are not
+heard or are given up: what cannot be heard is unknown, and no reason for a kill or a launch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Final
 
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Action, Observation, Record, StartJoint, Wait
+from watchdog_train.core.actions import Action, Observation, Record, StartJoint, TakeOver, Wait
 from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.model import Explanation, Why, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
+from watchdog_train.core.suspect import next_stall_id
 
 LOOK_AGAIN_S = 0.05
 SAY_AFTER_S = 5.0
+TAKE_OVER_LIMIT = 3
+"""A supervisor that dies again and again is not replaced for ever."""
 PEERS: Final = "peers"
 JOINT: Final = "joint"
 FOLDER = "machines"
@@ -82,11 +87,60 @@ def lose(observation: Observation, state: State, policy: Policy) -> Action | Non
         return None
     (who, *_) = names_of([lost[0].host], state)
     why = Why("machine-lost", who=who, seconds=observation.of(lost[0].host).heard_s)
-    events: list[e.AnyEvent] = [e.MachineLost(where=written(lost[0].host), why=why)]
-    if state.given_up is None and not stopping:
-        given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
-        events.append(given_up)
-    return Record(events=tuple(events))
+    gone = e.MachineLost(where=written(lost[0].host), why=why)
+    left = leave(observation, state, why) if state.given_up is None and not stopping else None
+    return Record(events=(gone, *(left.events if left is not None else ())))
+
+
+def leave(observation: Observation, state: State, why: Why) -> Record | None:
+    """Take evidence, end what is here and give the job back: nobody knows of the rest."""
+    attempt, verdict = state.attempt, observation.verdict
+    given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+    if attempt is None or attempt.ended or attempt.stall_id is not None:
+        return Record(events=(given_up,))
+    if not observation.signs.quiet:
+        return None
+    stall = e.StallDeclared(
+        stall_id=next_stall_id(observation, state),
+        basis="peer",
+        phase=verdict.phase,
+        ranks=verdict.ranks,
+        age_s=round(observation.signs.age_s or 0.0, 1),
+        why=why,
+    )
+    return Record(events=(stall, given_up))
+
+
+def replace(observation: Observation, state: State, _policy: Policy) -> Action | None:
+    """An agent on this machine that has died gets a successor, which finds the training alive."""
+    if state.stop is not None or state.crew is None:
+        return None
+    for number, sight in enumerate(observation.trees):
+        if sight.agent is not None and sight.agent_lives is False:
+            found = take_over(number, sight.agent, state)
+            if found is not None:
+                return found
+    return None
+
+
+def lowest_living(leader: Machine, alive: Sequence[Machine], state: State) -> TakeOver | None:
+    """What the agent does that has the lowest number of those alive, when its leader has died."""
+    first = alive[0].agent if alive else None
+    return take_over(0, leader, state) if first == state.supervisor else None
+
+
+def take_over(task: int, dead: Machine, state: State) -> TakeOver | None:
+    """Have the run of a dead supervisor or agent adopted; three times at most."""
+    before = [pid for one, pid in state.crew.taken_over if one == task] if state.crew else []
+    if dead.agent.pid in before or len(before) >= TAKE_OVER_LIMIT:
+        return None
+    return TakeOver(
+        task=task,
+        pid=dead.agent.pid,
+        run_id=PurePath(dead.run_dir).name,
+        run_dir=dead.run_dir,
+        why=Why("peer-gone", who=dead.host or "the leader", pid=dead.agent.pid),
+    )
 
 
 def explain_together(observation: Observation, state: State, _policy: Policy) -> Action | None:

@@ -28,8 +28,8 @@ WhyCode = Literal[
     "guilty", "guilty-not-named", "hung-from-it", "in-kernel", "in-memory-only", "input",
     "interrupted", "is-node", "job-busy", "job-idle", "job-no-progress", "job-tasks", "job-unheard",
     "keeper-ended-early", "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived",
-    "learnt-limit", "left-killed", "limit", "loaded", "loaded-but-at", "machine-failed",
-    "machine-slept", "may-sleep", "maybe-incomplete", "memory-fills", "memory-low",
+    "leader-lost", "learnt-limit", "left-killed", "limit", "loaded", "loaded-but-at",
+    "machine-failed", "machine-lost", "machine-slept", "may-sleep", "maybe-incomplete", "memory-fills", "memory-low",
     "message-not-written", "metrics-not-served", "metrics-not-written", "needs-more", "never-saved",
     "newer-waited", "newest-checkpoint", "next-noted", "no-better", "no-common-step", "no-evidence",
     "no-heartbeat", "no-load-seen", "no-option-known", "no-output", "no-place", "no-plan",
@@ -54,7 +54,8 @@ WhyCode = Literal[
     "survivors-block", "taken-back", "taking-back", "task-acknowledged", "task-delivered-again",
     "task-lost", "task-maybe-lost", "tasks-elsewhere", "training-finished", "tree-idle", "trying",
     "unknown", "unsaved", "unseen", "usual-again", "valid-existed", "waited", "waited-for",
-    "waited-limit", "waits-at", "waits-for-peers", "waits-for-room", "waits-for-scan",
+    "waited-limit", "waits-at", "waits-for-agents", "waits-for-peers", "waits-for-room",
+    "waits-for-scan",
     "whole-world", "with-remedies", "would-ask-again", "would-end-so-again", "wrong-arguments",
 ]  # fmt: skip
 

@@ -1,24 +1,29 @@
 """What a supervisor does to processes, one machine at a time; it decides nothing.
 
-The core decides, the supervisor asks, hands act. `local` is this machine, inside this process.
+The core decides, the supervisor asks, hands act. `local` is this machine, inside this process;
+`remote` orders the agent of another one.
 Nobody else in the supervisor samples a training, signals it or starts a keeper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from watchdog_train.core.actions import Signal, TaskName, TreeSight
+from watchdog_train.core.actions import (
+    AskSave,
+    AskStop,
+    Signal,
+    StartEvidence,
+    StartLook,
+    TaskName,
+    TreeSight,
+)
 from watchdog_train.core.events import Signalled, TreeGone
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan, ProcessId
 from watchdog_train.core.model.gpu import GpuHold
-from watchdog_train.evidence.request import EvidenceRequest
-
-if TYPE_CHECKING:
-    from watchdog_train.checkpoints.survey import SurveyRequest
+from watchdog_train.supervisor.hands.wire import Told
 
 
 class Hands(Protocol):
@@ -75,18 +80,18 @@ class Hands(Protocol):
     def forward(self, root: ProcessId, number: int) -> bool:
         """Hand a scheduler's warning on to a root that handles it; whether it does."""
 
-    def collect(self, request: EvidenceRequest) -> None:
+    @property
+    def told(self) -> Told:
+        """What its training says in words; nothing of this machine, whose files we read."""
+
+    def collect(self, action: StartLook | StartEvidence, state: State) -> None:
         """Start a look, or the collection of a bundle."""
+
+    def ask(self, action: AskStop | AskSave) -> None:
+        """Ask its ranks to save or stop; this machine's are asked by our own control page."""
 
     def discard(self, name: TaskName) -> None:
         """Forget a look, or evidence, that has been used."""
-
-    def scan(self, request: SurveyRequest, *, keep: Path, deadline_s: float) -> None:
-        """Start a scan of checkpoints.
-
-        Raises:
-            OSError: it cannot be started now.
-        """
 
     def clean_up(self, state: State) -> TreeGone:
         """Remove what a tree that is gone has left in shared memory."""

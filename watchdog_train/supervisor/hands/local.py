@@ -7,11 +7,19 @@ import re
 import signal as signals
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from watchdog_train.core.actions import LaunchReport, Signal, TaskName, TreeSight
+from watchdog_train.core.actions import (
+    AskSave,
+    AskStop,
+    LaunchReport,
+    Signal,
+    StartEvidence,
+    StartLook,
+    TaskName,
+    TreeSight,
+)
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.events import Signalled, TreeGone
 from watchdog_train.core.fold.state import State, Tree
@@ -19,12 +27,12 @@ from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, toget
 from watchdog_train.core.recovery.giving_up import stops_what_began_anew
 from watchdog_train.core.recovery.kill import SIGKILL
 from watchdog_train.core.starting.launchers import rank_streams
-from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.report.why_text import with_text
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.slots import sweep_slots
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.evidence_requests import EvidenceRequests
 from watchdog_train.supervisor.hands.ends import Ending
 from watchdog_train.supervisor.hands.launch import (
     KEEPER,
@@ -34,12 +42,10 @@ from watchdog_train.supervisor.hands.launch import (
 )
 from watchdog_train.supervisor.hands.records import KeeperRecord, read_keeper
 from watchdog_train.supervisor.hands.sampling import Sampler
+from watchdog_train.supervisor.hands.wire import Told
 from watchdog_train.system.protocol import ProcessSystem, SignalResult
 from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import replace_whole
-
-if TYPE_CHECKING:
-    from watchdog_train.checkpoints.survey import SurveyRequest
 
 COLLECTING: frozenset[TaskName] = frozenset(("look", "evidence"))
 
@@ -48,6 +54,7 @@ class LocalHands(Sampler):
     """The processes of one attempt after the other; remembers only what one attempt needs."""
 
     host = ""
+    told = Told()
 
     def __init__(self, context: Context) -> None:
         self._last_words = LastWords(context.slot_dir)
@@ -176,8 +183,7 @@ class LocalHands(Sampler):
         attempt_dir = context.directory.attempt(plan.attempt)
         if context.control is not None:
             # Requests to the attempt before must not make this one save and stop at its first step.
-            job = context.job
-            context.control.begin_attempt(job.task.tasks if job is not None else 1)
+            context.control.begin_attempt(state.task.tasks if state.task is not None else 1)
         run = LaunchContext(
             run_id=context.run_id,
             token=token,
@@ -232,17 +238,18 @@ class LocalHands(Sampler):
             system.send_signal(root, number) is not None
         )
 
-    def collect(self, request: EvidenceRequest) -> None:
-        self._context.tasks.collect(request)
+    def collect(self, action: StartLook | StartEvidence, state: State) -> None:
+        requests = EvidenceRequests(self._context, state, self.sight, gpu_others=self.gpu_others())
+        if isinstance(action, StartLook):
+            self._context.tasks.collect(requests.look(action.verdict))
+        else:
+            self._context.tasks.collect(requests.bundle(action))
+
+    def ask(self, action: AskStop | AskSave) -> None:
+        """By the control page; see supervisor.perform."""
 
     def discard(self, name: TaskName) -> None:
         self._context.tasks.discard(name)
-
-    def scan(self, request: SurveyRequest, *, keep: Path, deadline_s: float) -> None:
-        context = self._context
-        context.tasks.scan_checkpoints(
-            request, context.staging_dir, keep=keep, deadline_s=deadline_s
-        )
 
     def clean_up(self, state: State) -> TreeGone:
         """Remove what a killed tree leaves in shared memory, as far as it is known to be its own.

@@ -1,0 +1,312 @@
+"""The hands of a leader on another machine, or for another task of this one: a process of its own.
+
+It looks, writes down, and carries out orders; it decides nothing, and outlives a lost link and a
+dead leader together with its training. Only when nobody has led it for `job.lost_s`, and its own
+training does not work any more, it takes evidence and ends: then its supervisor's own rules count.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from watchdog_train.core import actions as a
+from watchdog_train.core import events as e
+from watchdog_train.core.decide import attend
+from watchdog_train.core.fold.state import Machine, State
+from watchdog_train.core.job.machines import leave, lowest_living
+from watchdog_train.core.job.meeting import as_this_node, with_options
+from watchdog_train.core.model import Plan, ProcessId, Why, said
+from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
+from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.errors import EXIT_REFUSED
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.hands import wire
+from watchdog_train.supervisor.hands.link import LEADER, Link
+from watchdog_train.supervisor.hands.outbox import Outbox, grown
+from watchdog_train.supervisor.loop import Supervisor
+
+REPORT_EVERY_S = 1.0
+HURRIED_S = 0.05
+"""Between reports that say something new."""
+TURN_S = 0.25
+COPY_EVERY_S = 1.0
+BYE_S = 3.0
+
+
+class Agent(Supervisor):
+    """A supervisor whose orders come from another one."""
+
+    def __init__(self, context: Context, state: State, task: JobTask, link: Link) -> None:
+        super().__init__(context, state)
+        self._link = link
+        self._task = task
+        self._outbox = Outbox(context.directory.path)
+        self._orders: deque[wire.Order] = deque()
+        self._current: wire.Order | None = None
+        self._epoch = 0
+        self._leader: Machine | None = None
+        self._agents: tuple[Machine, ...] = ()
+        self._over: wire.Over | None = None
+        self._heard_at = context.system.monotonic()
+        self._reported_at = self._copied_at = 0.0
+        self._reported: object = None
+        self._bundles: set[tuple[str, str]] = set()
+        self._refused: str | None = None
+        """Why the newest launch was not carried out."""
+
+    def _narrate(self, event: e.AnyEvent) -> None:
+        """Its leader says everything once."""
+
+    def run(self) -> None:
+        """The loop, and a last word."""
+        super().run()
+        self._bye()
+
+    def close(self) -> None:
+        """End what looks for us."""
+        super().close()
+        self._link.close()
+
+    def _decide(self, observation: a.Observation) -> a.Action:
+        state, now = self.state, observation.now
+        self._listen(now)
+        if state.stop is not None or state.given_up is not None:
+            self._report(observation)
+            return super()._decide(observation)
+        return (
+            self._write_down(observation)
+            or self._be_asked(observation)
+            or self._obey(observation)
+            or self._be_alone(observation)
+            or self._rest(observation)
+        )
+
+    def _write_down(self, observation: a.Observation) -> a.Action | None:
+        found = attend(observation, self.state, self._context.policy)
+        return None if isinstance(found, a.Wait) else found
+
+    def _be_asked(self, observation: a.Observation) -> a.Action | None:
+        """A request of a person or a scheduler is one to the job; unlinked, to its own training."""
+        request = observation.request
+        if request is None:
+            return None
+        if observation.now - self._heard_at < a.UNHEARD_S or request.kind in ("save", "dump"):
+            self._outbox.ask(request)
+            return a.Record(events=())
+        mode = "now" if request.kind == "stop_now" else "soft"
+        code = 130 if request.kind == "interrupt" else 77
+        return a.Record(events=(e.StopRequested(by=request.by, mode=mode, exit_code=code),))
+
+    def _obey(self, observation: a.Observation) -> a.Action | None:
+        """The next order: written down first, so that it is never carried out twice."""
+        crew = self.state.crew
+        if self._current is not None:
+            order, self._current = self._current, None
+            return self._deed(order.work)
+        if self._orders and crew is not None:
+            self._current = order = self._orders.popleft()
+            return a.Record(events=(e.Ordered(epoch=self._epoch, number=order.number),))
+        over, attempt = self._over, self.state.attempt
+        if over is None:
+            return None
+        if attempt is not None and not attempt.settled:
+            given_up = e.GivenUp(why=over.why, exit_code=over.exit_code, outcome=over.outcome)
+            return a.Record(events=(given_up,))
+        if not self._outbox.is_empty and observation.now - self._heard_at < a.UNHEARD_S:
+            return None
+        finished = e.RunFinished(
+            outcome=over.outcome, exit_code=over.exit_code, warning=None, why=over.why
+        )
+        return a.Record(events=(finished,))
+
+    def _deed(self, work: wire.Work) -> a.Action:
+        attempt = self.state.attempt
+        match work:
+            case wire.StartAttempt():
+                self._refused = None
+                if attempt is not None and not attempt.tree_gone:
+                    self._refused = f"attempt {attempt.attempt} still lives there"
+                    return a.Record(events=())
+                return a.Launch(plan=own_plan(work, self.state), hosts=("",))
+            case wire.Discard():
+                return a.Record(events=(), consumes=(work.name,))
+            case wire.Forward():
+                self._forward_signal(work.signal)
+                return a.Record(events=())
+            case _:
+                return work
+
+    def _forward_signal(self, number: int) -> None:
+        attempt = self.state.attempt
+        if attempt is not None and attempt.root is not None and not attempt.ended:
+            self._hands.forward(attempt.root, number)
+
+    def _be_alone(self, observation: a.Observation) -> a.Action | None:
+        refusal, policy = self._link.refusal, self._context.policy.job
+        attempt = self.state.attempt
+        if refusal is not None and attempt is None:
+            why = said(refusal.message)
+            event = e.GivenUp(why=why, exit_code=EXIT_REFUSED, outcome="failed")
+            return a.Record(events=(event,))
+        alone_s = observation.now - self._heard_at
+        if self._leader is not None and self._task.coordination is None and alone_s > 2.0:
+            replaced = self._replace_leader(self._leader)
+            if replaced is not None:
+                return replaced
+        if alone_s >= (policy.gather_s if attempt is None else policy.lost_s):
+            why = Why("leader-lost", seconds=alone_s)
+            return leave(observation, self.state, why)
+        return None
+
+    def _replace_leader(self, leader: Machine) -> a.Action | None:
+        """On one machine the lowest living agent has the leader's run adopted."""
+        system, crew = self._context.system, self.state.crew
+        if crew is None or system.is_alive(leader.agent) is not False:
+            return None
+        alive = [one for one in self._agents if system.is_alive(one.agent) is not False]
+        return lowest_living(leader, alive, self.state)
+
+    def _rest(self, observation: a.Observation) -> a.Action:
+        self._report(observation)
+        attempt = self.state.attempt
+        busy = self._orders or self._current or not self._outbox.is_empty
+        hurried = (
+            attempt is not None
+            and not attempt.tree_gone
+            and (self.state.kill is not None or attempt.ended or not attempt.launched)
+        )
+        return a.Wait(until=observation.now + (HURRIED_S if busy or hurried else TURN_S))
+
+    # The link ---------------------------------------------------------------------------------
+
+    def _listen(self, now: float) -> None:
+        for name, data in self._link.receive():
+            message = wire.decode(wire.down, data)
+            if name != LEADER or message is None:
+                continue
+            self._heard_at = now
+            if isinstance(message, wire.Over):
+                self._over = message
+            else:
+                self._take(message)
+        for parcel in self._outbox.due(now):
+            self._link.send(LEADER, wire.encode(parcel))
+
+    def _take(self, word: wire.Orders) -> None:
+        crew = self.state.crew
+        if crew is None or word.epoch < max(crew.epoch, self._epoch):
+            return  # of a leader that another one has replaced
+        if word.epoch != self._epoch:
+            self._epoch = word.epoch
+            self._orders.clear()
+        self._leader, self._agents = word.leader, word.agents
+        self._outbox.taken(word.taken)
+        done = crew.done if crew.epoch == word.epoch else 0
+        for pending in (self._current, *self._orders):
+            done = max(done, pending.number if pending is not None else 0)
+        for order in word.orders:
+            if order.number == done + 1:
+                done = order.number
+                self._orders.append(order)
+
+    def _report(self, observation: a.Observation, *, over: bool = False) -> None:
+        """Say what is new at once, and that we live once a second."""
+        now, crew, attempt = observation.now, self.state.crew, self.state.attempt
+        if crew is None:
+            return
+        self._copy(now)
+        sight = self._sight(observation.trees[0])
+        newest = (
+            sight.sample.at,
+            sight.launch,
+            sight.exit,
+            sight.running,
+            sight.look is None,
+            sight.evidence is None,
+            crew.epoch,
+            crew.done,
+            attempt.attempt if attempt is not None else 0,
+        )
+        due_s = HURRIED_S if newest != self._reported else REPORT_EVERY_S
+        if now - self._reported_at < due_s and not over:
+            return
+        self._reported, self._reported_at = newest, now
+        report = wire.Report(
+            agent=self._me(),
+            epoch=crew.epoch,
+            done=crew.done,
+            attempt=attempt.attempt if attempt is not None else 0,
+            now=now,
+            sight=sight,
+            told=wire.Told(
+                settings=observation.settings,
+                places=observation.places,
+                hooks=observation.hooks,
+                not_resumed=observation.not_resumed,
+            ),
+            over=over,
+        )
+        self._link.send(LEADER, wire.encode(report))
+
+    def _me(self) -> Machine:
+        context = self._context
+        return Machine(
+            host="",
+            hostname=socket.gethostname(),
+            run_dir=str(context.directory.path),
+            agent=self.state.supervisor or ProcessId(0, 0),
+        )
+
+    def _sight(self, sight: a.TreeSight) -> a.TreeSight:
+        """As the leader may see it: a bundle is there once the leader has its files."""
+        result = sight.evidence
+        if self._refused is not None:
+            refused = a.LaunchReport(root=None, keeper=ProcessId(0, 0), error=self._refused)
+            sight = msgspec.structs.replace(sight, launch=refused)
+        if result is None:
+            return sight
+        bundle = (result.stall_id, result.dir)
+        if bundle not in self._bundles:
+            self._bundles.add(bundle)
+            folder = Path(result.dir)
+            if folder.is_relative_to(self._context.directory.path):
+                self._outbox.send_folder(folder)
+        if self._outbox.is_empty:
+            return sight
+        running = sight.running | {"evidence"}
+        return msgspec.structs.replace(sight, evidence=None, running=running)
+
+    def _copy(self, now: float) -> None:
+        """Saves and output of the attempt, as they grow."""
+        attempt, context = self.state.attempt, self._context
+        if attempt is None or now - self._copied_at < COPY_EVERY_S:
+            return
+        self._copied_at = now
+        cap_bytes = context.policy.output.log_cap_bytes
+        for path in grown(context.directory.attempt(attempt.attempt), output=True):
+            self._outbox.send_file(path, cap_bytes)
+
+    def _bye(self) -> None:
+        """The last word: the leader waits for it."""
+        observation = self._observer.observe(self.state)
+        self._report(observation, over=True)
+
+
+def own_plan(order: wire.StartAttempt, state: State) -> Plan:
+    """The plan with the command and the launcher's variables of this machine."""
+    plan, argv, attempt = order.plan, state.argv, order.plan.attempt
+    if argv == order.base:
+        argv = plan.argv
+    elif (same := as_this_node(plan.argv, order.base, argv)) is not None:
+        argv = same
+    else:
+        if plan.resume_arg:
+            path = plan.checkpoint.path if plan.checkpoint is not None else ""
+            argv = with_arguments(argv, plan.resume_arg, path)
+        argv = with_options(argv, plan.env)
+    env = {**launcher_environment(state, attempt), **plan.env}
+    return msgspec.structs.replace(plan, argv=argv, env=env)

@@ -1,0 +1,123 @@
+"""What an agent sends to its leader and must not be lost: files as they grow, and requests.
+
+Few parcels are on their way at a time, so samples and orders pass between them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_train.core.actions import Request
+from watchdog_train.supervisor.hands.wire import CHUNK_BYTES, Chunk, Parcel
+from watchdog_train.trusted_files import entries, open_read
+
+ON_THE_WAY = 4
+AGAIN_S = 3.0
+"""After so long without an answer all of them are sent again."""
+MOST_FILES = 4096
+BUNDLE_BYTES = 64 << 20
+"""Of one bundle: what is larger stays on its machine."""
+
+
+class Outbox:
+    """Of one agent."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._requests: deque[Request] = deque()
+        self._sent: dict[str, int] = {}
+        """How much of each file has been made into parcels."""
+        self._until: dict[str, int] = {}
+        """How much of each will be, as far as it is known now; in the order of asking."""
+        self._on_the_way: deque[Parcel] = deque()
+        self._number = 0
+        self._said_at = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """All that was asked for has arrived."""
+        return not (self._requests or self._until or self._on_the_way)
+
+    def ask(self, request: Request) -> None:
+        """Pass a person's request on."""
+        self._requests.append(request)
+
+    def send_file(self, path: Path, cap_bytes: int) -> None:
+        """Send what it has grown by; a file that is gone or no file is left out."""
+        name = path.relative_to(self._directory).as_posix()
+        with suppress(OSError):
+            size = min(path.stat(follow_symlinks=False).st_size, cap_bytes)
+            if size > self._sent.get(name, 0):
+                self._until[name] = size
+
+    def send_folder(self, folder: Path) -> None:
+        """Send all files in it, the small ones first."""
+        files: list[tuple[int, Path]] = []
+        folders = [folder]
+        while folders and len(files) < MOST_FILES:
+            with suppress(OSError), entries(folders.pop()) as found:
+                for entry in found:
+                    path = Path(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        files.append((entry.stat(follow_symlinks=False).st_size, path))
+        left = BUNDLE_BYTES
+        for size, path in sorted(files):
+            left -= size
+            if left >= 0:
+                self.send_file(path, size)
+
+    def taken(self, number: int) -> None:
+        """The leader has all up to this one."""
+        while self._on_the_way and self._on_the_way[0].number <= number:
+            self._on_the_way.popleft()
+            self._said_at = 0.0
+
+    def due(self, now: float) -> tuple[Parcel, ...]:
+        """What is to be sent now."""
+        new: list[Parcel] = []
+        while len(self._on_the_way) < ON_THE_WAY:
+            content = self._requests.popleft() if self._requests else self._chunk()
+            if content is None:
+                break
+            self._number += 1
+            new.append(Parcel(number=self._number, content=content))
+            self._on_the_way.append(new[-1])
+        if new:
+            self._said_at = self._said_at or now
+        if self._on_the_way and self._said_at and now - self._said_at >= AGAIN_S:
+            self._said_at = now
+            return tuple(self._on_the_way)
+        self._said_at = self._said_at or now
+        return tuple(new)
+
+    def _chunk(self) -> Chunk | None:
+        while self._until:
+            name, until = next(iter(self._until.items()))
+            offset = self._sent.get(name, 0)
+            data = b""
+            with suppress(OSError), open_read(self._directory / name) as file:
+                file.seek(offset)
+                data = file.read(min(CHUNK_BYTES, until - offset))
+            self._sent[name] = offset + len(data)
+            if not data or self._sent[name] >= until:
+                del self._until[name]
+            if data:
+                return Chunk(path=name, offset=offset, data=data)
+        return None
+
+
+def grown(attempt_dir: Path, *, output: bool) -> list[Path]:
+    """Files of an attempt that the leader wants as they grow: finished saves, and output."""
+    with suppress(OSError):
+        return [
+            attempt_dir / name
+            for name in sorted(os.listdir(attempt_dir))
+            if (name.startswith("saves.") and name.endswith(".jsonl"))
+            or (output and name in ("output.log", "stdout.log", "stderr.log"))
+        ]
+    return []

@@ -1,0 +1,149 @@
+"""What a leader and its agents tell each other, as values.
+
+Down go orders, each with a number, until the agent has written down that it carries them out; up go
+reports of one machine, and parcels, each with a number, until the leader has them. Both are said
+again until they are answered, so a lost connection loses nothing and does nothing twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from watchdog_train.core.actions import (
+    AskSave,
+    AskStop,
+    CleanUp,
+    HookReport,
+    Request,
+    SettingReport,
+    Signal,
+    StartEvidence,
+    StartLook,
+    TaskName,
+    TreeSight,
+)
+from watchdog_train.core.fold.state import Machine
+from watchdog_train.core.model import Outcome, Plan, RankPlaces, Value, Why
+
+CHUNK_BYTES = 256 << 10
+
+
+class StartAttempt(Value, frozen=True, kw_only=True, tag=True):
+    """Launch: the leader's command in the plan is the one in `base` with what a resume adds."""
+
+    plan: Plan
+    base: tuple[str, ...]
+
+
+class Discard(Value, frozen=True, kw_only=True, tag=True):
+    """Forget a look, or evidence, that has been used."""
+
+    name: TaskName
+
+
+class Forward(Value, frozen=True, kw_only=True, tag=True):
+    """Hand a scheduler's warning on to the training."""
+
+    signal: int
+
+
+Work = (
+    StartAttempt
+    | StartLook
+    | StartEvidence
+    | Signal
+    | AskStop
+    | AskSave
+    | CleanUp
+    | Discard
+    | Forward
+)
+
+
+class Order(Value, frozen=True, kw_only=True):
+    """One deed; numbers of one leader grow by one."""
+
+    number: int
+    work: Work
+
+
+class Orders(Value, frozen=True, kw_only=True, tag=True):
+    """A leader's word; without an order it says that the leader lives."""
+
+    epoch: int
+    leader: Machine
+    agents: tuple[Machine, ...]
+    """By number."""
+    orders: tuple[Order, ...] = ()
+    taken: int = 0
+    """The newest parcel that the leader has."""
+
+
+class Over(Value, frozen=True, kw_only=True, tag=True):
+    """The run has ended for all; an agent answers with its last report."""
+
+    outcome: Outcome
+    exit_code: int
+    why: Why
+
+
+class Chunk(Value, frozen=True, kw_only=True, tag=True):
+    """A part of a file."""
+
+    path: str
+    """Relative to the run directory."""
+    offset: int
+    data: bytes
+
+
+class Parcel(Value, frozen=True, kw_only=True, tag=True):
+    """What must not be lost on its way to the leader."""
+
+    number: int
+    content: Chunk | Request
+
+
+class Told(Value, frozen=True, kw_only=True):
+    """What the training on one machine says in words."""
+
+    settings: tuple[SettingReport, ...] = ()
+    places: tuple[RankPlaces, ...] = ()
+    hooks: tuple[HookReport, ...] = ()
+    not_resumed: str | None = None
+
+
+class Report(Value, frozen=True, kw_only=True, tag=True):
+    """All that is known of one machine now."""
+
+    agent: Machine
+    epoch: int
+    done: int
+    """The newest order of that leader that is being carried out, or has been."""
+    attempt: int
+    now: float
+    """By the clock of its machine, as all times in it."""
+    sight: TreeSight
+    told: Told = Told()
+    over: bool = False
+    """The last word of this agent."""
+
+
+Message = TypeVar("Message")
+_encoder = msgspec.msgpack.Encoder()
+down = msgspec.msgpack.Decoder(Orders | Over)
+up = msgspec.msgpack.Decoder(Report | Parcel)
+
+
+def encode(message: Orders | Over | Report | Parcel) -> bytes:
+    """Its bytes."""
+    return _encoder.encode(message)
+
+
+def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message | None:
+    """The message; what is none says nothing."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decoder.decode(data)
+    return None

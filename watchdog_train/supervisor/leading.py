@@ -1,0 +1,44 @@
+"""Which task of a job leads, and which carry out: the first one leads."""
+
+from __future__ import annotations
+
+import msgspec
+
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.policy import Job, Metrics, Notify, Policy
+from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.supervisor.agent import Agent
+from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.hands.link import join, lead
+from watchdog_train.supervisor.hands.remote import Machines, name_of
+from watchdog_train.supervisor.loop import Supervisor
+
+AGENTS = ".agents"
+"""Beside the runs: a directory for each agent. What is worth keeping goes to the leader's run."""
+
+
+def of_agent(policy: Policy) -> Policy:
+    """The settings of an agent: its leader tells the world."""
+    return msgspec.structs.replace(policy, notify=Notify(), metrics=Metrics())
+
+
+def is_led(task: JobTask | None, settings: Job) -> bool:
+    """Whether the tasks of a job have one leader; those of a sweep have none."""
+    return task is not None and settings.tasks == "together"
+
+
+def led(context: Context, state: State, task: JobTask | None) -> Supervisor:
+    """The supervisor of a run: of its own, of a leader, or of an agent.
+
+    Raises:
+        WtrainError: the others cannot be reached, or cannot reach us.
+    """
+    if task is None:
+        return Supervisor(context, state)
+    address, children = task.coordination, context.children
+    if task.task:
+        link = join(address, name_of(task, task.task), job=task.job, children=children)
+        return Agent(context, state, task, link)
+    link = lead(address, job=task.job, machines=task.tasks - 1, children=children)
+    context.machines = Machines(context, task, link)
+    return Supervisor(context, state)
