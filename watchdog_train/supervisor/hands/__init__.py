@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from watchdog_train.core.actions import Signal, TaskName, TreeSight
-from watchdog_train.core.events import Signalled, TreeGone
-from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan, ProcessId
-from watchdog_train.core.model.gpu import GpuHold
-from watchdog_train.evidence.request import EvidenceRequest
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # so that the process that carries a link loads no more than it needs
     from watchdog_train.checkpoints.survey import SurveyRequest
+    from watchdog_train.core.actions import Signal, TaskName, TreeSight
+    from watchdog_train.core.events import Signalled, TreeGone
+    from watchdog_train.core.fold.state import State
+    from watchdog_train.core.model import Plan, ProcessId
+    from watchdog_train.core.model.gpu import GpuHold
+    from watchdog_train.evidence.request import EvidenceRequest
 
 
 class Hands(Protocol):
