@@ -8,22 +8,23 @@ Nobody else in the supervisor samples a training, signals it or starts a keeper.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from watchdog_train.core.actions import (
-    AskSave,
-    AskStop,
-    Signal,
-    StartEvidence,
-    StartLook,
-    TaskName,
-    TreeSight,
-)
-from watchdog_train.core.events import Signalled, TreeGone
-from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan, ProcessId
-from watchdog_train.core.model.gpu import GpuHold
-from watchdog_train.supervisor.hands.wire import Told
+if TYPE_CHECKING:  # so that the process that carries a link loads no more than it needs
+    from watchdog_train.core.actions import (
+        AskSave,
+        AskStop,
+        Signal,
+        StartEvidence,
+        StartLook,
+        TaskName,
+        TreeSight,
+    )
+    from watchdog_train.core.events import Signalled, TreeGone
+    from watchdog_train.core.fold.state import State
+    from watchdog_train.core.model import Plan, ProcessId
+    from watchdog_train.core.model.gpu import GpuHold
+    from watchdog_train.supervisor.hands.wire import Told
 
 
 class Hands(Protocol):

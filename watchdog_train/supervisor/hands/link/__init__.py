@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from watchdog_train.errors import WtrainError
-from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Dialler
-from watchdog_train.supervisor.hands.link.ends import LEADER, LOST_S, Agent, Leader
-from watchdog_train.supervisor.hands.link.unix import Listener, dial
+from watchdog_train.supervisor.hands.link.channel import (
+    LEADER,
+    LOST_S,
+    MESSAGE_CAP_BYTES,
+    Dialler,
+)
+
+if TYPE_CHECKING:
+    from watchdog_train.supervisor.children import ChildTable
 
 __all__ = ("LEADER", "LOST_S", "MESSAGE_CAP_BYTES", "Link", "join", "lead")
 
@@ -65,9 +70,13 @@ def lead(address: str | None, *, job: str, machines: int, children: ChildTable) 
         WtrainError: it cannot be done, with 78.
     """
     _refuse_platform()
+    from watchdog_train.supervisor.hands.link.ends import Leader
+    from watchdog_train.supervisor.hands.link.remote import relay
+    from watchdog_train.supervisor.hands.link.unix import Listener
+
     if address is None:
         return Leader(job, listener=Listener(job))
-    raise _between_machines(address, children, machines)
+    return Leader(job, dialler=Dialler(relay(address, children, machines=machines)))
 
 
 def join(address: str | None, name: str, *, job: str, children: ChildTable) -> Link:
@@ -77,13 +86,13 @@ def join(address: str | None, name: str, *, job: str, children: ChildTable) -> L
         WtrainError: it cannot be done, with 78.
     """
     _refuse_platform()
+    from watchdog_train.supervisor.hands.link.ends import Agent
+    from watchdog_train.supervisor.hands.link.remote import relay
+    from watchdog_train.supervisor.hands.link.unix import dial
+
     if address is None:
         return Agent(name, job, Dialler(lambda: dial(job)))
-    raise _between_machines(address, children)
-
-
-def _between_machines(address: str, children: ChildTable, machines: int = 0) -> WtrainError:
-    raise NotImplementedError(address, children, machines)
+    return Agent(name, job, Dialler(relay(address, children)))
 
 
 def _refuse_platform() -> None:

@@ -10,6 +10,10 @@ import socket
 import struct
 from collections.abc import Callable
 
+LEADER = "leader"
+"""What agents call the other end."""
+LOST_S = 20.0
+"""An end that was not heard for so long has no connection any more."""
 MESSAGE_CAP_BYTES = 1 << 20
 QUEUE_CAP_BYTES = 16 << 20
 """Waiting to be written to one socket; more is refused."""
@@ -42,9 +46,13 @@ class Channel:
         """Send, or queue; whether there was room."""
         if self.broken or len(self._unsent) + len(data) > QUEUE_CAP_BYTES:
             return False
-        self._unsent += _HEADER.pack(len(data), len(peer)) + peer + data
+        self.queue(peer, data)
         self.flush()
         return not self.broken
+
+    def queue(self, peer: bytes, data: bytes) -> None:
+        """Send with the next flush."""
+        self._unsent += _HEADER.pack(len(data), len(peer)) + peer + data
 
     def flush(self) -> None:
         """Send what the other end takes now."""

@@ -14,16 +14,18 @@ import msgspec
 
 from watchdog_train import __version__
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
-from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
+from watchdog_train.supervisor.hands.link.channel import (
+    LEADER,
+    LOST_S,
+    MESSAGE_CAP_BYTES,
+    Channel,
+    Dialler,
+)
 from watchdog_train.supervisor.hands.link.unix import Listener
 
-LEADER = "leader"
-"""What agents call the other end."""
 MESSAGE, PING, HELLO, WELCOME, REFUSED, WHO, BYE = b"M", b"P", b"H", b"W", b"R", b"?", b"B"
 """The first byte of what travels."""
 PING_EVERY_S = 5.0
-LOST_S = 20.0
-"""An end that was not heard for so long has no connection any more."""
 TURN_S = 1.0
 LINGER_S = 3.0
 
@@ -54,6 +56,8 @@ class Peer:
         self.number = number
         self.hello = hello
         self.heard_at = self.sent_at = now
+        self.ended = False
+        """It has said so, or its own socket was closed."""
         self.rival: Peer | None = None
         """Another one of its name, who is taken once this one is not heard any more."""
 
@@ -119,7 +123,7 @@ class End(ABC):
     def fileno(self) -> int:
         """See Link."""
         with suppress(AttributeError):
-            return self._selector.fileno()  # type: ignore[attr-defined, no-any-return]
+            return int(self._selector.fileno())
         return -1
 
     def close(self) -> None:
@@ -162,6 +166,7 @@ class End(ABC):
         for peer in self._peers.values():
             if peer.channel is channel:
                 peer.channel = None
+                peer.ended = not peer.number
 
 
 class Leader(End):
@@ -197,9 +202,9 @@ class Leader(End):
             for channel in self._listener.accept():
                 self._add(channel)
         if self._dialler is not None and not self._channels:
-            channel = self._dialler.poll(now)
-            if channel is not None:
-                self._add(channel)
+            made = self._dialler.poll(now)
+            if made is not None:
+                self._add(made)
 
     def _take(
         self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float
@@ -211,6 +216,7 @@ class Leader(End):
             channel.put(number, WHO)
         elif kind == BYE:
             self._forget(guest)
+            guest.ended = True
         elif guest is self._peers.get(guest.hello.name):
             guest.heard_at = now
             if guest.rival is not None:
@@ -238,8 +244,8 @@ class Leader(End):
 
     @staticmethod
     def _is_over(before: Peer, hello: Hello, now: float) -> bool:
-        lost = before.channel is None or now - before.heard_at >= LOST_S
-        return lost or before.hello.instance == hello.instance
+        lost = now - before.heard_at >= LOST_S
+        return lost or before.ended or before.hello.instance == hello.instance
 
     def _welcome(self, guest: Peer, before: Peer | None, now: float) -> None:
         if before is not None:
@@ -319,6 +325,7 @@ class Agent(End):
             with suppress(msgspec.DecodeError, ValueError):
                 said = msgspec.msgpack.decode(body, type=Refused)
                 self.refusal = refusal(said, self._hello)
+                channel.broken = True
         elif kind == WHO and leader is not None:
             leader.channel = None
             self._ask(channel, now)

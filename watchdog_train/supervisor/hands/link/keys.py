@@ -9,8 +9,20 @@ import stat
 from collections.abc import Mapping
 from hashlib import blake2b
 
+import msgspec
+
 from watchdog_train.errors import WtrainError
 from watchdog_train.trusted_files import open_read
+
+
+class LinkOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process that carries a link is to do; the first that a supervisor tells it."""
+
+    address: str
+    """As ZeroMQ writes it."""
+    key: str
+    leads: bool
+
 
 VARIABLE = "WTRAIN_JOB_KEY"
 _KEY = re.compile(r"[0-9a-f]{64}")

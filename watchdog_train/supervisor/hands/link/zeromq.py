@@ -1,0 +1,138 @@
+"""The process that carries a link between machines: ZeroMQ on one side, our supervisor's socket on
+the other.
+
+It knows no message and keeps nothing: it may be killed, and another one begins. ZeroMQ's own
+encryption (CURVE) lets in only who has the job's key.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from contextlib import suppress
+
+import msgspec
+import zmq
+from zmq.utils import z85
+
+from watchdog_train.keeper.wake import ready
+from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, QUEUE_CAP_BYTES, Channel
+from watchdog_train.supervisor.hands.link.keys import LinkOrder, secret_of
+
+BYE = b"B"
+TURN_S = 0.02
+"""At least between two rounds: the supervisor wakes for all that came meanwhile, not for each."""
+MOST = 1024
+"""Messages of one round."""
+ORDER_WITHIN_S = 30.0
+_OPTIONS = {
+    zmq.IPV6: 1,
+    zmq.LINGER: 2000,
+    zmq.MAXMSGSIZE: MESSAGE_CAP_BYTES + 1,
+    zmq.SNDHWM: 16,  # messages of a peer that wait; each may have MESSAGE_CAP_BYTES
+    zmq.RCVHWM: 4,
+    zmq.BACKLOG: 1024,
+    zmq.HANDSHAKE_IVL: 10_000,  # ms; how long somebody without the key keeps a descriptor
+    zmq.HEARTBEAT_IVL: 5_000,
+    zmq.HEARTBEAT_TIMEOUT: 15_000,
+    zmq.HEARTBEAT_TTL: 15_000,
+    zmq.CONNECT_TIMEOUT: 10_000,
+    zmq.RECONNECT_IVL: 500,  # ms; ZeroMQ adds as much again by chance
+    zmq.RECONNECT_IVL_MAX: 15_000,
+    zmq.IMMEDIATE: 1,  # nothing is queued for a connection that does not stand
+}
+
+
+class Relay:
+    """One socket of ZeroMQ."""
+
+    def __init__(self, channel: Channel, order: LinkOrder) -> None:
+        context = zmq.Context()
+        self._channel = channel
+        self._leads = order.leads
+        self._zap = context.socket(zmq.REP)
+        self._socket = context.socket(zmq.ROUTER if order.leads else zmq.DEALER)
+        for option, value in _OPTIONS.items():
+            self._socket.set(option, value)
+        leader, agent = (z85.encode(secret_of(order.key, whose)) for whose in ("leader", "agent"))
+        self._agents = z85.decode(zmq.curve_public(agent))
+        self._socket.set(zmq.CURVE_SECRETKEY, leader if order.leads else agent)
+        if order.leads:
+            self._zap.bind("inproc://zeromq.zap.01")
+            self._socket.set(zmq.CURVE_SERVER, 1)
+            self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
+            self._socket.bind(order.address)
+        else:
+            self._socket.set(zmq.CURVE_PUBLICKEY, zmq.curve_public(agent))
+            self._socket.set(zmq.CURVE_SERVERKEY, zmq.curve_public(leader))
+            self._socket.connect(order.address)
+
+    def run(self, outgoing: list[tuple[bytes, bytes]]) -> None:
+        """Carry until the supervisor closes its end."""
+        poller, link = zmq.Poller(), self._channel.socket.fileno()
+        poller.register(self._zap, zmq.POLLIN)
+        while outgoing or not self._channel.broken:
+            room = self._channel.waiting < QUEUE_CAP_BYTES - 2 * MESSAGE_CAP_BYTES
+            reads = 0 if outgoing else zmq.POLLIN
+            writes = zmq.POLLOUT if self._channel.waiting else 0
+            poller.register(link, zmq.POLLERR | reads | writes)
+            poller.register(
+                self._socket, (zmq.POLLIN if room else 0) | (zmq.POLLOUT if outgoing else 0)
+            )
+            found = dict(poller.poll())
+            if outgoing and found.get(link, 0) & zmq.POLLERR:
+                break  # for a leader that does not come, of a supervisor that is gone
+            self._admit()
+            self._bring(MOST if room else 0)
+            outgoing = self._carry(outgoing or self._channel.take())
+            self._channel.flush()
+            time.sleep(TURN_S)
+        if not self._leads:
+            self._carry([(b"", BYE)])
+        self._socket.context.destroy()
+
+    def _admit(self) -> None:
+        """Answer ZeroMQ who may come, by RFC 27."""
+        while self._zap.poll(0):
+            version, request, _, _, _, *credentials = self._zap.recv_multipart()
+            good = credentials == [b"CURVE", self._agents]
+            status = (b"200", b"OK") if good else (b"400", b"no")
+            self._zap.send_multipart([version, request, *status, b"", b""])
+
+    def _bring(self, most: int) -> None:
+        """From ZeroMQ to the supervisor."""
+        with suppress(zmq.Again):
+            for _ in range(most):
+                parts = self._socket.recv_multipart(zmq.NOBLOCK)
+                if len(parts) == 1 + self._leads:
+                    self._channel.queue(parts[0] if self._leads else b"", parts[-1])
+
+    def _carry(self, frames: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """From the supervisor to ZeroMQ; what does not fit now.
+
+        A leader waits for nobody: for a peer whose queue is full a message is left out.
+        """
+        sent = 0
+        with suppress(zmq.Again):
+            for peer, data in frames:
+                self._socket.send_multipart([peer, data] if self._leads else [data], zmq.NOBLOCK)
+                sent += 1
+        return frames[sent:]
+
+
+def main() -> None:
+    """Started by a supervisor, with its socket as stdin."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    channel = Channel(socket.socket(fileno=os.dup(0)))
+    ready([channel.socket.fileno()], (), ORDER_WITHIN_S)
+    frames = channel.take()
+    if frames:
+        relay = Relay(channel, msgspec.msgpack.decode(frames[0][1], type=LinkOrder))
+        relay.run(frames[1:])
+
+
+if __name__ == "__main__":
+    main()
