@@ -58,9 +58,10 @@ class Outbox:
         files: list[tuple[int, Path]] = []
         folders = [folder]
         while folders and len(files) < MOST_FILES:
-            with suppress(OSError), entries(folders.pop()) as found:
+            inside = folders.pop()
+            with suppress(OSError), entries(inside) as found:
                 for entry in found:
-                    path = Path(entry.path)
+                    path = inside / entry.name
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(path)
                     elif entry.is_file(follow_symlinks=False):
