@@ -83,7 +83,7 @@ def history(events: Iterable[e.AnyEvent]) -> History:
                 rejected.extend(attempts.pop().rejected)
             case e.CheckpointRejected():
                 rejected.append(Rejected(path=event.path, why=event.why))
-            case e.Signalled() if event.result == "sent" and event.role != "keeper":
+            case e.Signalled() if event.result in ("sent", "ordered") and event.role != "keeper":
                 killed[event.pid, event.start] = (event.role, event.signal)
                 counts = Counter(killed.values())
                 _change(attempts, killed=tuple((*key, each) for key, each in counts.items()))

@@ -83,7 +83,8 @@ class Signalled(TreeEvent, frozen=True, kw_only=True):
     start: int
     signal: int
     role: str
-    result: Literal["sent", "gone", "denied", "not-ours"]
+    result: Literal["sent", "gone", "denied", "not-ours", "ordered"]
+    """ordered: its agent was told to send it."""
 
 
 class SurvivedKill(TreeEvent, frozen=True, kw_only=True):

@@ -191,7 +191,16 @@ class RemoteHands:
     def signal(self, action: Signal) -> Iterator[Signalled]:
         targets = tuple(ProcessId(one.pid, one.start) for one in action.targets)
         self._order(msgspec.structs.replace(action, host="", targets=targets))
-        return iter(())
+        roles = {one.member.identity: one.member.role for one in self.sight.sample.members}
+        for target in action.targets:
+            yield Signalled(
+                where=written(self.host),
+                pid=target.pid,
+                start=target.start,
+                signal=action.signal,
+                role=roles.get(target, "other"),
+                result="ordered",
+            )
 
     def forward(self, root: ProcessId, number: int) -> bool:
         self._order(wire.Forward(signal=number))
