@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,8 +17,10 @@ from tests.properties.world import World, policy
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detection import track as tracks
-from watchdog_train.core.detection.detect import verdict
+from watchdog_train.core.detection.detect import signs, verdict
 from watchdog_train.core.model import Sample, together, written
+from watchdog_train.core.policy import Job, Policy
+from watchdog_train.core.starting.jobs import JobTask
 
 HOSTS = ("", "b", "c")
 RANKS = 2
@@ -78,6 +81,11 @@ def _of_host(sample: Sample, host: str) -> Sample:
     return msgspec.structs.replace(sample, machine=host, members=members, ended=ended)
 
 
+def _with_job(the_policy: Policy) -> Policy:
+    job = Job(lost_s=60.0, gather_s=60.0, barrier_s=30.0)
+    return msgspec.structs.replace(the_policy, job=job)
+
+
 class Machines(World):
     """One supervisor over three of them."""
 
@@ -86,7 +94,46 @@ class Machines(World):
         self.machines = {
             host: OneMachine(host, RANKS * number) for number, host in enumerate(HOSTS)
         }
-        super().__init__(policy(max_restarts=2), [])
+        self.cut: dict[str, float] = {}
+        """Machines that cannot be heard, since when."""
+        self.seen: dict[str, a.TreeSight] = {}
+        self.waiting: list[tuple[str, str, Callable[[], object]]] = []
+        """Orders that have not come through."""
+        super().__init__(_with_job(policy(max_restarts=2)), [])
+        task = JobTask(job="j", source="wtrain", task=0, tasks=3, here=3)
+        self.record(e.TaskJoined(task=task, together=True, led=True))
+
+    def order(self, host: str, name: str, deed: Callable[[], object]) -> None:
+        """Carried out at once, or when the machine is heard again."""
+        if host in self.cut:
+            self.waiting.append((host, name, deed))
+        else:
+            deed()
+
+    def cut_off(self, host: str) -> None:
+        self.cut.setdefault(host, self.now)
+
+    def heal(self) -> None:
+        self.cut.clear()
+        waiting, self.waiting = self.waiting, []
+        for _, _, deed in waiting:
+            deed()
+
+    def _hear(self, host: str, now: a.TreeSight) -> a.TreeSight:
+        """As the leader has it: of a machine that is cut off what was seen last."""
+        if host not in self.cut:
+            self.seen[host] = now
+            return now
+        silent_s = self.now - self.cut[host]
+        blank = a.TreeSight(sample=together((), at=self.now, host=host))
+        old = self.seen.get(host, blank)
+        asked: Any = {name for one, name, _ in self.waiting if one == host}
+        return msgspec.structs.replace(
+            old,
+            is_heard=host in self.seen and silent_s < a.UNHEARD_S,
+            silent_s=silent_s,
+            running=frozenset(asked),
+        )
 
     def advance(self, moment: float) -> None:
         for machine in self.machines.values():
@@ -95,9 +142,12 @@ class Machines(World):
 
     def adopt(self, *, rebooted: bool = False) -> None:
         super().adopt(rebooted=rebooted)
-        for machine in self.machines.values():
-            machine.tasks.clear()
-            machine.answers.clear()
+        self.waiting.clear()
+        self.seen.clear()
+        self.cut = dict.fromkeys(self.cut, self.now)
+        here = self.machines[""]
+        here.tasks.clear()
+        here.answers.clear()
 
     def check(self, event: e.AnyEvent) -> None:
         """The log tells each thing once a machine."""
@@ -113,8 +163,10 @@ class Machines(World):
                 )
                 assert same[type(event), event.host] == 1, f"twice: {event}"
                 assert attempt.tree_gone == all(tree.gone for tree in self.state.trees)
+            case e.MachineLost():
+                assert self.now - self.cut[event.host] >= 30.0, "a machine is given up early"
             case e.StallDeclared():
-                assert any(
+                assert event.basis == "peer" or any(
                     machine.present.hung or not machine.present.root.alive or self.killed
                     for machine in self.machines.values()
                 ), "a healthy training was declared stalled"
@@ -147,13 +199,18 @@ class Machines(World):
             machine.take_answers()
             machine.state = self.state
             over = tree is not None and (tree.kill is not None or tree.ended)
-            sights.append(machine.sight(thorough=over))
+            sights.append(self._hear(machine.host, machine.sight(thorough=over)))
         sample = together([each.sample for each in sights], at=self.now)
         if self.state.attempt is not None and self.state.attempt.launched:
             if sample.at > self.sample.at:
                 self.track = tracks.advance(self.track, sample, self.policy.detection)
             self.sample = sample
-            self.verdict = verdict(self.track, self.sample, self.policy.detection)
+            self.verdict = verdict(
+                self.track,
+                self.sample,
+                self.policy.detection,
+                elsewhere_quiet=all(sight.is_heard for sight in sights),
+            )
         return a.Observation(
             now=self.now,
             wall=1e9 + self.now,
@@ -163,6 +220,8 @@ class Machines(World):
             request=self.requests.pop(0) if self.requests else None,
             running=frozenset(self.tasks),
             survey=self.answers.get("survey"),
+            joint=self.answers.get("joint"),
+            signs=signs(self.track, self.sample, self.policy.detection),
         )
 
     def perform(self, action: a.Action) -> Iterator[e.AnyEvent]:
@@ -174,10 +233,14 @@ class Machines(World):
                     for host, machine in self.machines.items():
                         if name == "look" or host == action.host:
                             machine.answers.pop(name, None)
+                            old = self.seen.get(host)
+                            if old is not None and name in ("look", "evidence"):
+                                forgotten: Any = {name: None}
+                                self.seen[host] = msgspec.structs.replace(old, **forgotten)
             case a.Launch():
                 yield from self._launch(action)
             case a.StartLook():
-                self.machines[action.host].collect("look", 0.3, b.result("look"))
+                self._collect(action.host, "look", 0.3, b.result("look"))
             case a.StartEvidence():
                 yield e.EvidenceCollecting(
                     where=written(action.host),
@@ -186,7 +249,7 @@ class Machines(World):
                     dir=f"/r/{action.stall_id}",
                 )
                 seconds = self.chance.choice((0.1, 1.0, 8.0))
-                self.machines[action.host].collect("evidence", seconds, b.result(action.stall_id))
+                self._collect(action.host, "evidence", seconds, b.result(action.stall_id))
             case a.Signal():
                 yield from self._signal(action)
             case a.CleanUp():
@@ -195,6 +258,9 @@ class Machines(World):
                 yield e.TreeGone(where=written(action.host))
             case _:
                 yield from super().perform(action)
+
+    def _collect(self, host: str, name: Any, seconds: float, answer: Any) -> None:
+        self.order(host, name, lambda: self.machines[host].collect(name, seconds, answer))
 
     def _launch(self, action: a.Launch) -> Iterator[e.AnyEvent]:
         assert action.hosts == HOSTS, "an order a machine"
@@ -207,7 +273,7 @@ class Machines(World):
         for machine, script in zip(self.machines.values(), scripts, strict=True):
             ending = "no-keeper" if lost and machine.host == "c" else script.ending
             chosen = Script(**{**vars(script), "ending": ending})
-            machine.start(chosen, action.plan.attempt)
+            self.order(machine.host, "", partial(machine.start, chosen, action.plan.attempt))
         yield e.AttemptLaunching(token="t", plan=action.plan, where=HOSTS)
 
     def _signal(self, action: a.Signal) -> Iterator[e.AnyEvent]:
@@ -223,7 +289,8 @@ class Machines(World):
                 for each in self.log
                 if isinstance(each, e.EvidenceCollected) and each.stall_id == bundle
             }
-            assert had == {*HOSTS}, "a signal before the evidence of every machine"
+            lost = {tree.host for tree in attempt.trees if tree.lost}
+            assert had | lost == {*HOSTS}, "a signal before the evidence of every machine"
         if action.sequence == "hang" and attempt.stall_id is None:
             assert any(tree.failed for tree in attempt.trees), "a healthy training is killed"
         trees = {tree.host: tree for tree in attempt.trees}
@@ -243,7 +310,8 @@ class Machines(World):
         present = machine.present
         everybody = {one.pid: one for one in (*present.processes, present.keeper)}
         for target in action.targets if action.signal else ():
-            machine.deliver(present, everybody[target.pid], action.signal)
+            deliver = partial(machine.deliver, present, everybody[target.pid], action.signal)
+            self.order(action.host, "", deliver)
             yield e.Signalled(
                 where=written(action.host),
                 pid=target.pid,
@@ -288,8 +356,9 @@ def bring_home(world: Machines) -> None:
     if world.state.outcome == "succeeded" and not world.state.stalls:
         assert good, "a success of which one machine has none"
     if world.state.outcome != "stopped" and not world.state.survivors:
-        for machine in world.machines.values():
-            assert not machine.present.alive, "something is left"
+        for tree in world.state.trees:
+            alive = world.machines[tree.host].present.alive
+            assert tree.lost or not alive, "something is left"
 
 
 @pytest.mark.parametrize("first", range(0, 100, 50))
@@ -309,6 +378,13 @@ def play(seed: int) -> None:
     for _ in range(chance.choice((0, 0, 1, 2))):
         world.run_until(world.now + chance.uniform(0.5, 30.0))
         world.kill_somebody()
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        world.cut_off(chance.choice(HOSTS[1:]))
+        world.run_until(world.now + chance.choice((1.0, 8.0, 40.0, 200.0)))
+        if chance.random() < 0.3:
+            world.kill_somebody()
+            world.run_until(world.now + 60.0)
+        world.heal()
     if chance.random() < 0.4 and not world.state.finished:
         kind: Any = chance.choice(("stop", "stop_now", "interrupt", "dump"))
         world.requests.append(a.Request(kind=kind, by="the test"))

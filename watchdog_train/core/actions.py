@@ -116,17 +116,14 @@ class TreeSight(Value, frozen=True, kw_only=True):
     """A look, a collection."""
     look: EvidenceResult | None = None
     evidence: EvidenceResult | None = None
-    heard_s: float = 0.0
-    """Since its agent was heard; infinite before the first time."""
+    is_heard: bool = True
+    """By this supervisor, of late: what was seen is what there is."""
+    silent_s: float = 0.0
+    """Since its agent was heard; before the first time, since somebody listens."""
     agent: Machine | None = None
     """Who speaks for it; None: it is the supervisor's own, or was never heard."""
     agent_lives: bool | None = None
     """Its process; None: on another machine, where nobody can tell, and while it is heard."""
-
-    @property
-    def is_heard(self) -> bool:
-        """What was seen last is still what there is."""
-        return self.heard_s < UNHEARD_S
 
     @property
     def host(self) -> str:

@@ -16,8 +16,7 @@ def change(state: State, event: e.JobEvent) -> State:
     if isinstance(event, (e.MachineHeard, e.MachineLost, e.Ordered)):
         return _led(state, event)
     if isinstance(event, e.TaskJoined) and event.led:
-        crew = Crew(task=event.task, since_mono=event.mono)
-        return _replace(state, crew=crew, host=event.host or state.host)
+        return _replace(state, crew=Crew(task=event.task), host=event.host or state.host)
     if isinstance(event, e.TaskJoined):
         joined = JobState(task=event.task, together=event.together, joined_mono=event.mono)
         return _replace(state, job=joined, host=event.host or state.host)

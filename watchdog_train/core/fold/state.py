@@ -310,7 +310,6 @@ class Crew(Value, frozen=True, kw_only=True):
     """One task of a job that is led: task 0 decides, the others are its agents."""
 
     task: JobTask
-    since_mono: float
     machines: tuple[Machine, ...] = ()
     """Of the leader: those that were heard."""
     epoch: int = 0

@@ -48,16 +48,15 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
 
 def gather(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Launch nothing before every agent is heard: what cannot be heard may be at work."""
-    crew, attempt = state.crew, state.attempt
-    if crew is None or state.stop is not None or state.given_up is not None:
+    attempt = state.attempt
+    if state.stop is not None or state.given_up is not None:
         return None
     if attempt is not None and (not attempt.settled or state.next_plan is None):
         return None
     missing = [sight.host for sight in observation.trees if not sight.is_heard]
     if not missing:
         return None
-    silent_s = min(observation.of(host).heard_s for host in missing)
-    waited_s = observation.now - crew.since_mono if attempt is None else silent_s
+    waited_s = max(observation.of(host).silent_s for host in missing)
     who = ", ".join(names_of(missing, state))
     if waited_s >= (policy.job.gather_s if attempt is None else policy.job.lost_s):
         why = Why("not-come", who=who, limit_s=waited_s)
@@ -80,13 +79,13 @@ def lose(observation: Observation, state: State, policy: Policy) -> Action | Non
     lost = [
         tree
         for tree in attempt.trees
-        if not (tree.settled or observation.of(tree.host).heard_s < limit_s)
+        if not (tree.settled or observation.of(tree.host).silent_s < limit_s)
     ]
     heard_end = all(tree.ended for tree in attempt.trees if tree not in lost)
     if not lost or not (heard_end or stopping or observation.signs.quiet):
         return None
     (who, *_) = names_of([lost[0].host], state)
-    why = Why("machine-lost", who=who, seconds=observation.of(lost[0].host).heard_s)
+    why = Why("machine-lost", who=who, seconds=observation.of(lost[0].host).silent_s)
     gone = e.MachineLost(where=written(lost[0].host), why=why)
     left = leave(observation, state, why) if state.given_up is None and not stopping else None
     return Record(events=(gone, *(left.events if left is not None else ())))

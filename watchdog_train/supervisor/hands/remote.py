@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core.actions import (
+    UNHEARD_S,
     AskSave,
     AskStop,
     CleanUp,
@@ -75,7 +76,7 @@ class RemoteHands:
         self._machines = machines
         self._context = machines.context
         self._report: wire.Report | None = None
-        self._heard_at: float | None = None
+        self._heard_at = self._context.system.monotonic()
         self._offset = _Offset()
         self._present = 0
         self._orders: deque[wire.Order] = deque()
@@ -99,12 +100,17 @@ class RemoteHands:
     @property
     def sight(self) -> TreeSight:
         now, report = self._context.system.monotonic(), self._report
-        heard_s = now - self._heard_at if self._heard_at is not None else float("inf")
+        silent_s = now - self._heard_at
         agent = report.agent if report is not None else None
         lives = None
-        if agent is not None and self._machines.is_here and heard_s > 2 * AGAIN_S:
+        if agent is not None and self._machines.is_here and silent_s > 2 * AGAIN_S:
             lives = self._context.system.is_alive(agent.agent)
-        known = {"heard_s": heard_s, "agent": agent, "agent_lives": lives}
+        known = {
+            "is_heard": report is not None and silent_s < UNHEARD_S,
+            "silent_s": silent_s,
+            "agent": agent,
+            "agent_lives": lives,
+        }
         pending = {type(order.work): order.work for order in self._orders}
         if report is None or report.attempt != self._present:
             blank = TreeSight(sample=together((), at=now, host=self.host))

@@ -1,0 +1,166 @@
+"""Several tasks of one job under one leader: the other tasks' processes are its agents."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.checks import assert_blames
+from tests.scenarios.test_several_tasks import (
+    RunningWtrain,
+    as_srun,
+    assert_all_finished,
+    pids,
+)
+from tests.support import (
+    PROGRAMS,
+    Event,
+    bin_path,
+    free_port,
+    is_alive,
+    of_type,
+    outline,
+    read_log,
+    run_directories,
+    run_wtrain,
+    start_wtrain,
+    types,
+    wait_until,
+    write_fast_config,
+)
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.timeout(300),
+]
+JOB = "job: {tasks: together, gather_s: 90, lost_s: 25}\n"
+
+
+def start_job(cwd: Path, tasks: int, *program: str) -> RunningWtrain:
+    config = write_fast_config(cwd, JOB)
+    resume = ("--resume-arg", "--resume {checkpoint}")
+    command = [str(bin_path("python")), str(PROGRAMS / "task_ranks.py"), *program]
+    return start_wtrain(
+        *("run", "--config", str(config), *resume, "--", *command),
+        cwd=cwd,
+        env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
+        wtrain=as_srun(tasks, bin_path("wtrain")),
+    )
+
+
+def leaders(cwd: Path) -> list[Event]:
+    """The one log of the job; empty before there is one."""
+    found = run_directories(cwd)
+    return read_log(found[0]) if found else []
+
+
+def agents(cwd: Path) -> list[list[Event]]:
+    folder = cwd / "wtrain-runs" / ".agents"
+    return [read_log(path) for path in sorted(folder.glob("*-task*")) if path.is_dir()]
+
+
+def described(cwd: Path) -> str:
+    parts = [outline(leaders(cwd)), *(f"--- agent\n{outline(one)}" for one in agents(cwd))]
+    errors = [path.read_text("utf-8", "replace")[-1500:] for path in cwd.glob("task-*.err")]
+    return "\n".join([*parts, *errors])
+
+
+def wait_for_step(cwd: Path, tasks: int) -> None:
+    """Until every task has recorded its first step."""
+
+    def stepping() -> bool:
+        logs = [leaders(cwd), *agents(cwd)]
+        return len([1 for log in logs if of_type(log, "first_step")]) == tasks
+
+    wait_until(stepping, 120, "every task makes steps")
+
+
+def assert_one_plan(cwd: Path, text: str, tasks: int = 2) -> None:
+    """Evidence of every task before the first signal, and attempt 2 begun once by each."""
+    log = leaders(cwd)
+    (begun,) = [one for one in of_type(log, "attempt_launching") if one["attempt"] == 2]
+    assert len(begun["hosts"]) == tasks, text
+    collected = [one["seq"] for one in of_type(log, "evidence_collected")]
+    signals = [one["seq"] for one in of_type(log, "signalling") if one["targets"]]
+    assert len(collected) == tasks, text
+    assert not signals or max(collected) < signals[0], text
+    for each in agents(cwd):
+        attempts = [one["attempt"] for one in of_type(each, "attempt_launching")]
+        assert attempts == [1, 2], text
+
+
+def assert_nothing_lives(cwd: Path, text: str) -> None:
+    for log in (leaders(cwd), *agents(cwd)):
+        members = {one["pid"] for each in of_type(log, "progress") for one in each["members"]}
+        assert not [pid for pid in members if is_alive(pid)], text
+
+
+@pytest.mark.parametrize("fault", ["hang", "crash"])
+def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
+    """One log, one bundle, one explanation, one plan; every agent carries it out."""
+    job = start_job(tmp_path, 2, "--fault", fault)
+    done = job.result(280)
+    text = described(tmp_path)
+    assert done.returncode == 0, text
+    assert_one_plan(tmp_path, text)
+    assert_all_finished(tmp_path, 2, 2, text)
+    assert_nothing_lives(tmp_path, text)
+    (run,) = run_directories(tmp_path)
+    bundle = run / "stalls" / "0001"
+    for folder in (bundle, bundle / "machines" / "task1"):
+        assert (folder / "verdict.json").is_file(), sorted(folder.rglob("*"))
+    said = run / "attempts" / "0002" / "machines" / "task1" / "stdout.log"
+    assert "finished rank=1" in said.read_text(), text
+    if fault == "hang":
+        # Each task alone sees one rank wait; the leader reads what all have taken.
+        (diagnosed,) = [
+            one for one in of_type(leaders(tmp_path), "stall_explained") if one["tasks"]
+        ]
+        assert diagnosed["tasks"] == [0, 1]
+        assert_blames(diagnosed, 1, ("rank-left-early",), surely=True)
+    else:
+        shown = run_wtrain("status", "--json", cwd=tmp_path).json()
+        assert "exit code 3" in str(shown["last_stall"]), shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["leader", "agent"])
+def test_a_supervisor_is_killed(tmp_path: Path, who: str) -> None:
+    """The other one has its run adopted; a hang after that is handled as ever."""
+    job = start_job(tmp_path, 2, "--fault", "hang", "--at", "35")
+    wait_for_step(tmp_path, 2)
+    os.kill(pids(job)[who == "agent"], signal.SIGKILL)
+    done = job.result(280)
+
+    def finished() -> bool:
+        logs = [leaders(tmp_path), *agents(tmp_path)]
+        return all(of_type(log, "run_finished") for log in logs)
+
+    wait_until(finished, 120, "leader and agent come to their end")
+    text = described(tmp_path)
+    assert done.returncode == 128 + signal.SIGKILL, text
+    logs = [leaders(tmp_path), *agents(tmp_path)]
+    assert [len(of_type(log, "adopted")) for log in logs] == [who == "leader", who == "agent"], text
+    assert {of_type(log, "run_finished")[0]["exit_code"] for log in logs} == {0}, text
+    assert_one_plan(tmp_path, text)
+    assert_nothing_lives(tmp_path, text)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_task_stops_all(tmp_path: Path) -> None:
+    """As scancel and an eviction send it: to any task, or to all of them."""
+    job = start_job(tmp_path, 2, "--steps", "4000")
+    wait_for_step(tmp_path, 2)
+    os.kill(pids(job)[1], signal.SIGTERM)
+    done = job.result(280)
+    text = described(tmp_path)
+    assert done.returncode == 77, text
+    (stop,) = of_type(leaders(tmp_path), "stop_requested")
+    assert stop["by"] == "task1: SIGTERM", text
+    assert "evidence_collecting" not in types(leaders(tmp_path)), text
+    assert_nothing_lives(tmp_path, text)
