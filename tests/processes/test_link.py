@@ -25,7 +25,15 @@ import pytest
 from tests.support import free_port, is_alive, wait_until
 from watchdog_train.errors import WtrainError
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.hands.link import LEADER, LOST_S, MESSAGE_CAP_BYTES, Link, join, lead
+from watchdog_train.supervisor.hands.link import (
+    LEADER,
+    LOST_S,
+    MESSAGE_CAP_BYTES,
+    Link,
+    ends,
+    join,
+    lead,
+)
 from watchdog_train.supervisor.hands.link.channel import Channel, Dialler
 from watchdog_train.supervisor.hands.link.ends import Agent
 from watchdog_train.supervisor.hands.link.keys import VARIABLE, new_key
@@ -95,19 +103,19 @@ def tcp(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(f"job-{tmp_path}")
     yield made
+    monkeypatch.setattr(ends, "LINGER_S", 0.2)  # the others make no turn meanwhile
     for end in made.ends:
         end.close()
     made.children.end_all()
 
 
 def start(world: World, address: str | None, *names: str, machines: int = 8) -> list[Any]:
-    ends = [world.take(lead(address, job=world.job, machines=machines, children=world.children))]
-    return ends + [
-        world.take(join(address, name, job=world.job, children=world.children)) for name in names
-    ]
+    leader = lead(address, job=world.job, machines=machines, children=world.children)
+    agents = [join(address, name, job=world.job, children=world.children) for name in names]
+    return [world.take(end) for end in (leader, *agents)]
 
 
 def test_messages_go_both_ways_whole_and_in_order(world: World, address: str | None) -> None:
@@ -457,3 +465,157 @@ def test_another_key_is_not_let_in_and_said(
     assert bad.refusal is None, "the right leader may come yet"
     assert leader.heard(world.now()).keys() == {"a/0"}
     assert good.trouble is None
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00"
+"""Of ZMTP 3.0, before the name of the mechanism (RFC 23)."""
+CURVE = b"CURVE".ljust(20, b"\0") + bytes(32)
+HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + os.urandom(8 + 80 + 32)
+"""Of somebody who does not know the leader's public key (RFC 26)."""
+
+
+def _flood(port: int, count: int, ended: Any) -> None:
+    """Connections of somebody without the key, held open: silent ones, and ones with garbage."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    null = GREETING + b"NULL".ljust(20, b"\0") + bytes(32)
+    says = (b"", os.urandom(500), null, GREETING + CURVE + HELLO)
+    opened = []
+    for number in range(count):
+        link = socket.socket()
+        link.setblocking(False)
+        link.connect_ex(("127.0.0.1", port))
+        opened.append((link, says[number % len(says)]))
+    while not ended.wait(0.2):
+        for link, words in opened:
+            with contextlib.suppress(OSError):
+                link.send(words)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no prlimit")
+@needs_zmq
+def test_a_flood_without_the_key_changes_nothing(world: World, tcp: str) -> None:
+    """10,000 connections to a leader with 1,024 descriptors: its agents are heard all the time."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3000:
+        pytest.skip("too few descriptors for a flood")
+    leader, first, second = start(world, tcp, "a/0", "b/0")
+    world.until(lambda: first.made and second.made, "linked")
+    helper = psutil.Process(leader_helper(world))
+    resource.prlimit(helper.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+    forks = multiprocessing.get_context("fork")
+    ended = forks.Event()
+    port = int(tcp.rpartition(":")[2])
+    flood = [forks.Process(target=_flood, args=(port, 2500, ended)) for _ in range(4)]
+    for each in flood:
+        each.start()
+    try:
+        world.until(lambda: helper.num_fds() > 1000, "its descriptors are used up")
+        before, began = sum(helper.cpu_times()[:2]), time.monotonic()
+        held = time.monotonic() + 8.0
+        oldest = 0.0
+        while time.monotonic() < held:
+            first.send(LEADER, b"first")
+            second.send(LEADER, b"second")
+            world.turn()
+            oldest = max(oldest, *leader.heard(world.now()).values())
+            time.sleep(0.05)
+        share = (sum(helper.cpu_times()[:2]) - before) / (time.monotonic() - began)
+    finally:
+        ended.set()
+        for each in flood:
+            each.join()
+    assert oldest < LOST_S / 2
+    assert share < 0.8, "it turns in circles"
+    assert first.made == second.made == 1
+    late = world.take(join(tcp, "c/0", job=world.job, children=world.children))
+    world.until(lambda: late.made, "there is room again")
+    assert set(world.got[id(leader)]) == {("a/0", b"first"), ("b/0", b"second")}
+    assert leader.heard(world.now()).keys() == {"a/0", "b/0", "c/0"}
+
+
+class Wiretap:
+    """Somebody between an agent and its leader, who records, alters and repeats."""
+
+    def __init__(self, to: int) -> None:
+        self.recorded = b""
+        self.alter = 0
+        self._to = to
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                agent, _ = self._server.accept()
+                leader = socket.create_connection(("127.0.0.1", self._to))
+                for ends in ((agent, leader), (leader, agent)):
+                    threading.Thread(
+                        target=self._pump, args=(*ends, ends[0] is agent), daemon=True
+                    ).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, up: bool) -> None:
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(1 << 16):
+                if up:
+                    self.recorded += data
+                    if self.alter and len(data) > 1000:
+                        self.alter -= 1
+                        data = data[:500] + bytes([data[500] ^ 1]) + data[501:]
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@needs_zmq
+def test_who_taps_the_wire_learns_and_changes_nothing(world: World, tcp: str) -> None:
+    """A message that was altered ends the connection; what was recorded is of no use."""
+    port = int(tcp.rpartition(":")[2])
+    (leader,) = start(world, tcp)
+    world.until(lambda: listens(port), "the leader listens")
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(GREETING + CURVE)
+        stranger.settimeout(WAIT_S)
+        told = stranger.recv(64, socket.MSG_WAITALL)
+        stranger.sendall(HELLO)
+        told += stranger.recv(64)
+    assert len(told) == 64
+    assert told[12:64] == CURVE
+    with contextlib.closing(Wiretap(port)) as tap:
+        agent = world.take(join(tap.address, "a/0", job=world.job, children=world.children))
+        world.until(lambda: agent.made, "linked")
+        secret = b"known only to the two" * 100
+        agent.send(LEADER, secret)
+        world.until(lambda: world.got[id(leader)] == [("a/0", secret)], "heard")
+        assert len(tap.recorded) > len(secret)
+        assert secret[:21] not in tap.recorded
+        assert b"a/0" not in tap.recorded
+        recorded, tap.alter = tap.recorded, 1
+
+        def again() -> bool:
+            agent.send(LEADER, secret)
+            return agent.made == 2
+
+        world.until(again, "the altered message has ended the connection")
+        world.until(lambda: agent.send(LEADER, b"end"), "room")
+        world.until(lambda: ("a/0", b"end") in world.got[id(leader)], "heard")
+        assert set(world.got[id(leader)]) == {("a/0", secret), ("a/0", b"end")}
+        world.got[id(leader)].clear()
+        for cut in (len(recorded), len(recorded) // 2, 100):
+            with socket.create_connection(("127.0.0.1", port)) as thief:
+                thief.sendall(recorded[:cut])
+                thief.shutdown(socket.SHUT_WR)
+                thief.settimeout(WAIT_S)
+                while thief.recv(1 << 16):
+                    world.turn()
+        assert agent.send(LEADER, b"I live")
+        world.until(lambda: world.got[id(leader)], "heard")
+        assert world.got[id(leader)] == [("a/0", b"I live")]
+        assert leader.heard(world.now()).keys() == {"a/0"}
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0

@@ -44,7 +44,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """The leader does not take an agent, and will not later."""
+    """The leader does not take an agent, and will not later. Kept by new versions, too."""
 
     reason: Literal["version", "job", "name"]
     leaders: str
@@ -275,6 +275,9 @@ class Leader(End):
     def _drop(self, channel: Channel, now: float) -> None:
         super()._drop(channel, now)
         self._guests = {key: peer for key, peer in self._guests.items() if key[0] is not channel}
+        for peer in self._peers.values():
+            if peer.rival is not None and peer.rival.channel is channel:
+                peer.rival = None
         if self._dialler is not None:
             self._dialler.lost(now)
 
