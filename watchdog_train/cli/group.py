@@ -69,6 +69,7 @@ COMMANDS: dict[str, CommandRow] = {
     "service": CommandRow(
         "Prepare", "service:service", "Write a systemd unit or launchd file for a run."
     ),
+    "key": CommandRow("Prepare", "key:key", "Print a new key for a job of several machines."),
     "completion": CommandRow(
         "Prepare", "completion:completion", "Print what a shell needs to complete wtrain."
     ),

@@ -28,7 +28,7 @@ from watchdog_train.supervisor.helper import Helper, module
 
 MOST_WAITING = 20
 """Events whose turn has not come; of more the oldest are left out, and said to be."""
-OURS = ("WTRAIN_NOTIFY", "WTRAIN_PING", "WTRAIN_ON")
+OURS = ("WTRAIN_NOTIFY", "WTRAIN_PING", "WTRAIN_ON", "WTRAIN_JOB_KEY")
 """Variables with secrets of ours that no command needs."""
 
 

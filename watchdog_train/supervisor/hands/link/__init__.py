@@ -35,6 +35,9 @@ class Link(Protocol):
     refusal: WtrainError | None
     """Why the leader does not take us: another version, another job, a name that lives already."""
 
+    trouble: WtrainError | None
+    """What keeps us from the leader at present, when that is known: another key."""
+
     def send(self, to: str, message: bytes) -> bool:
         """Send, or queue for a moment.
 
@@ -71,9 +74,10 @@ def lead(address: str | None, *, job: str, machines: int, children: ChildTable) 
     """
     _refuse_platform()
     from watchdog_train.supervisor.hands.link.ends import Leader
-    from watchdog_train.supervisor.hands.link.remote import relay
+    from watchdog_train.supervisor.hands.link.remote import make_room, relay
     from watchdog_train.supervisor.hands.link.unix import Listener
 
+    make_room(machines)
     if address is None:
         return Leader(job, listener=Listener(job))
     return Leader(job, dialler=Dialler(relay(address, children, machines=machines)))

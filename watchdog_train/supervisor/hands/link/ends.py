@@ -15,16 +15,19 @@ import msgspec
 from watchdog_train import __version__
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.supervisor.hands.link.channel import (
+    BYE,
     LEADER,
     LOST_S,
     MESSAGE_CAP_BYTES,
+    NOT_LET_IN,
     Channel,
     Dialler,
 )
+from watchdog_train.supervisor.hands.link.keys import VARIABLE
 from watchdog_train.supervisor.hands.link.unix import Listener
 
-MESSAGE, PING, HELLO, WELCOME, REFUSED, WHO, BYE = b"M", b"P", b"H", b"W", b"R", b"?", b"B"
-"""The first byte of what travels."""
+MESSAGE, PING, HELLO, WELCOME, REFUSED, WHO = b"M", b"P", b"H", b"W", b"R", b"?"
+"""The first byte of what travels; two more are in channel."""
 PING_EVERY_S = 5.0
 TURN_S = 1.0
 LINGER_S = 3.0
@@ -41,7 +44,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """The leader does not take an agent, and will not later."""
+    """The leader does not take an agent, and will not later. Kept by new versions, too."""
 
     reason: Literal["version", "job", "name"]
     leaders: str
@@ -75,6 +78,7 @@ class End(ABC):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.made = 0
         self.refusal: WtrainError | None = None
+        self.trouble: WtrainError | None = None
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._peers: dict[str, Peer] = {}
@@ -99,8 +103,6 @@ class End(ABC):
         messages: list[tuple[str, bytes]] = []
         for key, events in self._selector.select(0):
             channel = key.data
-            if channel is None:
-                continue
             if events & selectors.EVENT_WRITE:
                 channel.flush()
             for number, data in channel.take() if events & selectors.EVENT_READ else ():
@@ -122,14 +124,15 @@ class End(ABC):
 
     def fileno(self) -> int:
         """See Link."""
-        with suppress(AttributeError):
-            return int(self._selector.fileno())
-        return -1
+        fileno: Callable[[], int] | None = getattr(self._selector, "fileno", None)
+        return -1 if fileno is None else fileno()
 
     def close(self) -> None:
         """See Link."""
+        heard = {peer.channel for peer in self._peers.values()}
+        until = time.monotonic() + LINGER_S
         for channel in self._channels:
-            channel.close(LINGER_S)
+            channel.close(max(0.01, until - time.monotonic()) if channel in heard else 0.0)
         self._selector.close()
 
     @abstractmethod
@@ -188,8 +191,6 @@ class Leader(End):
         self._listener = listener
         self._dialler = dialler
         self._guests: dict[tuple[Channel, bytes], Peer] = {}
-        if listener is not None:
-            self._selector.register(listener.socket, selectors.EVENT_READ)
 
     def close(self) -> None:
         """See Link."""
@@ -229,7 +230,7 @@ class Leader(End):
     def _greet(self, channel: Channel, number: bytes, body: bytes, now: float) -> None:
         try:
             hello = msgspec.msgpack.decode(body, type=Hello)
-        except (msgspec.DecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             hello = Hello(version="unknown")
         guest = Peer(channel, number, hello, now)
         before = self._peers.get(hello.name)
@@ -274,6 +275,9 @@ class Leader(End):
     def _drop(self, channel: Channel, now: float) -> None:
         super()._drop(channel, now)
         self._guests = {key: peer for key, peer in self._guests.items() if key[0] is not channel}
+        for peer in self._peers.values():
+            if peer.rival is not None and peer.rival.channel is channel:
+                peer.rival = None
         if self._dialler is not None:
             self._dialler.lost(now)
 
@@ -318,18 +322,21 @@ class Agent(End):
         now: float,
     ) -> str | None:
         leader = self._peers.get(LEADER)
-        if kind == WELCOME:
+        if kind == WELCOME and (leader is None or leader.channel is not channel):
             self._peers[LEADER] = Peer(channel, b"", self._hello, now)
             self.made += 1
+            self.trouble = None
         elif kind == REFUSED:
             with suppress(msgspec.DecodeError, ValueError):
                 said = msgspec.msgpack.decode(body, type=Refused)
                 self.refusal = refusal(said, self._hello)
                 channel.broken = True
-        elif kind == WHO and leader is not None:
-            leader.channel = None
-            self._ask(channel, now)
+        elif kind == NOT_LET_IN:
+            self.trouble = _trouble(self._hello)
         elif leader is not None and leader.channel is channel:
+            if kind == WHO:
+                leader.channel = None
+                self._ask(channel, now)
             leader.heard_at = now
             return LEADER if kind == MESSAGE else None
         return None
@@ -375,4 +382,13 @@ def refusal(said: Refused, mine: Hello) -> WtrainError:
         hint=hint,
         reference=f"link-{said.reason}",
         exit_code=EXIT_REFUSED,
+    )
+
+
+def _trouble(mine: Hello) -> WtrainError:
+    return WtrainError(
+        "what listens at the leader's address does not take this machine's key",
+        context=f"{mine.name} of job {mine.job}",
+        hint=f"give {VARIABLE} the same value on all machines: export it once, before srun",
+        reference="link-key",
     )

@@ -36,22 +36,23 @@ def relay(address: str, children: ChildTable, *, machines: int = 0) -> Callable[
         raise _refusal(address, "pyzmq is not installed", "pip install 'watchdog-train[nodes]'")
     host, port = _host_and_port(address)
     if machines:
-        _refuse_few_descriptors(address, machines)
         host = _own_address(address, host, port)
     shown = f"[{host}]" if ":" in host else host
     order = LinkOrder(address=f"tcp://{shown}:{port}", key=job_key(os.environ), leads=machines > 0)
 
     def start() -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs:
-            environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+        environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+        argv = module("watchdog_train.supervisor.hands.link.zeromq")
+        try:
             children.spawn(
-                module("watchdog_train.supervisor.hands.link.zeromq"),
-                name="link",
-                deadline_s=None,
-                env=environment,
-                stdin=theirs.fileno(),
+                argv, name="link", deadline_s=None, env=environment, stdin=theirs.fileno()
             )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         Channel(ours).put(b"", msgspec.msgpack.encode(order))
         return ours
 
@@ -68,18 +69,26 @@ def _host_and_port(address: str) -> tuple[str, int]:
     raise _refusal(address, "this is no address of a leader", "write tcp://HOST:PORT")
 
 
-def _refuse_few_descriptors(address: str, machines: int) -> None:
+def make_room(machines: int) -> None:
+    """Let this process open a file for each of them.
+
+    Raises:
+        WtrainError: it may not.
+    """
     if sys.platform == "win32":
         return
     import resource
 
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = machines + SPARE_DESCRIPTORS
     if hard != resource.RLIM_INFINITY and hard < needed:
-        what = f"this process may open {hard} files, {machines} machines need {needed}"
         raise _refusal(
-            address, what, f"ulimit -Hn {needed} (by root), or LimitNOFILE= of the service"
+            f"{machines} machines",
+            f"wtrain needs {needed} open files for them, the limit is {hard}",
+            f"ulimit -Hn {needed} (by root), or LimitNOFILE={needed} of the service",
         )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _own_address(address: str, host: str, port: int) -> str:
@@ -106,4 +115,4 @@ def _own_address(address: str, host: str, port: int) -> str:
 
 
 def _refusal(address: str, message: str, hint: str) -> WtrainError:
-    return WtrainError(message, context=address, hint=hint, reference="link-address")
+    return WtrainError(message, context=address, hint=hint, reference="link")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import struct
@@ -24,7 +23,6 @@ _BASE_CHARS = 60
 _MAC_PEER_CREDENTIALS = 1
 """LOCAL_PEERCRED of sys/un.h."""
 _BACKLOG = 128
-_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
 def _folder(job: str, *, make: bool) -> Path | None:
@@ -74,7 +72,7 @@ class Listener:
         with suppress(OSError):  # nobody waits, or no descriptor is left
             while True:
                 link, _ = self.socket.accept()
-                if _user(link) == os.geteuid():
+                if _is_ours(link):
                     found.append(Channel(link))
                 else:
                     link.close()
@@ -99,7 +97,7 @@ def dial(job: str) -> socket.socket:
     link = _unix_socket()
     try:
         link.connect(str(folder / "leader"))
-        if _user(link) != os.geteuid():
+        if not _is_ours(link):
             raise PermissionError(job)
     except OSError:
         link.close()
@@ -115,15 +113,15 @@ def _unix_socket() -> socket.socket:
     return found
 
 
-def _user(link: socket.socket) -> int:
-    """Who is at the other end; our own user where the system does not tell, as on BSD."""
+def _is_ours(link: socket.socket) -> bool:
+    """Whether our own user is at the other end; the directory says so on other systems."""
     if sys.platform == "linux":
         found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        return int(struct.unpack("3i", found)[1])
+        return bool(struct.unpack("3i", found)[1] == os.geteuid())
     if sys.platform == "darwin":
         found = link.getsockopt(0, _MAC_PEER_CREDENTIALS, 76)
-        return int(struct.unpack_from("2I", found)[1])
-    return os.geteuid()
+        return bool(struct.unpack_from("2I", found)[1] == os.geteuid())
+    return sys.platform != "win32"
 
 
 def _refusal(message: str, job: str) -> WtrainError:

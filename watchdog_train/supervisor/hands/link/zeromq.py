@@ -7,9 +7,10 @@ encryption (CURVE) lets in only who has the job's key.
 
 from __future__ import annotations
 
+import errno
 import os
-import resource
 import socket
+import sys
 import time
 from contextlib import suppress
 
@@ -18,10 +19,15 @@ import zmq
 from zmq.utils import z85
 
 from watchdog_train.keeper.wake import ready
-from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, QUEUE_CAP_BYTES, Channel
+from watchdog_train.supervisor.hands.link.channel import (
+    BYE,
+    MESSAGE_CAP_BYTES,
+    NOT_LET_IN,
+    QUEUE_CAP_BYTES,
+    Channel,
+)
 from watchdog_train.supervisor.hands.link.keys import LinkOrder, secret_of
 
-BYE = b"B"
 TURN_S = 0.02
 """At least between two rounds: the supervisor wakes for all that came meanwhile, not for each."""
 MOST = 1024
@@ -30,9 +36,8 @@ ORDER_WITHIN_S = 30.0
 _OPTIONS = {
     zmq.IPV6: 1,
     zmq.LINGER: 2000,
-    zmq.MAXMSGSIZE: MESSAGE_CAP_BYTES + 1,
-    zmq.SNDHWM: 16,  # messages of a peer that wait; each may have MESSAGE_CAP_BYTES
-    zmq.RCVHWM: 4,
+    zmq.MAXMSGSIZE: MESSAGE_CAP_BYTES + 1024,  # of a message as it is encrypted
+    zmq.RCVHWM: 4,  # messages of a peer that wait; each may have MESSAGE_CAP_BYTES
     zmq.BACKLOG: 1024,
     zmq.HANDSHAKE_IVL: 10_000,  # ms; how long somebody without the key keeps a descriptor
     zmq.HEARTBEAT_IVL: 5_000,
@@ -52,27 +57,31 @@ class Relay:
         context = zmq.Context()
         self._channel = channel
         self._leads = order.leads
-        self._zap = context.socket(zmq.REP)
         self._socket = context.socket(zmq.ROUTER if order.leads else zmq.DEALER)
         for option, value in _OPTIONS.items():
             self._socket.set(option, value)
+        # An agent waits while its queue is full. A leader waits for nobody, and says little.
+        self._socket.set(zmq.SNDHWM, 256 if order.leads else 4)
         leader, agent = (z85.encode(secret_of(order.key, whose)) for whose in ("leader", "agent"))
         self._agents = z85.decode(zmq.curve_public(agent))
         self._socket.set(zmq.CURVE_SECRETKEY, leader if order.leads else agent)
         if order.leads:
-            self._zap.bind("inproc://zeromq.zap.01")
+            self._aside = context.socket(zmq.REP)  # ZeroMQ asks here whom to let in
+            self._aside.bind("inproc://zeromq.zap.01")
             self._socket.set(zmq.CURVE_SERVER, 1)
             self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
             self._socket.bind(order.address)
         else:
             self._socket.set(zmq.CURVE_PUBLICKEY, zmq.curve_public(agent))
             self._socket.set(zmq.CURVE_SERVERKEY, zmq.curve_public(leader))
+            events = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            self._aside = self._socket.get_monitor_socket(events)
             self._socket.connect(order.address)
 
     def run(self, outgoing: list[tuple[bytes, bytes]]) -> None:
         """Carry until the supervisor closes its end."""
         poller, link = zmq.Poller(), self._channel.socket.fileno()
-        poller.register(self._zap, zmq.POLLIN)
+        poller.register(self._aside, zmq.POLLIN)
         while outgoing or not self._channel.broken:
             room = self._channel.waiting < QUEUE_CAP_BYTES - 2 * MESSAGE_CAP_BYTES
             reads = 0 if outgoing else zmq.POLLIN
@@ -84,7 +93,7 @@ class Relay:
             found = dict(poller.poll())
             if outgoing and found.get(link, 0) & zmq.POLLERR:
                 break  # for a leader that does not come, of a supervisor that is gone
-            self._admit()
+            self._look_aside()
             self._bring(MOST if room else 0)
             outgoing = self._carry(outgoing or self._channel.take())
             self._channel.flush()
@@ -93,20 +102,24 @@ class Relay:
             self._carry([(b"", BYE)])
         self._socket.context.destroy()
 
-    def _admit(self) -> None:
-        """Answer ZeroMQ who may come, by RFC 27."""
-        while self._zap.poll(0):
-            version, request, _, _, _, *credentials = self._zap.recv_multipart()
-            good = credentials == [b"CURVE", self._agents]
+    def _look_aside(self) -> None:
+        """Let in who has the key, by RFC 27; tell an agent that it was not let in."""
+        while self._aside.poll(0):
+            first, second, *parts = self._aside.recv_multipart()
+            if not self._leads:
+                if int.from_bytes(first[2:6], sys.byteorder) == errno.EPIPE:
+                    self._channel.queue(b"", NOT_LET_IN)
+                continue
+            good = parts[-2:] == [b"CURVE", self._agents]
             status = (b"200", b"OK") if good else (b"400", b"no")
-            self._zap.send_multipart([version, request, *status, b"", b""])
+            self._aside.send_multipart([first, second, *status, b"", b""])
 
     def _bring(self, most: int) -> None:
         """From ZeroMQ to the supervisor."""
         with suppress(zmq.Again):
             for _ in range(most):
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
-                if len(parts) == 1 + self._leads:
+                if len(parts) == 1 + self._leads and len(parts[-1]) <= MESSAGE_CAP_BYTES + 1:
                     self._channel.queue(parts[0] if self._leads else b"", parts[-1])
 
     def _carry(self, frames: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -124,8 +137,11 @@ class Relay:
 
 def main() -> None:
     """Started by a supervisor, with its socket as stdin."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if sys.platform != "win32":
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     channel = Channel(socket.socket(fileno=os.dup(0)))
     ready([channel.socket.fileno()], (), ORDER_WITHIN_S)
     frames = channel.take()

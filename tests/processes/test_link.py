@@ -1,0 +1,621 @@
+"""The link between a leader and its agents: real sockets, real processes of ZeroMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support import free_port, is_alive, wait_until
+from watchdog_train.errors import WtrainError
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.hands.link import (
+    LEADER,
+    LOST_S,
+    MESSAGE_CAP_BYTES,
+    Link,
+    ends,
+    join,
+    lead,
+)
+from watchdog_train.supervisor.hands.link.channel import Channel, Dialler
+from watchdog_train.supervisor.hands.link.ends import Agent
+from watchdog_train.supervisor.hands.link.keys import VARIABLE, new_key
+from watchdog_train.supervisor.hands.link.unix import dial
+from watchdog_train.system import current
+
+if sys.platform == "win32":
+    pytest.skip("no link on Windows", allow_module_level=True)
+
+pytestmark = pytest.mark.processes
+WAIT_S = 60.0
+needs_zmq = pytest.mark.skipif(importlib.util.find_spec("zmq") is None, reason="no pyzmq")
+Box = dict[int, list[tuple[str, bytes]]]
+
+
+class World:
+    """Ends whose turns are all made here, on a clock that may run ahead."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self.children = ChildTable(current())
+        self.ahead_s = 0.0
+        self.ends: list[Link] = []
+        self.got: Box = {}
+
+    def now(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    def take(self, end: Any) -> Any:
+        end._clock = self.now
+        self.ends.append(end)
+        self.got[id(end)] = []
+        return end
+
+    def turn(self) -> None:
+        self.children.poll()
+        for end in self.ends:
+            self.got[id(end)] += end.receive()
+
+    def until(self, predicate: Callable[[], object], why: str) -> None:
+        def look() -> bool:
+            self.turn()
+            return bool(predicate())
+
+        wait_until(look, WAIT_S, why)
+
+    def leave(self, end: Link) -> None:
+        """One that is killed: no goodbye, no more turns."""
+        self.ends.remove(end)
+        for channel in tuple(end._channels):  # type: ignore[attr-defined]
+            channel.close()
+
+    def pids(self) -> list[int]:
+        return [child.pid for child in self.children.running()]
+
+
+@pytest.fixture(params=["unix", pytest.param("zeromq", marks=needs_zmq)])
+def address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    monkeypatch.setenv(VARIABLE, new_key())
+    return None if request.param == "unix" else f"tcp://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def tcp(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(VARIABLE, new_key())
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(f"job-{tmp_path}")
+    yield made
+    monkeypatch.setattr(ends, "LINGER_S", 0.2)  # the others make no turn meanwhile
+    for end in made.ends:
+        end.close()
+    made.children.end_all()
+
+
+def start(world: World, address: str | None, *names: str, machines: int = 8) -> list[Any]:
+    leader = lead(address, job=world.job, machines=machines, children=world.children)
+    agents = [join(address, name, job=world.job, children=world.children) for name in names]
+    return [world.take(end) for end in (leader, *agents)]
+
+
+def test_messages_go_both_ways_whole_and_in_order(world: World, address: str | None) -> None:
+    """Small ones and the largest, from two agents at once; each knows who sent what."""
+    leader, first, second = start(world, address, "a/0", "b/0")
+    world.until(lambda: first.made and second.made, "linked")
+    assert not first.send("nobody", b"x"), "unknown"
+    assert not first.send(LEADER, bytes(MESSAGE_CAP_BYTES + 1)), "too long"
+    sent = [bytes([n]) * size for n, size in enumerate((0, 1, 5000, MESSAGE_CAP_BYTES, 7))]
+    for one in sent:
+        world.until(lambda one=one: first.send(LEADER, one), "room for it")
+        world.until(lambda one=one: second.send(LEADER, one), "room for it")
+        world.until(lambda one=one: leader.send("a/0", one), "room for it")
+    world.until(lambda: len(world.got[id(leader)]) == 10 and len(world.got[id(first)]) == 5, "all")
+    for name in ("a/0", "b/0"):
+        assert [what for who, what in world.got[id(leader)] if who == name] == sent
+    assert world.got[id(first)] == [(LEADER, one) for one in sent]
+    assert world.got[id(second)] == []
+    assert set(leader.heard(world.now())) == {"a/0", "b/0"}
+    assert max(leader.heard(world.now()).values()) < LOST_S
+
+
+def test_nobody_waits_for_an_end_that_does_not_read(world: World, address: str | None) -> None:
+    """What does not fit is refused, at once, and memory stays bounded; later all goes on."""
+    leader, agent = start(world, address, "a/0")
+    world.until(lambda: agent.made, "linked")
+    world.ends.remove(leader)  # it makes no turn
+    slowest = sent = 0
+    for _ in range(400):
+        began = time.thread_time()
+        sent += agent.send(LEADER, bytes(MESSAGE_CAP_BYTES))
+        slowest = max(slowest, time.thread_time() - began)
+        agent.receive()
+    assert sent < 400, "a queue without bounds"
+    assert sent >= 4
+    assert slowest < 1.0
+    world.ends.append(leader)
+    world.until(lambda: len(world.got[id(leader)]) >= sent, "what was taken came")
+    world.until(lambda: agent.send(LEADER, b"again"), "room")
+    world.until(lambda: world.got[id(leader)][-1][1] == b"again", "it goes on")
+
+
+def test_it_waits_on_one_descriptor(world: World, address: str | None) -> None:
+    leader, agent = start(world, address, "a/0")
+    world.until(lambda: agent.made, "linked")
+    world.until(lambda: not select.select([leader.fileno()], [], [], 0.2)[0], "nothing to do")
+    agent.send(LEADER, b"x")
+    assert select.select([leader.fileno()], [], [], WAIT_S)[0]
+    world.until(lambda: world.got[id(leader)] == [("a/0", b"x")], "heard")
+
+
+def test_a_name_lives_once_and_is_free_after_its_death(world: World, address: str | None) -> None:
+    """The second one is told that the first lives; after a death the next one is taken."""
+    leader, first, second = start(world, address, "a/0", "a/0")
+    world.until(lambda: first.made + second.made, "one is linked")
+    lives, other = (first, second) if first.made else (second, first)
+
+    def said() -> bool:
+        lives.send(LEADER, b"I live")
+        return other.refusal is not None
+
+    world.until(said, "the other one is refused")
+    assert (other.refusal.reference, other.refusal.exit_code) == ("link-name", 78)
+    assert "a/0" in other.refusal.render()
+    assert other.made == 0
+    world.ends.remove(other)
+    other.close()
+    world.leave(lives)
+    third = world.take(join(address, "a/0", job=world.job, children=world.children))
+    world.until(lambda: third.made, "the name is free")
+    world.got[id(leader)].clear()
+    third.send(LEADER, b"new")
+    world.until(lambda: world.got[id(leader)] == [("a/0", b"new")], "it is heard")
+
+
+def test_a_name_is_free_once_its_holder_is_silent_for_long(world: World, tcp: str) -> None:
+    """A machine that is gone closes nothing."""
+    leader, first = start(world, tcp, "a/0")
+    world.until(lambda: first.made, "linked")
+    (helper,) = set(world.pids()) - {leader_helper(world)}
+    os.kill(helper, signal.SIGSTOP)
+    try:
+        world.ends.remove(first)
+        second = world.take(join(tcp, "a/0", job=world.job, children=world.children))
+        wait_until(lambda: world.turn() or peer(leader).rival, WAIT_S, "the second one came")
+        assert not second.made
+        world.ahead_s += LOST_S
+        assert not leader.send("a/0", b"x"), "a name that was not heard for so long"
+        world.until(lambda: second.made, "taken")
+    finally:
+        os.kill(helper, signal.SIGCONT)
+        first.close()
+
+
+def peer(leader: Any) -> Any:
+    return leader._peers["a/0"]
+
+
+def leader_helper(world: World) -> int:
+    return world.pids()[0]
+
+
+def test_versions_and_jobs_must_be_the_same(world: World) -> None:
+    start(world, None)
+
+    def agent(job: str, version: str) -> Any:
+        return world.take(Agent("a/0", job, Dialler(lambda: dial(world.job)), version=version))
+
+    old, foreign = agent(world.job, "0.0.9"), agent("another", "0.1.0")
+    world.until(lambda: old.refusal and foreign.refusal, "both are refused")
+    assert "0.0.9" in old.refusal.message
+    assert "0.1.0" in old.refusal.message
+    assert "another" in foreign.refusal.message
+    assert world.job in foreign.refusal.message
+    assert old.refusal.exit_code == foreign.refusal.exit_code == 78
+    again = old.made
+    world.ahead_s += 100
+    world.turn()
+    assert again == old.made == 0, "it does not come again"
+
+
+def test_a_leader_that_was_killed_is_replaced(world: World, address: str | None) -> None:
+    """Its socket's file stays behind; agents come to the next one by themselves."""
+    first, agent = start(world, address, "a/0")
+    world.until(lambda: agent.made, "linked")
+    if first._listener is not None:  # as the kernel does at its death
+        os.close(first._listener._lock)
+        first._listener.socket.close()
+    helper = world.pids()[0] if address else 0
+    world.leave(first)
+    if helper:
+        world.until(lambda: not is_alive(helper), "its process ends with it")
+    second = world.take(lead(address, job=world.job, machines=1, children=world.children))
+    world.until(lambda: agent.made == 2, "it comes again")
+    with pytest.raises(WtrainError) as refused:
+        lead(address, job=world.job, machines=1, children=world.children)
+    assert refused.value.exit_code == 78
+    world.until(lambda: agent.send(LEADER, b"I am here"), "room")
+    world.until(lambda: world.got[id(second)] == [("a/0", b"I am here")], "heard")
+
+
+@pytest.mark.parametrize("whose", [0, 1])
+def test_the_process_between_machines_may_die(world: World, tcp: str, whose: int) -> None:
+    """libzmq may abort: both ends live on, and meet again."""
+    leader, agent = start(world, tcp, "a/0")
+    world.until(lambda: agent.made, "linked")
+    before = world.pids()[whose]
+    os.kill(before, signal.SIGABRT)
+
+    def again() -> bool:
+        agent.send(LEADER, b"x")
+        return agent.made == 2
+
+    world.until(again, "linked again")
+    world.got[id(leader)].clear()
+    world.until(lambda: agent.send(LEADER, b"after") and leader.send("a/0", b"after"), "room")
+    world.until(lambda: ("a/0", b"after") in world.got[id(leader)], "the leader hears")
+    world.until(lambda: (LEADER, b"after") in world.got[id(agent)], "the agent hears")
+    assert before not in world.pids()
+
+
+def test_last_words_arrive(world: World, address: str | None) -> None:
+    """What was queued when an end closes is sent still; no process is left."""
+    leader, agent = start(world, address, "a/0")
+    world.until(lambda: agent.made, "linked")
+    assert leader.send("a/0", b"verdict" * 10_000)
+    world.ends.remove(leader)
+    closing = threading.Thread(target=leader.close)
+    closing.start()
+    world.until(lambda: world.got[id(agent)] == [(LEADER, b"verdict" * 10_000)], "the last word")
+    world.until(lambda: not closing.is_alive(), "closed")
+    assert not agent.send(LEADER, b"x") or agent.receive() == []
+    world.ends.remove(agent)
+    agent.close()
+    world.until(lambda: not world.pids(), "no process is left")
+
+
+def test_an_end_that_is_killed_leaves_no_process(world: World, tcp: str) -> None:
+    """Also one that never found its leader."""
+    alone = world.take(join(tcp, "a/0", job=world.job, children=world.children))
+    world.until(world.pids, "started")
+    (helper,) = world.pids()
+    wait_until(lambda: psutil.Process(helper).num_threads() > 1, WAIT_S, "ZeroMQ runs")
+    world.ends.remove(alone)
+    for channel in tuple(alone._channels):
+        channel.socket.close()
+    world.until(lambda: not is_alive(helper), "it ends")
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (None, "there is none"),
+        ("secret", "64 digits"),
+        ("/nonexistent/key", "No such file"),
+        ("open", "chmod 600"),
+    ],
+)
+def test_without_a_key_it_is_refused(
+    world: World, key: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """78, with the line to paste; nothing was started."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if key == "open":
+        key = str(tmp_path / "key")
+        Path(key).write_text(new_key())
+        Path(key).chmod(0o644)
+    if key is not None:
+        monkeypatch.setenv(VARIABLE, key)
+    for attempt in (lead, join):
+        arguments: dict[str, Any] = {"machines": 2} if attempt is lead else {"name": "a/0"}
+        with pytest.raises(WtrainError) as refused:
+            attempt("tcp://127.0.0.1:29999", job="j", children=world.children, **arguments)
+        assert why in refused.value.message
+        assert "export WTRAIN_JOB_KEY=$(wtrain key)" in str(refused.value.hint)
+        assert refused.value.exit_code == 78
+    assert world.pids() == []
+
+
+def test_a_key_may_be_in_a_file(
+    world: World, tcp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "key"
+    path.write_text(os.environ[VARIABLE] + "\n")
+    path.chmod(stat.S_IRUSR)
+    leader, first = start(world, tcp, "a/0")
+    monkeypatch.setenv(VARIABLE, str(path))
+    second = world.take(join(tcp, "b/0", job=world.job, children=world.children))
+    world.until(lambda: first.made and second.made, "both keys are the same")
+    assert leader.heard(world.now()).keys() == {"a/0", "b/0"}
+    for pid in world.pids():
+        assert VARIABLE not in psutil.Process(pid).environ()
+        assert path.read_text().strip() not in " ".join(psutil.Process(pid).cmdline())
+
+
+def test_the_command_prints_a_new_key_each_time() -> None:
+    command = [sys.executable, "-m", "watchdog_train", "key"]
+    keys = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in "ab"]
+    assert keys[0].stdout != keys[1].stdout
+    assert len(bytes.fromhex(keys[0].stdout)) == 32
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("node1:29400", "no address"),
+        ("tcp://node1", "no address"),
+        ("tcp://:1", "no address"),
+        ("tcp://127.0.0.1:99999", "no address"),
+        ("tcp://no-such-host.invalid:29400", "not known"),
+        ("taken", "listens there"),
+    ],
+)
+def test_a_wrong_address_is_refused(
+    world: World, address: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, new_key())
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        if address == "taken":
+            address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(WtrainError, match=why) as refused:
+            lead(address, job="j", machines=2, children=world.children)
+    assert refused.value.context == address
+    assert refused.value.exit_code == 78
+
+
+def test_too_few_descriptors_are_refused(world: World) -> None:
+    """With as many machines as descriptors ZeroMQ would turn in circles."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    machines = (1 << 20 if hard == resource.RLIM_INFINITY else hard) - 200
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (128, int(sys.argv[1])))\n"
+        "from watchdog_train.supervisor.hands.link.remote import make_room\n"
+        "make_room(int(sys.argv[2]))\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+    )
+
+    def tried(*numbers: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", script, *map(str, numbers)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    refused = tried(1024, 1024)
+    assert "wtrain needs 1280 open files for them, the limit is 1024" in refused.stderr
+    assert tried(1024, 700).stdout.strip() == "956"
+    assert machines > 0
+
+
+def test_another_user_cannot_come(world: World) -> None:
+    """Neither by the directory nor by a descriptor that was handed over."""
+    leader = world.take(lead(None, job=world.job, machines=1, children=world.children))
+    folder = leader._listener._path.parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert len(os.fsencode(leader._listener._path)) <= 103
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    for each in (folder, folder.parent, folder / "leader"):
+        each.chmod(0o777)
+    came = multiprocessing.get_context("fork").Process(target=_come_as_nobody, args=(folder,))
+    came.start()
+    world.until(lambda: not came.is_alive(), "it came")
+    assert came.exitcode == 7
+    assert leader.heard(world.now()) == {}
+
+
+def _come_as_nobody(folder: Path) -> None:
+    os.setuid(65534)
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(folder / "leader"))
+        with contextlib.suppress(OSError):
+            link.settimeout(WAIT_S)
+            if not link.recv(1):
+                os._exit(7)
+        os._exit(7)
+
+
+def test_garbage_over_a_socket_of_this_machine_ends_only_itself(world: World) -> None:
+    leader, agent = start(world, None, "a/0")
+    world.until(lambda: agent.made, "linked")
+    links = [dial(world.job) for _ in range(6)]
+    with contextlib.ExitStack() as opened:
+        for link in links:
+            opened.enter_context(link)
+        links[0].send(b"\xff" * 4096)  # a frame of four gigabytes
+        Channel(links[1]).put(b"", b"H\x81\xa7version" + b"\x91" * 5000)
+        Channel(links[2]).put(b"", b"")
+        Channel(links[3]).put(b"a/0", b"Mnot a/0 at all")
+        Channel(links[4]).put(b"", b"Mno hello")
+        world.until(lambda: len(leader._channels) == 6, "the first is closed")
+        agent.send(LEADER, b"I live")
+        world.until(lambda: world.got[id(leader)], "heard")
+    assert world.got[id(leader)] == [("a/0", b"I live")]
+    assert leader.heard(world.now()).keys() == {"a/0"}
+
+
+def test_another_key_is_not_let_in_and_said(
+    world: World, tcp: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, good = start(world, tcp, "a/0")
+    monkeypatch.setenv(VARIABLE, new_key())
+    bad = world.take(join(tcp, "b/0", job=world.job, children=world.children))
+    world.until(lambda: good.made and bad.trouble, "the other one knows why")
+    assert "key" in bad.trouble.message
+    assert bad.trouble.exit_code == 78
+    assert bad.refusal is None, "the right leader may come yet"
+    assert leader.heard(world.now()).keys() == {"a/0"}
+    assert good.trouble is None
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00"
+"""Of ZMTP 3.0, before the name of the mechanism (RFC 23)."""
+CURVE = b"CURVE".ljust(20, b"\0") + bytes(32)
+HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + os.urandom(8 + 80 + 32)
+"""Of somebody who does not know the leader's public key (RFC 26)."""
+
+
+def _flood(port: int, count: int, ended: Any) -> None:
+    """Connections of somebody without the key, held open: silent ones, and ones with garbage."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    null = GREETING + b"NULL".ljust(20, b"\0") + bytes(32)
+    says = (b"", os.urandom(500), null, GREETING + CURVE + HELLO)
+    opened = []
+    for number in range(count):
+        link = socket.socket()
+        link.setblocking(False)
+        link.connect_ex(("127.0.0.1", port))
+        opened.append((link, says[number % len(says)]))
+    while not ended.wait(0.2):
+        for link, words in opened:
+            with contextlib.suppress(OSError):
+                link.send(words)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no prlimit")
+@needs_zmq
+def test_a_flood_without_the_key_changes_nothing(world: World, tcp: str) -> None:
+    """10,000 connections to a leader with 1,024 descriptors: its agents are heard all the time."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3000:
+        pytest.skip("too few descriptors for a flood")
+    leader, first, second = start(world, tcp, "a/0", "b/0")
+    world.until(lambda: first.made and second.made, "linked")
+    helper = psutil.Process(leader_helper(world))
+    resource.prlimit(helper.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+    forks = multiprocessing.get_context("fork")
+    ended = forks.Event()
+    port = int(tcp.rpartition(":")[2])
+    flood = [forks.Process(target=_flood, args=(port, 2500, ended)) for _ in range(4)]
+    for each in flood:
+        each.start()
+    try:
+        world.until(lambda: helper.num_fds() > 1000, "its descriptors are used up")
+        before, began = sum(helper.cpu_times()[:2]), time.monotonic()
+        held = time.monotonic() + 8.0
+        oldest = 0.0
+        while time.monotonic() < held:
+            first.send(LEADER, b"first")
+            second.send(LEADER, b"second")
+            world.turn()
+            oldest = max(oldest, *leader.heard(world.now()).values())
+            time.sleep(0.05)
+        share = (sum(helper.cpu_times()[:2]) - before) / (time.monotonic() - began)
+    finally:
+        ended.set()
+        for each in flood:
+            each.join()
+    assert oldest < LOST_S / 2
+    assert share < 0.8, "it turns in circles"
+    assert first.made == second.made == 1
+    late = world.take(join(tcp, "c/0", job=world.job, children=world.children))
+    world.until(lambda: late.made, "there is room again")
+    assert set(world.got[id(leader)]) == {("a/0", b"first"), ("b/0", b"second")}
+    assert leader.heard(world.now()).keys() == {"a/0", "b/0", "c/0"}
+
+
+class Wiretap:
+    """Somebody between an agent and its leader, who records, alters and repeats."""
+
+    def __init__(self, to: int) -> None:
+        self.recorded = b""
+        self.alter = 0
+        self._to = to
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                agent, _ = self._server.accept()
+                leader = socket.create_connection(("127.0.0.1", self._to))
+                for ends in ((agent, leader), (leader, agent)):
+                    threading.Thread(
+                        target=self._pump, args=(*ends, ends[0] is agent), daemon=True
+                    ).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, up: bool) -> None:
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(1 << 16):
+                if up:
+                    self.recorded += data
+                    if self.alter and len(data) > 1000:
+                        self.alter -= 1
+                        data = data[:500] + bytes([data[500] ^ 1]) + data[501:]
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@needs_zmq
+def test_who_taps_the_wire_learns_and_changes_nothing(world: World, tcp: str) -> None:
+    """A message that was altered ends the connection; what was recorded is of no use."""
+    port = int(tcp.rpartition(":")[2])
+    (leader,) = start(world, tcp)
+    world.until(lambda: listens(port), "the leader listens")
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(GREETING + CURVE)
+        stranger.settimeout(WAIT_S)
+        told = stranger.recv(64, socket.MSG_WAITALL)
+        stranger.sendall(HELLO)
+        told += stranger.recv(64)
+    assert len(told) == 64
+    assert told[12:64] == CURVE
+    with contextlib.closing(Wiretap(port)) as tap:
+        agent = world.take(join(tap.address, "a/0", job=world.job, children=world.children))
+        world.until(lambda: agent.made, "linked")
+        secret = b"known only to the two" * 100
+        agent.send(LEADER, secret)
+        world.until(lambda: world.got[id(leader)] == [("a/0", secret)], "heard")
+        assert len(tap.recorded) > len(secret)
+        assert secret[:21] not in tap.recorded
+        assert b"a/0" not in tap.recorded
+        recorded, tap.alter = tap.recorded, 1
+
+        def again() -> bool:
+            agent.send(LEADER, secret)
+            return agent.made == 2
+
+        world.until(again, "the altered message has ended the connection")
+        world.until(lambda: agent.send(LEADER, b"end"), "room")
+        world.until(lambda: ("a/0", b"end") in world.got[id(leader)], "heard")
+        assert set(world.got[id(leader)]) == {("a/0", secret), ("a/0", b"end")}
+        world.got[id(leader)].clear()
+        for cut in (len(recorded), len(recorded) // 2, 100):
+            with socket.create_connection(("127.0.0.1", port)) as thief:
+                thief.sendall(recorded[:cut])
+                thief.shutdown(socket.SHUT_WR)
+                thief.settimeout(WAIT_S)
+                while thief.recv(1 << 16):
+                    world.turn()
+        assert agent.send(LEADER, b"I live")
+        world.until(lambda: world.got[id(leader)], "heard")
+        assert world.got[id(leader)] == [("a/0", b"I live")]
+        assert leader.heard(world.now()).keys() == {"a/0"}
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,21 @@
+"""`wtrain key`: a new key for a job of several machines."""
+
+from __future__ import annotations
+
+import click
+
+_HELP = """Print a new key for a job of several machines.
+
+Put this into the job's script, before its first task starts:
+
+\b
+export WTRAIN_JOB_KEY=$(wtrain key)
+"""
+
+
+@click.command(short_help="Print a new key for a job of several machines.", help=_HELP)
+def key() -> None:
+    """Where machines meet, only who has the key is heard."""
+    from watchdog_train.supervisor.hands.link.keys import new_key
+
+    click.echo(new_key())
