@@ -125,7 +125,8 @@ def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
         assert_blames(diagnosed, 1, ("rank-left-early",), surely=True)
     else:
         shown = run_wtrain("status", "--json", cwd=tmp_path).json()
-        assert "exit code 3" in str(shown["last_stall"]), shown
+        assert "rank 1 (pid" in str(shown["last_stall"]), shown
+        assert "exited with code 3 at step 25" in str(shown["last_stall"]), shown
 
 
 @pytest.mark.slow

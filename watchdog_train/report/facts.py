@@ -10,7 +10,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.crash import crash_words
-from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.fold.state import AttemptRecord, State, Tree
 from watchdog_train.core.model import CrashFact, Member, Plan, ProcessId, Why
 from watchdog_train.report import words
 from watchdog_train.report.why_text import exit_text, why_text
@@ -35,8 +35,8 @@ def without_secrets(events: Iterable[e.AnyEvent], redact: Redact) -> Iterator[e.
             yield event
 
 
-def exit_words(attempt: AttemptRecord) -> str:
-    """How an attempt ended."""
+def exit_words(attempt: AttemptRecord | Tree) -> str:
+    """How an attempt ended, or its part on one machine."""
     if not attempt.ended:
         return "no end is recorded" if attempt.launched else "no start is recorded"
     if attempt.how_known == "not-started":

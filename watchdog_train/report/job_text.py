@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import JobState, State
 from watchdog_train.core.job.guilty import guilty_nodes
@@ -39,6 +41,8 @@ def sentences(event: e.JobEvent, state: State) -> tuple[str, ...]:
             return (f"{kind} {event.proposer} has planned attempt {event.plan_attempt} for all",)
         case e.CheckpointUnseen():
             return (f"{clean(event.path)} is passed over: {why_text(event.why)}",)
+        case e.MachineLost():
+            return (f"{why_text(event.why)}: what runs there is unknown",)
         case e.PeerLost():
             return (f"{why_text(event.why)}: its run gets another one",)
         case _:
@@ -53,7 +57,12 @@ def task_words(job: JobState) -> str:
 
 def job_object(state: State) -> dict[str, Any] | None:
     """The same for a program; None of a run that is no task of a job."""
-    job = state.job
+    job, task = state.job, state.task
+    if task is None:
+        return None
+    if state.crew is not None:
+        machines = {one.host: one.hostname for one in state.crew.machines}
+        return {**msgspec.to_builtins(task), "machines": machines}
     if job is None:
         return None
     return {

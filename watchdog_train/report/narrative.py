@@ -29,7 +29,10 @@ MAX_NAMED = 4
 
 def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """Zero or more lines about an event; `state` is the state after it."""
-    return prefixed(*_sentences(event, state))
+    lines = _sentences(event, state)
+    if isinstance(event, e.TreeEvent) and event.host and not isinstance(event, e.MachineLost):
+        lines = tuple(f"{clean(event.host, 40)}: {line}" for line in lines)
+    return prefixed(*lines)
 
 
 def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
@@ -223,11 +226,11 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             result = event.verdict.replace("-", " ")
             return (f"resume {result} ({where}): {why_text(event.why)}",)
         case e.AttemptExited():
-            attempt = state.attempt
-            if attempt is None or attempt.code == 0:
+            attempt, tree = state.attempt, state.tree(event.host)
+            if attempt is None or tree is None or tree.code == 0:
                 return ()
             at = f" at {step_words(event.step)}" if event.step is not None else ""
-            return (f"attempt {attempt.attempt} has ended{at}: {exit_words(attempt)}",)
+            return (f"attempt {attempt.attempt} has ended{at}: {exit_words(tree)}",)
         case _:
             # Opening, closing and progress lines tell the rest.
             return ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -21,12 +22,13 @@ from watchdog_train.core.job.machines import leave, lowest_living
 from watchdog_train.core.job.meeting import as_this_node, with_options
 from watchdog_train.core.model import Plan, ProcessId, Why, said
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
-from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import EXIT_REFUSED
+from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.link import LEADER, Link
 from watchdog_train.supervisor.hands.outbox import Outbox, grown
+from watchdog_train.supervisor.job import machine_of
 from watchdog_train.supervisor.loop import Supervisor
 
 REPORT_EVERY_S = 1.0
@@ -34,20 +36,20 @@ HURRIED_S = 0.05
 """Between reports that say something new."""
 TURN_S = 0.25
 COPY_EVERY_S = 1.0
-BYE_S = 3.0
+DEAD_FOR_S = 2.0
 
 
 class Agent(Supervisor):
     """A supervisor whose orders come from another one."""
 
-    def __init__(self, context: Context, state: State, task: JobTask, link: Link) -> None:
+    def __init__(self, context: Context, state: State, link: Link) -> None:
         super().__init__(context, state)
-        self._link = link
-        self._task = task
+        self._link = self._line = link
         self._outbox = Outbox(context.directory.path)
         self._orders: deque[wire.Order] = deque()
         self._current: wire.Order | None = None
         self._epoch = 0
+        self._place = machine_of(context.system)
         self._leader: Machine | None = None
         self._agents: tuple[Machine, ...] = ()
         self._over: wire.Over | None = None
@@ -55,11 +57,23 @@ class Agent(Supervisor):
         self._reported_at = self._copied_at = 0.0
         self._reported: object = None
         self._bundles: set[tuple[str, str]] = set()
-        self._refused: str | None = None
-        """Why the newest launch was not carried out."""
+        self._wanted = 0
+        """The newest attempt that was ordered."""
+        self._refused: tuple[int, str] | None = None
+        """That attempt, and why it was not started."""
 
-    def _narrate(self, event: e.AnyEvent) -> None:
-        """Its leader says everything once."""
+    speaks = False
+    """Its leader says everything, once."""
+
+    def record(self, event: e.AnyEvent) -> None:
+        """Append, fold; a launch that failed here is the leader's to know."""
+        super().record(event)
+        number = self._wanted
+        match event:
+            case e.LaunchPostponed():
+                self._refused = (number, why_text(event.why))
+            case e.AttemptExited(how_known="not-started"):
+                self._refused = (number, why_text(event.error or Why("unknown")))
 
     def run(self) -> None:
         """The loop, and a last word."""
@@ -69,7 +83,7 @@ class Agent(Supervisor):
     def close(self) -> None:
         """End what looks for us."""
         super().close()
-        self._link.close()
+        self._line.close()
 
     def _decide(self, observation: a.Observation) -> a.Action:
         state, now = self.state, observation.now
@@ -97,7 +111,7 @@ class Agent(Supervisor):
         if observation.now - self._heard_at < a.UNHEARD_S or request.kind in ("save", "dump"):
             self._outbox.ask(request)
             return a.Record(events=())
-        mode = "now" if request.kind == "stop_now" else "soft"
+        mode: Literal["soft", "now"] = "now" if request.kind == "stop_now" else "soft"
         code = 130 if request.kind == "interrupt" else 77
         return a.Record(events=(e.StopRequested(by=request.by, mode=mode, exit_code=code),))
 
@@ -127,9 +141,9 @@ class Agent(Supervisor):
         attempt = self.state.attempt
         match work:
             case wire.StartAttempt():
-                self._refused = None
+                self._refused, self._wanted = None, work.plan.attempt
                 if attempt is not None and not attempt.tree_gone:
-                    self._refused = f"attempt {attempt.attempt} still lives there"
+                    self._refused = (self._wanted, f"attempt {attempt.attempt} still lives there")
                     return a.Record(events=())
                 return a.Launch(plan=own_plan(work, self.state), hosts=("",))
             case wire.Discard():
@@ -146,14 +160,14 @@ class Agent(Supervisor):
             self._hands.forward(attempt.root, number)
 
     def _be_alone(self, observation: a.Observation) -> a.Action | None:
-        refusal, policy = self._link.refusal, self._context.policy.job
+        refusal, policy = self._line.refusal, self._context.policy.job
         attempt = self.state.attempt
         if refusal is not None and attempt is None:
             why = said(refusal.message)
             event = e.GivenUp(why=why, exit_code=EXIT_REFUSED, outcome="failed")
             return a.Record(events=(event,))
         alone_s = observation.now - self._heard_at
-        if self._leader is not None and self._task.coordination is None and alone_s > 2.0:
+        if self._leader is not None and alone_s > DEAD_FOR_S:
             replaced = self._replace_leader(self._leader)
             if replaced is not None:
                 return replaced
@@ -163,11 +177,12 @@ class Agent(Supervisor):
         return None
 
     def _replace_leader(self, leader: Machine) -> a.Action | None:
-        """On one machine the lowest living agent has the leader's run adopted."""
-        system, crew = self._context.system, self.state.crew
-        if crew is None or system.is_alive(leader.agent) is not False:
+        """On the leader's machine the lowest living agent has its run adopted."""
+        system = self._context.system
+        if leader.place != self._place or system.is_alive(leader.agent) is not False:
             return None
-        alive = [one for one in self._agents if system.is_alive(one.agent) is not False]
+        near = [one for one in self._agents if one.place == self._place]
+        alive = [one for one in near if system.is_alive(one.agent) is not False]
         return lowest_living(leader, alive, self.state)
 
     def _rest(self, observation: a.Observation) -> a.Action:
@@ -184,7 +199,7 @@ class Agent(Supervisor):
     # The link ---------------------------------------------------------------------------------
 
     def _listen(self, now: float) -> None:
-        for name, data in self._link.receive():
+        for name, data in self._line.receive():
             message = wire.decode(wire.down, data)
             if name != LEADER or message is None:
                 continue
@@ -194,7 +209,7 @@ class Agent(Supervisor):
             else:
                 self._take(message)
         for parcel in self._outbox.due(now):
-            self._link.send(LEADER, wire.encode(parcel))
+            self._line.send(LEADER, wire.encode(parcel))
 
     def _take(self, word: wire.Orders) -> None:
         crew = self.state.crew
@@ -219,6 +234,8 @@ class Agent(Supervisor):
         if crew is None:
             return
         self._copy(now)
+        number = attempt.attempt if attempt is not None else 0
+        number = self._refused[0] if self._refused is not None else number
         sight = self._sight(observation.trees[0])
         newest = (
             sight.sample.at,
@@ -229,7 +246,7 @@ class Agent(Supervisor):
             sight.evidence is None,
             crew.epoch,
             crew.done,
-            attempt.attempt if attempt is not None else 0,
+            number,
         )
         due_s = HURRIED_S if newest != self._reported else REPORT_EVERY_S
         if now - self._reported_at < due_s and not over:
@@ -239,7 +256,7 @@ class Agent(Supervisor):
             agent=self._me(),
             epoch=crew.epoch,
             done=crew.done,
-            attempt=attempt.attempt if attempt is not None else 0,
+            attempt=number,
             now=now,
             sight=sight,
             told=wire.Told(
@@ -250,13 +267,14 @@ class Agent(Supervisor):
             ),
             over=over,
         )
-        self._link.send(LEADER, wire.encode(report))
+        self._line.send(LEADER, wire.encode(report))
 
     def _me(self) -> Machine:
         context = self._context
         return Machine(
             host="",
             hostname=socket.gethostname(),
+            place=self._place,
             run_dir=str(context.directory.path),
             agent=self.state.supervisor or ProcessId(0, 0),
         )
@@ -264,8 +282,8 @@ class Agent(Supervisor):
     def _sight(self, sight: a.TreeSight) -> a.TreeSight:
         """As the leader may see it: a bundle is there once the leader has its files."""
         result = sight.evidence
-        if self._refused is not None:
-            refused = a.LaunchReport(root=None, keeper=ProcessId(0, 0), error=self._refused)
+        if self._refused is not None and sight.launch is None:
+            refused = a.LaunchReport(root=None, keeper=ProcessId(0, 0), error=self._refused[1])
             sight = msgspec.structs.replace(sight, launch=refused)
         if result is None:
             return sight

@@ -38,7 +38,7 @@ def led(context: Context, state: State, task: JobTask | None) -> Supervisor:
     address, children = task.coordination, context.children
     if task.task:
         link = join(address, name_of(task, task.task), job=task.job, children=children)
-        return Agent(context, state, task, link)
+        return Agent(context, state, link)
     link = lead(address, job=task.job, machines=task.tasks - 1, children=children)
     context.machines = Machines(context, task, link)
     return Supervisor(context, state)

@@ -18,6 +18,8 @@ from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
+from watchdog_train.supervisor.hands import Hands
+from watchdog_train.supervisor.hands.link import Link
 from watchdog_train.supervisor.hands.local import LocalHands
 from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
@@ -40,13 +42,16 @@ DRAIN_S = 2.0
 class Supervisor:
     """Drives one run until it is finished."""
 
+    speaks = True
+    """Whether it tells the user what happens."""
+
     def __init__(self, context: Context, state: State) -> None:
         self._context = context
         self.state = state
         self._hands = LocalHands(context)
         machines = context.machines
-        hands = (self._hands, *(machines.hands if machines is not None else ()))
-        self._link = machines.link if machines is not None else None
+        hands: tuple[Hands, ...] = (self._hands, *(machines.hands if machines is not None else ()))
+        self._link: Link | None = machines.link if machines is not None else None
         self._observer = Observer(context, hands)
         self._performer = Performer(context, self._observer, hands)
         self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
@@ -109,11 +114,8 @@ class Supervisor:
             context.policy.output.quiet or not context.display.is_between_lines
         ):
             return  # in the middle of a progress bar, which says so itself
-        self._narrate(stamped)
-
-    def _narrate(self, event: e.AnyEvent) -> None:
-        for line in narrate(event, self.state):
-            self._context.display.say(line)
+        for line in narrate(stamped, self.state) if self.speaks else ():
+            context.display.say(line)
 
     def close(self) -> None:
         """End what looks for us."""
@@ -126,7 +128,7 @@ class Supervisor:
     def _open(self, pid: int) -> None:
         context = self._context
         files = context.directory.path.parent / "latest"
-        if not context.policy.output.quiet:
+        if self.speaks and not context.policy.output.quiet:
             for line in opening_lines(
                 state=self.state, policy=context.policy, watching_pid=pid, files=str(files)
             ):

@@ -263,10 +263,12 @@ class RunSession:
 
     def close_with_words(self) -> None:
         """The report of a finished run, and its summary."""
-        state = self.supervisor.state
+        state, log = self.supervisor.state, self.directory.attempts
+        if not self.supervisor.speaks:
+            self.context.display.deliver(log)
+            return
         lines = script_lines(framework(state))
         report = self._report(lines)
-        log = self.directory.attempts
         self.context.display.deliver(log)
         well = state.outcome == "succeeded" and not state.stalls and not state.warning
         if not (well and self.context.policy.output.quiet):

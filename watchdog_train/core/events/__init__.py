@@ -36,7 +36,7 @@ AnyEvent = (
 LIFECYCLE = (
     RunStarted, AttemptLaunching, AttemptLaunched, StallDeclared, EvidenceCollected,
     EvidenceMoved, DaemonsJudged, Signalling, TreeGone, AttemptExited, PlanMade, Adopted,
-    Reopened, RunFinished,
+    Reopened, RunFinished, Ordered, MachineLost,
 )  # fmt: skip
 """Types that are on disk (fsync) before the loop goes on."""
 

@@ -23,6 +23,8 @@ class MachineHeard(TreeEvent, frozen=True, kw_only=True):
     """An agent has said who it is, for the first time or after another one took its place."""
 
     hostname: str
+    place: str
+    """Within which a pid means something."""
     run_dir: str
     agent: ProcessId
 

@@ -61,7 +61,11 @@ def _led(state: State, event: e.MachineHeard | e.MachineLost | e.Ordered) -> Sta
         return _replace(state, crew=_replace(crew, epoch=event.epoch, done=event.number))
     others = tuple(one for one in crew.machines if one.host != event.host)
     heard = Machine(
-        host=event.host, hostname=event.hostname, run_dir=event.run_dir, agent=event.agent
+        host=event.host,
+        hostname=event.hostname,
+        place=event.place,
+        run_dir=event.run_dir,
+        agent=event.agent,
     )
     return _replace(state, crew=_replace(crew, machines=(*others, heard)))
 

@@ -302,6 +302,8 @@ class Machine(Value, frozen=True, kw_only=True):
     host: str
     """As in Tree."""
     hostname: str
+    place: str
+    """Within which a pid means something: host, boot and pid namespace."""
     run_dir: str
     agent: ProcessId
 

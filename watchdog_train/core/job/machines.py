@@ -39,6 +39,7 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
             heard = e.MachineHeard(
                 where=sight.host,
                 hostname=sight.agent.hostname,
+                place=sight.agent.place,
                 run_dir=sight.agent.run_dir,
                 agent=sight.agent.agent,
             )

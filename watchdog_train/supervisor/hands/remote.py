@@ -49,6 +49,7 @@ from watchdog_train.keeper.wake import ready
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.link import Link
+from watchdog_train.supervisor.job import machine_of
 from watchdog_train.trusted_files import make_folder, open_regular
 
 AGAIN_S = 1.0
@@ -103,7 +104,8 @@ class RemoteHands:
         silent_s = now - self._heard_at
         agent = report.agent if report is not None else None
         lives = None
-        if agent is not None and self._machines.is_here and silent_s > 2 * AGAIN_S:
+        near = agent is not None and agent.place == self._machines.place
+        if agent is not None and near and silent_s > 2 * AGAIN_S:
             lives = self._context.system.is_alive(agent.agent)
         known = {
             "is_heard": report is not None and silent_s < UNHEARD_S,
@@ -271,8 +273,7 @@ class Machines:
     def __init__(self, context: Context, task: JobTask, link: Link) -> None:
         self.context = context
         self.link = link
-        self.is_here = task.coordination is None
-        """All of them are on this machine."""
+        self.place = machine_of(context.system)
         self.epoch = 0
         self.requests: list[Request] = []
         """What people have asked an agent."""
@@ -289,7 +290,9 @@ class Machines:
                 if isinstance(message, wire.Parcel):
                     hands.answer()
         me = state.supervisor or ProcessId(os.getpid(), 0)
-        leader = Machine(host="", hostname=state.host, run_dir=state.run_dir, agent=me)
+        leader = Machine(
+            host="", hostname=state.host, place=self.place, run_dir=state.run_dir, agent=me
+        )
         agents = state.crew.machines if state.crew is not None else ()
         for each in self.hands:
             each.say(leader, agents, now)

@@ -7,6 +7,7 @@ again until they are answered, so a lost connection loses nothing and does nothi
 
 from __future__ import annotations
 
+import zlib
 from contextlib import suppress
 from typing import TypeVar
 
@@ -29,6 +30,8 @@ from watchdog_train.core.fold.state import Machine
 from watchdog_train.core.model import Outcome, Plan, RankPlaces, Value, Why
 
 CHUNK_BYTES = 256 << 10
+MOST_BYTES = 32 << 20
+PLAIN, PACKED = b"m", b"z"
 
 
 class StartAttempt(Value, frozen=True, kw_only=True, tag=True):
@@ -138,12 +141,15 @@ up = msgspec.msgpack.Decoder(Report | Parcel)
 
 
 def encode(message: Orders | Over | Report | Parcel) -> bytes:
-    """Its bytes."""
-    return _encoder.encode(message)
+    """Its bytes; thousands of processes are packed, as a link takes no large message."""
+    data = _encoder.encode(message)
+    return PLAIN + data if len(data) <= CHUNK_BYTES * 2 else PACKED + zlib.compress(data, 1)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message | None:
     """The message; what is none says nothing."""
-    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return decoder.decode(data)
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, zlib.error):
+        if data[:1] == PACKED:
+            return decoder.decode(zlib.decompressobj().decompress(data[1:], MOST_BYTES))
+        return decoder.decode(data[1:])
     return None
