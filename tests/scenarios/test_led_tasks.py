@@ -165,3 +165,81 @@ def test_a_signal_to_one_task_stops_all(tmp_path: Path) -> None:
     assert stop["by"] == "task1: SIGTERM", text
     assert "evidence_collecting" not in types(leaders(tmp_path)), text
     assert_nothing_lives(tmp_path, text)
+
+
+@pytest.mark.slow
+def test_a_silent_agent_costs_nothing_while_ranks_make_steps(tmp_path: Path) -> None:
+    """Its machine cannot be heard for longer than lost_s, and is heard again: the job goes on."""
+    job = start_job(tmp_path, 2, "--steps", "900")
+    wait_for_step(tmp_path, 2)
+    agent = pids(job)[1]
+    os.kill(agent, signal.SIGSTOP)
+    reached = last_step(tmp_path)
+    wait_until(
+        lambda: silent_s(tmp_path) > 30 and (last_step(tmp_path) or 0) > (reached or 0) + 5,
+        120,
+        "the rank that is heard makes steps while the other is not heard",
+    )
+    os.kill(agent, signal.SIGCONT)
+    assert run_wtrain("stop", cwd=tmp_path, timeout_s=90).returncode == 0
+    done = job.result(280)
+    text = described(tmp_path)
+    assert done.returncode == 77, text
+    log = leaders(tmp_path)
+    assert not {"stall_declared", "machine_lost", "given_up"} & set(types(log)), text
+    assert_nothing_lives(tmp_path, text)
+
+
+@pytest.mark.slow
+def test_a_machine_that_stays_silent_gives_the_job_back(tmp_path: Path) -> None:
+    """Nobody who is heard makes steps, and `lost_s` is over: evidence, 75 on all, nothing left."""
+    job = start_job(tmp_path, 2, "--fault", "hang", "--at", "35")
+    wait_for_step(tmp_path, 2)
+    agent = pids(job)[1]
+    os.kill(agent, signal.SIGSTOP)
+    wait_until(lambda: of_type(leaders(tmp_path), "run_finished"), 200, "the leader gives up")
+    os.kill(agent, signal.SIGCONT)  # it comes back late, and has to learn that it is over
+    done = job.result(280)
+    text = described(tmp_path)
+    assert done.returncode == 75, text
+    (lost,) = of_type(leaders(tmp_path), "machine_lost")
+    assert lost["host"] == "task1", text
+    assert of_type(leaders(tmp_path), "evidence_collected"), text
+    assert [one["attempt"] for one in of_type(leaders(tmp_path), "attempt_launching")] == [1], text
+    (agents_log,) = agents(tmp_path)
+    assert of_type(agents_log, "run_finished")[0]["exit_code"] == 75, text
+    assert_nothing_lives(tmp_path, text)
+
+
+@pytest.mark.slow
+def test_an_agent_without_a_leader_ends_its_idle_ranks(tmp_path: Path) -> None:
+    """The leader cannot be heard, and is not known to be dead: evidence, end, 75."""
+    job = start_job(tmp_path, 2, "--fault", "hang", "--at", "35")
+    wait_for_step(tmp_path, 2)
+    leader = pids(job)[0]
+    os.kill(leader, signal.SIGSTOP)
+    wait_until(lambda: of_type(agents(tmp_path)[0], "run_finished"), 200, "the agent gives up")
+    (log,) = agents(tmp_path)
+    text = described(tmp_path)
+    assert of_type(log, "run_finished")[0]["exit_code"] == 75, text
+    signals = [one["seq"] for one in of_type(log, "signalling") if one["targets"]]
+    assert of_type(log, "evidence_collected")[0]["seq"] < signals[0], text
+    assert "peer_lost" not in types(log), text
+    os.kill(leader, signal.SIGCONT)
+    done = job.result(280)
+    text = described(tmp_path)
+    assert done.returncode == 75, text
+    assert [one["attempt"] for one in of_type(leaders(tmp_path), "attempt_launching")] == [1], text
+    assert_nothing_lives(tmp_path, text)
+
+
+def last_step(cwd: Path) -> int | None:
+    steps = [one["progress"]["step"] for one in of_type(leaders(cwd), "progress")]
+    return steps[-1] if steps else None
+
+
+def silent_s(cwd: Path) -> float:
+    """For how long the agent has written nothing, by the wall clock of both."""
+    (log,) = agents(cwd)
+    newest = leaders(cwd)[-1]["t"]
+    return newest - log[-1]["t"]

@@ -8,7 +8,6 @@ training does not work any more, it takes evidence and ends: then its supervisor
 from __future__ import annotations
 
 import socket
-from collections import deque
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +26,7 @@ from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.link import LEADER, Link
-from watchdog_train.supervisor.hands.outbox import Outbox, grown
+from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox, grown
 from watchdog_train.supervisor.job import machine_of
 from watchdog_train.supervisor.loop import Supervisor
 
@@ -46,9 +45,8 @@ class Agent(Supervisor):
         super().__init__(context, state)
         self._link = self._line = link
         self._outbox = Outbox(context.directory.path)
-        self._orders: deque[wire.Order] = deque()
+        self._inbox = Inbox()
         self._current: wire.Order | None = None
-        self._epoch = 0
         self._place = machine_of(context.system)
         self._leader: Machine | None = None
         self._agents: tuple[Machine, ...] = ()
@@ -117,13 +115,12 @@ class Agent(Supervisor):
 
     def _obey(self, observation: a.Observation) -> a.Action | None:
         """The next order: written down first, so that it is never carried out twice."""
-        crew = self.state.crew
         if self._current is not None:
             order, self._current = self._current, None
             return self._deed(order.work)
-        if self._orders and crew is not None:
-            self._current = order = self._orders.popleft()
-            return a.Record(events=(e.Ordered(epoch=self._epoch, number=order.number),))
+        if self._inbox:
+            self._current = order = self._inbox.next()
+            return a.Record(events=(e.Ordered(epoch=self._inbox.epoch, number=order.number),))
         over, attempt = self._over, self.state.attempt
         if over is None:
             return None
@@ -188,7 +185,7 @@ class Agent(Supervisor):
     def _rest(self, observation: a.Observation) -> a.Action:
         self._report(observation)
         attempt = self.state.attempt
-        busy = self._orders or self._current or not self._outbox.is_empty
+        busy = self._inbox or self._current or not self._outbox.is_empty
         hurried = (
             attempt is not None
             and not attempt.tree_gone
@@ -213,20 +210,9 @@ class Agent(Supervisor):
 
     def _take(self, word: wire.Orders) -> None:
         crew = self.state.crew
-        if crew is None or word.epoch < max(crew.epoch, self._epoch):
-            return  # of a leader that another one has replaced
-        if word.epoch != self._epoch:
-            self._epoch = word.epoch
-            self._orders.clear()
-        self._leader, self._agents = word.leader, word.agents
-        self._outbox.taken(word.taken)
-        done = crew.done if crew.epoch == word.epoch else 0
-        for pending in (self._current, *self._orders):
-            done = max(done, pending.number if pending is not None else 0)
-        for order in word.orders:
-            if order.number == done + 1:
-                done = order.number
-                self._orders.append(order)
+        if crew is not None and self._inbox.take(word, crew):
+            self._leader, self._agents = word.leader, word.agents
+            self._outbox.taken(word.taken)
 
     def _report(self, observation: a.Observation, *, over: bool = False) -> None:
         """Say what is new at once, and that we live once a second."""

@@ -1,4 +1,4 @@
-"""What an agent sends to its leader and must not be lost: files as they grow, and requests.
+"""An agent's mail: orders, each carried out once, and parcels, none of which is lost.
 
 Few parcels are on their way at a time, so samples and orders pass between them.
 """
@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.actions import Request
-from watchdog_train.supervisor.hands.wire import CHUNK_BYTES, Chunk, Parcel
+from watchdog_train.core.fold.state import Crew
+from watchdog_train.supervisor.hands.wire import CHUNK_BYTES, Chunk, Order, Orders, Parcel
 from watchdog_train.trusted_files import entries, open_read
 
 ON_THE_WAY = 4
@@ -20,6 +21,41 @@ AGAIN_S = 3.0
 MOST_FILES = 4096
 BUNDLE_BYTES = 64 << 20
 """Of one bundle: what is larger stays on its machine."""
+
+
+class Inbox:
+    """The orders of the newest leader that have not been begun, in their order."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._orders: deque[Order] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._orders)
+
+    def take(self, word: Orders, crew: Crew) -> bool:
+        """Take what is new in a leader's word; False for a leader that another one has replaced.
+
+        Args:
+            word: with all that the leader has no answer to, also what was said before.
+            crew: what is written down, by us or by the agent before us.
+        """
+        if word.epoch < max(crew.epoch, self.epoch):
+            return False
+        if word.epoch != self.epoch:
+            self.epoch = word.epoch
+            self._orders.clear()
+        done = crew.done if crew.epoch == word.epoch else 0
+        newest = self._orders[-1].number if self._orders else done
+        for order in word.orders:
+            if order.number == newest + 1:
+                newest = order.number
+                self._orders.append(order)
+        return True
+
+    def next(self) -> Order:
+        """The next one, which is written down before it is carried out."""
+        return self._orders.popleft()
 
 
 class Outbox:

@@ -1,0 +1,251 @@
+"""What a leader and its agents tell each other: lost, late, twice, or nonsense."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from watchdog_train.core.actions import CleanUp, Request, Signal, StartLook, TreeSight
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.state import Crew, Machine, State
+from watchdog_train.core.model import (
+    ExitStatus,
+    Member,
+    MemberSample,
+    ProcessId,
+    Why,
+    together,
+)
+from watchdog_train.core.starting.jobs import JobTask
+from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.hands import wire
+from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox
+from watchdog_train.supervisor.hands.remote import Machines
+
+TASK = JobTask(job="j", source="wtrain", task=0, tasks=2, here=2)
+HERE = Machine(host="", hostname="h", place="p", run_dir="/r", agent=ProcessId(1, 1))
+
+
+class Link:
+    """In memory; what is sent lies in `sent`, what comes is put into `come`."""
+
+    made = 0
+    refusal = None
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.come: list[tuple[str, bytes]] = []
+
+    def send(self, to: str, message: bytes) -> bool:
+        self.sent.append(message)
+        return True
+
+    def receive(self) -> list[tuple[str, bytes]]:
+        come, self.come = self.come, []
+        return come
+
+    def fileno(self) -> int:
+        return -1
+
+    def words(self) -> list[wire.Orders]:
+        found = [wire.decode(wire.down, data) for data in self.sent]
+        self.sent.clear()
+        return [word for word in found if isinstance(word, wire.Orders)]
+
+
+class System:
+    """A clock, and processes that live."""
+
+    now = 100.0
+    dead: frozenset[ProcessId] = frozenset()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def is_alive(self, who: ProcessId) -> bool:
+        return who not in self.dead
+
+    def boot_id(self) -> str:
+        return "b"
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Any:
+    context: Any = SimpleNamespace(system=System(), directory=RunDirectory(tmp_path))
+    return Machines(context, TASK, Link())  # type: ignore[arg-type]
+
+
+def report(machines: Any, *, done: int = 0, attempt: int = 0, **sight: Any) -> wire.Report:
+    now = machines.context.system.now
+    seen = TreeSight(sample=sight.pop("sample", together((), at=now)), **sight)
+    me = msgspec.structs.replace(HERE, agent=ProcessId(7, 7), place=machines.place)
+    epoch = machines.epoch
+    return wire.Report(agent=me, epoch=epoch, done=done, attempt=attempt, now=now, sight=seen)
+
+
+def hear(machines: Any, message: Any, state: State | None = None) -> None:
+    machines.link.come.append(("task1", wire.encode(message)))
+    machines.poll(state or State(seq=5), machines.context.system.now)
+
+
+def test_orders_are_carried_out_once() -> None:
+    """Words are lost, doubled and late; a dead agent's successor knows what was begun."""
+    for seed in range(200):
+        chance = random.Random(seed)
+        crew, inbox, carried = Crew(task=TASK), Inbox(), []
+        orders = tuple(
+            wire.Order(number=n, work=CleanUp(host="")) for n in range(1, chance.randint(2, 6))
+        )
+        said = []
+        for _ in range(60):
+            left = tuple(one for one in orders if one.number > crew.done)
+            said.append(wire.Orders(epoch=3, leader=HERE, agents=(), orders=left))
+            for word in chance.sample(said, min(len(said), chance.randint(0, 2))):
+                inbox.take(word, crew)
+            if inbox:
+                order = inbox.next()
+                crew = msgspec.structs.replace(crew, epoch=3, done=order.number)
+                carried.append(order.number)
+            if chance.random() < 0.1:
+                inbox = Inbox()  # the agent dies, and its successor reads the log
+        assert carried == [one.number for one in orders]
+
+
+def test_an_older_leader_is_refused() -> None:
+    inbox = Inbox()
+    crew = Crew(task=TASK, epoch=5, done=2)
+    order = wire.Order(number=3, work=CleanUp(host=""))
+    old = wire.Orders(epoch=4, leader=HERE, agents=(), orders=(order,))
+    assert not inbox.take(old, crew)
+    assert not inbox
+    new = wire.Orders(epoch=6, leader=HERE, agents=(), orders=(order,))
+    assert inbox.take(new, crew)
+    assert not inbox, "the first order of a leader is number 1"
+    first = wire.Orders(
+        epoch=6, leader=HERE, agents=(), orders=(wire.Order(number=1, work=CleanUp(host="")),)
+    )
+    assert inbox.take(first, crew)
+    assert not inbox.take(msgspec.structs.replace(old, epoch=5), crew)
+    assert inbox.next().number == 1
+
+
+def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
+    (hands,) = leader.hands
+    state = State(seq=5, supervisor=ProcessId(2, 2))
+    target = ProcessId(9, 9, "task1")
+    signal = Signal(
+        host="task1", sequence="hang", stage="kill", targets=(target,), signal=9, why=Why("now")
+    )
+    told = list(hands.signal(signal))
+    assert [(one.pid, one.host, one.result) for one in told] == [(9, "task1", "ordered")]
+    for _ in range(3):
+        leader.context.system.now += 1.1
+        leader.poll(state, leader.context.system.now)
+    words = leader.link.words()
+    assert len(words) == 3
+    assert {word.epoch for word in words} == {5}
+    (order,) = words[-1].orders
+    assert order.work.targets == (ProcessId(9, 9),)
+    assert order.work.host == ""
+    hear(leader, report(leader, done=1), state)
+    leader.context.system.now += 1.1
+    leader.poll(state, leader.context.system.now)
+    assert leader.link.words()[-1].orders == ()
+
+
+def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:
+    (hands,) = leader.hands
+    hands._present = 1
+    sample = together((), at=100.0)
+    member = Member(pid=9, start=9, role="rank", rank=1)
+    members = (MemberSample(member=member, state="S", cpu_s=0.0, io_bytes=0, slot=None),)
+    exit_ = ExitStatus(code=3, signal=None, how_known="keeper-file")
+    sample = msgspec.structs.replace(sample, members=members)
+    hear(leader, report(leader, attempt=1, sample=sample, exit=exit_))
+    sight = hands.sight
+    assert sight.host == "task1"
+    assert sight.is_heard
+    assert sight.sample.members[0].member.identity == ProcessId(9, 9, "task1")
+    assert sight.agent == msgspec.structs.replace(sight.agent, host="task1")
+    hands._present = 2
+    assert hands.sight.exit is None, "of an earlier attempt"
+    leader.context.system.now += 11.0
+    assert not hands.sight.is_heard
+    assert hands.sight.agent_lives is True
+    leader.context.system.dead = frozenset([ProcessId(7, 7)])
+    assert hands.sight.agent_lives is False
+
+
+def test_clocks_of_machines_differ(leader: Any) -> None:
+    (hands,) = leader.hands
+    hands._present = 1
+    far = msgspec.structs.replace(report(leader, attempt=1), now=5000.0)
+    far = msgspec.structs.replace(far, sight=TreeSight(sample=together((), at=4990.0)))
+    hear(leader, far)
+    assert hands.sight.sample.at == pytest.approx(90.0)
+
+
+def test_an_answer_that_was_used_is_not_seen_again(leader: Any) -> None:
+    (hands,) = leader.hands
+    hands._present = 1
+    look = StartLook(host="task1", verdict=Verdict(kind="suspect"))
+    hands.collect(look, State())
+    assert hands.sight.running == {"look"}
+    hear(leader, report(leader, attempt=1))
+    assert hands.sight.running == {"look"}, "not begun yet"
+
+
+def test_files_arrive_whole_and_only_where_they_belong(leader: Any, tmp_path: Path) -> None:
+    source = tmp_path / "agent"
+    bundle = source / "stalls" / "0001" / "stacks"
+    bundle.mkdir(parents=True)
+    (bundle / "1.txt").write_bytes(b"a" * (3 * wire.CHUNK_BYTES + 5))
+    (source / "stalls" / "0001" / "verdict.json").write_text("{}")
+    outbox, chance, now = Outbox(source), random.Random(1), 0.0
+    outbox.send_folder(source / "stalls" / "0001")
+    outbox.ask(Request(kind="stop", by="SIGTERM"))
+    (hands,) = leader.hands
+    for _ in range(200):
+        now += 1.0
+        for parcel in outbox.due(now):
+            if chance.random() < 0.6:  # the others are lost
+                hear(leader, parcel)
+        outbox.taken(hands._taken)
+        if outbox.is_empty:
+            break
+    assert outbox.is_empty
+    kept = tmp_path / "stalls" / "0001" / "machines" / "task1"
+    assert (kept / "stacks" / "1.txt").read_bytes() == (bundle / "1.txt").read_bytes()
+    assert (kept / "verdict.json").read_text() == "{}"
+    assert [one.by for one in leader.requests] == ["task1: SIGTERM"]
+    for path in ("../x", "stalls/../../x", "events.jsonl", "stalls/1", "/etc/x", "attempts/1/../x"):
+        evil = wire.Chunk(path=path, offset=0, data=b"x")
+        hear(leader, wire.Parcel(number=hands._taken + 1, content=evil))
+    assert {path.name for path in tmp_path.iterdir()} == {"agent", "stalls"}
+
+
+def test_nonsense_says_nothing(leader: Any) -> None:
+    big = wire.PACKED + b"\x78\x9c" + b"\0" * 50
+    for data in (b"", b"m", b"z", b"m\xff", big, b"m" + msgspec.msgpack.encode({"type": "Report"})):
+        leader.link.come.append(("task1", data))
+        leader.link.come.append(("task9", data))
+    leader.poll(State(seq=5), 100.0)
+    (hands,) = leader.hands
+    assert not hands.sight.is_heard
+
+
+def test_many_processes_fit_into_one_message() -> None:
+    member = Member(pid=1, start=1, role="worker", rank=1, name="pt_data_worker")
+    one = MemberSample(member=member, state="S", cpu_s=1.0, io_bytes=1, slot=None)
+    sample = msgspec.structs.replace(together((), at=1.0), members=(one,) * 20_000)
+    full = wire.Report(
+        agent=HERE, epoch=1, done=0, attempt=1, now=1.0, sight=TreeSight(sample=sample)
+    )
+    data = wire.encode(full)
+    assert len(data) < 1 << 20
+    assert wire.decode(wire.up, data) == full
