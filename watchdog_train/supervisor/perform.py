@@ -105,12 +105,15 @@ class Performer:
     def _ask(self, action: a.AskStop | a.AskSave, state: State) -> e.StopAsked | e.SaveRequested:
         """Through the control page."""
         control = self._context.control
-        for each in self._hands.values():
-            each.ask(action)
         if isinstance(action, a.AskSave):
             # The page of a run that goes on after a reboot is new, its numbers are not.
             number = max(action.number, state.save_requested + 1)
             sequence = control.request_save(number) if control is not None else 0
+            # All ranks have to hear of it under one number.
+            action = msgspec.structs.replace(action, number=sequence or number)
+        for each in self._hands.values():
+            each.ask(action)
+        if isinstance(action, a.AskSave):
             return e.SaveRequested(
                 by=action.by,
                 relayed=action.relayed,

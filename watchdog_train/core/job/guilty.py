@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.core.job.machines import hostname_of
 from watchdog_train.core.job.peers import PeerView, bundle_of
 from watchdog_train.core.model import GuiltyNode, Why
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, survivors
@@ -20,7 +21,12 @@ def guilty_nodes(state: State) -> tuple[GuiltyNode, ...]:
     """Named by the end of this run; nobody unless another try elsewhere was asked for."""
     if not state.finished or state.exit_code != EXIT_RETRY_ELSEWHERE:
         return ()
-    here = tuple(this_one(state, why) for why in survivors(state))
+    here = tuple(
+        GuiltyNode(host=hostname_of(tree.host, state), why=why)
+        for tree in state.trees
+        if tree.survivors
+        for why in survivors(state)
+    )
     return (*here, *(one for one in state.guilty if one.host != state.host or not here))
 
 

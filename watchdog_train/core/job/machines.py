@@ -15,7 +15,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartJoint, TakeOver, Wait
 from watchdog_train.core.fold.state import Machine, State
-from watchdog_train.core.model import Explanation, Why, written
+from watchdog_train.core.model import Explanation, GuiltyNode, Why, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
@@ -88,14 +88,24 @@ def lose(observation: Observation, state: State, policy: Policy) -> Action | Non
     (who, *_) = names_of([lost[0].host], state)
     why = Why("machine-lost", who=who, seconds=observation.of(lost[0].host).silent_s)
     gone = e.MachineLost(where=written(lost[0].host), why=why)
-    left = leave(observation, state, why) if state.given_up is None and not stopping else None
+    left = None
+    if state.given_up is None and not stopping:
+        left = leave(observation, state, why, guilty=_guilty(lost[0].host, state, why))
     return Record(events=(gone, *(left.events if left is not None else ())))
 
 
-def leave(observation: Observation, state: State, why: Why) -> Record | None:
+def _guilty(host: str, state: State, why: Why) -> tuple[GuiltyNode, ...]:
+    """A lost machine, to be left out when the job begins again."""
+    name = hostname_of(host, state)
+    return (GuiltyNode(host=name, why=why),) if name not in ("", state.host) else ()
+
+
+def leave(
+    observation: Observation, state: State, why: Why, *, guilty: tuple[GuiltyNode, ...] = ()
+) -> Record | None:
     """Take evidence, end what is here and give the job back: nobody knows of the rest."""
     attempt, verdict = state.attempt, observation.verdict
-    given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+    given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up", guilty=guilty)
     if attempt is None or attempt.ended or attempt.stall_id is not None:
         return Record(events=(given_up,))
     if not observation.signs.quiet:
@@ -166,7 +176,8 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
         event = e.Noticed(kind=JOINT, pids=(), why=why)
     else:
         host = folders.get(answer.where or "")
-        name = None if host is None else _hostname(host, state)
+        several = state.task is not None and state.task.coordination is not None
+        name = hostname_of(host, state) if several and host is not None else None
         tasks = tuple(number for number, tree in enumerate(attempt.trees) if tree.host in hosts)
         found = _on(answer.explanation, name)
         event = e.StallExplained(stall_id=stall.id, explanation=found, tasks=tasks, host=name)
@@ -187,11 +198,11 @@ def machine_of(host: str, state: State) -> Machine | None:
 def names_of(hosts: list[str], state: State) -> tuple[str, ...]:
     """For a person: `task1 (gpu-17)`."""
     first = f"{state.crew.task.kind}0" if state.crew is not None else ""
-    named = ((host or first, _hostname(host, state)) for host in hosts)
+    named = ((host or first, hostname_of(host, state)) for host in hosts)
     return tuple(f"{name} ({hostname})" if hostname else name for name, hostname in named)
 
 
-def _hostname(host: str, state: State) -> str:
+def hostname_of(host: str, state: State) -> str:
     """Empty of one that was never heard."""
     machine = machine_of(host, state)
     return state.host if not host else machine.hostname if machine is not None else ""

@@ -139,7 +139,7 @@ def ask_until(observation: Observation, state: State, stopping: Stopping) -> flo
     slots = [slot for _, slot in judged(observation.sample)]
     if asked is not None and observation.verdict.kind == "alive" and slots:
         step = _step(slots)
-        several = state.job is not None and state.job.together
+        several = state.crew is not None or (state.job is not None and state.job.together)
         ahead = AHEAD_STEPS_OF_SEVERAL if several else AHEAD_STEPS
         early = step is None or asked.step is None or step < asked.step + ahead
         busy = any(slot.phase in ("eval", "checkpoint") for slot in slots)
