@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from watchdog_train.core import events as e
-from watchdog_train.core.fold.state import JobState, State
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.guilty import guilty_nodes
 from watchdog_train.report import words
 from watchdog_train.report.why_text import why_text
@@ -20,7 +18,7 @@ Row = TypeVar("Row")
 def sentences(event: e.JobEvent, state: State) -> tuple[str, ...]:
     """What an event about the peers is worth saying, as plain sentences."""
     attempt = state.attempt
-    kind = state.job.task.kind if state.job is not None else "task"
+    kind = state.task.kind if state.task is not None else "task"
     match event:
         case e.TasksCoupled() if event.together:
             return (f"this {kind} and its peers stand and fall together: {why_text(event.why)}",)
@@ -49,31 +47,33 @@ def sentences(event: e.JobEvent, state: State) -> tuple[str, ...]:
             return ()
 
 
-def task_words(job: JobState) -> str:
-    """Which task of what, and whether it acts with the others."""
+def task_words(state: State) -> str:
+    """Which task of what, and whether it acts with the others; empty for a run that is none."""
+    job, crew = state.job, state.crew
+    if crew is not None:
+        how = "carries out what task 0 decides" if crew.task.task else "leads the others"
+        return f"{clean(crew.task.words, 120)}, {how}"
+    if job is None:
+        return ""
     how = "together with its peers" if job.together else "on its own so far"
     return f"{clean(job.task.words, 120)}, {how}"
 
 
 def job_object(state: State) -> dict[str, Any] | None:
     """The same for a program; None of a run that is no task of a job."""
-    job, task = state.job, state.task
+    task, crew = state.task, state.crew
     if task is None:
         return None
-    if state.crew is not None:
-        machines = {one.host: one.hostname for one in state.crew.machines}
-        return {**msgspec.to_builtins(task), "machines": machines}
-    if job is None:
-        return None
     return {
-        "id": job.task.job,
-        "source": job.task.source,
-        "kind": job.task.kind,
-        "task": job.task.task,
-        "tasks": job.task.tasks,
-        "here": job.task.here,
-        "coordination": job.task.coordination,
-        "together": job.together,
+        "id": task.job,
+        "source": task.source,
+        "kind": task.kind,
+        "task": task.task,
+        "tasks": task.tasks,
+        "here": task.here,
+        "coordination": task.coordination,
+        "together": crew is not None or (state.job is not None and state.job.together),
+        "machines": {one.host: one.hostname for one in crew.machines} if crew is not None else {},
         "guilty_nodes": [{"host": one.host, "why": one.why} for one in guilty_nodes(state)],
     }
 
@@ -87,19 +87,19 @@ def grouped(rows: Sequence[Row], state_of: Callable[[Row], State]) -> list[Row]:
     """Runs of one job side by side, by task, where the first of them stood."""
     jobs: dict[str, list[Row]] = {}
     for row in rows:
-        job = state_of(row).job
-        jobs.setdefault(f"{job.task.job}" if job else f"\0{id(row)}", []).append(row)
+        task = state_of(row).task
+        jobs.setdefault(task.job if task else f"\0{id(row)}", []).append(row)
 
     def number(row: Row) -> int:
-        job = state_of(row).job
-        return job.task.task if job is not None else 0
+        task = state_of(row).task
+        return task.task if task is not None else 0
 
     return [row for group in jobs.values() for row in sorted(group, key=number)]
 
 
 def task_cell(state: State) -> str:
     """The cell of `ps`: `2/4 slurm:1234.0`; "-" for a run that is no task of a job."""
-    job = state.job
-    if job is None:
+    task = state.task
+    if task is None:
         return "-"
-    return f"{job.task.task}/{job.task.tasks} {words.cut(clean(job.task.job, 60), 24)}"
+    return f"{task.task}/{task.tasks} {words.cut(clean(task.job, 60), 24)}"

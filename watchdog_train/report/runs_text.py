@@ -23,7 +23,7 @@ def runs_text(
         return ""
     runs = grouped(runs, lambda row: row[0])
     rows = [HEADER, *(_row(state, live) for state, live in runs)]
-    if any(state.job is not None for state, _ in runs):
+    if any(state.task is not None for state, _ in runs):
         cells = ["TASK", *(task_cell(state) for state, _ in runs)]
         rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, cells, strict=True)]
     state_at = rows[0].index("STATE")

@@ -111,6 +111,6 @@ def _explained(event: e.StallExplained, state: State) -> tuple[str, ...]:
         lines = (cause,) if cause else ()
     if not event.tasks or not lines:
         return lines
-    kind = state.job.task.kind if state.job is not None else "task"
+    kind = state.task.kind if state.task is not None else "task"
     numbers = ", ".join(map(str, event.tasks[:MAX_NAMED]))
     return (f"from the evidence of {kind}s {numbers}: {lines[0]}", *lines[1:])

@@ -53,7 +53,7 @@ def status_text(
     above = [
         ("State", _state_line(state, live, paint, zone)),
         *[("", line) for line in _go_on(state, live, paint)],
-        ("Job", job_text.task_words(state.job) if state.job is not None else ""),
+        ("Job", job_text.task_words(state)),
         ("Attempt", _attempt_line(state, live)),
         ("Progress", _progress_line(state, live)),
         *notice_rows(state, live),
