@@ -18,7 +18,7 @@ from watchdog_train.core import actions as a
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.detection.rank_gone import missing_ranks
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import BundleWhy
+from watchdog_train.core.model import BundleWhy, RankEnd
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.explain.patience import Silence
 from watchdog_train.report.why_text import why_text
@@ -77,7 +77,7 @@ class EvidenceRequests:
             out_dir=str(out_dir),
             staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
             members=tuple(member for member in members if member.role != "keeper"),
-            ended=missing_ranks(sight.sample)[:MOST_ENDED],
+            ended=tuple(map(self._as_known, missing_ranks(sight.sample)[:MOST_ENDED])),
             verdict=verdict,
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),
@@ -93,6 +93,14 @@ class EvidenceRequests:
             patience=context.policy.patience,
             done=self._what_follows(why),
         )
+
+    def _as_known(self, end: RankEnd) -> RankEnd:
+        """Of a rank that is the root its keeper knows more than we could see of a stranger's."""
+        tree, told = self.state.tree(self.sight.host), self.sight.exit
+        is_root = tree is not None and end.identity == tree.root
+        if told is None or not is_root or (end.code, end.signal) != (None, None):
+            return end
+        return msgspec.structs.replace(end, code=told.code, signal=told.signal)
 
     def _what_follows(self, why: BundleWhy) -> tuple[str, ...]:
         """For the reader of a bundle: what its supervisor does next."""
