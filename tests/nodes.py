@@ -74,11 +74,12 @@ def start_nodes(
     port: int | None = None,
     script: Path = PROGRAMS / "node_ranks.py",
     ask_s: int = 10,
+    job: str = JOB,
 ) -> list[RunningWtrain]:
     """A job of two nodes; its torchruns meet at this port of the first, or at one free now."""
     at = places(hosts=hosts) if at is None else at
     port = free_port() if port is None else port
-    config = write_fast_config(cwd, JOB)
+    config = write_fast_config(cwd, job)
     config.write_text(config.read_text().replace("ask_s: 10", f"ask_s: {ask_s}"))
     return [
         place.start(

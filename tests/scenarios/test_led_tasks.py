@@ -61,12 +61,12 @@ def leaders(cwd: Path) -> list[Event]:
 
 def agents(cwd: Path) -> list[list[Event]]:
     folder = cwd / "wtrain-runs" / ".agents"
-    return [read_log(path) for path in sorted(folder.glob("*-task*")) if path.is_dir()]
+    return [read_log(path.parent) for path in sorted(folder.glob("*-*/events.jsonl"))]
 
 
 def described(cwd: Path) -> str:
     parts = [outline(leaders(cwd)), *(f"--- agent\n{outline(one)}" for one in agents(cwd))]
-    errors = [path.read_text("utf-8", "replace")[-1500:] for path in cwd.glob("task-*.err")]
+    errors = [path.read_text("utf-8", "replace")[-1500:] for path in cwd.glob("*-*.err")]
     return "\n".join([*parts, *errors])
 
 

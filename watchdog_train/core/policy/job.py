@@ -14,6 +14,7 @@ class Job(Section, frozen=True, kw_only=True):
         Literal["auto", "together", "separate"],
         Meta(
             description="whether the tasks of a job are ended and restarted together; "
+            "together: the first one leads, the others are its agents; "
             "auto: when their ranks are seen to train one world"
         ),
     ] = "auto"

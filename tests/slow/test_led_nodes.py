@@ -1,0 +1,93 @@
+"""Two nodes under one leader, over ZeroMQ, in network namespaces whose link is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cut_link import ADDRESSES, Network, NoNetworkError, two_networks
+from tests.scenarios.test_led_tasks import (
+    agents,
+    assert_nothing_lives,
+    described,
+    leaders,
+    wait_for_step,
+)
+from tests.support import of_type, types, wait_until
+from watchdog_train.supervisor.hands.link.keys import VARIABLE, new_key
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.scenario,
+    pytest.mark.torch,
+    pytest.mark.timeout(900),
+]
+MEET = f"tcp://{ADDRESSES[0]}:29400"
+
+
+@pytest.fixture
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    """Two nodes that reach each other and nobody else."""
+    pytest.importorskip("zmq")
+    monkeypatch.setenv(VARIABLE, new_key())
+    monkeypatch.setenv("WTRAIN_JOB", tmp_path.name)
+    try:
+        with two_networks(tmp_path) as found:
+            yield found
+    except NoNetworkError as error:
+        pytest.skip(f"NOT RUN: {error}")
+
+
+def led(lost_s: int) -> str:
+    return f"job: {{tasks: together, gather_s: 120, lost_s: {lost_s}}}\n"
+
+
+def test_a_hang_on_one_node_begins_again_on_both(tmp_path: Path, network: Network) -> None:
+    """One rendezvous for each attempt, one explanation, which names the node."""
+    job = network.start(tmp_path, MEET, "--fault", "hang", "--rank", "3", job=led(60))
+    codes = [node.result(500).returncode for node in job]
+    text = described(tmp_path)
+    assert codes == [0, 0], text
+    log = leaders(tmp_path)
+    assert [one["attempt"] for one in of_type(log, "attempt_launching")] == [1, 2], text
+    (diagnosed,) = [one for one in of_type(log, "stall_explained") if one["tasks"]]
+    assert diagnosed["host"] == "node-1", text
+    assert diagnosed["explanation"]["root"]["who"]["rank"] == 3, text
+    assert_nothing_lives(tmp_path, text)
+
+
+def test_a_cut_link_ends_both_sides_in_time(tmp_path: Path, network: Network) -> None:
+    """All ranks wait: each side takes its evidence, ends its own, and exits with 75."""
+    job = network.start(tmp_path, MEET, "--steps", "4000", job=led(30))
+    wait_for_step(tmp_path, 2)
+    network.cut()
+    codes = [node.result(500).returncode for node in job]
+    text = described(tmp_path)
+    assert codes == [75, 75], text
+    for log in (leaders(tmp_path), *agents(tmp_path)):
+        evidence = [one["seq"] for one in of_type(log, "evidence_collected")]
+        killed = [one["seq"] for one in of_type(log, "signalling") if one["targets"]]
+        assert evidence, text
+        assert evidence[0] < killed[0], text
+        assert len(of_type(log, "attempt_launching")) == 1, text
+    (lost,) = of_type(leaders(tmp_path), "machine_lost")
+    assert lost["host"] == "node1", text
+    wait_until(lambda: not network.pids().strip(), 20, "nothing lives in either namespace")
+
+
+def test_a_link_that_heals_in_time_is_used_again(tmp_path: Path, network: Network) -> None:
+    """Nothing was concluded from the silence; the job ends well, with or without a restart."""
+    job = network.start(tmp_path, MEET, "--step-s", "0.5", job=led(300))
+    wait_for_step(tmp_path, 2)
+    network.cut()
+    wait_until(lambda: "suspected" in types(leaders(tmp_path)), 120, "the silence is seen")
+    network.mend()
+    codes = [node.result(600).returncode for node in job]
+    text = described(tmp_path)
+    assert codes == [0, 0], text
+    assert "machine_lost" not in types(leaders(tmp_path)), text
+    assert_nothing_lives(tmp_path, text)
+    wait_until(lambda: not network.pids().strip(), 20, "nothing lives in either namespace")
