@@ -303,7 +303,7 @@ def test_an_adoption_does_not_forget_when_the_tree_was_gone(
     """What was saved shortly before is read in full, by whoever scans."""
     asked: list[SurveyRequest] = []
     hands: Any = LocalHands(context)  # type: ignore[arg-type]
-    hands.scan = lambda request, **_: asked.append(request)
+    context.tasks.scan_checkpoints = lambda request, _, **__: asked.append(request)
     context.run_id, context.policy = (
         "run-1",
         Policy(recovery=Recovery(checkpoints=(str(tmp_path),))),

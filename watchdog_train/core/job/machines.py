@@ -7,7 +7,6 @@ heard or are given up: what cannot be heard is unknown, and no reason for a kill
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Final
 
 import msgspec
@@ -147,7 +146,7 @@ def take_over(task: int, dead: Machine, state: State) -> TakeOver | None:
     return TakeOver(
         task=task,
         pid=dead.agent.pid,
-        run_id=PurePath(dead.run_dir).name,
+        run_id=dead.run_dir.rpartition("/")[2],
         run_dir=dead.run_dir,
         why=Why("peer-gone", who=dead.host or "the leader", pid=dead.agent.pid),
     )
