@@ -6,9 +6,10 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.nodes import JOB, Place, start_nodes
 from tests.support import RunningWtrain
@@ -24,7 +25,7 @@ class Network:
     names: tuple[str, str]
     hosts: Path
 
-    def places(self) -> list[Place]:
+    def places(self, env: Mapping[str, str] = MappingProxyType({})) -> list[Place]:
         """The nodes: network, host name and the device of gloo."""
         return [
             Place(
@@ -33,14 +34,21 @@ class Network:
                     *("sh", "-c", OWN, "sh", str(self.hosts), f"node-{number}"),
                 ),
                 address,
-                {"GLOO_SOCKET_IFNAME": name},
+                {"GLOO_SOCKET_IFNAME": name, **env},
             )
             for number, (name, address) in enumerate(zip(self.names, ADDRESSES, strict=True))
         ]
 
-    def start(self, cwd: Path, meet: str, *program: str, job: str = JOB) -> list[RunningWtrain]:
+    def start(
+        self,
+        cwd: Path,
+        meet: str,
+        *program: str,
+        job: str = JOB,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[RunningWtrain]:
         """A job of these two nodes."""
-        return start_nodes(cwd, *program, meet=meet, at=self.places(), port=29500, job=job)
+        return start_nodes(cwd, *program, meet=meet, at=self.places(env), port=29500, job=job)
 
     def cut(self) -> None:
         _ip("-n", self.names[1], "link", "set", self.names[1], "down")

@@ -304,6 +304,7 @@ def test_an_adoption_does_not_forget_when_the_tree_was_gone(
     asked: list[SurveyRequest] = []
     hands: Any = LocalHands(context)  # type: ignore[arg-type]
     context.tasks.scan_checkpoints = lambda request, _, **__: asked.append(request)
+    context.staging_dir = tmp_path
     context.run_id, context.policy = (
         "run-1",
         Policy(recovery=Recovery(checkpoints=(str(tmp_path),))),

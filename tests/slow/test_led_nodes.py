@@ -15,7 +15,7 @@ from tests.scenarios.test_led_tasks import (
     leaders,
     wait_for_step,
 )
-from tests.support import of_type, types, wait_until
+from tests.support import RunningWtrain, of_type, types, wait_until
 from watchdog_train.supervisor.hands.link.keys import VARIABLE, new_key
 
 pytestmark = [
@@ -29,11 +29,9 @@ MEET = f"tcp://{ADDRESSES[0]}:29400"
 
 
 @pytest.fixture
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+def network(tmp_path: Path) -> Iterator[Network]:
     """Two nodes that reach each other and nobody else."""
     pytest.importorskip("zmq")
-    monkeypatch.setenv(VARIABLE, new_key())
-    monkeypatch.setenv("WTRAIN_JOB", tmp_path.name)
     try:
         with two_networks(tmp_path) as found:
             yield found
@@ -41,13 +39,14 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network
         pytest.skip(f"NOT RUN: {error}")
 
 
-def led(lost_s: int) -> str:
-    return f"job: {{tasks: together, gather_s: 120, lost_s: {lost_s}}}\n"
+def start(network: Network, cwd: Path, *program: str, lost_s: int) -> list[RunningWtrain]:
+    job = f"job: {{tasks: together, gather_s: 120, lost_s: {lost_s}}}\n"
+    return network.start(cwd, MEET, *program, job=job, env={VARIABLE: new_key()})
 
 
 def test_a_hang_on_one_node_begins_again_on_both(tmp_path: Path, network: Network) -> None:
     """One rendezvous for each attempt, one explanation, which names the node."""
-    job = network.start(tmp_path, MEET, "--fault", "hang", "--rank", "3", job=led(60))
+    job = start(network, tmp_path, "--fault", "hang", "--rank", "3", lost_s=60)
     codes = [node.result(500).returncode for node in job]
     text = described(tmp_path)
     assert codes == [0, 0], text
@@ -61,7 +60,7 @@ def test_a_hang_on_one_node_begins_again_on_both(tmp_path: Path, network: Networ
 
 def test_a_cut_link_ends_both_sides_in_time(tmp_path: Path, network: Network) -> None:
     """All ranks wait: each side takes its evidence, ends its own, and exits with 75."""
-    job = network.start(tmp_path, MEET, "--steps", "4000", job=led(30))
+    job = start(network, tmp_path, "--steps", "4000", lost_s=30)
     wait_for_step(tmp_path, 2)
     network.cut()
     codes = [node.result(500).returncode for node in job]
@@ -80,7 +79,7 @@ def test_a_cut_link_ends_both_sides_in_time(tmp_path: Path, network: Network) ->
 
 def test_a_link_that_heals_in_time_is_used_again(tmp_path: Path, network: Network) -> None:
     """Nothing was concluded from the silence; the job ends well, with or without a restart."""
-    job = network.start(tmp_path, MEET, "--step-s", "0.5", job=led(300))
+    job = start(network, tmp_path, "--step-s", "0.5", lost_s=300)
     wait_for_step(tmp_path, 2)
     network.cut()
     wait_until(lambda: "suspected" in types(leaders(tmp_path)), 120, "the silence is seen")
