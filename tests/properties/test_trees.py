@@ -345,6 +345,7 @@ def script(chance: random.Random) -> Script:
 
 def bring_home(world: Machines) -> None:
     world.run_until(world.now + 3000.0)
+    assert world.state.finished or not any(tree.lost for tree in world.state.trees), "left waiting"
     if not world.state.finished:
         world.requests.append(a.Request(kind="stop_now", by="the test"))
         world.run_until(world.now + 100.0)

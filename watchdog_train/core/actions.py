@@ -213,8 +213,8 @@ class Observation(Value, frozen=True, kw_only=True):
 
     @property
     def is_collecting(self) -> bool:
-        """Whether a collection runs on some machine."""
-        return any("evidence" in sight.running for sight in self.trees)
+        """Whether a collection runs on some machine that is heard."""
+        return any(sight.is_heard and "evidence" in sight.running for sight in self.trees)
 
 
 class Wait(Value, frozen=True, kw_only=True):

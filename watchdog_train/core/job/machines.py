@@ -87,9 +87,10 @@ def lose(observation: Observation, state: State, policy: Policy) -> Action | Non
     (who, *_) = names_of([lost[0].host], state)
     why = Why("machine-lost", who=who, seconds=observation.of(lost[0].host).silent_s)
     gone = e.MachineLost(where=written(lost[0].host), why=why)
-    left = None
-    if state.given_up is None and not stopping:
-        left = leave(observation, state, why, guilty=_guilty(lost[0].host, state, why))
+    if state.given_up is not None or stopping:
+        return Record(events=(gone,))
+    guilty = _guilty(lost[0].host, state, why)
+    left = leave(observation, state, why, guilty=guilty, over=heard_end)
     return Record(events=(gone, *(left.events if left is not None else ())))
 
 
@@ -100,12 +101,25 @@ def _guilty(host: str, state: State, why: Why) -> tuple[GuiltyNode, ...]:
 
 
 def leave(
-    observation: Observation, state: State, why: Why, *, guilty: tuple[GuiltyNode, ...] = ()
+    observation: Observation,
+    state: State,
+    why: Why,
+    *,
+    guilty: tuple[GuiltyNode, ...] = (),
+    over: bool = False,
 ) -> Record | None:
-    """Take evidence, end what is here and give the job back: nobody knows of the rest."""
+    """Take evidence, end what is here and give the job back: nobody knows of the rest.
+
+    Args:
+        observation: of now.
+        state: of the leader, or of an agent that is alone.
+        why: nothing is heard of the others.
+        guilty: who is left out when the job begins again.
+        over: what is here has ended.
+    """
     attempt, verdict = state.attempt, observation.verdict
     given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up", guilty=guilty)
-    if attempt is None or attempt.ended or attempt.stall_id is not None:
+    if over or attempt is None or attempt.ended or attempt.stall_id is not None:
         return Record(events=(given_up,))
     if not observation.signs.quiet:
         return None
