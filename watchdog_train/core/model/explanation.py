@@ -179,11 +179,22 @@ class Because(Value, frozen=True, kw_only=True):
     """The public thread or source that it is known from."""
 
 
+RemedyGround = Literal[
+    "named", "loader", "pinning", "forked", "sharing", "shm", "datasets", "tokenizers", "hub",
+    "xet", "remote-file", "safetensors", "dead-holder", "network-file", "collective", "nccl",
+    "store", "left-early", "failed-alone", "evaluates", "rank-works", "saves", "leaves", "spawned",
+    "own-line", "library-line", "device", "gpu-fault", "gpu-memory", "host-memory", "threads",
+    "wandb", "compiles", "nan", "mps", "batch-failed",
+]  # fmt: skip
+"""What was seen that calls for a remedy."""
+
+
 class Remedy(Value, frozen=True, kw_only=True):
     """A setting that may help, with its grounds."""
 
     name: str
     by: Literal["family", "fact"]
+    ground: RemedyGround = "named"
 
 
 class Unknown(Value, frozen=True, kw_only=True):
@@ -214,6 +225,8 @@ class Explanation(Value, frozen=True, kw_only=True):
     because: Because | None = None
     alternatives: tuple[Because, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    pointless: tuple[str, ...] = ()
+    """Settings that are known to change nothing here: no experiment is made with them."""
     unknown: tuple[Unknown, ...] = ()
 
     @property
