@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.nvml import Gpus, device, library
+from tests.nvml import ALL_LOST, FULL_W, IDLE_W, OFF_THE_BUS, STUCK_W, Gpus, device, library
 from tests.scenarios.checks import assert_log_is_sound, assert_never_killed
 from tests.support import (
     MARKER,
@@ -61,17 +61,17 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     since = time.monotonic()
     wait_until(lambda: time.monotonic() > since + 7, 20, "twice the limit of a step")
     assert not run.snapshot().of_type("suspected"), run.snapshot().describe()
-    gpus.show(device((pid, 20), util=0, watts=70))
+    gpus.show(device((pid, 20), util=0, watts=IDLE_W))
     run.wait_for("suspected", 30, lambda event: event["basis"] == "quiet")
-    spins = device((pid, 20), util=100, watts=100)  # a kernel that only waits
+    spins = device((pid, 20), util=100, watts=STUCK_W)  # a kernel that only waits
     neighbour = os.getpid()  # on a second device, whose use then tells nothing of the job
     gpus.show(spins, device((pid, 1), (neighbour, 1)))
     (tmp_path / "wake").touch()
     run.wait_for("suspected", 60, lambda event: event["basis"] == "frozen")
     said = run.wait_for("noticed", 30, lambda event: event["kind"] == "busy")
-    assert "the GPUs only spin: 100 % utilisation at 14 % of the power" in sentence(said["why"])
+    assert "the GPUs only spin: 100 % utilisation at 22 % of the power" in sentence(said["why"])
     run.wait_for("evidence_collected", 30)
-    gpus.show(device((pid, 20), util=100, watts=600))  # a long kernel
+    gpus.show(device((pid, 20), util=100, watts=FULL_W))  # a long kernel
     run.wait_for("suspected", 30, lambda event: event["basis"] == "hard-budget")
     (tmp_path / "let-go").touch()
     done = run.result(60).check(0)
@@ -81,9 +81,15 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     (bundle,) = done.run_dir.glob("**/host.json")
     host = json.loads(bundle.read_text())
     seen, shared = host["details"]["gpu"]["devices"]
-    assert seen["power_w"] == 100
+    assert seen["power_w"] == STUCK_W
     assert [each["pid"] for each in shared["processes"]] == [pid, neighbour]
     assert [str(neighbour) in other for other in host["facts"]["gpu_others"]] == [True]
+    waits = json.loads(bundle.with_name("explanation.json").read_text())["root"]["doing"]
+    assert (waits["wait"], waits["gpu"]["device"], waits["gpu"]["util"]) == ("device", 0, 100)
+    assert (waits["gpu"]["power"], waits["gpu"]["others"]) == (0.217, [neighbour])
+    said = bundle.with_name("SUMMARY.md").read_text()
+    assert "waiting for its GPU" in said
+    assert "GPU 0: 100 % utilisation, 22 % of its power limit. Also on its GPUs: pid " in said
 
 
 @pytest.mark.timeout(170)
@@ -112,6 +118,25 @@ def test_memory_of_the_gpu_after_a_kill(tmp_path: Path) -> None:
         other.wait(10)
     done = run.result(60).check(0)
     assert [event["attempt"] for event in done.of_type("attempt_launching")] == [1, 2]
+
+
+@pytest.mark.timeout(170)
+def test_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
+    """What it showed before is no sign of life; the Xid is the cause, read without root."""
+    gpus = Gpus(tmp_path)
+    run, pid = start(tmp_path, gpus, "--sleep-at", "30")
+    gpus.show(device((pid, 60)))
+    wait_until((tmp_path / "slept").exists, 60, "it sleeps")
+    (trace,) = tmp_path.glob("wtrain-runs/*-*/**/trace*.jsonl")
+    wait_until(lambda: '"gpu_util":57' in trace.read_text(), 30, "the GPU was seen")
+    gpus.show(device((pid, 60), more=(f"xid {OFF_THE_BUS}",)), calls=ALL_LOST)
+    found = run.wait_for("stall_explained", 60)["explanation"]["because"]
+    assert (found["family"], found["certainty"]) == ("gpu-fault", "proven")
+    assert f"(GPU 0): {OFF_THE_BUS}" in found["template"]
+    run.wait_for("attempt_launched", 60, lambda event: event["attempt"] == 2)
+    gpus.show(device())
+    done = run.result(60).check(0)
+    assert_log_is_sound(done)
 
 
 def script(cwd: Path, *args: str) -> tuple[int, dict[str, Any]]:
