@@ -358,7 +358,7 @@ def compiles(answer: Answer, limit_s: float) -> None:
 def cost(answer: Answer, limit_s: float) -> None:
     """A step on real kernels with and without wtrain."""
     for name, under in (("alone", ()), ("watched", (*WTRAIN, "run", "--"))):
-        answer["output"] = said(*under, sys.executable, PROGRAM, "cost", limit_s=limit_s / 2)[-600:]
+        answer["output"] = said(*under, sys.executable, PROGRAM, "cost", limit_s=limit_s)[-600:]
         answer[f"{name}_us"] = round(1e6 * float(Path("seconds").read_text()), 1)
         Path("seconds").unlink()
         write(answer)
@@ -389,7 +389,7 @@ PARTS = {
     "memory": Part("memory after SIGTERM, SIGKILL, a stop, wtrain's kill", 60, memory),
     "item": Part("loss.item() behind a kernel that does not end", 80, item),
     "loader": Part("a DataLoader deadlock beside a busy GPU", 80, loader),
-    "cost": Part("a step on real kernels, with and without wtrain", 45, cost),
+    "cost": Part("a step on real kernels, with and without wtrain", 60, cost),
     "compile": Part("compiling and autotuning: suspected or not", 70, compiles),
     "healthy": Part("4 minutes of healthy training: suspected or not", 310, healthy),
 }
