@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
-from watchdog_train.core.fold.state import State
+from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RunProgress, Why
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.helped import helped
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.report import words
 from watchdog_train.report.daemons_text import left_words
+from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.facts import (
     ScriptLines,
     run_again,
-    settings_to_keep,
-    shown_to_help,
     stalls_dir,
     step_words,
+    tried_lines,
+    what_ended,
 )
 from watchdog_train.report.job_text import guilty_words
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, duration
+from watchdog_train.report.words import clean, cut_bytes, duration
 
 PREFIX = "wtrain: "
 
@@ -148,16 +150,8 @@ def outcome_line(state: State) -> str:
 
 
 def _for_good(state: State, script_lines: ScriptLines) -> list[str]:
-    kept = settings_to_keep(state)
-    if not kept:
-        return []
-    ids = words.listed([clean(name, 60) for name in kept])
-    lines = [f"settings of the last attempt: {ids}"]
-    helped = shown_to_help(state)
-    tried = [clean(name, 60) for name in kept if name not in helped]
-    if state.outcome == "succeeded" and tried:
-        lines.append(f"not shown to have helped: {words.listed(tried)}")
-    shown = [script_lines[name] for name in helped if name in script_lines]
+    lines = list(tried_lines(state))
+    shown = [script_lines[name] for name in helped(state) if name in script_lines]
     if shown:
         lines.append("to make this permanent, put into your script:")
         lines += [f"  {clean(part)}" for line in shown for part in line.splitlines()]
@@ -192,3 +186,38 @@ def progress_line(progress: RunProgress) -> str | None:
     if progress.eta_s:
         parts.append(f"about {words.rough_duration(progress.eta_s)} left")
     return ", ".join(parts)
+
+
+CAP_BYTES = 4096
+"""Kubernetes shows no more of a container's termination message."""
+_WHY = 700
+
+
+def verdict_text(state: State) -> str:
+    """How the run ended, or what is known while it lives, then what was caught last and where.
+
+    At most CAP_BYTES in UTF-8, a line each, with a newline at the end.
+    """
+    lines = [f"wtrain: {outcome_line(state) if state.finished else _so_far(state)}"]
+    caught = state.last_stall
+    if caught is not None and state.outcome != "succeeded":
+        lines.append(_caught(caught))
+        if caught.dir is not None:
+            lines.append(f"evidence: {clean(caught.dir)}")
+    return cut_bytes("\n".join(lines), CAP_BYTES - 1) + "\n"
+
+
+def _so_far(state: State) -> str:
+    words = f"{state.state}, attempt {state.attempt.attempt if state.attempt is not None else 0}"
+    return f"given up: {why_text(state.given_up)}" if state.given_up is not None else words
+
+
+def _caught(caught: StallRecord) -> str:
+    text = f"{caught.why} {clean(caught.id, 40)} of attempt {caught.attempt}"
+    if caught.why == "stall":
+        text += f": {why_text(caught.verdict)}"
+    if caught.crash is not None:
+        text += f": {what_ended(caught.crash)}"
+    if caught.explanation is None:
+        return f"{text}."
+    return f"{text}. {clean(' '.join(sentences(caught.explanation)), _WHY)}"

@@ -99,12 +99,13 @@ SENTENCES: dict[WhyCode, str] = {
     "restarts-used": "{count} restarts without a newer step or checkpoint are all that is allowed "
     "(--max-restarts {of})",
     "diagnosis-names": "the diagnosis {diagnosis} names it",
-    "fallback": "fallback setting {count} of {of} for an unknown cause",
+    "fallback": "experiment {count} of {of}: nothing that was seen calls for it",
     "asked-by-with": "asked for by --with",
     "stalled-before-save": "the stall of {attempts} came before its first save",
     "taking-back": "taking back {names}, with which it did not begin",
     "passing-over": "passing over {names}, with which attempts failed",
     "trying": "trying {names}",
+    "experiment": "as an experiment: {names}",
     "again": "trying again unchanged",
     "again-with": "trying again with {names}",
     "not-allowed": "not allowed so far: {options}",
@@ -245,7 +246,7 @@ SENTENCES: dict[WhyCode, str] = {
     "waits-for-agents": "waiting for {who}",
     "machine-lost": "{who} was not heard for {seconds}",
     "leader-lost": "the leader was not heard for {seconds}",
-    "guilty": "rank {rank} was guilty of a hang: {diagnosis}",
+    "guilty": "the other ranks waited for rank {rank}{family}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",
     # -- the house
     "duplicates-kill": "--duplicates kill: {because}",

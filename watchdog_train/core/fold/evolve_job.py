@@ -11,8 +11,12 @@ from watchdog_train.core.fold.state import Agreed, Crew, JobState, Machine, Stat
 _replace = msgspec.structs.replace
 
 
-def change(state: State, event: e.JobEvent) -> State:
-    """The state after an event about the peers; without a job nothing changes."""
+def change(state: State, event: e.AnyEvent) -> State:
+    """The state after a plan or an event about the peers; without a job nothing changes."""
+    if isinstance(event, e.PlanMade):
+        return _plan_made(state, event)
+    if not isinstance(event, e.JobEvent):
+        return state
     if isinstance(event, (e.MachineHeard, e.MachineLost, e.Ordered)):
         return _led(state, event)
     if isinstance(event, e.TaskJoined) and event.led:
@@ -86,7 +90,7 @@ def _attempt_changed(state: State, job: JobState, event: e.JobEvent) -> State:
     return _replace(state, job=job, attempts=(*state.attempts[:-1], attempt))
 
 
-def plan_made(state: State, event: e.PlanMade) -> State:
+def _plan_made(state: State, event: e.PlanMade) -> State:
     """A plan of a task that acts with its peers is its proposal, unless it was received."""
     state, job, plan = _replace(state, next_plan=event.plan), state.job, event.plan
     if job is None or not job.together:

@@ -100,8 +100,5 @@ class Hands(Protocol):
     def gpu_hold(self, now: float) -> GpuHold | None:
         """Who holds the GPU memory that another attempt needs; of a time without an attempt."""
 
-    def gpu_others(self) -> tuple[str, ...]:
-        """Who else has memory on the job's GPUs, by the newest word of the driver."""
-
     def close(self) -> None:
         """End what looks for us."""

@@ -239,7 +239,7 @@ class LocalHands(Sampler):
         )
 
     def collect(self, action: StartLook | StartEvidence, state: State) -> None:
-        requests = EvidenceRequests(self._context, state, self.sight, gpu_others=self.gpu_others())
+        requests = EvidenceRequests(self._context, state, self.sight, gpu_seen=self.gpu_seen())
         if isinstance(action, StartLook):
             self._context.tasks.collect(requests.look(action.verdict))
         else:

@@ -233,9 +233,6 @@ class RemoteHands:
     def gpu_hold(self, now: float) -> GpuHold | None:
         return None
 
-    def gpu_others(self) -> tuple[str, ...]:
-        return ()
-
     def close(self) -> None:
         """Its agent lives on."""
 
