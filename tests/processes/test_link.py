@@ -22,9 +22,14 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.processes.test_launch import environment_of, plan_of
 from tests.support import free_port, is_alive, wait_until
 from watchdog_train.errors import WtrainError
+from watchdog_train.evidence.redact import redact_text
+from watchdog_train.store.run_directory import create
 from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.commands import environment_for
+from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.hands.link import (
     LEADER,
     LOST_S,
@@ -356,6 +361,20 @@ def test_the_command_prints_a_new_key_each_time() -> None:
     keys = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in "ab"]
     assert keys[0].stdout != keys[1].stdout
     assert len(bytes.fromhex(keys[0].stdout)) == 32
+
+
+def test_the_key_reaches_no_training_command_or_file(tmp_path: Path) -> None:
+    key = new_key()
+    given = {VARIABLE: key, "A": "b"}
+    training = environment_of(plan_of("x"), given)
+    assert training["A"] == "b"
+    assert key not in str(training)
+    assert environment_for(given) == {"A": "b"}
+    run = create(tmp_path, "key", 0.0)
+    keep_environment(run, given)
+    assert key not in run.environment.read_text()
+    said = f"+ export {VARIABLE}={key}; env: {{'{VARIABLE}': '{key}'}}"
+    assert key not in redact_text(said)
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,15 @@ TURN_S = 0.02
 MOST = 1024
 """Messages of one round."""
 ORDER_WITHIN_S = 30.0
-_OPTIONS = {
+OPTIONS = {
     zmq.IPV6: 1,
     zmq.LINGER: 2000,
     zmq.MAXMSGSIZE: MESSAGE_CAP_BYTES + 1024,  # of a message as it is encrypted
     zmq.RCVHWM: 4,  # messages of a peer that wait; each may have MESSAGE_CAP_BYTES
-    zmq.BACKLOG: 1024,
-    zmq.HANDSHAKE_IVL: 10_000,  # ms; how long somebody without the key keeps a descriptor
+    zmq.BACKLOG: 4096,  # all agents may come at once
+    # How long somebody without the key keeps a descriptor, in ms. With 10 s it once took 144 s until
+    # 1,024 agents were back at a machine at load 40; with 30 s it took 16 to 29 s.
+    zmq.HANDSHAKE_IVL: 30_000,
     zmq.HEARTBEAT_IVL: 5_000,
     zmq.HEARTBEAT_TIMEOUT: 15_000,
     zmq.HEARTBEAT_TTL: 15_000,
@@ -58,7 +60,7 @@ class Relay:
         self._channel = channel
         self._leads = order.leads
         self._socket = context.socket(zmq.ROUTER if order.leads else zmq.DEALER)
-        for option, value in _OPTIONS.items():
+        for option, value in OPTIONS.items():
             self._socket.set(option, value)
         # An agent waits while its queue is full. A leader waits for nobody, and says little.
         self._socket.set(zmq.SNDHWM, 256 if order.leads else 4)
