@@ -22,7 +22,6 @@ from typing import Any
 
 import psutil
 import pytest
-from watchdog_train.supervisor.hands.link.unix import dial
 
 from tests.processes.test_launch import environment_of, plan_of
 from tests.support import free_port, is_alive, wait_until
@@ -44,6 +43,7 @@ from watchdog_train.supervisor.hands.link import (
 from watchdog_train.supervisor.hands.link.channel import Channel, Dialler
 from watchdog_train.supervisor.hands.link.ends import Agent
 from watchdog_train.supervisor.hands.link.keys import VARIABLE
+from watchdog_train.supervisor.hands.link.start import dial
 from watchdog_train.system import current
 
 if sys.platform == "win32":
