@@ -16,6 +16,6 @@ export WTRAIN_JOB_KEY=$(wtrain key)
 @click.command(short_help="Print a new key for a job of several machines.", help=_HELP)
 def key() -> None:
     """Where machines meet, only who has the key is heard."""
-    from watchdog_train.supervisor.hands.link.keys import new_key
+    import secrets
 
-    click.echo(new_key())
+    click.echo(secrets.token_hex(32))

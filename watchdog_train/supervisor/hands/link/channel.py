@@ -10,12 +10,6 @@ import socket
 import struct
 from collections.abc import Callable
 
-LEADER = "leader"
-"""What agents call the other end."""
-LOST_S = 20.0
-"""An end that was not heard for so long has no connection any more."""
-BYE, NOT_LET_IN = b"B", b"K"
-"""What the process between machines says of itself: it ends; the leader did not let it in."""
 MESSAGE_CAP_BYTES = 1 << 20
 QUEUE_CAP_BYTES = 16 << 20
 """Waiting to be written to one socket; more is refused."""

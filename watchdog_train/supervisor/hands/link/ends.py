@@ -5,50 +5,44 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Literal
 
 import msgspec
 
 from watchdog_train import __version__
-from watchdog_train.errors import EXIT_REFUSED, WtrainError
-from watchdog_train.supervisor.hands.link.channel import (
-    BYE,
-    LEADER,
-    LOST_S,
-    MESSAGE_CAP_BYTES,
-    NOT_LET_IN,
-    Channel,
-    Dialler,
-)
-from watchdog_train.supervisor.hands.link.keys import VARIABLE
-from watchdog_train.supervisor.hands.link.unix import Listener
+from watchdog_train.errors import WtrainError
+from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
 
-MESSAGE, PING, HELLO, WELCOME, REFUSED, WHO = b"M", b"P", b"H", b"W", b"R", b"?"
-"""The first byte of what travels; two more are in channel."""
+LEADER = "leader"
+"""What agents call the other end."""
+LOST_S = 20.0
+"""An end that was not heard for so long has no connection any more."""
 PING_EVERY_S = 5.0
 TURN_S = 1.0
 LINGER_S = 3.0
+SURE_S = 60.0
+"""A refusal that may pass must last for so long: a dead one of our name, a leader that starts."""
+MESSAGE, PING, HELLO, WELCOME, WHO, REFUSED = b"M", b"P", b"H", b"W", b"?", b"R"
+"""The first byte of what travels."""
+_REFUSALS = {
+    "version": ("the leader has wtrain {}, this machine has {}", "install the same on both"),
+    "job": ("the leader's job is {}, this task's job is {}", "give each job its own address"),
+    "name": ("another task {} is connected already", "start each task of the job once"),
+    "key": (
+        "what listens at the leader's address does not take this key",
+        "export WTRAIN_JOB_KEY once, before srun: all machines need the same",
+    ),
+}
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """The first that an agent says. A new version may add fields, and must keep these."""
+    """The first that an agent says; later versions must keep these. `instance` is by chance."""
 
     version: str
     name: str = ""
     job: str = ""
     instance: str = ""
-    """By chance: tells an agent that comes again from another one of its name."""
-
-
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """The leader does not take an agent, and will not later. Kept by new versions, too."""
-
-    reason: Literal["version", "job", "name"]
-    leaders: str
-    """Its own version or job; the name that lives already."""
 
 
 class Peer:
@@ -59,35 +53,36 @@ class Peer:
         self.number = number
         self.hello = hello
         self.heard_at = self.sent_at = now
-        self.ended = False
-        """It has said so, or its own socket was closed."""
-        self.rival: Peer | None = None
-        """Another one of its name, who is taken once this one is not heard any more."""
 
     def put(self, data: bytes, now: float) -> bool:
         """Send, or queue."""
-        if self.channel is None or not self.channel.put(self.number, data):
-            return False
         self.sent_at = now
-        return True
+        return self.channel is not None and self.channel.put(self.number, data)
 
 
-class End(ABC):
-    """What both ends do."""
+class Link:
+    """One end. Its work is done inside receive(): call it several times a second."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, dialler: Dialler | None, version: str, clock: Callable[[], float]) -> None:
         self.made = 0
+        """How often an agent was linked; what was sent over the link before may be lost."""
         self.refusal: WtrainError | None = None
-        self.trouble: WtrainError | None = None
-        self._clock = clock
+        """Why the leader does not take us: another version, job or key; a name that lives."""
+        self._dialler, self._version, self._clock = dialler, version, clock
         self._selector = selectors.DefaultSelector()
-        self._peers: dict[str, Peer] = {}
         self._channels: dict[Channel, bool] = {}
         """Whether we wait until one can be written to."""
+        self._peers: dict[str, Peer] = {}
+        self._linked: dict[tuple[Channel, bytes], str] = {}
         self._turn_at = 0.0
 
     def send(self, to: str, message: bytes) -> bool:
-        """See Link."""
+        """Send, or queue for a moment.
+
+        Returns:
+            Whether it was queued: False for a name that is unknown or not heard, for a full queue,
+            and for more than MESSAGE_CAP_BYTES. True is no word of its arrival.
+        """
         now, peer = self._clock(), self._peers.get(to)
         if peer is None or len(message) > MESSAGE_CAP_BYTES or now - peer.heard_at >= LOST_S:
             return False
@@ -97,18 +92,22 @@ class End(ABC):
         return sent
 
     def receive(self) -> list[tuple[str, bytes]]:
-        """See Link."""
-        now = self._clock()
+        """What has come since the last call, with the name of who sent it; some MiB at most."""
+        now, messages = self._clock(), []
         self._connect(now)
-        messages: list[tuple[str, bytes]] = []
         for key, events in self._selector.select(0):
             channel = key.data
             if events & selectors.EVENT_WRITE:
                 channel.flush()
             for number, data in channel.take() if events & selectors.EVENT_READ else ():
-                name = self._take(channel, number, data[:1], data[1:], now)
-                if name is not None:
-                    messages.append((name, data[1:]))
+                name = self._linked.get((channel, number))
+                if data[:1] not in (MESSAGE, PING):
+                    self._heed(channel, number, data[:1], data[1:], now)
+                elif name is None:
+                    channel.put(number, WHO)
+                else:
+                    self._peers[name].heard_at = now
+                    messages += [(name, data[1:])] if data[:1] == MESSAGE else []
         if now >= self._turn_at:
             self._turn_at = now + TURN_S
             self._turn(now)
@@ -119,41 +118,47 @@ class End(ABC):
         return messages
 
     def heard(self, now: float) -> Mapping[str, float]:
-        """See Link."""
+        """Of everybody who was ever linked: seconds since they were last heard."""
         return {name: max(0.0, now - peer.heard_at) for name, peer in self._peers.items()}
 
     def fileno(self) -> int:
-        """See Link."""
+        """Readable when something has come; -1 where there is no such descriptor."""
         fileno: Callable[[], int] | None = getattr(self._selector, "fileno", None)
         return -1 if fileno is None else fileno()
 
     def close(self) -> None:
-        """See Link."""
-        heard = {peer.channel for peer in self._peers.values()}
-        until = time.monotonic() + LINGER_S
+        """Let the other ends have what is queued, for LINGER_S at most, and end."""
+        heard, until = {channel for channel, _ in self._linked}, time.monotonic() + LINGER_S
         for channel in self._channels:
             channel.close(max(0.01, until - time.monotonic()) if channel in heard else 0.0)
         self._selector.close()
 
-    @abstractmethod
-    def _connect(self, now: float) -> None:
-        """Take or make connections."""
+    def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
+        raise NotImplementedError
 
-    @abstractmethod
-    def _take(
-        self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float
-    ) -> str | None:
-        """Act on what has come; the name of who sent it, if it is a message."""
+    def _connect(self, now: float) -> None:
+        if self._dialler is not None and not self._channels and self.refusal is None:
+            channel = self._dialler.poll(now)
+            if channel is not None:
+                self._add(channel, now)
+
+    def _add(self, channel: Channel, now: float) -> None:  # noqa: ARG002 - an agent needs it
+        self._selector.register(channel.socket, selectors.EVENT_READ, channel)
+        self._channels[channel] = False
+
+    def _link(self, name: str, peer: Peer) -> None:
+        before = self._peers.get(name)
+        if before is not None and before.channel is not None:
+            self._linked.pop((before.channel, before.number), None)
+        self._peers[name] = peer
+        if peer.channel is not None:
+            self._linked[peer.channel, peer.number] = name
 
     def _turn(self, now: float) -> None:
         """Once a second."""
         for peer in self._peers.values():
             if now - peer.sent_at >= PING_EVERY_S:
                 peer.put(PING, now)
-
-    def _add(self, channel: Channel) -> None:
-        self._selector.register(channel.socket, selectors.EVENT_READ, channel)
-        self._channels[channel] = False
 
     def _watch(self, channel: Channel) -> None:
         full = channel.waiting > 0 and not channel.broken
@@ -162,127 +167,70 @@ class End(ABC):
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
             self._selector.modify(channel.socket, events, channel)
 
-    def _drop(self, channel: Channel, now: float) -> None:  # noqa: ARG002 - one end needs it
+    def _drop(self, channel: Channel, now: float) -> None:
         self._selector.unregister(channel.socket)
         channel.close()
         del self._channels[channel]
-        for peer in self._peers.values():
-            if peer.channel is channel:
-                peer.channel = None
-                peer.ended = not peer.number
-
-
-class Leader(End):
-    """The end that others come to."""
-
-    def __init__(
-        self,
-        job: str,
-        *,
-        listener: Listener | None = None,
-        dialler: Dialler | None = None,
-        version: str = __version__,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`listener`: takes connections of this machine; `dialler`: starts what takes others."""
-        super().__init__(clock)
-        self._job = job
-        self._version = version
-        self._listener = listener
-        self._dialler = dialler
-        self._guests: dict[tuple[Channel, bytes], Peer] = {}
-
-    def close(self) -> None:
-        """See Link."""
-        super().close()
-        if self._listener is not None:
-            self._listener.close()
-
-    def _connect(self, now: float) -> None:
-        if self._listener is not None:
-            for channel in self._listener.accept():
-                self._add(channel)
-        if self._dialler is not None and not self._channels:
-            made = self._dialler.poll(now)
-            if made is not None:
-                self._add(made)
-
-    def _take(
-        self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float
-    ) -> str | None:
-        guest = self._guests.get((channel, number))
-        if kind == HELLO:
-            self._greet(channel, number, body, now)
-        elif guest is None:
-            channel.put(number, WHO)
-        elif kind == BYE:
-            self._forget(guest)
-            guest.ended = True
-        elif guest is self._peers.get(guest.hello.name):
-            guest.heard_at = now
-            if guest.rival is not None:
-                self._refuse(guest.rival, "name", guest.hello.name)
-                guest.rival = None
-            if kind == MESSAGE:
-                return guest.hello.name
-        return None
-
-    def _greet(self, channel: Channel, number: bytes, body: bytes, now: float) -> None:
-        try:
-            hello = msgspec.msgpack.decode(body, type=Hello)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            hello = Hello(version="unknown")
-        guest = Peer(channel, number, hello, now)
-        before = self._peers.get(hello.name)
-        if hello.version != self._version:
-            self._refuse(guest, "version", self._version)
-        elif hello.job != self._job:
-            self._refuse(guest, "job", self._job)
-        elif before is None or self._is_over(before, hello, now):
-            self._welcome(guest, before, now)
-        else:
-            before.rival = guest
-
-    @staticmethod
-    def _is_over(before: Peer, hello: Hello, now: float) -> bool:
-        lost = now - before.heard_at >= LOST_S
-        return lost or before.ended or before.hello.instance == hello.instance
-
-    def _welcome(self, guest: Peer, before: Peer | None, now: float) -> None:
-        if before is not None:
-            self._forget(before)
-        self._peers[guest.hello.name] = guest
-        if guest.channel is not None:
-            self._guests[guest.channel, guest.number] = guest
-            guest.put(WELCOME, now)
-
-    @staticmethod
-    def _refuse(guest: Peer, reason: Literal["version", "job", "name"], leaders: str) -> None:
-        said = msgspec.msgpack.encode(Refused(reason=reason, leaders=leaders))
-        guest.put(REFUSED + said, 0.0)
-
-    def _forget(self, guest: Peer) -> None:
-        if guest.channel is not None:
-            self._guests.pop((guest.channel, guest.number), None)
-            guest.channel = None
-
-    def _turn(self, now: float) -> None:
-        super()._turn(now)
-        for peer in tuple(self._peers.values()):
-            if peer.rival is not None and self._is_over(peer, peer.rival.hello, now):
-                self._welcome(peer.rival, peer, now)
-
-    def _drop(self, channel: Channel, now: float) -> None:
-        super()._drop(channel, now)
-        self._guests = {key: peer for key, peer in self._guests.items() if key[0] is not channel}
-        for peer in self._peers.values():
-            if peer.rival is not None and peer.rival.channel is channel:
-                peer.rival = None
+        for key in [key for key in self._linked if key[0] is channel]:
+            self._peers[self._linked.pop(key)].channel = None
         if self._dialler is not None:
             self._dialler.lost(now)
 
 
-class Agent(End):
+class Leader(Link):
+    """The end that others come to, over a socket of this machine or over the process we start."""
+
+    def __init__(
+        self,
+        job: str,
+        accept: Callable[[], list[Channel]] = list,
+        dialler: Dialler | None = None,
+        *,
+        version: str = __version__,
+        clock: Callable[[], float] = time.monotonic,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(dialler, version, clock)
+        self._job, self._accept, self._ended = job, accept, ended
+
+    def close(self) -> None:
+        """As of both ends."""
+        super().close()
+        self._ended()
+
+    def _connect(self, now: float) -> None:
+        super()._connect(now)
+        for channel in self._accept():
+            self._add(channel, now)
+
+    def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
+        if kind != HELLO:
+            return
+        try:
+            hello = msgspec.msgpack.decode(body, type=Hello)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            hello = Hello(version="unknown")
+        before, said = self._peers.get(hello.name), None
+        if hello.version != self._version:
+            said = ("version", self._version)
+        elif hello.job != self._job:
+            said = ("job", self._job)
+        elif before is not None and self._lives(before, hello, now):
+            said = ("name", hello.name)
+        if said is not None:
+            channel.put(number, REFUSED + msgspec.msgpack.encode(said))
+        else:
+            self._link(hello.name, Peer(channel, number, hello, now))
+            channel.put(number, WELCOME)
+
+    @staticmethod
+    def _lives(before: Peer, hello: Hello, now: float) -> bool:
+        """The newest connection of a name wins only if the old one is dead, and asks until then."""
+        heard = before.channel is not None and now - before.heard_at < LOST_S
+        return heard and before.hello.instance != hello.instance
+
+
+class Agent(Link):
     """The end that comes to a leader, again and again."""
 
     def __init__(
@@ -294,101 +242,53 @@ class Agent(End):
         version: str = __version__,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(dialler, version, clock)
         self._hello = Hello(version=version, name=name, job=job, instance=os.urandom(8).hex())
-        self._dialler = dialler
-        self._channel: Channel | None = None
-        self._asked_at = 0.0
-        self._began = 0.0
+        self._asked_at = self._began = 0.0
+        self._refused_at: float | None = None
 
-    def _connect(self, now: float) -> None:
-        if self._channel is None and self.refusal is None:
-            self._channel = self._dialler.poll(now)
-            if self._channel is not None:
-                self._add(self._channel)
-                self._began = now
-                self._ask(self._channel, now)
+    def _add(self, channel: Channel, now: float) -> None:
+        super()._add(channel, now)
+        self._began = now
+        self._ask(channel, now)
 
     def _ask(self, channel: Channel, now: float) -> None:
         self._asked_at = now
         channel.put(b"", HELLO + msgspec.msgpack.encode(self._hello))
 
-    def _take(
-        self,
-        channel: Channel,
-        number: bytes,  # noqa: ARG002 - there is one
-        kind: bytes,
-        body: bytes,
-        now: float,
-    ) -> str | None:
-        leader = self._peers.get(LEADER)
-        if kind == WELCOME and (leader is None or leader.channel is not channel):
-            self._peers[LEADER] = Peer(channel, b"", self._hello, now)
+    def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
+        linked = (channel, number) in self._linked
+        if kind == WELCOME and not linked:
+            self._link(LEADER, Peer(channel, number, self._hello, now))
             self.made += 1
-            self.trouble = None
-        elif kind == REFUSED:
-            with suppress(msgspec.DecodeError, ValueError):
-                said = msgspec.msgpack.decode(body, type=Refused)
-                self.refusal = refusal(said, self._hello)
-                channel.broken = True
-        elif kind == NOT_LET_IN:
-            self.trouble = _trouble(self._hello)
-        elif leader is not None and leader.channel is channel:
-            if kind == WHO:
-                leader.channel = None
-                self._ask(channel, now)
-            leader.heard_at = now
-            return LEADER if kind == MESSAGE else None
-        return None
+            self._refused_at = None
+        elif kind == WHO and linked:
+            del self._linked[channel, number]
+            self._peers[LEADER].channel = None
+            self._ask(channel, now)
+        elif kind == REFUSED and not linked:
+            with suppress(msgspec.DecodeError, ValueError, LookupError):
+                self._refuse(channel, *msgspec.msgpack.decode(body, type=tuple[str, str]), now)
+
+    def _refuse(self, channel: Channel, reason: str, leaders: str, now: float) -> None:
+        message, hint = _REFUSALS[reason]
+        if reason == "key" and self.made:
+            return  # a leader that ends just now
+        self._refused_at = now if self._refused_at is None else self._refused_at
+        if reason in ("version", "job") or now - self._refused_at >= SURE_S:
+            mine, channel.broken = self._hello, True
+            self.refusal = WtrainError(
+                message.format(leaders, mine.version if reason == "version" else mine.job),
+                context=f"{mine.name} of job {mine.job}",
+                hint=hint,
+                reference=f"link-{reason}",
+            )
 
     def _turn(self, now: float) -> None:
         super()._turn(now)
-        channel, leader = self._channel, self._peers.get(LEADER)
-        if channel is None:
-            return
-        linked = leader is not None and leader.channel is channel
-        heard_at = leader.heard_at if leader is not None and linked else self._began
-        if now - heard_at >= LOST_S:
-            channel.broken = True
-        elif not linked and now - self._asked_at >= PING_EVERY_S and not channel.waiting:
-            self._ask(channel, now)
-
-    def _drop(self, channel: Channel, now: float) -> None:
-        super()._drop(channel, now)
-        self._channel = None
-        self._dialler.lost(now)
-
-
-def refusal(said: Refused, mine: Hello) -> WtrainError:
-    """The leader's refusal, for the user of an agent."""
-    words = {
-        "version": (
-            f"the leader has wtrain {said.leaders}, this machine has {mine.version}",
-            "install the same version of wtrain on all machines of the job",
-        ),
-        "job": (
-            f"the leader's job is {said.leaders}, this task's job is {mine.job}",
-            "give each job a leader's address of its own",
-        ),
-        "name": (
-            f"another task of the name {said.leaders} is connected already",
-            "start each task of the job once",
-        ),
-    }
-    message, hint = words[said.reason]
-    return WtrainError(
-        message,
-        context=f"{mine.name} of job {mine.job}",
-        hint=hint,
-        reference=f"link-{said.reason}",
-        exit_code=EXIT_REFUSED,
-    )
-
-
-def _trouble(mine: Hello) -> WtrainError:
-    return WtrainError(
-        "what listens at the leader's address does not take this machine's key",
-        context=f"{mine.name} of job {mine.job}",
-        hint=f"give {VARIABLE} the same value on all machines: export it once, before srun",
-        reference="link-key",
-    )
+        for channel in self._channels:
+            linked = (channel, b"") in self._linked
+            if now - (self._peers[LEADER].heard_at if linked else self._began) >= LOST_S:
+                channel.broken = True
+            elif not linked and now - self._asked_at >= PING_EVERY_S and not channel.waiting:
+                self._ask(channel, now)

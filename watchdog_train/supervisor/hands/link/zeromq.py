@@ -8,6 +8,7 @@ encryption (CURVE) lets in only who has the job's key.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import sys
@@ -19,27 +20,24 @@ import zmq
 from zmq.utils import z85
 
 from watchdog_train.keeper.wake import ready
-from watchdog_train.supervisor.hands.link.channel import (
-    BYE,
-    MESSAGE_CAP_BYTES,
-    NOT_LET_IN,
-    QUEUE_CAP_BYTES,
-    Channel,
-)
-from watchdog_train.supervisor.hands.link.keys import LinkOrder, secret_of
+from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, QUEUE_CAP_BYTES, Channel
+from watchdog_train.supervisor.hands.link.ends import REFUSED
+from watchdog_train.supervisor.hands.link.keys import secret_of
 
 TURN_S = 0.02
 """At least between two rounds: the supervisor wakes for all that came meanwhile, not for each."""
 MOST = 1024
 """Messages of one round."""
 ORDER_WITHIN_S = 30.0
-_OPTIONS = {
+OPTIONS = {
     zmq.IPV6: 1,
     zmq.LINGER: 2000,
     zmq.MAXMSGSIZE: MESSAGE_CAP_BYTES + 1024,  # of a message as it is encrypted
     zmq.RCVHWM: 4,  # messages of a peer that wait; each may have MESSAGE_CAP_BYTES
-    zmq.BACKLOG: 1024,
-    zmq.HANDSHAKE_IVL: 10_000,  # ms; how long somebody without the key keeps a descriptor
+    zmq.BACKLOG: 4096,  # all agents may come at once
+    # How long somebody without the key keeps a descriptor, ms. With 10 s it once took 144 s until
+    # 1,024 agents were back at a machine at load 40; with 30 s it took 16 to 29 s.
+    zmq.HANDSHAKE_IVL: 30_000,
     zmq.HEARTBEAT_IVL: 5_000,
     zmq.HEARTBEAT_TIMEOUT: 15_000,
     zmq.HEARTBEAT_TTL: 15_000,
@@ -53,30 +51,31 @@ _OPTIONS = {
 class Relay:
     """One socket of ZeroMQ."""
 
-    def __init__(self, channel: Channel, order: LinkOrder) -> None:
+    def __init__(self, channel: Channel, host: str, port: int, key: str, leads: bool) -> None:
         context = zmq.Context()
         self._channel = channel
-        self._leads = order.leads
-        self._socket = context.socket(zmq.ROUTER if order.leads else zmq.DEALER)
-        for option, value in _OPTIONS.items():
+        self._leads = leads
+        self._socket = context.socket(zmq.ROUTER if leads else zmq.DEALER)
+        address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        for option, value in OPTIONS.items():
             self._socket.set(option, value)
         # An agent waits while its queue is full. A leader waits for nobody, and says little.
-        self._socket.set(zmq.SNDHWM, 256 if order.leads else 4)
-        leader, agent = (z85.encode(secret_of(order.key, whose)) for whose in ("leader", "agent"))
+        self._socket.set(zmq.SNDHWM, 256 if leads else 4)
+        leader, agent = (z85.encode(secret_of(key, whose)) for whose in ("leader", "agent"))
         self._agents = z85.decode(zmq.curve_public(agent))
-        self._socket.set(zmq.CURVE_SECRETKEY, leader if order.leads else agent)
-        if order.leads:
+        self._socket.set(zmq.CURVE_SECRETKEY, leader if leads else agent)
+        if leads:
             self._aside = context.socket(zmq.REP)  # ZeroMQ asks here whom to let in
             self._aside.bind("inproc://zeromq.zap.01")
             self._socket.set(zmq.CURVE_SERVER, 1)
             self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
-            self._socket.bind(order.address)
+            self._socket.bind(address)
         else:
             self._socket.set(zmq.CURVE_PUBLICKEY, zmq.curve_public(agent))
             self._socket.set(zmq.CURVE_SERVERKEY, zmq.curve_public(leader))
             events = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             self._aside = self._socket.get_monitor_socket(events)
-            self._socket.connect(order.address)
+            self._socket.connect(address)
 
     def run(self, outgoing: list[tuple[bytes, bytes]]) -> None:
         """Carry until the supervisor closes its end."""
@@ -98,8 +97,6 @@ class Relay:
             outgoing = self._carry(outgoing or self._channel.take())
             self._channel.flush()
             time.sleep(TURN_S)
-        if not self._leads:
-            self._carry([(b"", BYE)])
         self._socket.context.destroy()
 
     def _look_aside(self) -> None:
@@ -108,7 +105,7 @@ class Relay:
             first, second, *parts = self._aside.recv_multipart()
             if not self._leads:
                 if int.from_bytes(first[2:6], sys.byteorder) == errno.EPIPE:
-                    self._channel.queue(b"", NOT_LET_IN)
+                    self._channel.queue(b"", REFUSED + msgspec.msgpack.encode(("key", "")))
                 continue
             good = parts[-2:] == [b"CURVE", self._agents]
             status = (b"200", b"OK") if good else (b"400", b"no")
@@ -141,13 +138,13 @@ def main() -> None:
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with suppress(OSError, ValueError):  # macOS has a limit below an infinite one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     channel = Channel(socket.socket(fileno=os.dup(0)))
     ready([channel.socket.fileno()], (), ORDER_WITHIN_S)
     frames = channel.take()
     if frames:
-        relay = Relay(channel, msgspec.msgpack.decode(frames[0][1], type=LinkOrder))
-        relay.run(frames[1:])
+        Relay(channel, *json.loads(frames[0][1])).run(frames[1:])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,197 @@
+"""What carries a link: a unix socket of this machine, or a process that talks to other machines."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from watchdog_train.errors import WtrainError
+from watchdog_train.store.places import (
+    private_runtime_directory,
+    release_runtime_directory,
+    shared_bases,
+)
+from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.hands.link.channel import Channel
+from watchdog_train.supervisor.hands.link.keys import VARIABLE, job_key
+from watchdog_train.supervisor.helper import module
+
+SPARE_DESCRIPTORS = 256
+_BASE_CHARS = 60
+"""A socket's path has 107 bytes on Linux, 103 on macOS; ours adds 43 at most."""
+_LOCAL_PEERCRED = 1  # sys/un.h of macOS
+
+
+def make_room(machines: int) -> None:
+    """Let this process, and so its children, open a file for each of them.
+
+    Raises:
+        WtrainError: it may not.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = machines + SPARE_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        why = f"wtrain needs {needed} open files for them, the limit is {hard}"
+        raise _refusal(f"{machines} machines", why, f"raise it: ulimit -Hn {needed}, by root")
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+class Listener:
+    """A leader's unix socket, in a private directory; one a job and machine."""
+
+    def __init__(self, job: str) -> None:
+        """Listen.
+
+        Raises:
+            WtrainError: another leader lives, or there is no place for a socket.
+        """
+        folder = _folder(job, make=True)
+        if folder is None:
+            raise _refusal(job, "there is no private directory for a socket", "make room in /tmp")
+        self.path = folder / "leader"
+        self.lock = os.open(folder, os.O_RDONLY)
+        self.socket = _unix_socket()
+        try:
+            if sys.platform != "win32":
+                import fcntl
+
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.path.unlink(missing_ok=True)  # of a leader that was killed
+            self.socket.bind(str(self.path))
+            self.socket.listen(128)
+        except OSError as error:
+            self.socket.close()
+            os.close(self.lock)
+            lives = isinstance(error, BlockingIOError)
+            why = "another leader of this job lives here" if lives else f"{error.strerror}"
+            raise _refusal(str(self.path), why, "wtrain status shows who leads it") from error
+
+    def accept(self) -> list[Channel]:
+        """New connections of our own user; none while no descriptor is left."""
+        found = []
+        with suppress(OSError):
+            while True:
+                link, _ = self.socket.accept()
+                if _is_ours(link):
+                    found.append(Channel(link))
+                else:
+                    link.close()
+        return found
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.socket.close()
+        release_runtime_directory(self.path.parent, with_content=True)
+        os.close(self.lock)
+
+
+def dial(job: str) -> socket.socket:
+    """Connect to the leader of a job on this machine.
+
+    Raises:
+        OSError: there is none now.
+    """
+    folder = _folder(job, make=False)
+    if folder is None:
+        raise FileNotFoundError(job)
+    link = _unix_socket()
+    try:
+        link.connect(str(folder / "leader"))
+    except OSError:
+        link.close()
+        raise
+    return link
+
+
+def _folder(job: str, *, make: bool) -> Path | None:
+    # Not the runtime directory of a login, which one task of a job may have and another not.
+    bases = [base for base in shared_bases() if len(os.fsencode(base)) <= _BASE_CHARS]
+    name = blake2b(job.encode(), digest_size=8).hexdigest()
+    return private_runtime_directory("link", name, make=make, bases=bases)
+
+
+def _unix_socket() -> socket.socket:
+    if sys.platform == "win32":
+        raise _refusal(
+            "Windows", "it has no link between tasks or machines", "start each by itself"
+        )
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    found.setblocking(False)
+    return found
+
+
+def _is_ours(link: socket.socket) -> bool:
+    """Whether our own user is at the other end; elsewhere the directory alone says so."""
+    if sys.platform == "linux":
+        found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return bool(struct.unpack("3i", found)[1] == os.geteuid())
+    if sys.platform == "darwin":
+        found = link.getsockopt(0, _LOCAL_PEERCRED, 76)
+        return bool(struct.unpack_from("2I", found)[1] == os.geteuid())
+    return True
+
+
+def relay(address: str, children: ChildTable, *, leads: bool) -> Callable[[], socket.socket]:
+    """What starts the process that talks to other machines, as often as one has ended.
+
+    Raises:
+        WtrainError: it could never work.
+    """
+    if find_spec("zmq") is None:
+        raise _refusal(address, "pyzmq is not installed", "pip install 'watchdog-train[nodes]'")
+    host, port = None, None
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    if not address.startswith("tcp://") or host is None or not port:
+        raise _refusal(address, "this is no address of a leader", "write tcp://HOST:PORT")
+    order = [_own_address(address, host, port) if leads else host, port, job_key(os.environ), leads]
+
+    def start() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+        argv = module("watchdog_train.supervisor.hands.link.zeromq")
+        try:
+            children.spawn(
+                argv, name="link", deadline_s=None, env=environment, stdin=theirs.fileno()
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        Channel(ours).put(b"", json.dumps(order).encode())
+        return ours
+
+    return start
+
+
+def _own_address(address: str, host: str, port: int) -> str:
+    """Where to listen: at the host's address if this machine has it, else everywhere."""
+    try:
+        with socket.create_server((host, port)) as tried:
+            found = str(tried.getsockname()[0])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _refusal(address, f"{error.strerror}", "choose another port") from error
+        return "*"
+    return "*" if found == "127.0.1.1" else found  # Debian's own: others cannot come there
+
+
+def _refusal(context: str, message: str, hint: str) -> WtrainError:
+    return WtrainError(message, context=context, hint=hint, reference="link")
