@@ -180,7 +180,7 @@ class Machines(World):
 
     def kill_somebody(self) -> None:
         machine = self.machines[self.chance.choice(HOSTS)]
-        alive = machine.present.alive if self.attempts_made else []
+        alive = machine.present.alive if machine.attempts else []
         if alive:
             self.killed = True
             machine.deliver(machine.present, self.chance.choice(alive), KILL)
