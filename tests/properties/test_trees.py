@@ -132,7 +132,7 @@ class Machines(World):
             old,
             is_heard=host in self.seen and silent_s < a.UNHEARD_S,
             silent_s=silent_s,
-            running=frozenset(asked),
+            running=old.running | asked,
         )
 
     def advance(self, moment: float) -> None:
@@ -297,7 +297,7 @@ class Machines(World):
         if trees[action.host].kill is not None and action.sequence != "sweep":
             for other in self.machines.values():
                 tree = trees[other.host]
-                begun = tree.settled or tree.kill is not None
+                begun = tree.settled or tree.kill is not None or other.host in self.cut
                 assert begun or not other.present.alive, "one machine is ahead of another"
         yield e.Signalling(
             where=written(action.host),

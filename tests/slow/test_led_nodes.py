@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.scenarios.test_led_tasks import (
     wait_for_step,
 )
 from tests.support import RunningWtrain, of_type, types, wait_until
-from watchdog_train.supervisor.hands.link.keys import VARIABLE, new_key
+from watchdog_train.supervisor.hands.link.keys import VARIABLE
 
 pytestmark = [
     pytest.mark.slow,
@@ -41,7 +42,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 def start(network: Network, cwd: Path, *program: str, lost_s: int) -> list[RunningWtrain]:
     job = f"job: {{tasks: together, gather_s: 120, lost_s: {lost_s}}}\n"
-    return network.start(cwd, MEET, *program, job=job, env={VARIABLE: new_key()})
+    return network.start(cwd, MEET, *program, job=job, env={VARIABLE: secrets.token_hex(32)})
 
 
 def test_a_hang_on_one_node_begins_again_on_both(tmp_path: Path, network: Network) -> None:
