@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cut_link import ADDRESSES, Network, NoNetworkError, two_networks
+from tests.nodes import places
 from tests.scenarios.test_led_tasks import (
     agents,
     assert_nothing_lives,
@@ -16,7 +18,8 @@ from tests.scenarios.test_led_tasks import (
     leaders,
     wait_for_step,
 )
-from tests.support import RunningWtrain, of_type, types, wait_until
+from tests.slow.test_nodes_save import proofs, signals, start_trainer
+from tests.support import RunningWtrain, free_port, of_type, run_wtrain, types, wait_until
 from watchdog_train.supervisor.hands.link.keys import VARIABLE
 
 pytestmark = [
@@ -40,9 +43,14 @@ def network(tmp_path: Path) -> Iterator[Network]:
         pytest.skip(f"NOT RUN: {error}")
 
 
+def led_settings(lost_s: int) -> str:
+    return f"job: {{tasks: together, gather_s: 120, lost_s: {lost_s}}}\n"
+
+
 def start(network: Network, cwd: Path, *program: str, lost_s: int) -> list[RunningWtrain]:
-    job = f"job: {{tasks: together, gather_s: 120, lost_s: {lost_s}}}\n"
-    return network.start(cwd, MEET, *program, job=job, env={VARIABLE: secrets.token_hex(32)})
+    return network.start(
+        cwd, MEET, *program, job=led_settings(lost_s), env={VARIABLE: secrets.token_hex(32)}
+    )
 
 
 def test_a_hang_on_one_node_begins_again_on_both(tmp_path: Path, network: Network) -> None:
@@ -91,3 +99,28 @@ def test_a_link_that_heals_in_time_is_used_again(tmp_path: Path, network: Networ
     assert "machine_lost" not in types(leaders(tmp_path)), text
     assert_nothing_lives(tmp_path, text)
     wait_until(lambda: not network.pids().strip(), 20, "nothing lives in either namespace")
+
+
+def test_a_save_and_a_stop_reach_the_ranks_of_all(tmp_path: Path) -> None:
+    """One request, one number, one step of all four ranks, a whole checkpoint; then the stop."""
+    pytest.importorskip("zmq")
+    key = {VARIABLE: secrets.token_hex(32)}
+    at = [dataclasses.replace(place, env=key) for place in places()]
+    job = start_trainer(
+        tmp_path, meet=f"tcp://127.0.0.1:{free_port()}", at=at, job=led_settings(120)
+    )
+    wait_for_step(tmp_path, 2)
+    saved = run_wtrain("save", "--wait", cwd=tmp_path, timeout_s=200)
+    text = described(tmp_path)
+    assert saved.returncode == 0, saved.describe() + text
+    (proven,) = proofs(leaders(tmp_path), "save")
+    for rank in range(4):
+        assert (Path(proven["path"]) / f"rng_state_{rank}.pth").exists(), text
+    assert run_wtrain("stop", cwd=tmp_path, timeout_s=200).returncode == 0
+    assert [node.result(300).returncode for node in job] == [77, 77], described(tmp_path)
+    text = described(tmp_path)
+    log = leaders(tmp_path)
+    assert not signals(log), text
+    assert proofs(log, "stop")[0]["step"] > proven["step"], text
+    assert {one["code"] for one in of_type(log, "attempt_exited")} == {0}, text
+    assert_nothing_lives(tmp_path, text)

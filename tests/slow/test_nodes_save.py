@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,14 +38,17 @@ pytestmark = [
 ]
 
 
-def start_trainer(cwd: Path, *, meet: str = "meet", ask_s: int = 120) -> list[RunningWtrain]:
+def start_trainer(
+    cwd: Path, *, meet: str = "meet", ask_s: int = 120, **more: Any
+) -> list[RunningWtrain]:
     """A long training that saves nothing by itself."""
     script = cwd / "train.py"
     text = (EXAMPLES / "hf_trainer.py").read_text()
     text = text.replace("save_steps=10,", "save_steps=100000,")
     script.write_text(text.replace("dataloader_num_workers=2", "dataloader_num_workers=0"))
     (cwd / "text.txt").write_text((EXAMPLES / "text.txt").read_text())
-    return start_nodes(cwd, "--max_steps", "90000", script=script, meet=meet, ask_s=ask_s)
+    program = ("--max_steps", "90000")
+    return start_nodes(cwd, *program, script=script, meet=meet, ask_s=ask_s, **more)
 
 
 def name_of(cwd: Path, node: int) -> str:
