@@ -19,7 +19,15 @@ from tests.scenarios.test_led_tasks import (
     wait_for_step,
 )
 from tests.slow.test_nodes_save import proofs, signals, start_trainer
-from tests.support import RunningWtrain, free_port, of_type, run_wtrain, types, wait_until
+from tests.support import (
+    RunningWtrain,
+    free_port,
+    of_type,
+    run_directories,
+    run_wtrain,
+    types,
+    wait_until,
+)
 from watchdog_train.supervisor.hands.link.keys import VARIABLE
 
 pytestmark = [
@@ -110,17 +118,19 @@ def test_a_save_and_a_stop_reach_the_ranks_of_all(tmp_path: Path) -> None:
         tmp_path, meet=f"tcp://127.0.0.1:{free_port()}", at=at, job=led_settings(120)
     )
     wait_for_step(tmp_path, 2)
-    saved = run_wtrain("save", "--wait", cwd=tmp_path, timeout_s=200)
+    (run,) = run_directories(tmp_path)
+    saved = run_wtrain("save", "--wait", run.name, cwd=tmp_path, timeout_s=200)
     text = described(tmp_path)
     assert saved.returncode == 0, saved.describe() + text
     (proven,) = proofs(leaders(tmp_path), "save")
     for rank in range(4):
         assert (Path(proven["path"]) / f"rng_state_{rank}.pth").exists(), text
-    assert run_wtrain("stop", cwd=tmp_path, timeout_s=200).returncode == 0
+    assert run_wtrain("stop", run.name, cwd=tmp_path, timeout_s=200).returncode == 0
     assert [node.result(300).returncode for node in job] == [77, 77], described(tmp_path)
     text = described(tmp_path)
     log = leaders(tmp_path)
     assert not signals(log), text
+    assert not of_type(log, "checkpoints_shared"), text
     assert proofs(log, "stop")[0]["step"] > proven["step"], text
     assert {one["code"] for one in of_type(log, "attempt_exited")} == {0}, text
     assert_nothing_lives(tmp_path, text)

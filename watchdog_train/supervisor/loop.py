@@ -156,7 +156,7 @@ class Supervisor:
                 self.record(event)
                 if isinstance(event, e.Progress):
                     self._performer.note_training(observation)
-                    for shared in self._performer.claim_directories():
+                    for shared in self._performer.claim_directories(self.state):
                         self.record(shared)
             self._say_when_behind()
         self._tell_peers()

@@ -249,10 +249,10 @@ class Performer:
             if note is not None:
                 self._output_dirs.update(note.output_dirs[:16])
 
-    def claim_directories(self) -> Iterator[e.CheckpointsShared]:
+    def claim_directories(self, state: State) -> Iterator[e.CheckpointsShared]:
         """Take what has become known of where the training writes; an event for each conflict."""
         context = self._context
-        job = context.job.task.job if context.job is not None else None
+        job = state.task.job if state.task is not None else None
         known = (*context.policy.recovery.checkpoints, *sorted(self._output_dirs))
         yield from self._claims.claim(known, job=job)
 
