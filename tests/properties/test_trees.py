@@ -97,6 +97,7 @@ class Machines(World):
         self.cut: dict[str, float] = {}
         """Machines that cannot be heard, since when."""
         self.seen: dict[str, a.TreeSight] = {}
+        """Of the attempt that is followed now."""
         self.waiting: list[tuple[str, str, Callable[[], object]]] = []
         """Orders that have not come through."""
         super().__init__(_with_job(policy(max_restarts=2)), [])
@@ -130,6 +131,7 @@ class Machines(World):
         asked: Any = {name for one, name, _ in self.waiting if one == host}
         return msgspec.structs.replace(
             old,
+            sample=msgspec.structs.replace(old.sample, machine=host),
             is_heard=host in self.seen and silent_s < a.UNHEARD_S,
             silent_s=silent_s,
             running=old.running | asked,
@@ -189,6 +191,8 @@ class Machines(World):
         number = self.state.attempt.attempt if self.state.attempt is not None else 0
         if self.followed != number:
             self._forget()
+            heard = [host for host in self.seen if host in self.cut]
+            self.seen = dict.fromkeys(heard, a.TreeSight(sample=together((), at=self.now)))
             self.followed = number
         for name, task in list(self.tasks.items()):
             if task.ends_at <= self.now:
