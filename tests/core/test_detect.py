@@ -428,3 +428,19 @@ def test_a_loop_without_steps_is_learned_and_outlives_the_limit_of_a_start(
     assert (hung.kind, hung.early) == ("suspect", False)
     assert judge(poll, 120 + 25).soft_s <= 20.0
     assert judge(poll, 120 + 65, limits).kind == ("suspect" if word == 3 else "stall")
+
+
+def test_a_wait_in_the_kernel_is_counted_from_its_own_beginning() -> None:
+    """Also past the hard limit of learned steps, and what moves at times is none."""
+
+    def poll(at: float, until: int = 600) -> Sample:
+        works = 1 + int(min(at, 60))
+        member = b.rank(words=works, state="D" if at > 60 else "S")
+        return b.sample(at, member, cpu_s=min(at, 60.0) + (0.5 * at if 60 < at < until else 0.0))
+
+    assert judge(poll, 1000).basis == "uninterruptible"
+    assert 390 < judge(poll, 1000).quiet_s < 401
+    assert judge(lambda at: poll(at, 60), 200).kind == "alive"
+    held = judge(lambda at: poll(at, 60), 365)
+    assert (held.basis, held.alone) == ("uninterruptible", False)
+    assert 300 < held.quiet_s < 306

@@ -131,15 +131,22 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
     worst, budget = _worst(over, budgets, sample)
     age_s = sample.at - worst.changed_at
     too_long = age_s > budget.hard_s
-    if not (too_long or (silent and (quiet or (stuck and age_s > detection.stuck_s)))):
+    held = silent and stuck and not quiet
+    if (held and age_s <= detection.stuck_s) or not (held or too_long or (silent and quiet)):
         return alive
     found = _suspect(track, sample, judging, tuple(over))
     if quiet and silent:
         return _silent_and_quiet(
             found, track, sample, elsewhere_quiet=elsewhere_quiet, too_long=too_long
         )
-    if not too_long:
-        return _replace(found, basis="uninterruptible", why=stuck_why(sample, found))
+    if held:
+        return _replace(
+            found,
+            basis="uninterruptible",
+            quiet_s=min(age_s, sample.at - track.activity.stuck_since),
+            alone=not elsewhere_quiet,
+            why=stuck_why(sample, found),
+        )
     spins = silent and found.steady and is_spinning(track.activity, sample, detection)
     if spins and elsewhere_quiet:
         return _replace(found, basis="frozen", why=frozen_why(sample, found))
