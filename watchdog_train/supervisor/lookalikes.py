@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
-import psutil
-
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId, ProcessRow, Value, Why, said
@@ -139,6 +137,8 @@ def _described(
 
 
 def _age_words(pid: int) -> str:
+    import psutil  # 6 ms that a run without such processes does not need
+
     with suppress(psutil.Error, OSError):
         return f"{duration(time.time() - psutil.Process(pid).create_time())} old"
     return ""

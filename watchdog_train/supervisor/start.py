@@ -29,7 +29,6 @@ from watchdog_train.supervisor.duplicates import (
 )
 from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.joining import environment_of, join, own_task
-from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_lookalikes, dump_runs
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.lookalikes import (
     LookAlike,
@@ -74,6 +73,8 @@ def start_run(
             return _take_up(twins.unwatched[-1], remedies, display, foreground, on_launched)
     told: list[AnyEvent] = []
     if twins.unwatched or twins.supervised:
+        from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_runs
+
         display.say(ENDING_WORDS)
         told += dump_runs((*twins.unwatched, *twins.supervised), policy.evidence.total_s)
     for run in twins.unwatched:
@@ -108,6 +109,8 @@ def start_run(
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.context.job = job
     if found and policy.recovery.duplicates == "kill":
+        from watchdog_train.supervisor.last_look import ENDING_WORDS
+
         display.say(ENDING_WORDS)
     told += _listed(found, policy, system, directory)
     session.begin(name=name, argv=command, launcher=launcher, found=tuple(told))
@@ -148,6 +151,8 @@ def _listed(
         return ()
     ended: tuple[AnyEvent, ...] = ()
     if policy.recovery.duplicates == "kill":
+        from watchdog_train.supervisor.last_look import dump_lookalikes
+
         ended = (
             *dump_lookalikes(found, directory.path / "duplicates", policy.evidence.total_s),
             *end_lookalikes(system, found, grace_s=policy.stopping.grace_s),
