@@ -11,8 +11,7 @@ from watchdog_train.core.fold.state import LASTING, PAUSES_REMEMBERED, StallReco
 _replace = msgspec.structs.replace
 
 
-def declared(state: State, event: e.StallDeclared) -> State:
-    """A stall begins."""
+def _declared(state: State, event: e.StallDeclared) -> State:
     record = StallRecord(
         id=event.stall_id,
         why="stall",
@@ -50,12 +49,11 @@ def went_on(state: State, event: e.SuspicionEnded) -> State:
     )
 
 
-def evidence(
-    state: State,
-    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.StallExplained,
-) -> State:
-    """What is taken of a stall, a crash or on request, and what it tells."""
+def change(state: State, event: e.AnyEvent) -> State:
+    """A stall, what is taken of it, of a crash or on request, and what it tells."""
     match event:
+        case e.StallDeclared():
+            return _declared(state, event)
         case e.EvidenceCollecting():
             if not any(stall.id == event.stall_id for stall in state.stalls):
                 record = StallRecord(
@@ -100,3 +98,5 @@ def evidence(
                 joint=joint,
                 culprit_host=event.host,
             )
+        case _:
+            return state
