@@ -1,4 +1,4 @@
-"""Numbers for Prometheus: their format, over a real port, from a real run; and keeping awake."""
+"""Numbers for Prometheus: their format, over a real port, from a real run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.report.metrics_text import metrics_text
-from watchdog_train.supervisor.keep_awake import command
 
 pytestmark = pytest.mark.processes
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -112,36 +111,3 @@ def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "end").touch()
     done = run.result(60).check(0)
     assert done.stderr.count("metrics file cannot be written") == 1
-
-
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        (None, "systemd-inhibit is not here"),
-        ("echo Access denied >&2; exit 1", "Access denied"),
-        (": > held; read nothing", None),
-    ],
-)
-def test_a_machine_that_cannot_be_kept_awake_is_said(
-    tmp_path: Path, program: str | None, said: str | None
-) -> None:
-    """No program, and one that is refused: one notice; one that stays ends with the run."""
-    path = tmp_path / "bin"
-    path.mkdir()
-    if program is not None:
-        (path / "systemd-inhibit").write_text(f"#!/bin/sh\n{program}\n")
-        (path / "systemd-inhibit").chmod(0o755)
-    env = {"PATH": str(path)}
-    run = start_wtrain("run", "--keep-awake", "--", *UNTIL_THE_END, cwd=tmp_path, env=env)
-    wait_until(lambda: (said or "\0") in run.stderr or (tmp_path / "held").exists(), 30, "settled")
-    (tmp_path / "end").touch()
-    done = run.result(30).check(0)
-    notices = [one["why"] for one in done.of_type("noticed") if one["kind"] == "awake"]
-    assert len(notices) == (said is not None)
-
-
-def test_each_platform_has_its_own_way() -> None:
-    """The lock ends with this process: by our end of a pipe, or by our pid."""
-    assert (command("linux", 7) or ())[-1] == "cat"
-    assert (command("darwin", 7) or ())[-2:] == ("-w", "7")
-    assert command("win32", 7) is None

@@ -83,7 +83,6 @@ PRESETS: dict[str, Preset] = {
                 "Metal compiles kernels in a process of the system, so ours look idle",
             ),
             "evidence.process_s": (15.0, "py-spy runs as root there, which takes longer to start"),
-            "keep_awake": (True, "a laptop on its charger sleeps when nobody types"),
         },
     ),
     "windows": Preset(
@@ -103,7 +102,6 @@ PRESETS: dict[str, Preset] = {
                 "terminating is at once there; a grace period would only delay it",
             ),
             "stopping.helpers_s": (2.0, "there is no resource tracker to wait for"),
-            "keep_awake": (True, "it sleeps after half an hour without a hand on it"),
         },
     ),
 }

@@ -218,8 +218,6 @@ SENTENCES: dict[WhyCode, str] = {
     "since is lost",
     "save-overdue": "a checkpoint is overdue: the newest save was {rough} ago, and there were "
     "{limit} at most between two before",
-    "may-sleep": "the machine is not kept awake: {problem}; see that it does not go to sleep by "
-    "itself",
     "metrics-not-written": "the metrics file cannot be written: {problem}",
     "metrics-not-served": "metrics are not served: {problem}",
     "message-not-written": "the termination message cannot be written to {path}: {problem}",

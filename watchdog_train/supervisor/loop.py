@@ -19,7 +19,6 @@ from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 from watchdog_train.supervisor.hands.local import LocalHands
-from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
@@ -69,7 +68,6 @@ class Supervisor:
             run_dir=context.directory.path,
             cwd=context.cwd,
         )
-        self._awake = KeepAwake(context.children, wanted=context.policy.keep_awake)
         self._vitals = VitalSigns(context)
         self._verdict = TerminationLog(
             context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
@@ -113,7 +111,6 @@ class Supervisor:
         """End what looks for us."""
         self._pinger.close()
         self._metrics.close()
-        self._awake.close()
         self._observer.close()
         self._performer.close()
 
@@ -172,10 +169,7 @@ class Supervisor:
             self.record(ran)
         for told in self._pinger.turned():
             self.record(told)
-        for noticed in (
-            *self._metrics.follow(self.state, observation),
-            *self._awake.follow(observation.now),
-        ):
+        for noticed in self._metrics.follow(self.state, observation):
             self.record(noticed)
 
     def _tell_peers(self) -> None:

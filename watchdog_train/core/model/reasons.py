@@ -29,7 +29,7 @@ WhyCode = Literal[
     "interrupted", "is-node", "job-busy", "job-idle", "job-no-progress", "job-tasks", "job-unheard",
     "keeper-ended-early", "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived",
     "learnt-limit", "left-killed", "limit", "loaded", "loaded-but-at", "machine-failed",
-    "machine-slept", "may-sleep", "maybe-incomplete", "memory-fills", "memory-low",
+    "machine-slept", "maybe-incomplete", "memory-fills", "memory-low",
     "message-not-written", "metrics-not-served", "metrics-not-written", "needs-more", "never-saved",
     "newer-waited", "newest-checkpoint", "next-noted", "no-better", "no-common-step", "no-evidence",
     "no-heartbeat", "no-load-seen", "no-option-known", "no-output", "no-place", "no-plan",
