@@ -243,8 +243,6 @@ SENTENCES: dict[WhyCode, str] = {
     "guilty": "rank {rank} was guilty of a hang: {diagnosis}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",
     # -- the house
-    "duplicates-kill": "--duplicates kill: {because}",
-    "started-by": "started by pid {pid}",
     "rebooted": "the machine was started again",
     "supervisor-gone": "the supervisor was gone",
     "event-torn": "it was killed in the middle of writing an event, which is lost",
