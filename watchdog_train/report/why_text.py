@@ -219,7 +219,6 @@ SENTENCES: dict[WhyCode, str] = {
     "save-overdue": "a checkpoint is overdue: the newest save was {rough} ago, and there were "
     "{limit} at most between two before",
     "metrics-not-written": "the metrics file cannot be written: {problem}",
-    "metrics-not-served": "metrics are not served: {problem}",
     "message-not-written": "the termination message cannot be written to {path}: {problem}",
     "guilty-not-named": "the guilty machines cannot be named in {path}: {problem}",
     # -- several tasks

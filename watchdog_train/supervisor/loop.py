@@ -62,12 +62,7 @@ class Supervisor:
         self._pinger = Pinger(
             context.policy, children=context.children, staging_dir=context.staging_dir
         )
-        self._metrics = Metrics(
-            context.policy,
-            children=context.children,
-            run_dir=context.directory.path,
-            cwd=context.cwd,
-        )
+        self._metrics = Metrics(context.policy, cwd=context.cwd)
         self._vitals = VitalSigns(context)
         self._verdict = TerminationLog(
             context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
@@ -110,7 +105,6 @@ class Supervisor:
     def close(self) -> None:
         """End what looks for us."""
         self._pinger.close()
-        self._metrics.close()
         self._observer.close()
         self._performer.close()
 

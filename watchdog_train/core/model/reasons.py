@@ -30,7 +30,7 @@ WhyCode = Literal[
     "keeper-ended-early", "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived",
     "learnt-limit", "left-killed", "limit", "loaded", "loaded-but-at", "machine-failed",
     "machine-slept", "maybe-incomplete", "memory-fills", "memory-low",
-    "message-not-written", "metrics-not-served", "metrics-not-written", "needs-more", "never-saved",
+    "message-not-written", "metrics-not-written", "needs-more", "never-saved",
     "newer-waited", "newest-checkpoint", "next-noted", "no-better", "no-common-step", "no-evidence",
     "no-heartbeat", "no-load-seen", "no-option-known", "no-output", "no-place", "no-plan",
     "no-progress", "no-proof", "no-remedy-left", "no-restart", "no-save-since", "no-stacks",
