@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.core.test_diagnose import RULES, evidence_of
-from tests.core.test_difference import bundle_in
+from tests.core.test_glance import bundle_in
 from tests.core.test_first_failure import gone
 from watchdog_train.core.diagnosis.collectives import compare
 from watchdog_train.core.diagnosis.diagnose import groups, root_process

@@ -1,0 +1,118 @@
+"""Where everybody is in one line, and the fingerprint of a hang."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from watchdog_train.cli import main
+from watchdog_train.core.diagnosis.diagnose import evidence_fingerprint
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
+from watchdog_train.evidence.bundle import (
+    Bundle,
+    HostRecord,
+    ProcessRecord,
+    stack_name,
+    write_staged,
+)
+from watchdog_train.evidence.text.gather import gather
+from watchdog_train.evidence.text.sources import Source
+from watchdog_train.explain.because import judge
+from watchdog_train.report.glance_text import glance
+from watchdog_train.rules import load_rules
+
+RULES = load_rules()
+LOADER = """\
+    poll (multiprocessing/connection.py:257)
+    get (multiprocessing/queues.py:113)
+    _try_get_data (torch/utils/data/dataloader.py:1132)
+    _get_data (torch/utils/data/dataloader.py:1295)
+    main (train.py:70)
+"""
+REDUCE = """\
+    all_reduce (torch/distributed/distributed_c10d.py:2219)
+    wrapper (torch/distributed/c10d_logger.py:79)
+    sync (/srv/job/train.py:88)
+    main (/srv/job/train.py:120)
+"""
+
+
+def dump(frames: str) -> str:
+    return f'Thread 5 (idle): "MainThread"\n{frames}'
+
+
+def evidence(**files: str) -> Evidence:
+    names = {name: name.replace("_", "-").replace("-pid", ".pid") + ".txt" for name in files}
+    return gather([Source(name=names[name], text=text) for name, text in files.items()])
+
+
+def test_everybody_is_on_one_line():
+    """Ranks at one place as a span, then the odd one, then its worker in the kernel."""
+    files = {f"rank{rank}_pid{rank + 10}": dump(REDUCE) for rank in range(7)}
+    files["rank7_pid17"] = dump(LOADER)
+    files["rank7_worker3_pid90"] = (
+        "State:\tD (disk sleep)\nPid:\t90\nwchan: rpc_wait_bit_killable\n"
+        + dump("    open (ds.py:9)\n")
+    )
+    assert glance(evidence(**files)) == (
+        "ranks 0-6: all_reduce (train.py:88) | rank 7: DataLoader wait | "
+        "rank 7 worker 3: open (nfs, D state)"
+    )
+
+
+def test_dead_and_stopped_processes_are_on_the_line():
+    """A process needs no stack to be somewhere."""
+    found = glance(
+        evidence(
+            rank0_pid1="State:\tZ (zombie)\nPid:\t1\n", rank1_pid2="State:\tT (stopped)\nPid:\t2\n"
+        )
+    )
+    assert found == "rank 0: dead | rank 1: stopped"
+
+
+def test_the_fingerprint_ignores_lines_paths_and_pids():
+    """The same hang of another version on another machine; another hang differs."""
+    first = evidence(rank0_pid1=dump(LOADER))
+    moved = LOADER.replace(":1132", ":1243").replace("torch/", "/v/site-packages/torch/")
+    second = evidence(rank0_pid901=dump(moved))
+    other = evidence(rank0_pid1=dump(REDUCE))
+    prints = [evidence_fingerprint(one, None) for one in (first, second, other)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def bundle_in(folder, given: Evidence, at: float) -> None:
+    found = judge(given, RULES)
+    records = tuple(
+        ProcessRecord(
+            facts=msgspec.structs.replace(process, threads=()),
+            stack_file=f"{stack_name(process)}.json",
+        )
+        for process in given.processes
+    )
+    verdict = BundleVerdict(
+        id=folder.name, why="manual", at=at, fingerprint=evidence_fingerprint(given, found.family)
+    )
+    write_staged(
+        folder,
+        Bundle(
+            verdict=verdict,
+            explanation=found,
+            evidence=given,
+            records=records,
+            host=HostRecord(facts=HostFacts(), details={}),
+        ),
+    )
+
+
+def test_our_own_bundle_is_diagnosed_like_its_collector_did(tmp_path, capsys):
+    """`wtrain diagnose` of a stall folder, and of its text files alone, names the same cause."""
+    folder = tmp_path / "0001"
+    bundle_in(folder, evidence(rank0_pid1=dump(REDUCE), rank1_pid2=dump(LOADER)), 100.0)
+    stored = json.loads((folder / "explanation.json").read_text())
+    for path in sorted((folder / "stacks").glob("*.json")):
+        path.unlink()
+    assert main.run(["diagnose", str(folder / "stacks"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["family"] == stored["because"]["family"]
+    assert answer["explanation"]["root"]["who"]["rank"] == 1
