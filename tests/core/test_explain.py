@@ -12,6 +12,7 @@ from tests.core.test_first_failure import gone
 from watchdog_train.core.diagnosis.facts import Evidence, HostFacts
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation, explain
@@ -60,6 +61,8 @@ def told(*processes, why="stall", since_s=None, **more):
 FIFO = {"wait": "file", "call": "open", "path": "out/ckpt.pt", "kind": "fifo"}
 HELD = {"wait": "file_lock", "path": "the.lock", "holders": [{"pid": 99, "start": 1, "name": "vi"}]}
 PIPE = {"wait": "pipe", "call": "read", "others": [{"pid": 99, "start": 1, "name": "judge"}]}
+SYNCHRONIZE = ("synchronize (torch/cuda/__init__.py:1040)", *MAIN)
+STUCK = GpuUse(device=2, util=100.0, power=0.217, other_names=("pid 7 (vi, user alice)",))
 SERVER = {"wait": "tcp", "call": "read", "address": "10.0.0.7:443"}
 ALONE = {
     "a FIFO in a save": (
@@ -131,6 +134,30 @@ ALONE = {
         (
             "rank 0 (pid 10) was stopped by a signal from outside wtrain for 41 s. "
             "To continue it: kill -CONT 10"
+        ),
+    ),
+    "a GPU that spins, by a host that spins": (
+        process(10, *SYNCHRONIZE, state="R", cpu_share=0.9, gpu=STUCK),
+        (
+            "rank 0 (pid 10) has been waiting for its GPU for 41 s "
+            "in torch.synchronize (train.py:9). "
+            "GPU 2: 100 % utilisation, 22 % of its power limit. "
+            "Also on its GPUs: pid 7 (vi, user alice)."
+        ),
+    ),
+    "a GPU that the driver does not tell of": (
+        process(10, *SYNCHRONIZE, gpu=GpuUse()),
+        (
+            "rank 0 (pid 10) has been waiting for its GPU for 41 s "
+            "in torch.synchronize (train.py:9). "
+            "Its GPU: utilisation unknown."
+        ),
+    ),
+    "a CUDA call that works, for all that is known": (
+        process(10, *SYNCHRONIZE, state="R", cpu_share=0.9),
+        (
+            "rank 0 (pid 10) has been computing, at 90% of a core for 41 s "
+            "in torch.synchronize (train.py:9)."
         ),
     ),
     "computing": (

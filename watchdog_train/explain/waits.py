@@ -241,12 +241,13 @@ def _by_library(
         return x.BatchWait()
     if _any(sets, "waits-for-ranks", call) or any(frame_matches(_DDP, f) for f in call):
         return x.CollectiveWait()
-    if is_computing(process, thread):
+    synchronises = _any(sets, "synchronises", call)
+    if is_computing(process, thread) and not (synchronises and process.gpu is not None):
         return None
+    if synchronises:  # CUDA spins there by default: the CPU's work is none then
+        return w.DeviceWait(path="", gpu=process.gpu)
     if any(frame_matches(_BACKWARD, frame) for frame in call):
         return x.CollectiveWait()
-    if _any(sets, "synchronises", call):
-        return w.DeviceWait(path="")
     if process.waits_for_input or any(frame_matches(_DEBUGGER, frame) for frame in call):
         return w.TerminalWait()
     if any(frame_matches(_IMPORT, frame) for frame in frames[:3]):

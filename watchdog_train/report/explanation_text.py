@@ -11,6 +11,7 @@ from watchdog_train.core.diagnosis.crash import exception_words
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import signal_name
 from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.report import words
 from watchdog_train.report.words import clean, duration, listed
 
@@ -196,8 +197,8 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
                 "waiting for somebody to type",
                 "Set the answer in advance for a run without one.",
             )
-        case w.DeviceWait(path=path):
-            return f"waiting for {clean(path, _PATH_CAP) or 'its GPU'}", ""
+        case w.DeviceWait(path=path, gpu=gpu):
+            return f"waiting for {clean(path, _PATH_CAP) or 'its GPU'}", _gpu(gpu) if gpu else ""
         case w.DiskWait():
             where = clean(doing.path, _PATH_CAP) if doing.path else "a disk or driver"
             on = f" on {clean(doing.network, 40)}" if doing.network else ""
@@ -245,6 +246,16 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
         case w.UnknownWait(why="refused"):
             return "standing still", "What it waits for could not be read."
     return "standing still", ""
+
+
+def _gpu(gpu: GpuUse) -> str:
+    """`GPU 0: 100 % utilisation, 22 % of its power limit.`"""
+    told = [f"{gpu.util:.0f} % utilisation"] if gpu.util is not None else []
+    told += [f"{100 * gpu.power:.0f} % of its power limit"] if gpu.power is not None else []
+    name = "Its GPU" if gpu.device is None else f"GPU {gpu.device}"
+    shown = f"{name}: {', '.join(told) or 'utilisation unknown'}."
+    others = [clean(one, _PATH_CAP) for one in gpu.other_names]
+    return f"{shown} Also on its GPUs: {listed(others, _SHOWN)}." if others else shown
 
 
 def _file(wait: w.FileWait) -> tuple[str, str]:

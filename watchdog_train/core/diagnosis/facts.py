@@ -21,6 +21,7 @@ from watchdog_train.core.model import (
     Straggler,
     Value,
 )
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.model.waits import ThreadFact, Wait
 
 FLAT_CPU_SHARE = 0.02
@@ -82,6 +83,8 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     process can release, and none ran between two looks: no one is left to wake it, ever."""
     cpu_share: float | None = None
     """Of one core, between two looks."""
+    gpu: GpuUse | None = None
+    """What its own GPU showed last."""
     io_bytes_s: float | None = None
     os_threads: int | None = None
     rss_bytes: int | None = None

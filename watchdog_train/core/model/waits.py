@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.model.words import Value
 
 
@@ -150,6 +151,8 @@ class DeviceWait(_Wait, frozen=True, kw_only=True, tag="device"):
     """A driver: a GPU's, mostly."""
 
     path: str
+    gpu: GpuUse | None = None
+    """What the rank's GPU showed; None: not known."""
 
 
 class DiskWait(_Wait, frozen=True, kw_only=True, tag="disk"):
