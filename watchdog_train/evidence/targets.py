@@ -22,6 +22,7 @@ from watchdog_train.core.diagnosis.stacks import (
 )
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
 from watchdog_train.core.model.gpu import FLAT_UTIL, GpuUse
+from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
 from watchdog_train.evidence.open_files import open_files
@@ -65,6 +66,7 @@ class Target:
         self.files: dict[str, Any] = {}
         self.kernel_stack: str | None = None
         self.waits_for_input: bool | None = None
+        self.polls: tuple[str, str] | None = None
         self.milestones: tuple[Milestone, ...] = ()
         self.milestones_at: float | None = None
         self.notes: list[str] = []
@@ -202,6 +204,13 @@ class Target:
         both = self.first is not None and self.second is not None
         return process_look.cpu_share(self.first, self.second) if both else None  # type: ignore[arg-type]
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether its deciding thread was asleep, which a variable of its function may explain."""
+        tid = self.deciding_tid or self.pid
+        facts = self.last.threads if self.last is not None else ()
+        return any(fact.tid == tid and isinstance(fact.wait, SleepWait) for fact in facts)
+
     def sealed(self) -> bool | None:
         """See process_look.sealed; helper threads are told by their Python frames."""
         if self.first is None or self.second is None:
@@ -246,6 +255,7 @@ class Target:
             os_threads=look.os_threads if look else None,
             rss_bytes=look.rss_bytes if look else None,
             waits_for_input=self.waits_for_input,
+            polls=self.polls,
             environment=self.environment,
             threads=self.threads,
             how=self.how,

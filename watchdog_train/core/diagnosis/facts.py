@@ -89,6 +89,8 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     os_threads: int | None = None
     rss_bytes: int | None = None
     waits_for_input: bool | None = None
+    polls: tuple[str, str] | None = None
+    """Name and value of a variable that holds a path, of the function that sleeps."""
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     """Only the variables that a rule may ask for."""
     threads: tuple[ThreadStack, ...] = ()
