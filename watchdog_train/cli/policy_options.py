@@ -26,7 +26,6 @@ _METAVARS = {
     "--runs-dir": "DIR",
     "--notify": "URL",
     "--on": "EVENT=COMMAND",
-    "--ping": "URL",
     "--metrics-file": "FILE",
     "--termination-log": "FILE",
     "--nodes": "N|auto|slurm",

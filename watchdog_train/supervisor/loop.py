@@ -24,7 +24,6 @@ from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
-from watchdog_train.supervisor.pinger import Pinger
 from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
@@ -63,9 +62,6 @@ class Supervisor:
             children=context.children,
             staging_dir=context.staging_dir,
             environment=context.environment,
-        )
-        self._pinger = Pinger(
-            context.policy, children=context.children, staging_dir=context.staging_dir
         )
         self._metrics = Metrics(context.policy, cwd=context.cwd)
         self._vitals = VitalSigns(context)
@@ -109,7 +105,6 @@ class Supervisor:
 
     def close(self) -> None:
         """End what looks for us."""
-        self._pinger.close()
         self._observer.close()
         self._performer.close()
 
@@ -166,8 +161,6 @@ class Supervisor:
             self.record(event)
         for ran in self._commands.poll():
             self.record(ran)
-        for told in self._pinger.turned():
-            self.record(told)
         for noticed in self._metrics.follow(self.state, observation):
             self.record(noticed)
 
