@@ -17,8 +17,6 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_data
-from watchdog_train.notify.ping import Rhythm
-from watchdog_train.notify.ping_order import PingOrder
 from watchdog_train.report.why_text import why_text
 
 ASKED = load_policy(None, None, {"notify.commands": ("run_finished=a", "before_restart=b")})
@@ -135,26 +133,3 @@ def test_what_a_command_reads_has_no_secrets() -> None:
     assert clean["plan"]["env"]["OMP_NUM_THREADS"] == "1"
     assert clean["step"] == 5
     assert clean["argv"][-2:] == ["--max-tokens", "5"]
-
-
-def test_pings_keep_their_interval_and_stop_when_nobody_looks() -> None:
-    """Blind is a loop that has not turned for long; those left out are not made up for."""
-    rhythm = Rhythm(PingOrder(url="http://x", every_s=60.0, blind_s=30.0), 0.0)
-    assert rhythm.is_due(0.0)
-    assert not rhythm.is_due(59.0)
-    rhythm.seen(50.0)
-    assert rhythm.is_due(60.0)
-    assert not rhythm.is_due(121.0), "the loop turned 71 s ago"
-    assert rhythm.wait_s(121.0) > 0.5, "being blind costs no CPU"
-    rhythm.seen(500.0)
-    assert rhythm.is_due(500.0)
-    assert not rhythm.is_due(501.0)
-    assert rhythm.wait_s(501.0) == pytest.approx(59.0)
-
-
-@pytest.mark.parametrize("url", ["ftp://x", "https://", "words", "https://a b"])
-def test_a_ping_that_is_no_url_is_refused_without_showing_it(url: str) -> None:
-    """It may be a secret."""
-    with pytest.raises(WtrainError) as refused:
-        load_policy(None, None, {"notify.ping": url})
-    assert url not in refused.value.message

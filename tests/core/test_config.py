@@ -239,7 +239,6 @@ def test_a_dumped_policy_reads_back_the_same(
         "notify.commands": st.lists(
             texts.filter(str.strip).map(lambda text: f"run_finished={text}"), max_size=3
         ).map(tuple),
-        "notify.ping": st.integers(0, 9).map(lambda number: f"https://host/{number}"),
     }
     for key in data.draw(st.sets(st.sampled_from(sorted(settings())), max_size=8)):
         setting = settings()[key]

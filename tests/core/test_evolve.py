@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.fold.evolve import evolve, replay
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.model import ProcessId, RunProgress, said
 
@@ -152,32 +150,6 @@ def test_after_a_boot_no_moment_of_the_old_clock_is_waited_for() -> None:
     assert attempt(state).launching_mono == 50.0
     assert attempt(state).ended_mono == 50.0
     assert state.progress_mono == 50.0
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        progress(3),
-        b.exited(0),
-        b.stall(),
-        b.collected(),
-        e.TreeGone(),
-        e.StallRecovered(stall_id="0009", why=said("")),
-        e.FirstBeat(rank=0, pid=1, after_s=1.0),
-        e.Signalled(pid=1, start=1, signal=9, role="rank", result="gone"),
-        adopted(),
-    ],
-)
-def test_an_event_out_of_place_fails_nothing(event: e.AnyEvent) -> None:
-    """A log may begin anywhere; evolve is total."""
-    assert evolve(State(), event).state is not None
-
-
-def test_a_replay_is_a_fold() -> None:
-    """Events as they were read from the log give the state that the loop had."""
-    history: list[Any] = [b.RUN_STARTED, e.PlanMade(plan=b.plan()), again(1), b.stall(), TERM]
-    read = [e.decode(e.encode(event)) for event in history]
-    assert replay(read) == replay(history)
 
 
 def test_a_reopened_run_forgets_how_it_ended() -> None:

@@ -25,7 +25,6 @@ from watchdog_train.core.model import (
 from watchdog_train.core.model.waits import FileWait
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
-from watchdog_train.report import words
 from watchdog_train.report.facts import framework
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.why_text import why_text
@@ -40,16 +39,6 @@ QUIET = Why(
     because=(Why("learnt-limit", limit_s=12.0), Why("job-idle")),
 )
 LOOK = "the worker waits for a lock; nobody can release it."
-
-
-@pytest.mark.parametrize(
-    ("noun", "expected"),
-    [("crash", "2 crashes"), ("process", "2 processes"), ("restart", "2 restarts")],
-)
-def test_more_than_one(noun: str, expected: str) -> None:
-    """Plurals are English."""
-    assert words.count(2, noun) == expected
-    assert words.count(1, noun) == f"1 {noun}"
 
 
 @pytest.mark.parametrize(
@@ -100,19 +89,6 @@ def test_a_stall_is_told_once() -> None:
     unknown = msgspec.structs.replace(found, because=None)
     (line,) = narrate(e.StallExplained(stall_id="0001", explanation=unknown), state)
     assert line == told[1]
-
-
-def test_waiting_does_not_repeat_the_plan() -> None:
-    """The plan's own line follows and says why."""
-    event = e.BackingOff(delay_s=2.0, until_mono=9.0, why=said("Attempt 1 ended; trying again."))
-    assert narrate(event, running()) == ("wtrain: waiting 2 s first",)
-
-
-def test_the_first_step_seen_is_not_called_the_first_step() -> None:
-    """Polling sees a later one, and after a resume that must not look like lost steps."""
-    event = e.FirstStep(rank=0, pid=1, step=87, after_s=14.0)
-    expected = "wtrain: training is at step 87 (first look after 14 s)"
-    assert narrate(event, running()) == (expected,)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("hf", "trainer"), ("torch", None), (None, None)])

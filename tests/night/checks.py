@@ -23,7 +23,6 @@ HANGS = (
 """
 CRASH = "0002"
 DISK_CRASH = "0005"
-BLIND_S = 10.0
 
 
 class Checks:
@@ -153,20 +152,10 @@ class Checks:
             yield "no step was told in the first attempt after that"
 
     def supervisor_was_replaced(self) -> Iterable[str]:
-        """Pings stopped with the supervisor and came back with the adopter; training lived on."""
+        """Somebody adopted it; training lived on."""
         adopted = of_type(self.events, "adopted")
         if len(adopted) != 1:
             yield f"adopted {len(adopted)} times"
-        blind = [
-            at for at in self.night.sink.pings
-            if self.night.killed_at + 1.0 < at < self.night.adopted_at - 5.0
-        ]  # fmt: skip
-        if blind:
-            yield f"{len(blind)} pings came while nobody looked"
-        before = [at for at in self.night.sink.pings if at <= self.night.killed_at]
-        after = [at for at in self.night.sink.pings if at >= self.night.adopted_at]
-        if len(before) < BLIND_S or len(after) < BLIND_S:
-            yield f"{len(before)} pings before, {len(after)} after"
         if {e["attempt"] for e in adopted} & {
             e["attempt"] for e in of_type(self.events, "attempt_launched")
             if adopted[0]["seq"] > e["seq"] > adopted[0]["seq"] - 3

@@ -26,6 +26,7 @@ from tests.night.stage import (
     environment,
     shared_memory,
     until,
+    wtrain,
     wtrain_json,
 )
 from tests.support import EXAMPLES, Event, is_alive, marked_processes, of_type, read_log
@@ -33,8 +34,6 @@ from tests.support import EXAMPLES, Event, is_alive, marked_processes, of_type, 
 HERE = Path(__file__).resolve().parent
 ATTEMPT_S = 600.0
 """For one thing to happen: a hang and its cure, on a slow machine."""
-BLIND_PINGS = 6
-"""Intervals without a ping after which the service raises the alarm."""
 ROOM_LEFT_BYTES = 3_000_000
 """Less than a checkpoint, enough for some lines of a log."""
 
@@ -59,9 +58,9 @@ class Length:
 
 TELLING = """\
 output: {progress_every_s: 2}
-notify: {every_s: 3, ping_every_s: 2}
+notify: {every_s: 3}
 """
-"""News and pings faster than anybody wants them; what decides about a stall is left alone."""
+"""News faster than anybody wants them; what decides about a stall is left alone."""
 WHOLE = Length(steps_per_epoch=50, save_steps=25, batch=16, settings=TELLING)
 FAST = Length(
     steps_per_epoch=20,
@@ -124,7 +123,6 @@ class Night:
                 "PYTHONPATH": str(HERE / "plants"),
                 "NIGHT_FAULTS": json.dumps(self._faults()),
                 "WTRAIN_NOTIFY": " ".join(urls),
-                "WTRAIN_PING": f"http://127.0.0.1:{self.sink.port}/ping",
             },
         )
 
@@ -195,10 +193,10 @@ class Night:
         self.killed_at = self.note(f"supervisor killed (SIGKILL) near step {self._step()}")
 
     def _somebody_adopts(self) -> subprocess.Popen[bytes]:
-        """Woken by the service that misses the pings."""
-        until(lambda: time.time() - max([self.killed_at, *self.sink.pings]) > 12, 60, "no ping")
+        """Woken by a probe that fails."""
+        until(lambda: wtrain("probe", cwd=self.work, env=self.env).returncode == 1, 60, "no life")
         until((self.folder / "once" / "tracker").exists, ATTEMPT_S, "the third hang has begun")
-        self.note("the service misses the pings; training hangs by now, and nobody looks")
+        self.note("the probe fails; training hangs by now, and nobody looks")
         with (self.folder / "adopter.txt").open("wb") as said:
             adopter = subprocess.Popen(
                 [str(BIN / "wtrain"), "adopt"],

@@ -1,4 +1,4 @@
-"""What a person has at the bedside: a service on 127.0.0.1 that takes messages and pings.
+"""What a person has at the bedside: a service on 127.0.0.1 that takes messages.
 
 Beside it a tracker that never answers, which belongs to the faults.
 """
@@ -34,10 +34,9 @@ class Message:
 
 @dataclass
 class Sink:
-    """Takes POSTs on /plain (JSON of wtrain) and /apprise (a form), and GETs of /ping."""
+    """Takes POSTs on /plain (JSON of wtrain) and /apprise (a form)."""
 
     messages: list[Message] = field(default_factory=list)
-    pings: list[float] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
     """Requests that are neither."""
 
@@ -97,13 +96,6 @@ class Sink:
                     sink._take(self.path, self.headers.get_content_type(), body)
                 except (ValueError, KeyError) as error:
                     sink.strange.append(f"POST {self.path}: {error!r}: {body[:200]!r}")
-                self._answer()
-
-            def do_GET(self) -> None:
-                if self.path == "/ping":
-                    sink.pings.append(time.time())
-                else:
-                    sink.strange.append(f"GET {self.path}")
                 self._answer()
 
             def _answer(self) -> None:

@@ -1,21 +1,16 @@
-"""A user's commands for events, and the dead-man ping: real shells, real sockets, real ends."""
+"""A user's commands for events: real shells, real ends."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import msgspec
 import psutil
 import pytest
 
-from tests.support import is_alive, run_wtrain, sentence, start_wtrain, wait_until
+from tests.support import is_alive, run_wtrain, sentence, wait_until
 from watchdog_train.commands.order import Order
 from watchdog_train.core.events import CommandResult
 from watchdog_train.core.model import Why
@@ -123,50 +118,3 @@ def test_a_wrong_event_is_refused_before_anything_runs(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_text() == "a b\n"
     assert (tmp_path / "two").read_text() == "c\n"
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.slow
-def test_pings_stop_when_the_supervisor_is_stopped_and_end_when_it_dies(tmp_path: Path) -> None:
-    """A stopped supervisor is blind; a dead one leaves no process that goes on to ping."""
-    heard: list[float] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            heard.append(time.monotonic())
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    (tmp_path / "wtrain.yaml").write_text("notify: {ping_every_s: 1s}\n")
-    url = f"http://127.0.0.1:{server.server_port}/s3cr3t"
-    run = start_wtrain("run", "--ping", url, "--", "sleep", "300", cwd=tmp_path)
-    wtrain = run.process.pid
-    wait_until(lambda: len(heard) > 2, 60, "three pings")
-    supervisor = psutil.Process(wtrain)
-    (pinger,) = (
-        child for child in supervisor.children() if "watchdog_train.notify.ping" in child.cmdline()
-    )
-    assert "s3cr3t" not in " ".join(pinger.cmdline())
-    os.kill(wtrain, signal.SIGSTOP)
-    try:
-        quiet_s = 5.0
-        wait_until(lambda: time.monotonic() - heard[-1] > quiet_s, 90, "pings stop")
-        assert pinger.is_running()
-    finally:
-        os.kill(wtrain, signal.SIGCONT)
-    count = len(heard)
-    wait_until(lambda: len(heard) > count, 60, "pings come again")
-    os.kill(wtrain, signal.SIGKILL)
-    wait_until(
-        lambda: not pinger.is_running() or pinger.status() == psutil.STATUS_ZOMBIE,
-        30,
-        "the pinger's end",
-    )
-    run.result()
-    run_wtrain("stop", "--now", cwd=tmp_path)
-    server.shutdown()
-    server.server_close()

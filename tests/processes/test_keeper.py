@@ -80,14 +80,6 @@ def test_command_that_cannot_start_is_told(
     assert not list(tmp_path.glob("exit.json*"))
 
 
-def test_both_streams_into_files_of_their_own(tmp_path: Path) -> None:
-    """With two streams, stdout and stderr do not mix."""
-    streams = {"stdout": "stdout.log", "stderr": "stderr.log"}
-    keep(tmp_path, ["sh", "-c", "echo out; echo err >&2"], streams=streams)
-    assert (tmp_path / "stdout.log").read_text() == "out\n"
-    assert (tmp_path / "stderr.log").read_text() == "err\n"
-
-
 def test_large_output_keeps_the_newest_within_the_cap(tmp_path: Path) -> None:
     """300 MB pass through; the files keep at most the cap, at least half of it, and the tail."""
     lines = 3_000_000

@@ -197,20 +197,6 @@ TERMINAL_REPORT = (
 
 
 @processes
-def test_terminal_gives_a_terminal(launch: Launch, attempt: Path) -> None:
-    """On a terminal the training has one, of the same size, and newlines stay single bytes."""
-    launch(PYTHON, "-c", TERMINAL_REPORT, terminal=ON_TERMINAL)
-    assert output(attempt) == "[false, true, true, [123, 41]]\n"
-
-
-@processes
-def test_pipe_gives_a_pipe(launch: Launch, attempt: Path) -> None:
-    """Elsewhere it has none, and writes as into a pipe."""
-    launch(PYTHON, "-c", TERMINAL_REPORT)
-    assert output(attempt) == "[false, false, false, null]\n"
-
-
-@processes
 def test_each_stream_is_like_the_users(launch: Launch, attempt: Path) -> None:
     """`wtrain run ... >file` on a terminal: stdout is no terminal, stderr is one."""
     mixed = Terminal(

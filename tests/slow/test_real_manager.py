@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.control_groups import hierarchy, removed
 from tests.support import (
+    REPOSITORY,
     bin_path,
     children_of,
     of_type,
     program_command,
     read_log,
     run_directories,
-    run_wtrain,
     scenario_environment,
     wait_until,
     write_fast_config,
@@ -42,7 +41,7 @@ It finds one hierarchy of groups, of version 2, and is in a group that is called
 is: below that it makes and leaves its own. The argument is the group above it.
 """
 TOOLS = ("unshare", "nsenter", "systemctl", "systemd-run")
-UNIT = "wtrain-sft.service"
+UNIT = "wtrain.service"
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,6 +56,27 @@ pytestmark = [
         reason="systemd, unshare or nsenter is not installed",
     ),
 ]
+
+
+def hierarchy() -> Path:
+    """Where the whole hierarchy is mounted; skips the test where it is not."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, about = line.partition(" - ")
+        if about.startswith("cgroup2 ") and mount.split()[3] == "/":
+            return Path(mount.split()[4])
+    pytest.skip("no hierarchy of version 2 is mounted here")
+
+
+def removed(folder: Path, *, with_those_below: bool = False) -> bool:
+    """A group goes only when nobody is in it and, unless they go too, none is below it."""
+    below = os.walk(folder, topdown=False) if with_those_below else ()
+    try:
+        for each in (*(path for path, _, _ in below), folder):
+            if os.path.isdir(each):
+                os.rmdir(each)
+    except OSError:
+        return False
+    return True
 
 
 class Manager:
@@ -135,9 +155,13 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager: Manager) -> None:
     """Ready when training runs; killed with -9 it comes back and adopts; a stop saves first."""
     config = write_fast_config(tmp_path)
-    words = ("--name", "sft", "--config", str(config), "--write", "--")
-    command = program_command("asks_to_stop.py")
-    run_wtrain("service", *words, *command, cwd=tmp_path, env=manager.env).check(0)
+    unit = (REPOSITORY / "examples" / "wtrain.service").read_text()
+    run = (bin_path("wtrain"), "run", "--config", config, "--", *program_command("asks_to_stop.py"))
+    for key, value in (("WorkingDirectory", tmp_path), ("ExecStart", " ".join(map(str, run)))):
+        unit = re.sub(f"(?m)^{key}=.*", f"{key}={value}", unit)
+    place = Path(manager.env["XDG_CONFIG_HOME"]) / "systemd" / "user"
+    place.mkdir(parents=True)
+    (place / UNIT).write_text(unit)
     manager.systemctl("daemon-reload")
     manager.systemctl("start", UNIT)
     first = manager.shown()
@@ -166,35 +190,3 @@ def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager
     assert list((tmp_path / "checkpoints-0").glob("step-*.pt")), "it saved"
     left = manager.inside("pgrep", "-f", "asks_to_stop|watchdog_train/keeper").stdout
     assert not left.strip()
-
-
-@pytest.mark.parametrize(("delegate", "groups"), [("yes", 1), ("no", 0)])
-def test_a_run_in_a_scope_has_a_group_where_the_scope_is_delegated(
-    tmp_path: Path, manager: Manager, delegate: str, groups: int
-) -> None:
-    """systemd 252 says it to who asks, and by no attribute; what is not given is not divided."""
-    config = write_fast_config(tmp_path)
-    scope = ("systemd-run", "--user", "--scope", "--unit=sft", f"--property=Delegate={delegate}")
-    wtrain = (str(bin_path("wtrain")), "run", "--config", str(config), "--name", "sft", "--")
-    command = manager.enter(*scope, *wtrain, *program_command("asks_to_stop.py"))
-    with (tmp_path / "out.txt").open("wb") as out:
-        running = subprocess.Popen(
-            command, env=manager.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-        )
-    wait_until(lambda: run_directories(tmp_path), 60, "the run begins")
-    (run,) = run_directories(tmp_path)
-    wait_until(lambda: of_type(read_log(run), "first_step"), 60, "it trains")
-    found = manager.inside("sh", "-c", f"cat $(find {GROUPS} -path '*/sft.scope/*/cgroup.procs')")
-    listed = manager.inside("find", GROUPS, "-path", "*/sft.scope/wtrain-*", "-type", "d").stdout
-    assert len(listed.split()) == groups, (tmp_path / "out.txt").read_text()
-    if groups:
-        (launched,) = of_type(read_log(run), "attempt_launched")
-        members = {int(pid) for pid in found.stdout.split()}
-        assert {launched["pid"], launched["keeper_pid"]} <= members
-    assert not [e for e in of_type(read_log(run), "noticed") if e["kind"] == "group"]
-
-    manager.inside("pkill", "-INT", "-f", "wtrain run")
-    running.wait(60)
-    assert of_type(read_log(run), "run_finished")[0]["outcome"] == "stopped"
-    assert not manager.inside("find", GROUPS, "-path", "*/sft.scope/*", "-type", "d").stdout
-    assert not manager.inside("pgrep", "-f", "asks_to_stop|watchdog_train/keeper").stdout.strip()

@@ -21,51 +21,32 @@ if TYPE_CHECKING:
     help="Send it there.  [default: what the settings say]  [may be repeated]",
 )
 @click.option(
-    "--ping",
-    metavar="URL",
-    help="Ping this, too.  [default: what the settings say]",
-)
-@click.option(
     "--config",
     "config_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Settings file.  [default: ./wtrain.yaml, if there is one]",
 )
-def notify_test(urls: tuple[str, ...], ping: str | None, config_file: Path | None) -> None:
-    """Send a test message to every URL, and one ping; exit code 75 when one was not reached."""
+def notify_test(urls: tuple[str, ...], config_file: Path | None) -> None:
+    """Send a test message to every URL; exit code 75 when one was not reached."""
     from watchdog_train.config import load
     from watchdog_train.errors import EXIT_RETRY_ELSEWHERE, WtrainError
     from watchdog_train.notify.channels import refuse_unusable
 
-    given = {"notify.ping": ping} if ping is not None else {}
-    settings = load(config_file, None, given).policy.notify
-    chosen = urls or settings.urls
-    if not chosen and settings.ping is None:
+    chosen = urls or load(config_file).policy.notify.urls
+    if not chosen:
         raise WtrainError(
             "there is nobody to tell",
             hint="wtrain notify-test --notify URL, WTRAIN_NOTIFY, or notify.urls in wtrain.yaml",
             reference="notify-nobody",
         )
     refuse_unusable(chosen)
-    answers = list(_answers(chosen)) if chosen else []
-    if settings.ping is not None:
-        answers.append(_ping(settings.ping))
     failed = 0
-    for answer in answers:
+    for answer in _answers(chosen):
         failed += not answer.sent
         told = "sent" if answer.sent else f"NOT sent: {answer.why}"
         click.echo(f"{answer.channel}: {told}")
     sys.exit(EXIT_RETRY_ELSEWHERE if failed else 0)
-
-
-def _ping(url: str) -> Answer:
-    from watchdog_train.notify.channels import Answer
-    from watchdog_train.notify.ping import ping
-    from watchdog_train.notify.ping_order import CHANNEL
-
-    why = ping(url)
-    return Answer(channel=CHANNEL, sent=why is None, why=why)
 
 
 def _answers(urls: tuple[str, ...]) -> tuple[Answer, ...]:

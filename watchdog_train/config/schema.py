@@ -45,10 +45,7 @@ FLAG_OF_KEY = {
     "output.termination_log": "--termination-log",
     "notify.urls": "--notify",
     "notify.commands": "--on",
-    "notify.ping": "--ping",
     "metrics.file": "--metrics-file",
-    "metrics.port": "--metrics-port",
-    "keep_awake": "--keep-awake",
 }
 """Settings that have a flag of `wtrain run`."""
 
@@ -154,8 +151,6 @@ class Setting:
             )
         if self.key == "recovery.resume_arg":
             _check_resume_arg(text)
-        if self.key == "notify.ping":
-            _check_ping(text)
         return text
 
     def _number(self, value: Any) -> float | int:
@@ -221,14 +216,6 @@ def _check_commands(texts: tuple[str, ...]) -> None:
     except ValueError as error:
         hint = "--on 'stall_declared=notify-send hung'"
         raise BadValueError(str(error), hint=hint) from error
-
-
-def _check_ping(text: str) -> None:
-    if re.fullmatch(r"https?://[^\s/]\S*", text, re.IGNORECASE) is None:
-        raise BadValueError(
-            "the ping is no http(s) URL; it is not shown here because it may be a secret",
-            hint="--ping https://HOST/PATH",
-        )
 
 
 def _shown(value: Any) -> str:

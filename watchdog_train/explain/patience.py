@@ -14,8 +14,7 @@ import msgspec
 
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.patience import Patience, PatienceRow
-from watchdog_train.core.model.words import Phase, Value
+from watchdog_train.core.model.patience import Patience, PatienceRow, Silence
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.chains import Chains
@@ -39,14 +38,6 @@ ROWS: tuple[tuple[PatienceRow, str], ...] = (
 """Each row and when it applies."""
 _STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
-
-
-class Silence(Value, frozen=True, kw_only=True):
-    """Where in its training the job has fallen silent."""
-
-    phase: Phase = "train"
-    early: bool = False
-    """Before the third step."""
 
 
 def limit_s(row: PatienceRow, silence: Silence, limits: Limits) -> float | None:

@@ -140,10 +140,7 @@ def _enter_job(name: str | None) -> dict[str, Any]:
     """Whatever we start from now on is in a group that the system knows; what to record of it."""
     if name is None:
         return {}
-    if sys.platform == "win32":
-        from watchdog_train.keeper.job_object import enter  # with ctypes, which others do not need
-    else:
-        from watchdog_train.keeper.control_group import enter
+    from watchdog_train.keeper.job_object import enter  # with ctypes, which others do not need
 
     problem = enter(name)
     return {"job": name if problem is None else None, "job_problem": problem}

@@ -10,6 +10,7 @@ import base64
 import os
 import sys
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -18,7 +19,6 @@ import msgspec
 
 from watchdog_train.evidence.redact import redact_data
 from watchdog_train.notify.channels import PLAIN, Answer, Message, Order, scheme_of
-from watchdog_train.notify.ping import why_not
 from watchdog_train.whole_files import replace_json, take_json
 
 CHANNEL_S = 10.0
@@ -57,8 +57,20 @@ def send(url: str, message: Message) -> str | None:
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=CHANNEL_S) as answer:
             answer.read(1024)
     except Exception as error:  # noqa: BLE001 - http.client has many, and their words hold the URL
-        return why_not(error, CHANNEL_S)
+        return _why_not(error)
     return None
+
+
+def _why_not(error: Exception) -> str:
+    """Words for what urlopen() has raised."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the service answered {error.code}"
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {CHANNEL_S:.0f} s"
+    if not isinstance(error, urllib.error.URLError):
+        return type(error).__name__
+    return reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else "no URL"
 
 
 def _with_apprise(url: str, message: Message) -> str | None:

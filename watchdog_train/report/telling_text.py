@@ -1,4 +1,4 @@
-"""What became of messages, pings and commands, in sentences. Pure."""
+"""What became of messages and commands, in sentences. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ def failures(event: e.Notified | e.CommandsRan) -> tuple[str, ...]:
         return tuple(_failure(event, result) for result in event.results if not result.ok)
     if event.sent:
         return ()
-    if event.channel == "ping":
-        return (f"the dead-man ping fails: {why_text(event.why or Why('unknown'))}",)
     return (
         f"nobody was told on {clean(event.channel, 60)}: {why_text(event.why or Why('unknown'))}",
     )

@@ -219,10 +219,7 @@ SENTENCES: dict[WhyCode, str] = {
     "since is lost",
     "save-overdue": "a checkpoint is overdue: the newest save was {rough} ago, and there were "
     "{limit} at most between two before",
-    "may-sleep": "the machine is not kept awake: {problem}; see that it does not go to sleep by "
-    "itself",
     "metrics-not-written": "the metrics file cannot be written: {problem}",
-    "metrics-not-served": "metrics are not served: {problem}",
     "message-not-written": "the termination message cannot be written to {path}: {problem}",
     "guilty-not-named": "the guilty machines cannot be named in {path}: {problem}",
     # -- several tasks
@@ -249,8 +246,6 @@ SENTENCES: dict[WhyCode, str] = {
     "guilty": "the other ranks waited for rank {rank}{family}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",
     # -- the house
-    "duplicates-kill": "--duplicates kill: {because}",
-    "started-by": "started by pid {pid}",
     "rebooted": "the machine was started again",
     "supervisor-gone": "the supervisor was gone",
     "event-torn": "it was killed in the middle of writing an event, which is lost",

@@ -110,11 +110,6 @@ class Helper:
                 if fd >= 0:
                     os.close(fd)
 
-    def say(self, data: bytes) -> None:
-        """To its stdin; left out when it has not read for long."""
-        with suppress(OSError):
-            os.write(self._stdin, data)
-
     def hear(self) -> list[bytes] | None:
         """The lines since the last call; None once it says nothing any more."""
         try:
@@ -127,11 +122,6 @@ class Helper:
         if len(self._rest) > LINE_CAP_BYTES:
             return None
         return lines if data else None
-
-    def last_words(self) -> str:
-        """All that it has said and nobody has heard, in one line."""
-        words = b" ".join([*(self.hear() or ()), self._rest])
-        return " ".join(words.decode("utf-8", "replace").split())[:500]
 
     def answer(self, kind: type[Answer]) -> Answer | None:
         """What it has answered, None without a valid answer; the files are removed."""

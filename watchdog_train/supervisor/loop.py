@@ -21,13 +21,11 @@ from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.hands.link import Link
 from watchdog_train.supervisor.hands.local import LocalHands
-from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
-from watchdog_train.supervisor.pinger import Pinger
 from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
@@ -36,6 +34,11 @@ from watchdog_train.supervisor.vital_signs import VitalSigns
 from watchdog_train.system.service_manager import ServiceManager
 
 REQUESTS_EVERY_S = 0.5
+LONGEST_PAUSE_S = 1.0
+UNTOLD_PAUSE_S = 0.5
+"""The same of an adopted run, whose keeper wakes nobody."""
+GATHER_S = 0.05
+"""Output is gathered so long: one wake-up a line would cost a percent of a core for ten lines/s."""
 DRAIN_S = 2.0
 
 
@@ -68,16 +71,7 @@ class Supervisor:
             staging_dir=context.staging_dir,
             environment=context.environment,
         )
-        self._pinger = Pinger(
-            context.policy, children=context.children, staging_dir=context.staging_dir
-        )
-        self._metrics = Metrics(
-            context.policy,
-            children=context.children,
-            run_dir=context.directory.path,
-            cwd=context.cwd,
-        )
-        self._awake = KeepAwake(context.children, wanted=context.policy.keep_awake)
+        self._metrics = Metrics(context.policy, cwd=context.cwd)
         self._vitals = VitalSigns(context)
         self._verdict = TerminationLog(
             context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
@@ -119,9 +113,6 @@ class Supervisor:
 
     def close(self) -> None:
         """End what looks for us."""
-        self._pinger.close()
-        self._metrics.close()
-        self._awake.close()
         self._observer.close()
         self._performer.close()
 
@@ -181,12 +172,7 @@ class Supervisor:
             self.record(event)
         for ran in self._commands.poll():
             self.record(ran)
-        for told in self._pinger.turned():
-            self.record(told)
-        for noticed in (
-            *self._metrics.follow(self.state, observation),
-            *self._awake.follow(observation.now),
-        ):
+        for noticed in self._metrics.follow(self.state, observation):
             self.record(noticed)
 
     def _tell_peers(self) -> None:
@@ -204,21 +190,26 @@ class Supervisor:
         self._queue((request_files.Request(kind=kind, by=by, at=time.time()),))
 
     def _pause(self, until: float) -> None:
-        context = self._context
-        context.display.pump()
-        keeper = context.keeper
-        watched = [context.signals.wakeup_fd]
-        if keeper is not None and keeper.wake_fd >= 0:
-            watched.append(keeper.wake_fd)
-        if self._link is not None and self._link.fileno() >= 0:
-            watched.append(self._link.fileno())
-        timeout_s = max(0.0, until - context.system.monotonic())
-        # Output and exits announce themselves through the keeper's wake pipe; 0.5 s bounds what
-        # is missed when there is none (an adopted run).
-        found = ready(watched, (), min(timeout_s, 0.5))
-        if keeper is not None and keeper.wake_fd in found:
-            keeper.clear_wake()
-        context.display.pump()
+        """Until something has happened, or so long; output is passed on without a turn."""
+        context, keeper = self._context, self._context.keeper
+        signalled = [context.signals.wakeup_fd]
+        line = [self._link.fileno()] if self._link is not None and self._link.fileno() >= 0 else []
+        tells = keeper is not None and keeper.wake_fd >= 0
+        begun = context.system.monotonic()
+        until = min(until, begun + (LONGEST_PAUSE_S if tells else UNTOLD_PAUSE_S))
+        while True:
+            wake = [keeper.wake_fd] if keeper is not None and keeper.wake_fd >= 0 else []
+            left_s = max(0.0, until - context.system.monotonic())
+            found = ready([*signalled, *wake, *line], (), left_s)
+            if keeper is not None and wake and wake[0] in found:
+                keeper.clear_wake()
+            woken = signalled[0] not in found or context.signals.only_woken()
+            context.display.pump()
+            ended = keeper is None or keeper.exit is not None or keeper.wake_fd < 0
+            heard = bool(line) and line[0] in found
+            if ended or heard or not woken or not found or not left_s:
+                return
+            ready(signalled, (), min(GATHER_S, left_s))
 
     def _take_signals(self) -> None:
         for number in self._context.signals.take():

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
-from watchdog_train.system import control_group, exit_watch, proc, sock_diag
+from watchdog_train.system import exit_watch, proc, sock_diag
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
 from watchdog_train.system.protocol import (
     Connections,
@@ -24,7 +24,6 @@ from watchdog_train.system.protocol import (
     OpenFile,
     ProcessGroup,
     SignalResult,
-    group_word,
 )
 
 if sys.platform != "linux":
@@ -239,15 +238,13 @@ class LinuxSystem:
         del who
 
     def group_name(self, run_id: str, attempt: int) -> str | None:
-        """The path of a control group, where ours was given to us to divide."""
-        folder = control_group.delegated()
-        if folder is None:
-            return None
-        return str(folder / f"wtrain-{group_word(run_id)}-{attempt}")
+        """None: parents and the token tell who belongs to a training."""
+        del run_id, attempt
+        return None
 
     def open_group(self, name: str) -> ProcessGroup:
-        """The control group that a keeper has made."""
-        return control_group.ControlGroup(name)
+        """There is none."""
+        raise OSError(f"no group of processes is made on Linux: {name}")
 
     def take_descriptor(self, who: ProcessId, number: int) -> int | None:
         """Through a pidfd; where that is refused (Yama), a pipe's end to read by its name."""

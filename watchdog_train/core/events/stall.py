@@ -89,7 +89,6 @@ NoticeKind = Literal[
     "reader",
     "task",
     "metrics",
-    "awake",
     "termination",
     "guilty",
 ]

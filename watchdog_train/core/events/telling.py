@@ -10,10 +10,7 @@ BEFORE_RESTART = "before_restart"
 
 
 class Notified(Event, frozen=True, kw_only=True):
-    """A message to a person was sent on one channel, or could not be.
-
-    Of the dead-man ping (channel `ping`): only when it fails, and when it is heard again.
-    """
+    """A message to a person was sent on one channel, or could not be."""
 
     channel: str
     """Its scheme and number, as `https #1`: the rest of a URL can be a secret."""

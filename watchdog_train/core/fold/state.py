@@ -52,7 +52,7 @@ RunState = Literal[
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group", "blind",
     "suspended", "slower", "skipped", "reader", "task",
-    "metrics", "awake", "termination", "guilty",
+    "metrics", "termination", "guilty",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
 

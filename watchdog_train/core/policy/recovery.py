@@ -64,7 +64,9 @@ class Recovery(Section, frozen=True, kw_only=True):
     ] = 5
     backoff_first_s: Annotated[
         float,
-        non_negative("before the same plan is tried again; doubles; a first crash does not wait"),
+        non_negative(
+            "before a plan is tried again after a failure; doubles; a first restart is at once"
+        ),
     ] = 2.0
     backoff_cap_s: Annotated[float, non_negative("longest backoff")] = 300.0
     gpu_wait_s: Annotated[
@@ -124,6 +126,6 @@ class Recovery(Section, frozen=True, kw_only=True):
         Meta(description="training or device remedies that may be applied: ids, or a whole kind"),
     ] = ()
     duplicates: Annotated[
-        Literal["refuse", "kill", "ignore"],
+        Literal["refuse", "ignore"],
         Meta(description="when the same training already runs under wtrain"),
     ] = "refuse"

@@ -62,16 +62,6 @@ class Notify(Section, frozen=True, kw_only=True):
         float,
         positive("for each such command and all it starts; then they are ended"),
     ] = 30.0
-    ping: Annotated[
-        str | None,
-        Meta(
-            description="dead-man ping: this http(s) URL is fetched again and again, and no more "
-            "when wtrain has died or does not look any more; it can be a secret; null: none"
-        ),
-    ] = None
-    ping_every_s: Annotated[
-        float, positive("between two pings; a service wants to know it, and some grace beside")
-    ] = 60.0
 
 
 class Metrics(Section, frozen=True, kw_only=True):
@@ -84,13 +74,4 @@ class Metrics(Section, frozen=True, kw_only=True):
             "textfile collector of node_exporter, which wants a name in .prom; null: none"
         ),
     ] = None
-    port: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=65535,
-            description="numbers for Prometheus are served at "
-            "http://127.0.0.1:PORT/metrics; 0: not",
-        ),
-    ] = 0
     every_s: Annotated[float, positive("between two times that they are taken")] = 15.0

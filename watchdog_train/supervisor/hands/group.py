@@ -1,6 +1,4 @@
-"""The system's own list of an attempt's processes, where it keeps one.
-
-A Job object of Windows; a control group of Linux, where one was given to us to divide.
+"""The system's own list of an attempt's processes, where it keeps one: a Job object of Windows.
 
 A second source of membership beside ancestry and token, and the way to end what refuses to be
 ended one by one. Without it everything else works on; why it is lacking is told once.
