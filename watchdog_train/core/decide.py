@@ -283,6 +283,8 @@ def _pursue_stall(
         return start_evidence(observation, state, stall.id, "stall")
     if policy.recovery.observe or policy.recovery.on_stall == "report":
         return Record(events=(e.WouldHaveKilled(stall_id=stall.id, why=stall.verdict),))
+    if state.kill is not None:
+        return None  # all that can be done is done on one machine; another has not told its end
     return kill.begin("hang", state, kill.first_alive(observation), stall.verdict)
 
 
