@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "store": {*_LOWER, "store", "client.layout"},
     "checkpoints": {*_LOWER, "checkpoints", "client.layout"},
     "remedies": {*_LOWER, "remedies"},
-    "rules": {*_LOWER, "rules"},
+    "rules": {*_LOWER, "explain", "rules"},
     "report": {*_LOWER, "report"},
     # Reads what a run has left, and has it rendered.
     "reporting": {*_LOWER, "reporting", "report", "store", "evidence", "remedies", ""},

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
-from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
+from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.diagnosis.stacks import trimmed
 from watchdog_train.core.model import Explanation
 from watchdog_train.report.evidence_text import captured_lines, ended, labels, title
