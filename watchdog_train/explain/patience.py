@@ -6,21 +6,24 @@ What is not known never shortens what is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import singledispatch
 
 import msgspec
 
+from watchdog_train.core.diagnosis.stacks import Frame
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.patience import Patience, PatienceRow
+from watchdog_train.core.model.patience import Patience, PatienceRow, silent_at
 from watchdog_train.core.model.words import Phase, Value
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import silent_nodes, standstill
 from watchdog_train.explain.graph import Node, Waits
+from watchdog_train.explain.waits import own_frame
 
 ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("proven", "nobody can ever end the wait, seen in two samples"),
@@ -115,8 +118,14 @@ def patience(
     return table.shortest([table.of(node) for node in silent if node in graph])
 
 
-def judge(facts: Chains, *, silence: Silence, limits: Limits) -> Patience:
-    """The patience with a job of which this evidence was taken."""
+def judge(
+    facts: Chains,
+    *,
+    silence: Silence,
+    limits: Limits,
+    code: Callable[[Frame], str | None] = lambda _frame: None,
+) -> Patience:
+    """The patience with a job of which this evidence was taken; `code` of a frame's function."""
     evidence = facts.evidence
     if evidence.exchanging:
         return Patience(row="at-work", limit_s=limit_s("at-work", silence, limits))
@@ -134,7 +143,23 @@ def judge(facts: Chains, *, silence: Silence, limits: Limits) -> Patience:
         dead_holder=locking if dead and not alive else frozenset(),
     )
     lines = (doing[at].own for at in silent_nodes(facts))
-    return msgspec.structs.replace(found, line=next((one for one in lines if one), None))
+    found = msgspec.structs.replace(found, line=next((one for one in lines if one), None))
+    if silent_at(found, 0) is None:
+        return found
+    roots = (at for at, one in doing.items() if one is found.root)
+    stacks = (facts.nodes[at].thread for at in (*roots, *silent_nodes(facts)))
+    frame = next(filter(None, map(own_frame, stacks)), None)
+    return msgspec.structs.replace(found, place=_place(facts, found, frame, code))
+
+
+def _place(
+    facts: Chains, found: Patience, frame: Frame | None, code: Callable[[Frame], str | None]
+) -> str | None:
+    if frame is None or found.root is None:
+        return None
+    world = facts.evidence.world_size or max(1, len(facts.ranks))
+    key = f"{code(frame) or frame}\0{type(found.root.doing).__name__}\0{world}"
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _is_proven(facts: Chains, at: int, doing: x.Doing) -> bool:
