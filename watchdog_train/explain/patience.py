@@ -13,7 +13,7 @@ from functools import singledispatch
 
 import msgspec
 
-from watchdog_train.core.diagnosis.stacks import Frame
+from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack, frame_matches
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.patience import Patience, PatienceRow, silent_at
@@ -37,10 +37,18 @@ ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("outsider", "a living process of this machine that is no part of the job"),
     ("sleep", "one sleep: until its end"),
     ("stopped", "stopped by a signal: detection.stopped_timeout_s"),
+    ("service", "a worker of Celery or RQ without a task: for ever"),
     ("input", "somebody is to type: for ever"),
 )
 """Each row and when it applies."""
 _STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
+_SERVES = (
+    "asynloop|synloop (celery/worker/loops.py) || workloop|wait_for_job (billiard/pool.py) || "
+    "dequeue_job_and_maintain_ttl|dequeue_any (rq/*)"
+)
+_HAS_A_TASK = (
+    "* (celery/app/trace.py) || perform_job|execute_job|monitor_work_horse|main_work_horse (rq/*)"
+)
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
 
 
@@ -101,6 +109,7 @@ def patience(
     limits: Limits,
     proven: AbstractSet[Node] = frozenset(),
     dead_holder: AbstractSet[Node] = frozenset(),
+    service: AbstractSet[Node] = frozenset(),
 ) -> Patience:
     """The patience with a job whose silent ranks all have to move.
 
@@ -113,8 +122,14 @@ def patience(
         proven: nodes whose wait can never end: sealed in two samples, held at a fork, or ranks
             in different collectives.
         dead_holder: nodes that wait for the lock file of a dead process of this machine.
+        service: nodes without a task.
     """
-    table = _Table(graph, doing, silence, limits, proven=proven, dead_holder=dead_holder)
+    rows: dict[Node, PatienceRow] = {
+        **dict.fromkeys(service, "service"),
+        **dict.fromkeys(dead_holder, "dead-holder"),
+        **dict.fromkeys(proven, "proven"),
+    }
+    table = _Table(graph, doing, silence, limits, rows)
     return table.shortest([table.of(node) for node in silent if node in graph])
 
 
@@ -141,6 +156,7 @@ def judge(
         limits=limits,
         proven={at for at, one in doing.items() if _is_proven(facts, at, one.doing)},
         dead_holder=locking if dead and not alive else frozenset(),
+        service={at for at in doing if _serves(facts.nodes[at].process.threads)},
     )
     lines = (doing[at].own for at in silent_nodes(facts))
     found = msgspec.structs.replace(found, line=next((one for one in lines if one), None))
@@ -162,6 +178,14 @@ def _place(
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:16]
 
 
+def _serves(threads: Iterable[ThreadStack]) -> bool:
+    """A worker that waits for its next task, and has none."""
+    frames = [frame for thread in threads for frame in thread.frames]
+    return any(frame_matches(_SERVES, frame) for frame in frames) and not any(
+        frame_matches(_HAS_A_TASK, frame) for frame in frames
+    )
+
+
 def _is_proven(facts: Chains, at: int, doing: x.Doing) -> bool:
     if isinstance(doing, x.CollectiveWait):
         seen = facts.evidence.world_size is not None and not facts.unseen()
@@ -176,15 +200,13 @@ class _Table:
         doing: Mapping[Node, x.Standstill],
         silence: Silence,
         limits: Limits,
-        **rows: AbstractSet[Node],
+        rows: Mapping[Node, PatienceRow],
     ) -> None:
         self._graph = graph
         self._doing = doing
         self._silence = silence
         self._limits = limits
-        self._rows: dict[Node, PatienceRow] = {}
-        self._rows.update(dict.fromkeys(rows["dead_holder"], "dead-holder"))
-        self._rows.update(dict.fromkeys(rows["proven"], "proven"))
+        self._rows = rows
         self._known: dict[Node, Patience] = {}
         self._asked: set[Node] = set()
 

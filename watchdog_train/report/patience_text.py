@@ -20,6 +20,7 @@ EXPECT_FACTOR = 1.5
 """A pause that is announced should be announced somewhat longer than it was."""
 _ROWS: dict[PatienceRow, str] = {
     "sleep": "wtrain waits until it wakes",
+    "service": "wtrain waits until it has a task",
     "input": "wtrain waits until somebody types",
     "stopped": "wtrain waits until it is continued",
 }

@@ -25,6 +25,7 @@ PatienceRow = Literal[
     "outsider",
     "sleep",
     "stopped",
+    "service",
     "input",
 ]
 """In the order of the table; `explain.patience` says what each of them is."""
