@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import get_args
 
 from library_page import library_page
-from reference_pages import cli_page, families_page, remedies_page
+from reference_pages import (
+    cli_page,
+    config_page,
+    families_page,
+    preset_file,
+    remedies_page,
+)
 
 from watchdog_train.config.presets import PRESETS
-from watchdog_train.config.text import markdown_page, preset_file
 from watchdog_train.core import events
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -126,7 +131,7 @@ def _values(names: set[str], classes: dict[str, ast.ClassDef]) -> list[str]:
 def pages() -> dict[Path, str]:
     """Every derived file with its content."""
     found = {
-        REPOSITORY / "docs" / "config.md": markdown_page(),
+        REPOSITORY / "docs" / "config.md": config_page(),
         REPOSITORY / "docs" / "events.md": events_page(),
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "remedies.md": remedies_page(),

@@ -14,6 +14,9 @@ import click
 
 from watchdog_train import errors
 from watchdog_train.cli import group
+from watchdog_train.config import schema
+from watchdog_train.config.presets import PRESETS
+from watchdog_train.config.text import dump_policy, in_order, preset_policy, scalar
 from watchdog_train.core.diagnosis import rules as rule_types
 from watchdog_train.core.diagnosis.diagnose import ENOUGH
 from watchdog_train.core.diagnosis.rules import PLACEHOLDERS, FamilyRule
@@ -262,3 +265,46 @@ def _family(rule: FamilyRule) -> Iterator[str]:
             own = f" Remedies: {', '.join(f'`{name}`' for name in each.remedies) or 'none'}."
         says = _cell(each.explanation) + own
         yield f"| `{each.id}` | {each.confidence:.2f} | {says} |"
+
+
+def config_page() -> str:
+    """docs/config.md."""
+    lines = [
+        "# Settings",
+        "",
+        "<!-- Written by scripts/generate_docs.py from watchdog_train/core/policy/. -->",
+        "",
+        "A run takes its settings from, later ones winning: the defaults, `--preset NAME`,",
+        "`--config FILE` (or `wtrain.yaml` in the working directory), `WTRAIN_...` variables,",
+        "flags. A `wtrain.yaml` that was only found must be [yours](run-directory.md#other-users).",
+        "`wtrain config show` prints the outcome, `wtrain config check FILE` names every",
+        "problem of a file at once, `wtrain config explain KEY` says what one setting is.",
+        "Presets:",
+        "",
+        *(f"- `{name}`: {preset.text}" for name, preset in PRESETS.items()),
+        "",
+    ]
+    for key, section in in_order(with_root=True):
+        if section is not None:
+            if key.count(".") < 2:
+                lines += ["", f"## {key or 'Top level'}", "", f"{section}", ""]
+                lines += ["| key | value | default | what and why |", "|---|---|---|---|"]
+            continue
+        setting = schema.settings()[key]
+        wanted = setting.wanted + (f" ({setting.flag})" if setting.flag else "")
+        text = setting.text
+        parent = key.rpartition(".")[0]
+        if parent.count(".") >= 2:
+            text = f"{schema.sections()[parent]}; {text}"
+        lines.append(f"| `{key}` | {wanted} | `{scalar(setting.default)}` | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def preset_file(name: str) -> str:
+    """The complete file of a preset."""
+    preset = PRESETS[name]
+    return dump_policy(
+        preset_policy(name),
+        heading=f"Preset '{name}'. {preset.text} Use: wtrain run --preset {name} -- COMMAND",
+        reasons={key: why for key, (_, why) in preset.changes.items()},
+    )

@@ -10,8 +10,7 @@ import pytest
 
 from watchdog_train.client.libraries import HOOKS
 from watchdog_train.doctor import inside, machine, night, ranks, settings
-from watchdog_train.doctor.gpus import described
-from watchdog_train.doctor.libraries import judged, libraries
+from watchdog_train.doctor.machine import described, judged, libraries
 from watchdog_train.system.portable import PortableSystem
 
 RANGES = {row[1]: (row[2], row[3]) for row in HOOKS.values()}

@@ -14,10 +14,18 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.confer import confer
+from watchdog_train.core.job.confer import as_one_job, confer
 from watchdog_train.core.job.guilty import guilty_nodes, of_the_culprit
 from watchdog_train.core.job.joint import diagnose_together
-from watchdog_train.core.job.peers import JobView, PeerView, Signs, Summary, summarise, trouble_of
+from watchdog_train.core.job.peers import (
+    JobView,
+    PeerView,
+    Signs,
+    Summary,
+    bundle_of,
+    summarise,
+    trouble_of,
+)
 from watchdog_train.core.model import (
     Explanation,
     GuiltyNode,
@@ -26,6 +34,7 @@ from watchdog_train.core.model import (
     Why,
     said,
 )
+from watchdog_train.core.model.explanation import Who
 from watchdog_train.core.policy import Job, Policy, Recovery
 from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.core.recovery.outcome import finish
@@ -130,16 +139,35 @@ def test_the_machine_of_the_guilty_rank() -> None:
     event_of_all = given_up(between_attempts(look(5.0, survey=survey), state, POLICY, {}))
     assert event_of_all.exit_code == 75
     (guilty,) = event_of_all.guilty
-    assert guilty == GuiltyNode(host="n1", why=Why("guilty", rank=1, family="rank-left-early"))
+    assert guilty == GuiltyNode(
+        host="n1", why=Why("guilty", rank=1, family="rank-left-early", certainty="likely")
+    )
 
 
 @pytest.mark.parametrize(
     ("told", "host"),
-    [(found(1, None), "n1"), (found(None), "n1"), (found(1), None)],
-    ids=["no cause", "no rank", "no machine"],
+    [
+        (msgspec.structs.replace(found(1), kind="unknown"), "n1"),
+        (msgspec.structs.replace(found(1), alike=(Who(pid=13, role="rank", rank=2),)), "n1"),
+        (found(None), "n1"),
+        (found(1), None),
+    ],
+    ids=["nothing observed", "two alike", "no rank", "no machine"],
 )
 def test_what_the_evidence_does_not_tell_blames_nobody(told: Explanation, host: str | None) -> None:
     assert of_the_culprit(node(0, diagnosed(told, host))) == ()
+
+
+def test_a_rank_that_holds_up_the_others_is_named_without_a_family() -> None:
+    """What was observed is enough; the joint explanation counts before a victim's own family."""
+    (guilty,) = of_the_culprit(node(0, diagnosed(found(1, None), "n1")))
+    assert why_text(guilty.why) == "the other ranks waited for rank 1"
+    guess = b.explained(family="nccl-timeout-unattributed", rank=0)
+    peer = other(trouble=msgspec.structs.replace(trouble_of(node(1)), explanation=guess))
+    state = node(0, diagnosed(found(1, None), "n1"))
+    bundle = bundle_of(as_one_job(look(5.0, peer), state))
+    assert bundle is not None
+    assert bundle.explanation == found(1, None)
 
 
 def test_a_rank_that_is_guilty_everywhere_is_the_program() -> None:

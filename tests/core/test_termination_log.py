@@ -12,7 +12,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import said
-from watchdog_train.report.verdict_text import CAP_BYTES, verdict_text
+from watchdog_train.report.summary import CAP_BYTES, verdict_text
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import cut_bytes
 from watchdog_train.store.log_reading import read_events

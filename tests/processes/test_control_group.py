@@ -30,7 +30,7 @@ from tests.support import (
 if sys.platform != "linux":
     pytest.skip("of Linux", allow_module_level=True)
 
-from watchdog_train.system import delegation
+from watchdog_train.system import control_group
 from watchdog_train.system.control_group import ControlGroup, delegated, remove
 from watchdog_train.system.linux import LinuxSystem
 
@@ -117,10 +117,10 @@ def test_systemd_is_believed_about_our_own_group_only(
     tool.write_text(f'#!/bin/sh\n[ "$1" = --user ] || exit 1\n{answer}\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(delegation, "ANSWER_S", 0.5)
-    delegation.systemd_says_so.cache_clear()
-    assert delegation.systemd_says_so(group) is expected
-    delegation.systemd_says_so.cache_clear()
+    monkeypatch.setattr(control_group, "ANSWER_S", 0.5)
+    control_group.systemd_says_so.cache_clear()
+    assert control_group.systemd_says_so(group) is expected
+    control_group.systemd_says_so.cache_clear()
 
 
 def test_a_group_elsewhere_is_not_opened(given: Path) -> None:

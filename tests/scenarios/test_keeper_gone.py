@@ -188,7 +188,11 @@ def test_who_is_left_keeps_no_pump_without_a_keeper(tmp_path: Path) -> None:
     running.wait_for("daemons_judged", 60)
     os.kill(launched["keeper_pid"], signal.SIGKILL)
     running.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
-    [pump] = [pid for pid in children_of(running.pid) if b"drain.json" in command_of(pid)]
+    [pump] = wait_until(
+        lambda: [pid for pid in children_of(running.pid) if b"drain.json" in command_of(pid)],
+        20,
+        "the pump in the keeper's place",
+    )
     open_gate(tmp_path)
     run = running.result(60).check(0)
     daemon_pid = int((tmp_path / "daemon").read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ import click
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 
 if TYPE_CHECKING:
-    from watchdog_train.cli.reading import RunReading
     from watchdog_train.reporting.gather import Report
 
 
@@ -51,7 +49,7 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
 
         _give(output, report_markdown(found.document))
     else:
-        _text(output, reading, found)
+        _text(output, found)
 
 
 def _data(output: Path | None, found: Report) -> None:
@@ -72,9 +70,8 @@ def _data(output: Path | None, found: Report) -> None:
     )
 
 
-def _text(output: Path | None, reading: RunReading, found: Report) -> None:
+def _text(output: Path | None, found: Report) -> None:
     from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
-    from watchdog_train.report.fetch_words import fetch_lines
     from watchdog_train.report.report_text import report_text
 
     if output is not None:
@@ -83,15 +80,6 @@ def _text(output: Path | None, reading: RunReading, found: Report) -> None:
     paint = paint_for_stdout()
     width = min(100, width_of_stdout() or 100)
     click.echo(report_text(found.document, paint=paint, width=width), color=paint.enabled)
-    page = reading.run.path.absolute() / "report.html"
-    if page.is_file():
-        lines = fetch_lines(
-            page=str(page),
-            user=os.environ.get("USER") or os.environ.get("USERNAME") or "",
-            host=reading.state.host,
-        )
-        for line in lines:
-            click.echo(f"wtrain: {line}", err=True)
 
 
 def _give(output: Path | None, text: str) -> None:

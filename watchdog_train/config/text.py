@@ -33,7 +33,7 @@ def dump_policy(
     """
     values = schema.flatten(policy)
     lines = [*_comment(heading, ""), "# Times take 90, 90s, 10m or 2h.", ""]
-    for key, section in _in_order():
+    for key, section in in_order():
         indent = "  " * key.count(".")
         name = key.rpartition(".")[2]
         if section is not None:
@@ -48,16 +48,6 @@ def dump_policy(
             lines += _comment(changed, indent)
         lines.append(f"{indent}{name}: {scalar(values[key])}")
     return "\n".join(lines) + "\n"
-
-
-def preset_file(name: str) -> str:
-    """The complete file of a preset."""
-    preset = PRESETS[name]
-    return dump_policy(
-        preset_policy(name),
-        heading=f"Preset '{name}'. {preset.text} Use: wtrain run --preset {name} -- COMMAND",
-        reasons={key: why for key, (_, why) in preset.changes.items()},
-    )
 
 
 def preset_policy(name: str) -> Policy:
@@ -93,39 +83,6 @@ def explain(key: str) -> str:
     )
 
 
-def markdown_page() -> str:
-    """docs/config.md."""
-    lines = [
-        "# Settings",
-        "",
-        "<!-- Written by scripts/generate_docs.py from watchdog_train/core/policy/. -->",
-        "",
-        "A run takes its settings from, later ones winning: the defaults, `--preset NAME`,",
-        "`--config FILE` (or `wtrain.yaml` in the working directory), `WTRAIN_...` variables,",
-        "flags. A `wtrain.yaml` that was only found must be [yours](run-directory.md#other-users).",
-        "`wtrain config show` prints the outcome, `wtrain config check FILE` names every",
-        "problem of a file at once, `wtrain config explain KEY` says what one setting is.",
-        "Presets:",
-        "",
-        *(f"- `{name}`: {preset.text}" for name, preset in PRESETS.items()),
-        "",
-    ]
-    for key, section in _in_order(with_root=True):
-        if section is not None:
-            if key.count(".") < 2:
-                lines += ["", f"## {key or 'Top level'}", "", f"{section}", ""]
-                lines += ["| key | value | default | what and why |", "|---|---|---|---|"]
-            continue
-        setting = schema.settings()[key]
-        wanted = setting.wanted + (f" ({setting.flag})" if setting.flag else "")
-        text = setting.text
-        parent = key.rpartition(".")[0]
-        if parent.count(".") >= 2:
-            text = f"{schema.sections()[parent]}; {text}"
-        lines.append(f"| `{key}` | {wanted} | `{scalar(setting.default)}` | {text} |")
-    return "\n".join(lines) + "\n"
-
-
 def scalar(value: Any) -> str:
     """A value as YAML writes it on one line."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -147,7 +104,7 @@ def _quoted(text: str) -> str:
     )
 
 
-def _in_order(*, with_root: bool = False) -> Iterator[tuple[str, str | None]]:
+def in_order(*, with_root: bool = False) -> Iterator[tuple[str, str | None]]:
     """Sections (with their text) and settings (with None), as they stand in the file."""
     if with_root:
         yield "", schema.sections()[""]

@@ -38,7 +38,7 @@ def examine(
         directories: where checkpoints go.
         ranks: so many ranks try to agree on a number; 0 and 1: none does.
     """
-    from watchdog_train.doctor import around, gpus, inside, libraries, machine, night, settings
+    from watchdog_train.doctor import around, inside, machine, night, settings
     from watchdog_train.doctor import ranks as meeting
 
     yield machine.never_run(system)
@@ -52,8 +52,8 @@ def examine(
     yield from around.around(system.boot_id())
     yield from settings.traps(os.environ)
     yield settings.threads(os.environ, os.cpu_count() or 1, ranks)
-    yield from gpus.gpus()
-    found = tuple(libraries.libraries(python))
+    yield from machine.gpus()
+    found = tuple(machine.libraries(python))
     yield from found
     if any(check.name == "wandb" for check in found):
         yield night.wandb(os.environ, Path.home())

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from watchdog_train.client.libraries import HOOKS
 from watchdog_train.doctor import Check
 from watchdog_train.evidence import pyspy
+from watchdog_train.evidence.gpu import DEADLINE_S, GpuLook
 from watchdog_train.evidence.host import oom_kills
 from watchdog_train.evidence.jobs import Finished, Job
 from watchdog_train.report.words import size_text
@@ -217,3 +223,108 @@ def _free_inodes(directory: Path) -> int | None:
             found = os.statvfs(directory)
             return found.f_favail if found.f_files else None
     return None
+
+
+MOST_NAMED = 8
+
+
+def gpus() -> Iterator[Check]:
+    """One line for each device; nothing is written of one that is not there."""
+    found = GpuLook().answer(time.monotonic() + DEADLINE_S)
+    if found is None:
+        yield Check(name="GPU", status="ok", says="no NVIDIA GPU is seen; nothing is asked of any")
+        return
+    yield from described(found)
+
+
+def described(found: Mapping[str, Any]) -> Iterator[Check]:
+    """An answer of NVML in words."""
+    if found.get("problem"):
+        mend = "nvidia-smi tells more; without NVML a hang beside a busy GPU is called later"
+        yield Check(name="GPU", status="warning", says=str(found["problem"]), mend=mend)
+        return
+    foreign = bool(found.get("foreign_pids"))
+    for device in found.get("devices", ()):
+        held = [_holder(process) for process in device.get("processes") or ()]
+        words = [str(device.get("name") or "?")]
+        used, total = device.get("memory_used_bytes"), device.get("memory_total_bytes")
+        if used is not None and total:
+            words.append(f"{size_text(used)} of {size_text(total)} in use")
+        if held and foreign:
+            words.append(f"{len(held)} processes, whose names a container does not tell")
+        elif held:
+            words += held[:MOST_NAMED]
+        yield Check(
+            name=f"GPU {device.get('index')}",
+            status="warning" if held else "ok",
+            says=", ".join(words),
+            mend="a restart waits for memory that others hold: wtrain clean shows what is ours"
+            if held
+            else None,
+        )
+
+
+def _holder(process: Mapping[str, Any]) -> str:
+    size = process.get("memory_bytes")
+    who = process.get("who") or f"pid {process.get('pid')}"
+    return f"{who}" + (f" with {size_text(size)}" if size is not None else "")
+
+
+ASK_S = 20.0
+_NUMBER = re.compile(r"(\d+)\.(\d+)")
+_ASK = """\
+import json, sys
+found = {"python": ".".join(map(str, sys.version_info[:3]))}
+try:
+    from importlib import metadata
+    for name in sys.argv[1:]:
+        try:
+            found[name] = metadata.version(name.replace("_", "-"))
+        except Exception:
+            pass
+except ImportError:
+    pass
+print(json.dumps(found))
+"""
+
+
+def libraries(python: str) -> Iterator[Check]:
+    """One line for the interpreter, one for each library that it has and we hook."""
+    ranges = {row[1]: (row[2], row[3]) for row in HOOKS.values()}
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK, *ranges],
+            capture_output=True,
+            check=False,
+            timeout=ASK_S,
+            stdin=subprocess.DEVNULL,
+        )
+        found = msgspec.json.decode(done.stdout.splitlines()[-1], type=dict[str, str])
+    except (OSError, IndexError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
+        mend = "name the training's interpreter with --python"
+        says = f"{python} did not tell its libraries: {type(error).__name__}"
+        yield Check(name="python", status="warning", says=says, mend=mend)
+        return
+    yield from judged(found, ranges, python)
+
+
+def judged(
+    found: Mapping[str, str],
+    ranges: Mapping[str, tuple[tuple[int, int], tuple[int, int]]],
+    python: str,
+) -> Iterator[Check]:
+    """Each version against its range."""
+    for name, (first, beyond) in ranges.items():
+        version = found.get(name)
+        if version is None:
+            continue
+        match = _NUMBER.match(version)
+        fits = match is not None and first <= (int(match[1]), int(match[2])) < beyond
+        span = f"{first[0]}.{first[1]} up to, but not {beyond[0]}.{beyond[1]}"
+        label = f"{version} ({python})" if name == "python" else version
+        yield Check(
+            name=name,
+            status="ok" if fits else "warning",
+            says=label if fits else f"{label}: its hooks are armed for {span}",
+            mend=None if fits else "weaker signals are used: steps are not seen, only activity",
+        )

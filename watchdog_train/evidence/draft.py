@@ -2,7 +2,7 @@
 
 On a machine without time to spare a collector may be killed at its deadline. Then this is all that
 is left of it: the stacks that came back, and for every other process the reason or "not reached".
-`evidence.salvage` makes a bundle of it.
+It is a bundle without a diagnosis: `wtrain diagnose DIR` makes one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import Any
@@ -20,12 +21,13 @@ from watchdog_train.core.diagnosis.stacks import (
     printable,
 )
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
+from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
-from watchdog_train.evidence.milestones import read_milestones
 from watchdog_train.evidence.open_files import open_files
 from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.text.tracebacks import kernel_frames
 from watchdog_train.system import current, proc
+from watchdog_train.trusted_files import read_regular
 
 _ARGUMENTS_CAP, _ARGUMENT_CAP = 100, 300
 ORDER = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
@@ -298,3 +300,12 @@ def _shape(threads: tuple[ThreadStack, ...]) -> dict[Any, tuple[tuple[str, int],
         for thread in threads
         if not is_idle_helper(thread)
     }
+
+
+def read_milestones(slot_dir: str | None, who: ProcessId) -> tuple[Milestone, ...]:
+    """The milestones of this very process; empty when it has written none down."""
+    if slot_dir is None:
+        return ()
+    found = read_regular(os.path.join(slot_dir, f"{who.pid}{layout.NOTE_SUFFIX}"), NOTE_BYTES + 1)
+    note = decode_note(found[0], who.pid) if found is not None else None
+    return note.milestones if note is not None and note.start in (0, who.start) else ()

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,6 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.notify.channels import Answer
-from watchdog_train.notify.http_words import why_not
 from watchdog_train.notify.ping_order import CHANNEL, PingOrder
 from watchdog_train.whole_files import take_json
 
@@ -99,3 +99,15 @@ def main(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def why_not(error: Exception, limit_s: float) -> str:
+    """Words for what urlopen() has raised; `limit_s` is the time-out it was given."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the service answered {error.code}"
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {limit_s:.0f} s"
+    if not isinstance(error, urllib.error.URLError):
+        return type(error).__name__
+    return reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else "no URL"

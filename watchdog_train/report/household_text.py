@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import signal_name
 from watchdog_train.report import telling_text
 from watchdog_train.report.why_text import why_text
@@ -12,18 +13,7 @@ MAX_NAMED = 4
 """Orphans that are named one by one."""
 
 
-def sentences(
-    event: e.OrphansFound
-    | e.DuplicateDumped
-    | e.ProcessKilled
-    | e.Adopted
-    | e.Reopened
-    | e.SupervisorLeft
-    | e.LogBehind
-    | e.Notified
-    | e.CommandsStarting
-    | e.CommandsRan,
-) -> tuple[str, ...]:
+def sentences(event: e.AnyEvent, _state: State) -> tuple[str, ...]:
     """For the moment in which it happens."""
     match event:
         case e.OrphansFound():
@@ -57,6 +47,8 @@ def sentences(
             return (
                 f"the event log is {duration(event.behind_s)} behind{where}: {why_text(event.why)}",
             )
+        case _:
+            return ()
 
 
 def dumped(event: e.DuplicateDumped) -> str:

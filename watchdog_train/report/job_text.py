@@ -15,7 +15,7 @@ from watchdog_train.report.words import clean, duration
 Row = TypeVar("Row")
 
 
-def sentences(event: e.JobEvent, state: State) -> tuple[str, ...]:
+def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """What an event about the peers is worth saying, as plain sentences."""
     attempt = state.attempt
     kind = state.job.task.kind if state.job is not None else "task"

@@ -29,75 +29,18 @@ MAX_NAMED = 4
 
 def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """Zero or more lines about an event; `state` is the state after it."""
-    return prefixed(*_sentences(event, state))
+    parts = (
+        job_text.sentences,
+        stall_sentences.silence,
+        stall_sentences.evidence,
+        household_text.sentences,
+        _ending,
+        _attempts,
+    )
+    return prefixed(*(line for part in parts for line in part(event, state)))
 
 
-def _sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
-    if isinstance(event, e.JobEvent):
-        return job_text.sentences(event, state)
-    match event:
-        case (
-            e.Suspected()
-            | e.Looked()
-            | e.SuspicionEnded()
-            | e.StallDeclared()
-            | e.StallRecovered()
-            | e.WouldHaveKilled()
-            | e.Noticed()
-            | e.Slowdown()
-            | e.SlowdownEnded()
-            | e.Straggling()
-            | e.Warned()
-            | e.WarningOver()
-        ):
-            return stall_sentences.silence(event, state)
-        case (
-            e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.StallExplained()
-        ):
-            return stall_sentences.evidence(event, state)
-        case (
-            e.StopRequested()
-            | e.StopAsked()
-            | e.SaveRequested()
-            | e.SaveProven()
-            | e.RequestAnswered()
-            | e.RequestRefused()
-            | e.Signalling()
-            | e.Signalled()
-            | e.SurvivedKill()
-            | e.TreeGone()
-        ):
-            return _ending(event, state)
-        case (
-            e.OrphansFound()
-            | e.DuplicateDumped()
-            | e.ProcessKilled()
-            | e.Adopted()
-            | e.Reopened()
-            | e.SupervisorLeft()
-            | e.LogBehind()
-            | e.Notified()
-            | e.CommandsStarting()
-            | e.CommandsRan()
-        ):
-            return household_text.sentences(event)
-        case _:
-            return _attempts(event, state)
-
-
-def _ending(  # noqa: PLR0912 - one arm per event type
-    event: e.StopRequested
-    | e.StopAsked
-    | e.SaveRequested
-    | e.SaveProven
-    | e.RequestAnswered
-    | e.RequestRefused
-    | e.Signalling
-    | e.Signalled
-    | e.SurvivedKill
-    | e.TreeGone,
-    state: State,
-) -> tuple[str, ...]:
+def _ending(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0912 - one arm each
     match event:
         case e.StopRequested():
             how = "killing now" if event.mode == "now" else "ending gently, once more kills"
@@ -133,6 +76,8 @@ def _ending(  # noqa: PLR0912 - one arm per event type
                 left = words.count(len(event.shared_memory_removed), "shared-memory segment")
                 lines.append(f"removed {left} that had no owner left")
             return tuple(lines)
+        case _:
+            return ()
 
 
 def _answer(event: e.RequestAnswered | e.RequestRefused) -> str:

@@ -19,21 +19,7 @@ MAX_NAMED = 4
 CAPITALS = {"stall": "STALL", "crash": "CRASH", "manual": "DUMP"}
 
 
-def silence(
-    event: e.Suspected
-    | e.Looked
-    | e.SuspicionEnded
-    | e.StallDeclared
-    | e.StallRecovered
-    | e.WouldHaveKilled
-    | e.Noticed
-    | e.Slowdown
-    | e.SlowdownEnded
-    | e.Straggling
-    | e.Warned
-    | e.WarningOver,
-    state: State,
-) -> tuple[str, ...]:
+def silence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """What is said about a training that is quiet, slow or in want of something."""
     match event:
         case e.Suspected() | e.Looked():
@@ -61,12 +47,11 @@ def silence(
             return (f"warning: {why_text(event.why)}",)
         case e.WarningOver():
             return (warning_over(event),)
+        case _:
+            return ()
 
 
-def evidence(
-    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.StallExplained,
-    state: State,
-) -> tuple[str, ...]:
+def evidence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """What is said about evidence and what it tells."""
     match event:
         case e.EvidenceCollecting():
@@ -101,6 +86,8 @@ def evidence(
             return tuple(lines)
         case e.StallExplained():
             return _explained(event, state)
+        case _:
+            return ()
 
 
 def _explained(event: e.StallExplained, state: State) -> tuple[str, ...]:

@@ -242,7 +242,7 @@ SENTENCES: dict[WhyCode, str] = {
     "no-plan": "{who} did not come to the plan of the next attempt",
     "not-agreed": "not all nodes agreed to the first plan in time",
     "waits-at": "waiting for {who}, at {path}",
-    "guilty": "rank {rank} was guilty of a hang: {diagnosis}",
+    "guilty": "the other ranks waited for rank {rank}{family}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",
     # -- the house
     "duplicates-kill": "--duplicates kill: {because}",

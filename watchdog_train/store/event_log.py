@@ -37,8 +37,7 @@ from watchdog_train.store.log_reading import (
     LogReading,
     read_events,
 )
-from watchdog_train.store.log_tail import keep_torn, last_event
-from watchdog_train.store.spill import Spill
+from watchdog_train.store.log_tail import Spill, keep_torn, last_event
 from watchdog_train.trusted_files import open_regular
 
 __all__ = ["EventLog", "LogClock", "LogReading", "SystemClock", "read_events"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -20,7 +21,6 @@ from watchdog_train.core.model import Survey, said, written
 from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.slots import read_note, read_saves
-from watchdog_train.supervisor.bring_home import bring_home
 from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.directories import (
@@ -275,3 +275,15 @@ class Performer:
         )
         if action.signal:
             yield from self._hands[action.host].signal(action)
+
+
+def bring_home(context: Context, state: State) -> Iterator[e.EvidenceMoved]:
+    """Evidence that a full disk had refused: before a launch there is room."""
+    for stall in state.stalls:
+        if stall.dir is None or not Path(stall.dir).is_relative_to(context.staging_dir):
+            continue
+        from watchdog_train.evidence import bundle
+
+        home = context.directory.stall(stall.id)
+        if stall.collected and bundle.bring_home(Path(stall.dir), home):
+            yield e.EvidenceMoved(stall_id=stall.id, dir=str(home))

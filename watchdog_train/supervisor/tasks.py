@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from watchdog_train.checkpoints.restore import RestoreRequest
     from watchdog_train.checkpoints.survey import SurveyRequest
 
-SALVAGE_S = 5.0
-"""For reading stacks that lie on a local disk, and writing them where they belong."""
 EXTRA_S = 10.0
 """For starting Python and closing the bundle, on top of the task's own deadline."""
 MODULES: dict[TaskName, str] = {
@@ -58,7 +56,6 @@ MODULES: dict[TaskName, str] = {
     "restore": "checkpoints.restore",
     "commands": "commands.run",
 }
-SALVAGE = "evidence.salvage"
 Answer = TypeVar("Answer")
 
 
@@ -101,11 +98,8 @@ class Tasks:
 
         def finish(helper: Helper) -> None:
             problem, seconds = helper.why_no_answer(), helper.seconds
-            result, draft = read_result(request), read_partial(request)
-            if result is None and draft is not None and name == "evidence":
-                self._salvage(request, problem)
-                return
-            setattr(self, name, result or draft or _no_evidence(request, problem, seconds))
+            result = read_result(request) or read_partial(request)
+            setattr(self, name, result or _no_evidence(request, problem, seconds))
 
         try:
             forget_answers(request)
@@ -114,20 +108,6 @@ class Tasks:
         except OSError as error:
             why = f"the collector could not be started: {error}"
             setattr(self, name, _no_evidence(request, why, 0.0))
-
-    def _salvage(self, request: EvidenceRequest, problem: str) -> None:
-        """Make a bundle of what a killed collector had; without one its draft is the answer."""
-
-        def finish(helper: Helper) -> None:
-            result = read_result(request) or read_partial(request)
-            self.evidence = result or _no_evidence(request, problem, helper.seconds)
-
-        try:
-            question, folder = without_secrets(request), Path(request.staging_dir)
-            self._start("evidence", question, folder, SALVAGE_S, finish, module_name=SALVAGE)
-        except OSError as error:
-            words = f"{problem}; nor could a bundle be made of what it had: {error}"
-            self.evidence = read_partial(request) or _no_evidence(request, words, 0.0)
 
     def scan_checkpoints(
         self, request: SurveyRequest, folder: Path, *, keep: Path, deadline_s: float
@@ -226,12 +206,11 @@ class Tasks:
         finish: Callable[[Helper], None],
         *,
         env: Mapping[str, str] | None = None,
-        module_name: str | None = None,
     ) -> None:
         self.discard(name)
         helper = Helper(self._children, f"task-{name}", folder)
         limit_s = deadline_s + EXTRA_S
-        argv = module(f"watchdog_train.{module_name or MODULES[name]}")
+        argv = module(f"watchdog_train.{MODULES[name]}")
         helper.start(argv, question=request, deadline_s=limit_s, env=env)
         self._running[name] = (helper, finish)
 

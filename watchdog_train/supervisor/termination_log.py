@@ -16,7 +16,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
 from watchdog_train.evidence.redact import redact_text
-from watchdog_train.report.verdict_text import verdict_text
+from watchdog_train.report.summary import verdict_text
 from watchdog_train.supervisor.newest_text import NewestText
 
 KUBELETS = Path("/dev/termination-log")

@@ -10,14 +10,18 @@ CGROUP_DELEGATION.md, which names the two attributes.
 from __future__ import annotations
 
 import errno
+import functools
 import os
+import re
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from watchdog_train.system import delegation, proc
+from watchdog_train.system import proc
 
 ATTRIBUTES = ("user.delegate", "trusted.delegate")
 """Set by systemd on what it delegates; the second one is older, and for root to read."""
@@ -42,7 +46,7 @@ def delegated(about: str = "/proc/self") -> Path | None:
     folder = root / own.lstrip("/")
     if not _may_be_divided(folder):
         return None
-    return folder if _has_attribute(folder) or delegation.systemd_says_so(own) else None
+    return folder if _has_attribute(folder) or systemd_says_so(own) else None
 
 
 def _has_attribute(folder: Path) -> bool:
@@ -133,3 +137,38 @@ def remove(group: Path, within_s: float = GOES_S) -> bool:
                 time.sleep(AGAIN_S)
                 continue
         return not group.exists()
+
+
+ANSWER_S = 2.0
+"""It takes about 10 ms; a manager that hangs must not hold up a start for long."""
+ANSWER_CAP = 4096
+_OF_A_USER = re.compile(r"/user@\d+\.service/")
+_UNIT = re.compile(r"[A-Za-z0-9:_.@\\-]{1,250}\.(?:scope|service)")
+
+
+@functools.lru_cache(maxsize=8)
+def systemd_says_so(group: str) -> bool:
+    """Whether this group is that of a unit with `Delegate=yes`.
+
+    Args:
+        group: as in /proc/self/cgroup. One below the group of a unit is somebody else's.
+    """
+    unit = group.rpartition("/")[2]
+    systemctl = shutil.which("systemctl")
+    if systemctl is None or not _UNIT.fullmatch(unit):
+        return False
+    whose = ["--user"] if _OF_A_USER.search(group) else []
+    command = [systemctl, *whose, "show", "--property=ControlGroup,Delegate", "--", unit]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    said = done.stdout[:ANSWER_CAP].decode("utf-8", "replace").splitlines()
+    return {"Delegate=yes", f"ControlGroup={group}"} <= set(said)

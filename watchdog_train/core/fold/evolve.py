@@ -30,19 +30,16 @@ def replay(history: Iterable[e.AnyEvent]) -> State:
 def evolve(state: State, event: e.AnyEvent) -> State:
     """The state after one more event. Never fails; an event out of place changes what it can."""
     state = _replace(state, seq=event.seq, mono=event.mono, updated_at=event.t)
-    return _change(state, event)
+    # Each changes what its own types mean, and leaves the state as it is for all others.
+    for change in (_change, launch, evolve_stall.change, ending.change, evolve_job.change):
+        state = change(state, event)
+    return state
 
 
 def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
-    if isinstance(event, e.JobEvent):
-        return evolve_job.change(state, event)
     match event:
         case e.RunStarted():
             return _run_started(state, event)
-        case e.PlanMade():
-            return evolve_job.plan_made(state, event)
-        case e.AttemptLaunching() | e.AttemptLaunched() | e.LaunchPostponed():
-            return launch(state, event)
         case e.FirstBeat():
             return records.attempt(state, first_beat_s=event.after_s)
         case e.FirstStep():
@@ -86,8 +83,6 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(state, look=event)
         case e.SuspicionEnded():
             return evolve_stall.went_on(state, event)
-        case e.StallDeclared():
-            return evolve_stall.declared(state, event)
         case e.StallRecovered():
             state = records.stall(state, event.stall_id, recovered=True, collecting=False)
             back = "running" if state.state == "collecting" else state.state
@@ -102,40 +97,16 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             state = records.stall(state, event.stall_id, reported_only=True)
             back = "running" if state.state == "collecting" else state.state
             return _replace(records.attempt(state, stall_id=None), state=back, muted=True)
-        case (
-            e.EvidenceCollecting() | e.EvidenceCollected() | e.EvidenceMoved() | e.StallExplained()
-        ):
-            return evolve_stall.evidence(state, event)
-        case e.StopRequested():
-            return ending.stop_requested(state, event)
-        case (
-            e.SaveRequested()
-            | e.StopAsked()
-            | e.RequestAnswered()
-            | e.RequestRefused()
-            | e.SaveProven()
-        ):
-            return ending.asking(state, event)
-        case e.Signalling():
-            return ending.signalling(state, event)
-        case e.Signalled():
-            return ending.signalled(state, event)
         case e.SurvivedKill():
             return records.trees(state, event.host, survivors=event.pids)
-        case e.DaemonsJudged() | e.TreeGone():
-            return ending.whose(state, event)
         case e.AttemptExited():
             return _exited(state, event)
-        case e.CheckpointChosen() | e.CheckpointRejected() | e.CheckpointsShared():
-            return _checkpoints(state, event)
-        case (
-            e.CheckpointKept()
-            | e.CheckpointNotKept()
-            | e.CheckpointRestored()
-            | e.CommandsStarting()
-            | e.CommandsRan()
-        ):
-            return ending.before_the_next(state, event)
+        case e.CheckpointChosen():
+            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
+        case e.CheckpointRejected():
+            return _replace(state, torn=(*state.torn, event.path)) if event.torn else state
+        case e.CheckpointsShared():
+            return _replace(state, shared=(*state.shared, event))
         case e.GivenUp():
             return _replace(
                 state,
@@ -149,12 +120,13 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(
                 state, state="backoff", backoff_until=event.until_mono, backoff_s=event.delay_s
             )
-        case e.GpuMemoryHeld() | e.GpuMemoryFree():
-            return _gpu_memory(state, event)
+        case e.GpuMemoryHeld():
+            since = state.gpu_held_mono if state.gpu_held is not None else event.mono
+            return _replace(state, state="backoff", gpu_held=event, gpu_held_mono=since)
+        case e.GpuMemoryFree():
+            return _replace(state, gpu_held=None)
         case e.Noticed():
             return _noticed(state, event)
-        case e.Slowdown() | e.SlowdownEnded() | e.Straggling() | e.Warned() | e.WarningOver():
-            return ending.warnings(state, event)
         case e.RemedyTaken():
             return _remedy_taken(state, event)
         case e.ResumeVerified():
@@ -172,14 +144,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 warning=event.warning,
                 why=event.why,
             )
-        case (
-            e.OrphansFound()
-            | e.DuplicateDumped()
-            | e.ProcessKilled()
-            | e.SupervisorLeft()
-            | e.LogBehind()
-            | e.Notified()
-        ):
+        case _:
             return state
 
 
@@ -213,18 +178,6 @@ def _step_reached(state: State, step: int | None) -> State:
     return state
 
 
-def _checkpoints(
-    state: State, event: e.CheckpointChosen | e.CheckpointRejected | e.CheckpointsShared
-) -> State:
-    match event:
-        case e.CheckpointChosen():
-            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
-        case e.CheckpointRejected():
-            return _replace(state, torn=(*state.torn, event.path)) if event.torn else state
-        case e.CheckpointsShared():
-            return _replace(state, shared=(*state.shared, event))
-
-
 def _noticed(state: State, event: e.Noticed) -> State:
     others = tuple(each for each in state.noticed if each.kind != event.kind)
     if event.kind == "scan":
@@ -238,13 +191,6 @@ def _noticed(state: State, event: e.Noticed) -> State:
         notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
         noticed=(*others, event),
     )
-
-
-def _gpu_memory(state: State, event: e.GpuMemoryHeld | e.GpuMemoryFree) -> State:
-    if isinstance(event, e.GpuMemoryFree):
-        return _replace(state, gpu_held=None)
-    since = state.gpu_held_mono if state.gpu_held is not None else event.mono
-    return _replace(state, state="backoff", gpu_held=event, gpu_held_mono=since)
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:

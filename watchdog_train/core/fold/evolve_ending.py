@@ -13,7 +13,7 @@ from watchdog_train.core.model import KeptCopy, ProcessId
 _replace = msgspec.structs.replace
 
 
-def stop_requested(state: State, event: e.StopRequested) -> State:
+def _stop_requested(state: State, event: e.StopRequested) -> State:
     """Somebody wants the run to end."""
     if state.stop is not None and state.stop.mode == "now":
         return state
@@ -25,13 +25,12 @@ def stop_requested(state: State, event: e.StopRequested) -> State:
     return _replace(state, stop=stop)
 
 
-def asking(
-    state: State,
-    event: e.SaveRequested | e.StopAsked | e.RequestAnswered | e.RequestRefused | e.SaveProven,
-) -> State:
-    """The training was asked for something, or has answered."""
+def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
+    """Requests, their answers, signals, copies, commands, warnings."""
     asked = state.stop_asked
     match event:
+        case e.StopRequested():
+            return _stop_requested(state, event)
         case e.SaveRequested():
             return _replace(
                 state,
@@ -74,9 +73,42 @@ def asking(
             return _replace(
                 state, save_proven=event.sequence, saved=event.path, saved_step=event.step
             )
+        case e.Signalling():
+            return _signalling(state, event)
+        case e.Signalled():
+            return _signalled(state, event)
+        case e.CheckpointKept():
+            return _kept(state, event)
+        case e.CheckpointNotKept():
+            return _replace(state, kept_mono=event.mono, keep_failed=True)
+        case e.CheckpointRestored():
+            return _replace(state, restore_tried=event.attempt)
+        case e.CommandsStarting() if event.for_event == BEFORE_RESTART:
+            return _replace(state, commands_begun=event.for_attempt)
+        case e.CommandsRan() if event.for_event == BEFORE_RESTART:
+            return _replace(state, commands_done=event.for_attempt)
+        case e.Slowdown():
+            return _replace(state, slowdown=event)
+        case e.SlowdownEnded():
+            return _replace(state, slowdown=None)
+        case e.Straggling():
+            return _replace(state, straggler=event.straggler)
+        case e.Warned() | e.WarningOver():
+            others = tuple(
+                one for one in state.warned if (one.kind, one.about) != (event.kind, event.about)
+            )
+            new = (event,) if isinstance(event, e.Warned) else ()
+            return _replace(state, warned=(*others, *new))
+        case e.DaemonsJudged():
+            known = {one.process: one for one in (*state.daemons, *event.daemons)}
+            return _replace(state, daemons=tuple(known.values()))
+        case e.TreeGone():
+            return _tree_gone(state, event)
+        case _:
+            return state
 
 
-def signalling(state: State, event: e.Signalling) -> State:
+def _signalling(state: State, event: e.Signalling) -> State:
     """A stage of a kill sequence begins."""
     tree = state.tree(event.host)
     before = tree.kill if tree is not None else None
@@ -97,7 +129,7 @@ def signalling(state: State, event: e.Signalling) -> State:
     return _replace(state, state="stopping" if event.stage == "root" else "killing")
 
 
-def signalled(state: State, event: e.Signalled) -> State:
+def _signalled(state: State, event: e.Signalled) -> State:
     """Only the deed counts: a supervisor may have died between its intent and the signal.
 
     Which signal it was does not: what ignores Ctrl-C gets SIGTERM instead.
@@ -110,10 +142,8 @@ def signalled(state: State, event: e.Signalled) -> State:
     return records.trees(state, event.host, kill=kill)
 
 
-def keeping(state: State, event: e.CheckpointKept | e.CheckpointNotKept) -> State:
-    """A copy of a file that is overwritten in place was made, or could not be made."""
-    if isinstance(event, e.CheckpointNotKept):
-        return _replace(state, kept_mono=event.mono, keep_failed=True)
+def _kept(state: State, event: e.CheckpointKept) -> State:
+    """A copy of a file that is overwritten in place."""
     others = tuple(one for one in state.kept if one.path != event.path)
     kept = KeptCopy(
         path=event.path,
@@ -127,56 +157,7 @@ def keeping(state: State, event: e.CheckpointKept | e.CheckpointNotKept) -> Stat
     return _replace(state, kept=(*others, kept), kept_mono=event.mono, keep_failed=False)
 
 
-def before_the_next(
-    state: State,
-    event: e.CheckpointKept
-    | e.CheckpointNotKept
-    | e.CheckpointRestored
-    | e.CommandsStarting
-    | e.CommandsRan,
-) -> State:
-    """What the next attempt will find done."""
-    if isinstance(event, e.CheckpointKept | e.CheckpointNotKept):
-        return keeping(state, event)
-    if isinstance(event, e.CheckpointRestored):
-        return _replace(state, restore_tried=event.attempt)
-    return commands(state, event)
-
-
-def commands(state: State, event: e.CommandsStarting | e.CommandsRan) -> State:
-    """Only what a restart waits for changes what comes next."""
-    if event.for_event != BEFORE_RESTART:
-        return state
-    if isinstance(event, e.CommandsStarting):
-        return _replace(state, commands_begun=event.for_attempt)
-    return _replace(state, commands_done=event.for_attempt)
-
-
-def warnings(
-    state: State,
-    event: e.Slowdown | e.SlowdownEnded | e.Straggling | e.Warned | e.WarningOver,
-) -> State:
-    """What goes badly, or will."""
-    match event:
-        case e.Slowdown():
-            return _replace(state, slowdown=event)
-        case e.SlowdownEnded():
-            return _replace(state, slowdown=None)
-        case e.Straggling():
-            return _replace(state, straggler=event.straggler)
-        case e.Warned() | e.WarningOver():
-            others = tuple(
-                one for one in state.warned if (one.kind, one.about) != (event.kind, event.about)
-            )
-            new = (event,) if isinstance(event, e.Warned) else ()
-            return _replace(state, warned=(*others, *new))
-
-
-def whose(state: State, event: e.DaemonsJudged | e.TreeGone) -> State:
-    """What is killed with the attempt; when the rest is gone, what is left."""
-    if isinstance(event, e.DaemonsJudged):
-        known = {one.process: one for one in (*state.daemons, *event.daemons)}
-        return _replace(state, daemons=tuple(known.values()))
+def _tree_gone(state: State, event: e.TreeGone) -> State:
     host = event.host
     elsewhere = tuple(one for one in state.left if one.process.host != host)
     return _replace(

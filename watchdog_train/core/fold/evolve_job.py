@@ -10,8 +10,12 @@ from watchdog_train.core.fold.state import Agreed, JobState, State, plan_digest
 _replace = msgspec.structs.replace
 
 
-def change(state: State, event: e.JobEvent) -> State:
-    """The state after an event about the peers; without a job nothing changes."""
+def change(state: State, event: e.AnyEvent) -> State:
+    """The state after a plan or an event about the peers; without a job nothing changes."""
+    if isinstance(event, e.PlanMade):
+        return _plan_made(state, event)
+    if not isinstance(event, e.JobEvent):
+        return state
     if isinstance(event, e.TaskJoined):
         joined = JobState(task=event.task, together=event.together, joined_mono=event.mono)
         return _replace(state, job=joined, host=event.host or state.host)
@@ -51,7 +55,7 @@ def _attempt_changed(state: State, job: JobState, event: e.JobEvent) -> State:
     return _replace(state, job=job, attempts=(*state.attempts[:-1], attempt))
 
 
-def plan_made(state: State, event: e.PlanMade) -> State:
+def _plan_made(state: State, event: e.PlanMade) -> State:
     """A plan of a task that acts with its peers is its proposal, unless it was received."""
     state, job, plan = _replace(state, next_plan=event.plan), state.job, event.plan
     if job is None or not job.together:

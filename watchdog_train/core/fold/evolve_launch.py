@@ -15,9 +15,7 @@ POSTPONED_S = 1.0
 """Until a launch that could not be made is tried again."""
 
 
-def launch(
-    state: State, event: e.AttemptLaunching | e.AttemptLaunched | e.LaunchPostponed
-) -> State:
+def launch(state: State, event: e.AnyEvent) -> State:
     """The intent of an attempt, and what came of it."""
     match event:
         case e.AttemptLaunching():
@@ -34,6 +32,8 @@ def launch(
             return _replace(state, state="running" if running else "starting", postponed=None)
         case e.LaunchPostponed():
             return _postponed(state, event)
+        case _:
+            return state
 
 
 def _launching(state: State, event: e.AttemptLaunching) -> State:

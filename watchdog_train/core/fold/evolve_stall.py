@@ -12,8 +12,7 @@ from watchdog_train.core.model import Pause
 _replace = msgspec.structs.replace
 
 
-def declared(state: State, event: e.StallDeclared) -> State:
-    """A stall begins."""
+def _declared(state: State, event: e.StallDeclared) -> State:
     record = StallRecord(
         id=event.stall_id,
         why="stall",
@@ -63,12 +62,11 @@ def _paused(pauses: tuple[Pause, ...], event: e.SuspicionEnded) -> tuple[Pause, 
     return (*(one for one in pauses if one not in same), found)[-PAUSES_REMEMBERED:]
 
 
-def evidence(
-    state: State,
-    event: e.EvidenceCollecting | e.EvidenceCollected | e.EvidenceMoved | e.StallExplained,
-) -> State:
-    """What is taken of a stall, a crash or on request, and what it tells."""
+def change(state: State, event: e.AnyEvent) -> State:
+    """A stall, what is taken of it, of a crash or on request, and what it tells."""
     match event:
+        case e.StallDeclared():
+            return _declared(state, event)
         case e.EvidenceCollecting():
             if not any(stall.id == event.stall_id for stall in state.stalls):
                 record = StallRecord(
@@ -113,3 +111,5 @@ def evidence(
                 joint=joint,
                 culprit_host=event.host,
             )
+        case _:
+            return state

@@ -257,8 +257,8 @@ def _best_explanation(state: State, peers: tuple[PeerView, ...]) -> Explanation 
     if mine is not None and mine.kind == "crash":
         return mine.explanation
     joint = bundle.explanation if bundle is not None and bundle.joint else None
-    if joint is not None and joint.family is not None:
+    if joint is not None and (joint.root is not None or joint.knot):
         return joint
     told = [trouble.explanation for trouble in found.values() if trouble is not None]
     known = [one for one in told if one is not None]
-    return max(known, key=lambda one: (one.family is not None, one.confidence), default=None)
+    return max(known, key=lambda one: (one.root is not None, one.confidence), default=None)

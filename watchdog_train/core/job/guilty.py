@@ -40,12 +40,13 @@ def absent_ones(absent: Iterable[PeerView], state: State, why: Why) -> tuple[Gui
 def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
     """The machine of the rank that the evidence of all nodes has found guilty of the hang."""
     stall = bundle_of(state)
-    if stall is None or stall.explanation is None or stall.culprit_host is None:
+    rank = _rank_of(stall) if stall is not None else None
+    if stall is None or stall.culprit_host is None or rank is None or other_hosts(state):
         return ()
-    rank, family = _rank_of(stall), stall.explanation.family
-    if rank is None or family is None or other_hosts(state):
-        return ()
-    return (GuiltyNode(host=stall.culprit_host, why=Why("guilty", rank=rank, family=family)),)
+    cause = stall.explanation.because if stall.explanation is not None else None
+    told = (cause.family, cause.certainty) if cause is not None else ("", "")
+    why = Why("guilty", rank=rank, family=told[0], certainty=told[1])
+    return (GuiltyNode(host=stall.culprit_host, why=why),)
 
 
 def other_hosts(state: State) -> tuple[str, ...]:
@@ -62,8 +63,9 @@ def other_hosts(state: State) -> tuple[str, ...]:
 
 
 def _rank_of(stall: StallRecord) -> int | None:
-    """The guilty rank of an explanation that rests on the evidence of several machines."""
-    if stall.explanation is None or not stall.joint or stall.culprit_host is None:
+    """The one rank that was seen to hold up all others, on the evidence of several machines."""
+    told = stall.explanation
+    if told is None or not stall.joint or stall.culprit_host is None:
         return None
-    root = stall.explanation.root
-    return root.who.rank if root is not None else None
+    alone = told.root is not None and not (told.alike or told.also or told.knot)
+    return told.root.who.rank if told.root is not None and alone and told.kind == "hang" else None
