@@ -43,7 +43,8 @@ def clean(
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Show orphaned processes, stale slots, shared memory, locks and jobs of runs that are over.
+    """Show orphaned processes, stale slots, shared memory, locks and jobs of runs that are over, and
+    what their pauses have taught.
 
     Nothing is removed without --yes. Run directories are touched only with --keep-last or
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
