@@ -34,7 +34,7 @@ HOME = "/home/mia"
 LEFT_OUT = (
     re.compile(r"demo: (cd|train\.py|that was)"),
     re.compile(r"wtrain: (wtrain status|evidence 0001|next:|attempt 2 (starts|runs))"),
-    re.compile(r"wtrain: (every process|settings of the last|report:)"),
+    re.compile(r"wtrain: (every process|settings tried|shown to have|report:)"),
     re.compile(r"epoch \d+  step (?!(10|80|90|160)/)"),
     re.compile(r"(going on from|training finished)"),
 )

@@ -170,6 +170,7 @@ def remedies_page() -> str:
     lines += [
         "A hang whose cause is unknown gets a plain restart first. If it hangs again without",
         "progress, wtrain tries these fallback settings, one row for each further attempt.",
+        "It leaves out a setting that would change nothing: no DataLoader worker, or one thread.",
         "They are experiments: wtrain never recommends to keep them.",
         "",
     ]

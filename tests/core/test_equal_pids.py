@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.core.test_diagnose import RULES, evidence_of
-from tests.core.test_difference import bundle_in
 from tests.core.test_first_failure import gone
+from tests.core.test_glance import bundle_in
 from watchdog_train.core.diagnosis.collectives import compare
 from watchdog_train.core.diagnosis.diagnose import groups, root_process
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText

@@ -7,11 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.test_diagnose import RULES, evidence_of
+from tests.core.test_diagnose import RULES, evidence_of, frames_of
 from tests.core.test_first_failure import gone
 from watchdog_train.core.diagnosis.facts import Evidence, HostFacts
+from watchdog_train.core.diagnosis.stacks import ThreadStack
+from watchdog_train.core.model import ExceptionFact
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.exceptions import CodePlace
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation, explain
@@ -60,6 +64,8 @@ def told(*processes, why="stall", since_s=None, **more):
 FIFO = {"wait": "file", "call": "open", "path": "out/ckpt.pt", "kind": "fifo"}
 HELD = {"wait": "file_lock", "path": "the.lock", "holders": [{"pid": 99, "start": 1, "name": "vi"}]}
 PIPE = {"wait": "pipe", "call": "read", "others": [{"pid": 99, "start": 1, "name": "judge"}]}
+SYNCHRONIZE = ("synchronize (torch/cuda/__init__.py:1040)", *MAIN)
+STUCK = GpuUse(device=2, util=100.0, power=0.217, other_names=("pid 7 (vi, user alice)",))
 SERVER = {"wait": "tcp", "call": "read", "address": "10.0.0.7:443"}
 ALONE = {
     "a FIFO in a save": (
@@ -86,8 +92,55 @@ ALONE = {
     "a server": (
         process(10, "read (ssl.py:1)", *MAIN, wait=SERVER),
         (
-            "rank 0 (pid 10) has been waiting for an answer of 10.0.0.7:443 for 41 s "
+            "rank 0 (pid 10) has been waiting for an answer from 10.0.0.7:443 for 41 s "
             "in ssl.read (train.py:9)."
+        ),
+    ),
+    "a lock that nobody is known to hold": (
+        process(10, *MAIN, wait={"wait": "file_lock", "path": "x.lock", "complete": False}),
+        (
+            "rank 0 (pid 10) has been waiting for the lock on x.lock for 41 s "
+            "in main (train.py:9). Its holder is unknown."
+        ),
+    ),
+    "both ends are its own": (
+        process(
+            10,
+            "read (ssl.py:1)",
+            *MAIN,
+            wait={**SERVER, "others": [{"pid": 10, "start": 1, "name": "python"}]},
+        ),
+        (
+            "rank 0 (pid 10) has been waiting for an answer from 10.0.0.7:443 for 41 s "
+            "in ssl.read (train.py:9). That is the process itself."
+        ),
+    ),
+    "a loop that polls": (
+        process(10, *MAIN, wait={"wait": "sleep", "left_s": 1.0}, polls=["path", "/o/done"]),
+        (
+            "rank 0 (pid 10) has been sleeping again and again for 41 s in main (train.py:9). "
+            'It polls. Its variable path is "/o/done".'
+        ),
+    ),
+    "an input that is a pipe": (
+        process(10, *MAIN, waits_for_input=True, wait=PIPE),
+        (
+            "rank 0 (pid 10) has been waiting for input from judge (pid 99) for 41 s "
+            "in main (train.py:9). That holds the other end of its standard input."
+        ),
+    ),
+    "an event": (
+        process(
+            10,
+            "wait (threading.py:355)",
+            "wait (threading.py:655)",
+            *MAIN,
+            wait={"wait": "mutex", "address": 1},
+            sealed=True,
+        ),
+        (
+            "rank 0 (pid 10) has been waiting for an event inside the process for 41 s "
+            "in threading.wait (train.py:9). No thread is left that could set it."
         ),
     ),
     "asleep": (
@@ -129,8 +182,32 @@ ALONE = {
     "stopped": (
         process(10, *MAIN, state="T"),
         (
-            "rank 0 (pid 10) was stopped by a signal from outside wtrain for 41 s. "
+            "rank 0 (pid 10) has been stopped for 41 s by a signal from outside wtrain. "
             "To continue it: kill -CONT 10"
+        ),
+    ),
+    "a GPU that spins, by a host that spins": (
+        process(10, *SYNCHRONIZE, state="R", cpu_share=0.9, gpu=STUCK),
+        (
+            "rank 0 (pid 10) has been waiting for its GPU for 41 s "
+            "in torch.synchronize (train.py:9). "
+            "GPU 2: 100 % utilisation, 22 % of its power limit. "
+            "Also on its GPUs: pid 7 (vi, user alice)."
+        ),
+    ),
+    "a GPU that the driver does not tell of": (
+        process(10, *SYNCHRONIZE, gpu=GpuUse()),
+        (
+            "rank 0 (pid 10) has been waiting for its GPU for 41 s "
+            "in torch.synchronize (train.py:9). "
+            "Its GPU: utilisation unknown."
+        ),
+    ),
+    "a CUDA call that works, for all that is known": (
+        process(10, *SYNCHRONIZE, state="R", cpu_share=0.9),
+        (
+            "rank 0 (pid 10) has been computing, at 90% of a core for 41 s "
+            "in torch.synchronize (train.py:9)."
         ),
     ),
     "computing": (
@@ -161,12 +238,13 @@ def worker(pid, number, *main, **more):
 CHAINS = {
     "a rank in a FIFO": (
         (process(10, *REDUCE), other(11, 1, *MAIN, wait=FIFO)),
-        11, w.FileWait, {10}, "rank 0 waits for rank 1 (pid 11) in all_reduce.",
+        11, w.FileWait, {10}, "rank 0 waits for rank 1 (pid 11) in all_reduce (train.py:11).",
     ),
     "a worker asleep beside an idle one": (
         (process(10, *LOADER), worker(20, 0, *IDLE_WORKER), worker(21, 1, *FETCHING,
          wait={"wait": "sleep"})),
-        21, w.SleepWait, {10}, "rank 0 waits for rank 0's worker 1 (pid 21) to bring a batch.",
+        21, w.SleepWait, {10},
+        "rank 0 waits for rank 0's worker 1 (pid 21) to bring a batch (train.py:30).",
     ),
     "a rank behind a worker of another": (
         (process(10, *LOADER), other(11, 1, *REDUCE), worker(21, 1, *FETCHING, state="T")),
@@ -180,7 +258,7 @@ CHAINS = {
         (process(10, "wait (subprocess.py:1)", *MAIN,
                  wait={"wait": "child", "children": [{"pid": 30, "start": 1}]}),
          process(30, role="other", rank=None, ppid=10, name="sleep", wait={"wait": "sleep"})),
-        30, w.SleepWait, {10}, "rank 0 waits for sleep (pid 30) to end.",
+        30, w.SleepWait, {10}, "rank 0 waits for sleep (pid 30) to exit (train.py:9).",
     ),
     "a rank that is stopped": (
         (process(10, *REDUCE), other(11, 1, *MAIN, state="T")),
@@ -188,7 +266,7 @@ CHAINS = {
     ),
     "one rank still computes": (
         (process(10, *REDUCE), other(11, 1, *MAIN, state="R", cpu_share=0.8)),
-        11, x.Computing, {10}, "rank 0 waits for rank 1 (pid 11) in all_reduce.",
+        11, x.Computing, {10}, "rank 0 waits for rank 1 (pid 11) in all_reduce (train.py:11).",
     ),
     "an idle server beside a hung rank": (
         (process(10, *MAIN, wait=FIFO),
@@ -236,8 +314,8 @@ def test_a_rank_that_was_killed_is_the_root_of_a_hang():
     both = msgspec.structs.replace(evidence, processes=(*evidence.processes, ended))
     found = explain(Chains(both, RULES.frames))
     words = sentences(found)
-    assert words[0] == "rank 1 (pid 11) was killed by SIGKILL at step 25. wtrain did not send it."
-    assert words[1] == "rank 0 waits for rank 1 (pid 11) in all_reduce."
+    assert words[0] == "rank 1 (pid 11) was killed by SIGKILL from outside wtrain at step 25."
+    assert words[1] == "rank 0 waits for rank 1 (pid 11) in all_reduce (train.py:11)."
     assert found.kind == "crash"
 
 
@@ -307,3 +385,128 @@ def test_nothing_at_all():
     """No process, no exit status: that is said, and nothing else."""
     found = judge(Evidence(why="stall"), RULES)
     assert sentences(found) == ("Nothing in the evidence tells who stands still.",)
+
+
+def threaded(*threads):
+    """A rank with these other threads: name, id, wait, frames."""
+    [rank] = evidence_of({"why": "stall", "processes": [threads[0]]}).processes
+    facts, stacks = {}, list(rank.threads)
+    for name, tid, wait, *frames in threads[1:]:
+        stacks.append(ThreadStack(frames=frames_of(frames, None), name=name, os_id=tid))
+        fact = w.ThreadFact(tid=tid, name=name, state="S", switches=1, wait=wait)
+        facts[tid] = fact
+    return msgspec.structs.replace(rank, threads=tuple(stacks), thread_waits=facts)
+
+
+JOINS = process(10, "join (threading.py:1)", *MAIN, wait={"wait": "mutex", "address": 1})
+QUEUES = process(10, "get (queue.py:1)", *MAIN, wait={"wait": "mutex", "address": 1})
+EVENTS = process(
+    10, "wait (threading.py:1)", "Event.wait (threading.py:2)", *MAIN,
+    wait={"wait": "mutex", "address": 1},
+)  # fmt: skip
+ASLEEP = w.SleepWait(left_s=3600.0)
+UPLOADS = ("uploader", 21, ASLEEP, "upload (train.py:4)")
+THREADS = {
+    "a join": (
+        (JOINS, UPLOADS),
+        (
+            "rank 0 (pid 10) is waiting for its thread uploader in threading.join (train.py:9). "
+            "Its thread uploader is sleeping in upload (train.py:4). At most 1 h are left."
+        ),
+    ),
+    "a queue": (
+        (QUEUES, UPLOADS),
+        (
+            "rank 0 (pid 10) is waiting for a queue in queue.get (train.py:9). "
+            "Its only other thread at work, uploader, is sleeping in upload (train.py:4). "
+            "At most 1 h are left."
+        ),
+    ),
+    "an event, and a thread that may have nothing to do with it": (
+        (EVENTS, UPLOADS),
+        (
+            "rank 0 (pid 10) is waiting for a Python event in threading.wait (train.py:9). "
+            "Python does not record who could set it. "
+            "Its only other thread at work, uploader, is sleeping in upload (train.py:4). "
+            "At most 1 h are left."
+        ),
+    ),
+    "a join of one of several": (
+        (JOINS, UPLOADS, ("other", 22, *UPLOADS[2:])),
+        (
+            "rank 0 (pid 10) is waiting for a thread in threading.join (train.py:9). "
+            "Its threads uploader and other are sleeping in upload (train.py:4). "
+            "At most 1 h are left. "
+            "Who could end the wait of rank 0 (pid 10) is unknown."
+        ),
+    ),
+    "a thread that waits for the one that waits for it": (
+        (JOINS, ("uploader", 21, w.MutexWait(address=2, owner_tid=10), "upload (train.py:4)")),
+        (
+            "2 threads of rank 0 (pid 10) wait for each other and nobody else can end it: a "
+            "deadlock. rank 0 (pid 10) is waiting for a thread in threading.join (train.py:9). "
+            "rank 0 (pid 10) is waiting for a lock inside the process in upload (train.py:4). "
+            "Held by its own thread 10. This is its thread uploader."
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_a_wait_for_a_thread_says_what_that_thread_does(name):
+    """The line that waits is the headline; the other thread is blamed only where that is known."""
+    threads, expected = THREADS[name]
+    evidence = Evidence(why="stall", processes=(threaded(*threads),))
+    found = explain(Chains(evidence, RULES.frames))
+    assert " ".join(sentences(found)) == expected
+
+
+ENDS = {
+    "outside": (
+        x.End(signal=9, sender="outside"), "was killed by SIGKILL from outside wtrain at step 25.",
+    ),
+    "the kernel": (
+        x.End(signal=9, sender="oom-killer"),
+        "was killed by the kernel's OOM killer at step 25. The machine had no memory left.",
+    ),
+    "wtrain": (x.End(signal=15, sender="wtrain"), "was killed by wtrain, with SIGTERM at step 25."),
+    "another process of the training": (
+        x.End(signal=15, sender="member"),
+        "was killed by SIGTERM from another process of the training at step 25.",
+    ),
+    "its own crash": (x.End(signal=11), "crashed with SIGSEGV at step 25."),
+    "a code": (x.End(code=3), "exited with code 3 at step 25."),
+    "an exception": (
+        x.End(
+            code=1,
+            raised=ExceptionFact(
+                type="RuntimeError", message="shapes cannot be multiplied", source="hook",
+                own=CodePlace(file="/home/u/crash50.py", line=6, function="step"),
+            ),
+        ),
+        "raised RuntimeError at crash50.py:6, step 25: shapes cannot be multiplied",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_how_a_rank_ended(name):
+    """Who killed it, or what it raised, where, at which step."""
+    end, expected = ENDS[name]
+    root = x.Standstill(who=x.Who(pid=11, role="rank", rank=1), doing=end, step=25)
+    found = x.Explanation(kind="crash", root=root)
+    assert what_happened(found) == f"rank 1 (pid 11) {expected}"
+
+
+def test_a_process_without_a_line_of_its_own_shows_its_command():
+    """And whoever waits for it the line that does."""
+    _, words = told(
+        process(10, "wait (subprocess.py:1)", *MAIN,
+                wait={"wait": "child", "children": [{"pid": 30, "start": 1}]}),
+        process(30, role="other", rank=None, ppid=10, name="rsync", wait={"wait": "sleep"},
+                command=["rsync", "-a", "out", "host:"]),
+    )  # fmt: skip
+    assert words == (
+        "rsync (pid 30) is sleeping. Its command is `rsync -a out host:`. "
+        "rank 0 waits for rsync (pid 30) to exit (train.py:9)."
+    )

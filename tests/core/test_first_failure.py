@@ -68,8 +68,8 @@ def test_a_rank_that_was_killed_where_the_kernel_counted_no_memory_kill():
         crash(gone(0, 101.0, signal=15), gone(1, 100.0, signal=9), log=TORCHRUN)
     )
     assert (family, rank) == (None, 1)
-    assert "rank 1 (pid 11) was killed by SIGKILL at step 25. wtrain did not send it." in words
-    assert "rank 0 ended after rank 1 (pid 11)." in words
+    assert "rank 1 (pid 11) was killed by SIGKILL from outside wtrain at step 25." in words
+    assert "rank 0 exited after rank 1 (pid 11)." in words
 
 
 def test_the_same_kill_where_the_kernel_counted_one():
@@ -125,7 +125,7 @@ def test_a_training_of_one_process_that_was_killed():
     """Its own exit status is all there is."""
     case = {"why": "crash", "processes": [], "exit": {"signal": 9}}
     evidence = msgspec.structs.replace(evidence_of(case), host=NO_KILL)
-    assert told(evidence)[2] == "the training was killed by SIGKILL. wtrain did not send it."
+    assert told(evidence)[2] == "the training was killed by SIGKILL from outside wtrain."
 
 
 def meeting(*absent, seen=(), world_size=None):

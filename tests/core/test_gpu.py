@@ -28,7 +28,7 @@ def device(index: int, *pids: int, util: float | None = 50.0, **changes: object)
 def test_only_the_jobs_own_devices_count() -> None:
     """A stranger's GPU at work is no sign of life of ours."""
     reading = GpuReading(devices=(device(0, 1, util=0.0), device(1, 99, util=80.0)))
-    assert job_use(reading, {1, 2}) == GpuUse(util=0.0, power=0.5)
+    assert job_use(reading, {1, 2}) == GpuUse(device=0, util=0.0, power=0.5)
     assert job_use(reading, {7}) is None
 
 
@@ -47,7 +47,7 @@ def test_a_shared_device_says_nothing_of_us() -> None:
 def test_a_rank_has_devices_of_its_own() -> None:
     """Other ranks of the job on them are no strangers; in a container nobody can tell whose."""
     reading = GpuReading(devices=(device(0, 1, 2, util=40.0), device(1, 2, util=90.0)))
-    assert job_use(reading, {1, 2}, 1) == GpuUse(util=40.0, power=0.5)
+    assert job_use(reading, {1, 2}, 1) == GpuUse(device=0, util=40.0, power=0.5)
     use = GpuDevice(index=0, util=9.0, memory_used_bytes=8 << 30)
     assert job_use(GpuReading(devices=(use,), foreign_pids=True), {1}, 1) is None
 
@@ -61,7 +61,7 @@ def test_in_a_container_the_devices_in_use_are_taken_for_ours() -> None:
         ),
         foreign_pids=True,
     )
-    assert job_use(reading, {1}) == GpuUse(util=20.0, power=0.5)
+    assert job_use(reading, {1}) == GpuUse(device=1, util=20.0, power=0.5)
     assert job_use(GpuReading(devices=(device(0),), foreign_pids=True), {1}) is None
 
 

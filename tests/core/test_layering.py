@@ -302,7 +302,6 @@ ON_PROCESSES = re.compile(
 """What only hands do to a training: sample it, signal it, start its keeper."""
 NOT_A_TRAINING_OF_THIS_RUN = {
     "children.py": "helpers of the supervisor itself",
-    "lookalikes.py": "duplicates, before the run begins",
     "leftovers.py": "what dead runs have left, on `wtrain clean`",
 }
 

@@ -3,9 +3,12 @@
 # ruff: noqa: E501 - lines of dumps are as long as they are
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from watchdog_train.core.diagnosis.log_lines import advances, progress_of, read_line
+from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.text.reader import read_text
 from watchdog_train.evidence.text.roles import who_by_name
 from watchdog_train.evidence.text.tables import merged, read_processes
@@ -288,3 +291,27 @@ def test_a_notebook_shows_where_it_was_interrupted():
     assert [(r.type, r.interrupted, r.frames[0].name) for r in raised] == [
         ("KeyboardInterrupt", True, "__next__")
     ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"path": '"/out/rank0.done"', "n": "3"}, ("path", "/out/rank0.done")),
+        ({"name": '"rank0.done"', "model": "<Linear at 0x7f>"}, ("name", "rank0.done")),
+        ({"one": '"/a/b"', "other": '"/c/d"'}, None),
+        ({"path": '"/out/a very long na...'}, None),
+        ({}, None),
+    ],
+)
+def test_the_path_that_a_sleeping_function_holds(variables, expected):
+    """By py-spy's variables of the innermost own frame; nothing where it is not the only one."""
+    held = [{"name": name, "repr": text} for name, text in variables.items()]
+    frames = [
+        {"filename": "/usr/lib/python3.12/threading.py", "locals": [{"name": "x", "repr": '"/x"'}]},
+        {"filename": "/home/u/train.py", "locals": held},
+        {"filename": "/home/u/main.py", "locals": [{"name": "y", "repr": '"/y"'}]},
+    ]
+    text = json.dumps([{"os_thread_id": 7, "frames": frames}])
+    assert pyspy.path_variable(text, 5, 7) == expected
+    assert pyspy.path_variable(text, 5, 8) is None
+    assert pyspy.path_variable("{", 5, 7) is None

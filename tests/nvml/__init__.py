@@ -1,6 +1,7 @@
 """The stand-in for NVML: a library of ours that says what a test has written into a file.
 
-No capture of a device was at hand: the numbers that tests write are assumed.
+Its numbers are those of an H100 of 700 W, from public captures of nvidia-smi where a
+name here says so; all others, in this file and in the tests, are assumed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,27 @@ import pytest
 
 GB = 1 << 30
 LIMIT_W = 700
+MEMORY = 81559 << 20
+IDLE_W = 70
+"""69 and 71 W of 700 W at 0 %, 81559 MiB: https://github.com/NVIDIA/nccl/issues/1967"""
+STUCK_W = 152
+"""Of 700 W at 100 % in a collective that hangs: https://github.com/NVIDIA/nccl/issues/1550; about
+100 W in https://github.com/NVIDIA-NeMo/Speech/issues/9291. Both below our limit of 25 %."""
+FULL_W = 600
+"""Within the 500 to 690 W of healthy training in https://github.com/NVIDIA-NeMo/Speech/issues/9291"""
+OFF_THE_BUS = 79
+"""The Xid of a GPU whose calls return "GPU is lost", 15 in nvml.h:
+https://github.com/leptonai/gpud/issues/604"""
+LOST = 15
+NAMES = (
+    "ComputeRunningProcesses_v3",
+    "UUID",
+    "Name",
+    "UtilizationRates",
+    "PowerUsage",
+    "MemoryInfo",
+)
+ALL_LOST = {f"nvmlDeviceGet{name}": LOST for name in NAMES}
 
 
 @functools.cache
@@ -58,12 +80,12 @@ class Gpus:
 def device(
     *held: tuple[int, int], util: int = 57, watts: int = 350, more: Sequence[str] = ()
 ) -> list[str]:
-    """A device of 80 GB; `held`: pid and GB of each process."""
+    """A device of 80 GiB; `held`: pid and GB of each process."""
     return [
         f"util {util}",
         f"power_mw {watts * 1000}",
         f"limit_mw {LIMIT_W * 1000}",
-        f"memory {80 * GB}",
+        f"memory {MEMORY}",
         *(f"process {pid} {size * GB}" for pid, size in held),
         *more,
     ]

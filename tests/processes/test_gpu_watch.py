@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nvml import GB, Gpus, device
+from tests.nvml import ALL_LOST, FULL_W, GB, MEMORY, OFF_THE_BUS, Gpus, device
 from tests.support import is_alive, wait_until
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model.gpu import GpuReading, GpuUse, GpuXid
@@ -27,10 +27,9 @@ from watchdog_train.system import gpu as system_gpu
 pytestmark = pytest.mark.processes
 
 TWO_GPUS = (
-    device((4242, 9), more=("clock 990", "max_clock 1980", "reasons 33", "celsius 88", "xid 79")),
-    device((5555, 9), util=100),
+    device((4242, 9), more=("clock 990", "max_clock 1980", "reasons 33", "celsius 88")),
+    device((5555, 9), util=100, watts=FULL_W),
 )
-LOST = 15
 NEVER = -1
 CHILD = """
 import os, sys
@@ -89,11 +88,11 @@ def test_two_gpus_of_which_one_is_ours(watch: GpuWatch, gpus: Gpus) -> None:
     assert (use.works, use.slowed_by) == (True, ("heat",))
     reading = watch.reading(1.0)
     assert reading is not None
-    assert (reading.driver, reading.xids) == ("stand-in--1", (GpuXid(index=0, code=79),))
+    assert (reading.driver, reading.xids) == ("stand-in--1", ())
     mine = reading.devices[0]
     assert (mine.key, mine.name, mine.temperature_c) == ("GPU-0", "Stand-in-0", 88.0)
     assert (mine.ecc_errors, mine.mig) == (None, None)  # not supported
-    assert (mine.memory_used_bytes, mine.memory_total_bytes) == (9 * GB, 80 * GB)
+    assert (mine.memory_used_bytes, mine.memory_total_bytes) == (9 * GB, MEMORY)
     assert watch.trouble is None
 
 
@@ -122,11 +121,11 @@ def test_a_device_that_tells_less(watch: GpuWatch, gpus: Gpus) -> None:
     use = job_use(shared, {4242})
     assert use is not None
     assert (use.util, use.others, shared.devices[0].ecc_errors) == (None, (7,), 2)
-    every = ("Processes_v3", "UUID", "Name", "UtilizationRates", "PowerUsage", "MemoryInfo")
-    names = [f"nvmlDeviceGet{name.replace('Proc', 'ComputeRunningProc')}" for name in every]
-    gpus.show(device((4242, 9)), calls=dict.fromkeys(names, LOST))
+    gpus.show(device((4242, 9), more=(f"xid {OFF_THE_BUS}",)), calls=ALL_LOST)
     lost = told(lambda reading: reading.devices[0].util is None, "a device off the bus")
     assert job_use(lost, {4242}) is None
+    told(lambda reading: bool(reading.xids), "its Xid")
+    assert watch.xids == (GpuXid(index=0, code=OFF_THE_BUS),)
     assert watch.trouble is None
 
 

@@ -1,12 +1,9 @@
-"""Numbers for Prometheus: their format, over a real port, from a real run; and keeping awake."""
+"""Numbers for Prometheus: their format, and the file of a real run."""
 
 from __future__ import annotations
 
 import re
-import socket
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.report.metrics_text import metrics_text
-from watchdog_train.supervisor.keep_awake import command
 
 pytestmark = pytest.mark.processes
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -64,41 +60,23 @@ def _fields(event: e.RunStarted) -> dict[str, object]:
     return {name: getattr(event, name) for name in event.__struct_fields__}
 
 
-def test_a_run_is_served_and_a_taken_port_is_said(tmp_path: Path) -> None:
-    """The first run serves and leaves its last numbers; the second says so and trains on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def test_a_run_leaves_its_numbers_in_a_file(tmp_path: Path) -> None:
+    """While it runs, and the last ones after its end."""
     write_fast_config(tmp_path, "metrics: {every_s: 0.2s}\n")
-
-    def served() -> str | None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-                return str(answer.read().decode())
-        except (urllib.error.URLError, OSError):
-            return None
+    numbers = tmp_path / "numbers.prom"
 
     def running() -> bool:
-        text = served()
-        return text is not None and 'state="running"} 1' in check(text)["wtrain_run_state"][0]
+        return numbers.exists() and (
+            'state="running"} 1' in check(numbers.read_text())["wtrain_run_state"][0]
+        )
 
-    flags = ("--config", "fast.yaml", "--metrics-port", str(port), "--metrics-file", "numbers.prom")
+    flags = ("--config", "fast.yaml", "--metrics-file", "numbers.prom")
     run = start_wtrain("run", *flags, "--", *UNTIL_THE_END, cwd=tmp_path)
-    wait_until(running, 120, "the port tells that it runs")
-    second = tmp_path / "second"
-    second.mkdir()
-    write_fast_config(second, "metrics: {every_s: 0.2s}\n")
-    flags = ("--config", "fast.yaml", "--metrics-port", str(port))
-    other = start_wtrain("run", *flags, "--", *UNTIL_THE_END, cwd=second)
-    wait_until(lambda: "metrics are not served" in other.stderr, 120, "it is said")
-    (second / "end").touch()
-    other.result(120).check(0)
+    wait_until(running, 120, "the file tells that it runs")
     (tmp_path / "end").touch()
     run.result(120).check(0)
-    found = check((tmp_path / "numbers.prom").read_text())
+    found = check(numbers.read_text())
     assert found["wtrain_run_finished"][0].endswith('outcome="succeeded"} 1')
-    assert served() is None
     assert not list(tmp_path.glob(".numbers*"))
 
 
@@ -112,36 +90,3 @@ def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "end").touch()
     done = run.result(60).check(0)
     assert done.stderr.count("metrics file cannot be written") == 1
-
-
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        (None, "systemd-inhibit is not here"),
-        ("echo Access denied >&2; exit 1", "Access denied"),
-        (": > held; read nothing", None),
-    ],
-)
-def test_a_machine_that_cannot_be_kept_awake_is_said(
-    tmp_path: Path, program: str | None, said: str | None
-) -> None:
-    """No program, and one that is refused: one notice; one that stays ends with the run."""
-    path = tmp_path / "bin"
-    path.mkdir()
-    if program is not None:
-        (path / "systemd-inhibit").write_text(f"#!/bin/sh\n{program}\n")
-        (path / "systemd-inhibit").chmod(0o755)
-    env = {"PATH": str(path)}
-    run = start_wtrain("run", "--keep-awake", "--", *UNTIL_THE_END, cwd=tmp_path, env=env)
-    wait_until(lambda: (said or "\0") in run.stderr or (tmp_path / "held").exists(), 30, "settled")
-    (tmp_path / "end").touch()
-    done = run.result(30).check(0)
-    notices = [one["why"] for one in done.of_type("noticed") if one["kind"] == "awake"]
-    assert len(notices) == (said is not None)
-
-
-def test_each_platform_has_its_own_way() -> None:
-    """The lock ends with this process: by our end of a pipe, or by our pid."""
-    assert (command("linux", 7) or ())[-1] == "cat"
-    assert (command("darwin", 7) or ())[-2:] == ("-w", "7")
-    assert command("win32", 7) is None

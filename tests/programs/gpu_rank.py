@@ -31,7 +31,7 @@ def stand(library: str | None, name: str) -> None:
         stop.value = 1
 
     threading.Thread(target=let_go, daemon=True).start()
-    ctypes.CDLL(library).standin_spin(ctypes.byref(stop))
+    ctypes.CDLL(library).cudaStreamSynchronize(ctypes.byref(stop))
 
 
 def main() -> None:

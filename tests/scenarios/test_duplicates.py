@@ -1,21 +1,16 @@
-"""The same training twice: refused, ended on request, and never confused with another one."""
+"""The same training twice: refused, and never confused with another one."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import (
-    end_process,
     run_directories,
     run_wtrain,
-    scenario_environment,
     start_wtrain,
 )
 
@@ -41,24 +36,6 @@ def test_the_same_training_is_refused(tmp_path: Path) -> None:
     assert not [event for event in first.events if event["type"] == "signalled"]
     assert run_wtrain("stop", "--now", cwd=tmp_path, timeout_s=60).returncode == 0
     assert first.result(30).returncode == 77
-
-
-def test_a_duplicate_is_ended_on_request(tmp_path: Path) -> None:
-    """--duplicates kill ends the other run through its own supervisor, then starts."""
-    first = start_wtrain("run", "--", *ENDS_THE_SECOND_TIME, cwd=tmp_path)
-    first.wait_for("attempt_launched", 20)
-    options = ("--duplicates", "kill")
-    second = run_wtrain("run", *options, "--", *ENDS_THE_SECOND_TIME, cwd=tmp_path, timeout_s=90)
-    ended = first.result(30)
-    assert ended.returncode == 77, ended.describe()
-    assert "stop requested (--duplicates kill" in ended.stderr, ended.describe()
-    assert second.returncode == 0, second.describe()
-    dumped = second.only("duplicate_dumped")
-    assert dumped["problem"] is None, second.describe()
-    bundle = Path(dumped["dir"])
-    assert bundle.parent.parent == run_directories(tmp_path)[0]
-    verdict = json.loads((bundle / "verdict.json").read_text())
-    assert {row["state"] for row in verdict["processes"]} == {"S"}, "it lived when it was looked at"
 
 
 def test_ignored_duplicates_run_side_by_side(tmp_path: Path) -> None:
@@ -89,23 +66,6 @@ def test_an_unwatched_twin_is_taken_up_instead_of_started_again(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_an_unwatched_twin_is_ended_on_request(tmp_path: Path) -> None:
-    """--duplicates kill ends the orphaned tree through its own log, then starts anew."""
-    command = ENDS_THE_SECOND_TIME
-    first = start_wtrain("run", "--", *command, cwd=tmp_path)
-    first.wait_for("attempt_launched", 20)
-    os.kill(first.pid, signal.SIGKILL)
-    first.result(10)
-    second = run_wtrain(
-        "run", "--duplicates", "kill", "--", *command, cwd=tmp_path, timeout_s=90
-    ).check(0)
-    old, new = run_directories(tmp_path)
-    assert any(event["type"] == "run_finished" for event in first.events), second.describe()
-    assert old != new
-    assert Path(second.only("duplicate_dumped")["dir"]).parent.parent == old
-
-
-@pytest.mark.slow
 def test_a_dead_run_of_the_same_training_is_no_duplicate(tmp_path: Path) -> None:
     """Nothing of it lives: it must not keep anybody from starting again."""
     command = ENDS_THE_SECOND_TIME
@@ -116,39 +76,3 @@ def test_a_dead_run_of_the_same_training_is_no_duplicate(tmp_path: Path) -> None
     first.result(10)
     run_wtrain("run", "--", *command, cwd=tmp_path, timeout_s=60).check(0)
     assert len(run_directories(tmp_path)) == 2
-
-
-@pytest.mark.slow
-def test_copies_by_hand_are_dumped_and_then_ended(tmp_path: Path) -> None:
-    """A bad night's copies: stacks of each in the new run, before the first signal to any."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import os, time\n"
-        "def epoch():\n"
-        "    time.sleep(0.0 if 'WTRAIN_RUN_ID' in os.environ else 600)\n"
-        "print('up', flush=True)\n"
-        "epoch()\n"
-    )
-    command = (sys.executable, str(script))
-    env = scenario_environment(tmp_path)
-    copies = [
-        subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE) for _ in range(2)
-    ]
-    try:
-        for copy in copies:
-            assert copy.stdout is not None
-            assert copy.stdout.readline() == b"up\n"
-        run = run_wtrain("run", "--duplicates", "kill", "--", *command, cwd=tmp_path, timeout_s=110)
-        assert run.returncode == 0, run.describe()
-        assert [copy.wait(10) for copy in copies] == [-signal.SIGTERM] * 2, run.describe()
-    finally:
-        for copy in copies:
-            end_process(copy)
-    dumped, killed = run.of_type("duplicate_dumped"), run.of_type("process_killed")
-    assert {event["pid"] for event in dumped} == {copy.pid for copy in copies}, run.describe()
-    assert max(event["seq"] for event in dumped) < min(event["seq"] for event in killed)
-    for event in dumped:
-        assert event["captured"] == 1, run.describe()
-        (stack,) = Path(event["dir"], "stacks").glob("*.txt")
-        assert "epoch" in stack.read_text()
-    assert "evidence of the duplicate pid" in run.stderr, run.describe()

@@ -1,18 +1,15 @@
-"""A run as a service: what its manager hears, and the file that starts it."""
+"""A run as a service: what its manager hears."""
 
 from __future__ import annotations
 
-import os
-import plistlib
 import select
-import shlex
 import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import is_alive, run_wtrain, start_wtrain, wait_until, write_fast_config
+from tests.support import run_wtrain, start_wtrain, wait_until, write_fast_config
 
 pytestmark = [
     pytest.mark.processes,
@@ -74,55 +71,3 @@ def test_a_manager_that_never_listens_harms_nothing(tmp_path: Path) -> None:
     (tmp_path / "finish").touch()
     env = {"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "1000"}
     run_wtrain("run", "--", sys.executable, "train.py", cwd=tmp_path, env=env).check(0)
-
-
-def test_the_file_has_the_command_and_its_flags(tmp_path: Path) -> None:
-    """What was typed for run is in it; a mistake in it is refused now and not at night."""
-    command = (sys.executable, "train.py", "--lr", "1e-3")
-    (tmp_path / "train.py").touch()
-    options = ("--preset", "overnight", "--max-restarts", "3", "--with", "omp-1", "--name", "n1")
-    made = run_wtrain("service", *options, "--kind", "launchd", "--", *command, cwd=tmp_path)
-    plist = plistlib.loads(made.check(0).stdout.encode())
-    words = plist["ProgramArguments"]
-    assert words[1] == "run"
-    assert words[-5:] == ["--", *command]
-    given = set(zip(words[2:-5:2], words[3:-5:2], strict=True))
-    assert given == set(zip(options[::2], options[1::2], strict=True))
-    run_wtrain("service", "--preset", "nights", "--", *command, cwd=tmp_path).check(78)
-    run_wtrain("service", "--env", "NO_SUCH_1", "--", *command, cwd=tmp_path).check(78)
-    run_wtrain("service", "--", "no-such-command-here", cwd=tmp_path).check(78)
-
-
-def test_it_is_written_where_services_are(tmp_path: Path) -> None:
-    """For its owner alone, and never over another one."""
-    env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "TOKEN": "s3cret"}
-    options = ("service", "--kind", "systemd", "--write", "--env", "TOKEN", "--name", "n1")
-    written = run_wtrain(*options, "--", "true", cwd=tmp_path, env=env).check(0)
-    path = tmp_path / "config" / "systemd" / "user" / "wtrain-n1.service"
-    assert "TOKEN=s3cret" in path.read_text()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert "systemctl --user start wtrain-n1" in written.stderr
-    run_wtrain(*options, "--", "true", cwd=tmp_path, env=env).check(0)
-    refused = run_wtrain(*options, "--", "false", cwd=tmp_path, env=env).check(78)
-    assert str(path) in refused.stderr
-
-
-@pytest.mark.slow
-def test_started_again_it_goes_on_with_the_training_that_lives(tmp_path: Path) -> None:
-    """What systemd does after our death: the same command line again."""
-    (tmp_path / "train.py").write_text(TRAINING)
-    config = str(write_fast_config(tmp_path))
-    options = ("service", "--kind", "systemd", "--config", config)
-    unit = run_wtrain(*options, "--", sys.executable, "train.py", cwd=tmp_path).check(0).stdout
-    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
-    words = shlex.split(line.partition("=")[2])
-    first = start_wtrain(*words[1:], cwd=tmp_path, wtrain=words[:1])
-    launched = first.wait_for("first_step", 30) and first.wait_for("attempt_launched", 1)
-    os.kill(first.pid, 9)
-    first.process.wait(10)
-    again = start_wtrain(*words[1:], cwd=tmp_path, wtrain=words[:1])
-    again.wait_for("adopted", 30)
-    assert is_alive(launched["pid"])
-    (tmp_path / "finish").touch()
-    done = again.result(30).check(0)
-    assert len(done.of_type("attempt_launched")) == 1, done.describe()

@@ -58,8 +58,8 @@ def test_checkpoints_are_judged_and_left_as_they_are(tmp_path: Path) -> None:
     assert not (tmp_path / "unpickled").exists()
 
 
-def test_two_dumps_of_a_process_are_compared(tmp_path: Path) -> None:
-    """Of a process that wtrain did not start: its line, what moved, and nobody is ended."""
+def test_a_dump_of_a_process_ends_nobody(tmp_path: Path) -> None:
+    """Of a process that wtrain did not start: its line, and then another one."""
     (tmp_path / "moves.py").write_text(MOVES)
     dumps = []
     with subprocess.Popen(
@@ -85,11 +85,6 @@ def test_two_dumps_of_a_process_are_compared(tmp_path: Path) -> None:
             assert process.wait(10) == 0, "a dump ends nobody"
         finally:
             process.kill()
-    moved = run_wtrain("diff", *dumps, "--json", cwd=tmp_path).check().json()
-    assert [one["what"] for one in moved["processes"]] == ["moved"]
-    assert "moved" in run_wtrain("diff", *dumps, cwd=tmp_path).check().stdout
-    same = run_wtrain("diff", dumps[0], dumps[0], cwd=tmp_path).check().stdout
-    assert "that proves no hang" in same
 
 
 def test_a_log_is_explained(tmp_path: Path) -> None:

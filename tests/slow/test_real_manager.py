@@ -15,13 +15,13 @@ import pytest
 
 from tests.control_groups import hierarchy, removed
 from tests.support import (
+    REPOSITORY,
     bin_path,
     children_of,
     of_type,
     program_command,
     read_log,
     run_directories,
-    run_wtrain,
     scenario_environment,
     wait_until,
     write_fast_config,
@@ -42,7 +42,7 @@ It finds one hierarchy of groups, of version 2, and is in a group that is called
 is: below that it makes and leaves its own. The argument is the group above it.
 """
 TOOLS = ("unshare", "nsenter", "systemctl", "systemd-run")
-UNIT = "wtrain-sft.service"
+UNIT = "wtrain.service"
 
 pytestmark = [
     pytest.mark.slow,
@@ -135,9 +135,13 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager: Manager) -> None:
     """Ready when training runs; killed with -9 it comes back and adopts; a stop saves first."""
     config = write_fast_config(tmp_path)
-    words = ("--name", "sft", "--config", str(config), "--write", "--")
-    command = program_command("asks_to_stop.py")
-    run_wtrain("service", *words, *command, cwd=tmp_path, env=manager.env).check(0)
+    unit = (REPOSITORY / "examples" / "wtrain.service").read_text()
+    run = (bin_path("wtrain"), "run", "--config", config, "--", *program_command("asks_to_stop.py"))
+    for key, value in (("WorkingDirectory", tmp_path), ("ExecStart", " ".join(map(str, run)))):
+        unit = re.sub(f"(?m)^{key}=.*", f"{key}={value}", unit)
+    place = Path(manager.env["XDG_CONFIG_HOME"]) / "systemd" / "user"
+    place.mkdir(parents=True)
+    (place / UNIT).write_text(unit)
     manager.systemctl("daemon-reload")
     manager.systemctl("start", UNIT)
     first = manager.shown()

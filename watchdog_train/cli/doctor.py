@@ -29,21 +29,8 @@ WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
     metavar="DIR",
     help="Where checkpoints go.  [default: here]",
 )
-@click.option(
-    "--ranks",
-    type=click.IntRange(2, 64),
-    metavar="N",
-    help="Have N processes of the training's interpreter agree on a number (gloo, 20 s at most "
-    "once torch is loaded).",
-)
 @json_option
-def doctor(
-    *,
-    python: str | None,
-    checkpoints: tuple[Path, ...],
-    ranks: int | None,
-    as_json: bool,
-) -> None:
+def doctor(*, python: str | None, checkpoints: tuple[Path, ...], as_json: bool) -> None:
     """Try stacks, signals, heartbeats, memory, disks, GPUs, versions; nothing is changed.
 
     The first line says what nobody has run on this platform. Each warning says how to mend it.
@@ -54,7 +41,7 @@ def doctor(
 
     interpreter = python or shutil.which("python") or sys.executable
     found: list[Check] = []
-    for check in examine(current(), interpreter, checkpoints or (Path.cwd(),), ranks=ranks or 0):
+    for check in examine(current(), interpreter, checkpoints or (Path.cwd(),)):
         found.append(check)
         if not as_json:
             _print(check)

@@ -49,7 +49,6 @@ COMMANDS: dict[str, CommandRow] = {
     "replay": CommandRow(
         "Understand", "replay:replay", "Judge a recorded trace again, with other settings."
     ),
-    "diff": CommandRow("Understand", "diff:diff", "Say what moved between two bundles."),
     "diagnose": CommandRow(
         "Understand", "diagnose:diagnose", "Name the cause behind dumps and logs you bring."
     ),
@@ -65,9 +64,6 @@ COMMANDS: dict[str, CommandRow] = {
     "doctor": CommandRow("Prepare", "doctor:doctor", "Try what a night needs of this machine."),
     "clean": CommandRow(
         "Prepare", "clean:clean", "Show what ended runs have left behind, and remove it."
-    ),
-    "service": CommandRow(
-        "Prepare", "service:service", "Write a systemd unit or launchd file for a run."
     ),
     "completion": CommandRow(
         "Prepare", "completion:completion", "Print what a shell needs to complete wtrain."

@@ -5,7 +5,6 @@ Must not explain a setting in words of its own: texts and defaults come from cor
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -81,32 +80,6 @@ def policy_from(params: Mapping[str, Any]) -> LoadedPolicy:
 def parameter_name(key: str) -> str:
     """The keyword argument in which the flag of a setting arrives: the setting's own name."""
     return key.rpartition(".")[2]
-
-
-def wtrain_words() -> list[str]:
-    """How this wtrain is called from elsewhere."""
-    script = Path(sys.executable).with_name("wtrain")
-    # With -m the working directory comes first on sys.path, and a random.py there with it.
-    return [str(script)] if script.exists() else [sys.executable, "-m", "watchdog_train"]
-
-
-def flags_again(given: Mapping[str, Any]) -> list[str]:
-    """The flags of `run` that were given, as words again."""
-    words: list[str] = []
-    for parameter, flag in (
-        ("config_file", "--config"),
-        ("preset", "--preset"),
-        *((parameter_name(key), flag) for key, flag in FLAG_OF_KEY.items()),
-    ):
-        value = given.get(parameter)
-        if value is None or value is False:
-            continue
-        if value is True:
-            words.append(flag)
-            continue
-        for one in value if isinstance(value, tuple) else (value,):
-            words += [flag, str(one)]
-    return words
 
 
 def _option(setting: Setting, flag: str) -> Any:

@@ -65,45 +65,4 @@ PRESETS: dict[str, Preset] = {
             ),
         },
     ),
-    "apple-silicon": Preset(
-        "macOS on Apple silicon (MPS): fewer signals, shared memory, slow first kernels.",
-        {
-            "detection.poll_s": (2.0, "without /proc one look costs several milliseconds"),
-            "detection.quiet_windows": (
-                5,
-                "I/O of a process is not told there, so CPU time must say more for longer",
-            ),
-            "detection.late_poll_s": (10.0, "App Nap and swapping delay our own polls"),
-            "detection.phases.load.soft_s": (
-                120.0,
-                "weights that do not fit the shared memory are swapped while they load",
-            ),
-            "detection.phases.first_step.soft_s": (
-                120.0,
-                "Metal compiles kernels in a process of the system, so ours look idle",
-            ),
-            "evidence.process_s": (15.0, "py-spy runs as root there, which takes longer to start"),
-            "keep_awake": (True, "a laptop on its charger sleeps when nobody types"),
-        },
-    ),
-    "windows": Preset(
-        "Windows: workers are spawned, SIGTERM cannot be handled, process looks are slow.",
-        {
-            "detection.poll_s": (2.0, "a look at all processes costs tens of milliseconds"),
-            "detection.phases.startup.soft_s": (
-                120.0,
-                "a virus scanner reads every imported file for the first time",
-            ),
-            "detection.phases.first_step.soft_s": (
-                120.0,
-                "every worker imports the whole script anew before its first batch",
-            ),
-            "stopping.hang_grace_s": (
-                0.0,
-                "terminating is at once there; a grace period would only delay it",
-            ),
-            "stopping.helpers_s": (2.0, "there is no resource tracker to wait for"),
-            "keep_awake": (True, "it sleeps after half an hour without a hand on it"),
-        },
-    ),
 }

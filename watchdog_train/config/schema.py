@@ -47,8 +47,6 @@ FLAG_OF_KEY = {
     "notify.commands": "--on",
     "notify.ping": "--ping",
     "metrics.file": "--metrics-file",
-    "metrics.port": "--metrics-port",
-    "keep_awake": "--keep-awake",
 }
 """Settings that have a flag of `wtrain run`."""
 

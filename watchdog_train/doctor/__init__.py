@@ -27,36 +27,28 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What a person can do about it; None where nothing has to be done."""
 
 
-def examine(
-    system: ProcessSystem, python: str, directories: Sequence[Path], *, ranks: int = 0
-) -> Iterator[Check]:
+def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> Iterator[Check]:
     """All checks, as they are done; some take seconds.
 
     Args:
         system: of this machine.
         python: the interpreter of the training, whose libraries are looked at.
         directories: where checkpoints go.
-        ranks: so many ranks try to agree on a number; 0 and 1: none does.
     """
-    from watchdog_train.doctor import around, inside, machine, night, settings
-    from watchdog_train.doctor import ranks as meeting
+    from watchdog_train.doctor import machine, night, settings
 
     yield machine.never_run(system)
     yield machine.stacks()
-    yield inside.fault_handler(python)
+    yield machine.fault_handler(python)
     yield from machine.processes(system)
     yield from machine.memory()
     for directory in directories:
         yield machine.disk(system, directory)
     yield from night.night()
-    yield from around.around(system.boot_id())
     yield from settings.traps(os.environ)
-    yield settings.threads(os.environ, os.cpu_count() or 1, ranks)
+    yield settings.threads(os.environ, os.cpu_count() or 1)
     yield from machine.gpus()
     found = tuple(machine.libraries(python))
     yield from found
     if any(check.name == "wandb" for check in found):
         yield night.wandb(os.environ, Path.home())
-    if ranks > 1:
-        yield meeting.meeting_port()
-        yield meeting.all_reduce(python, ranks)

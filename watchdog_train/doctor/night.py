@@ -32,7 +32,7 @@ def logout(root: Path, user: str) -> Iterator[Check]:
     kills = settings.get("KillUserProcesses", "no").lower() in ("yes", "true", "1", "on")
     if kills and not lingers:
         says = "logind ends your processes when you log out (KillUserProcesses=yes)"
-        mend = "loginctl enable-linger, and `wtrain service`; or systemd-run --user --scope"
+        mend = "loginctl enable-linger, and examples/wtrain.service; or systemd-run --user --scope"
         yield Check(name="logout", status="failure", says=says, mend=mend)
     else:
         says = "you linger" if lingers else "processes are left alone (KillUserProcesses=no)"
@@ -77,7 +77,7 @@ def battery(root: Path) -> Iterator[Check]:
         if kind == "Battery"
     )
     says = "runs on its battery" if discharging else "a laptop: it may sleep when nobody types"
-    mend = "plug it in" if discharging else "wtrain run --keep-awake, and leave the lid open"
+    mend = "plug it in" if discharging else "call systemd-inhibit or caffeinate; leave the lid open"
     yield Check(name="sleep", status="warning", says=says, mend=mend)
 
 

@@ -94,23 +94,14 @@ def traps(environment: Mapping[str, str]) -> Iterator[Check]:
         yield Check(name="environment", status="ok", says=says)
 
 
-def threads(environment: Mapping[str, str], cores: int, ranks: int) -> Check:
-    """Threads of each rank against the cores there are."""
+def threads(environment: Mapping[str, str], cores: int) -> Check:
+    """Threads of one process against the cores there are."""
     text = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     each = int(text) if text.isdigit() and 0 < int(text) < 10_000 else None
-    if ranks < 2 and (each is None or each <= cores):
+    if each is None or each <= cores:
         return Check(
             name="threads", status="ok", says=f"{cores} cores, {each or 'all'} of them used"
         )
-    wanted = max(1, cores // max(1, ranks))
-    if each is None:
-        says = f"{ranks} ranks on {cores} cores, and OMP_NUM_THREADS is not set (torchrun takes 1)"
-        return Check(name="threads", status="warning", says=says, mend=f"OMP_NUM_THREADS={wanted}")
-    says = f"{ranks} ranks with {each} threads each on {cores} cores"
-    too_many = ranks * each > cores
-    return Check(
-        name="threads",
-        status="warning" if too_many else "ok",
-        says=says,
-        mend=f"OMP_NUM_THREADS={wanted}: more only wait for each other" if too_many else None,
-    )
+    says = f"OMP_NUM_THREADS={each} on {cores} cores: threads wait for each other"
+    mend = f"OMP_NUM_THREADS={cores}, divided by the ranks of this machine"
+    return Check(name="threads", status="warning", says=says, mend=mend)

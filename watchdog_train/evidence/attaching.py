@@ -122,12 +122,15 @@ class Attaching:
     def dump_twice(self, targets: Sequence[Target]) -> None:
         """A second dump of ranks and workers: what moved is alive."""
         wanted = [t for t in targets if t.how == "py-spy" and ORDER[t.member.role] <= 2]
-        jobs = [self._job(target, nonblocking=True) for target in wanted[:_TWICE_CAP]]
+        jobs = [self._job(t, nonblocking=True, variables=t.sleeps) for t in wanted[:_TWICE_CAP]]
         for finished in self._run(jobs):
             target = self._by_pid[finished.job.pid]
             again = pyspy.parse(finished.stdout, target.pid) if finished.code == 0 else None
             if again is not None:
                 target.compare(again)
+                tid = target.deciding_tid or target.pid
+                if target.sleeps:
+                    target.polls = pyspy.path_variable(finished.stdout, target.pid, tid)
 
     def dump_native(self, targets: Sequence[Target]) -> None:
         """Native frames of the few processes whose Python frames cannot tell a lock from a wait."""
@@ -149,9 +152,13 @@ class Attaching:
         for pid in self._touched:
             self._undo_stop(pid)
 
-    def _job(self, target: Target, *, nonblocking: bool, native: bool = False) -> Job:
+    def _job(
+        self, target: Target, *, nonblocking: bool, native: bool = False, variables: bool = False
+    ) -> Job:
         binary = self._tools.pyspy or pyspy.NAME
-        argv = pyspy.command(binary, target.pid, nonblocking=nonblocking, native=native)
+        argv = pyspy.command(
+            binary, target.pid, nonblocking=nonblocking, native=native, variables=variables
+        )
         timeout_s = min(self._request.process_s, _NATIVE_S) if native else self._request.process_s
         return Job(pid=target.pid, argv=argv, timeout_s=timeout_s)
 

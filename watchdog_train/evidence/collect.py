@@ -122,6 +122,8 @@ class _Collection:
             Target(member, time.monotonic(), reader, ends.get((member.pid, member.start)))
             for member in members
         ]
+        for target in self.targets:
+            target.gpu = request.gpu_seen.uses.get(target.pid)
         self.by_pid = {target.pid: target for target in self.targets if target.end is None}
         self.problems: list[str] = []
         self.cut_short = False
@@ -247,7 +249,7 @@ class _Collection:
             [path for path in (request.attempt_dir, os.getcwd()) if path],
             request.oom_kills_before,
         )
-        facts = msgspec.structs.replace(facts, gpu_others=request.gpu_others)
+        facts = msgspec.structs.replace(facts, gpu_others=request.gpu_seen.others)
         kernel_lines = self._machine(details)
         facts = msgspec.structs.replace(facts, swap_bytes_s=details.get("swap_bytes_s"))
         output = logs.tails(self._log_files(), logs.TAIL_LINES)
@@ -304,7 +306,7 @@ class _Collection:
 
     def _crash(self, evidence: Evidence) -> CrashFact | None:
         request = self.request
-        crash = crash_of(evidence, request.command, gpu_shared=bool(request.gpu_others))
+        crash = crash_of(evidence, request.command, gpu_shared=bool(request.gpu_seen.others))
         if crash is None or crash.exception is None:
             return crash
         path = named_path(crash.exception)
@@ -320,13 +322,19 @@ class _Collection:
         if self.gpus is not None:
             details["gpu"] = self.gpus.answer(self.until)
         starts = [target.identity.start for target in self.targets]
+        told = tuple(
+            f"NVRM: Xid ({'GPU' if xid.index is None else f'GPU {xid.index}'}): {xid.code}, "
+            "reported through NVML"
+            for xid in self.request.gpu_seen.xids
+        )
         lines, problem = kernel_log.read(kernel_log.started_at(starts))
         details["kernel_log"] = lines
         if problem is not None:
             details["kernel_log_problem"] = problem
         pids = {target.pid for target in self.targets}
         uses_gpu = any(target.uses_gpu for target in self.targets)
-        return kernel_log.evidence(lines, pids, uses_gpu=uses_gpu)
+        found = kernel_log.evidence(lines, pids, uses_gpu=uses_gpu)
+        return (*found, LogText(source="NVML", lines=told)) if told else found
 
     def _world_size(self) -> int | None:
         """As the ranks' environment has it; on several nodes not all of them are here."""

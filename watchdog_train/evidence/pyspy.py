@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -14,10 +15,12 @@ from watchdog_train.core.diagnosis.stacks import (
     THREADS_CAP,
     Frame,
     ThreadStack,
+    is_library,
     printable,
 )
 from watchdog_train.evidence.jobs import Finished
 from watchdog_train.evidence.programs import find_program
+from watchdog_train.evidence.redact import redact_text
 from watchdog_train.system import proc
 
 NAME = "py-spy"
@@ -39,18 +42,44 @@ _REASONS = (
 )
 
 
+_PATH_CAP = 400
+_PATH = re.compile(r'"([^"\\\n]*/[^"\\\n]+|[^"\\\s/]+\.\w{1,12})"')
+"""A text with a slash or an extension, as py-spy shows it when it has not cut it short."""
+
+
+class _Variable(msgspec.Struct):
+    name: str = ""
+    repr: str | None = None
+
+
+class _FrameVariables(msgspec.Struct):
+    filename: str = ""
+    locals: list[_Variable] = []
+
+
+class _Variables(msgspec.Struct):
+    """What `--locals` adds to a thread."""
+
+    os_thread_id: int | None = None
+    frames: list[_FrameVariables] = []
+
+
 def find() -> str | None:
     """The py-spy program: beside our interpreter, in its scripts folder, on PATH."""
     return find_program(NAME, NAME)
 
 
-def command(binary: str, pid: int, *, nonblocking: bool, native: bool = False) -> tuple[str, ...]:
+def command(
+    binary: str, pid: int, *, nonblocking: bool, native: bool = False, variables: bool = False
+) -> tuple[str, ...]:
     """The argv for one process; --native excludes --nonblocking."""
     argv = [binary, "dump", "--json", "--full-filenames", "--pid", str(pid)]
     if native:
         argv.append("--native")
     elif nonblocking:
         argv.append("--nonblocking")
+    if variables:
+        argv.append("--locals")
     return tuple(argv)
 
 
@@ -86,6 +115,24 @@ def parse(text: str, pid: int) -> tuple[ThreadStack, ...] | None:
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
     return threads_of(data, pid)
+
+
+def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
+    """Name and value of the one variable that holds a path, in the innermost own frame of a thread.
+
+    None where there is none, or several: which of them matters is not known.
+    """
+    try:
+        data = msgspec.json.decode(text, type=list[_Variables])
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return None
+    frames = next((t.frames for t in data if (t.os_thread_id or pid) == tid), ())
+    own = (f for f in frames if not is_library(Frame(function="", file=f.filename, line=0)))
+    held = next(own, _FrameVariables()).locals
+    found = [(one.name, match[1]) for one in held if (match := _PATH.fullmatch(one.repr or ""))]
+    if len(found) != 1:
+        return None
+    return printable(found[0][0]), redact_text(printable(found[0][1], _PATH_CAP))
 
 
 def threads_of(data: Any, pid: int | None) -> tuple[ThreadStack, ...] | None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
+from watchdog_train.core.model.gpu import GpuSeen, GpuUse
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
 from watchdog_train.explain.patience import Silence
@@ -52,8 +53,7 @@ class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`host.oom_kills()` at the start of the attempt, so that only newer ones count."""
     gpu: str = "auto"
     """The setting detection.gpu."""
-    gpu_others: tuple[str, ...] = ()
-    """Processes of others with memory on the job's GPUs, for a person."""
+    gpu_seen: GpuSeen = GpuSeen()
     silence: Silence = Silence()
     patience: Limits = Limits()
     done: tuple[str, ...] = ()
@@ -76,12 +76,19 @@ def without_secrets(request: EvidenceRequest) -> EvidenceRequest:
 
     Paths stay as they are: the collector follows them.
     """
+    seen = request.gpu_seen
+    uses = {pid: _without_secrets(use) for pid, use in seen.uses.items()}
+    others = tuple(map(redact_text, seen.others))
     return msgspec.structs.replace(
         request,
         command=redact_argv(request.command),
         verdict=redact_data(request.verdict),
-        gpu_others=tuple(map(redact_text, request.gpu_others)),
+        gpu_seen=msgspec.structs.replace(seen, uses=uses, others=others),
     )
+
+
+def _without_secrets(use: GpuUse) -> GpuUse:
+    return msgspec.structs.replace(use, other_names=tuple(map(redact_text, use.other_names)))
 
 
 def read_request(path: Path) -> EvidenceRequest:

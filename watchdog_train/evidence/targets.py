@@ -21,6 +21,8 @@ from watchdog_train.core.diagnosis.stacks import (
     printable,
 )
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
+from watchdog_train.core.model.gpu import FLAT_UTIL, GpuUse
+from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
 from watchdog_train.evidence.open_files import open_files
@@ -64,10 +66,12 @@ class Target:
         self.files: dict[str, Any] = {}
         self.kernel_stack: str | None = None
         self.waits_for_input: bool | None = None
+        self.polls: tuple[str, str] | None = None
         self.milestones: tuple[Milestone, ...] = ()
         self.milestones_at: float | None = None
         self.notes: list[str] = []
         self.deciding_tid: int | None = None
+        self.gpu: GpuUse | None = None
         self._judge_first()
 
     def _judge_first(self) -> None:
@@ -187,7 +191,9 @@ class Target:
         if look is None or main is None or not main.frames or self.how != "py-spy":
             return False
         share = self.cpu_share()
-        if look.state != "S" or share is None or share >= 0.02:
+        idle = look.state == "S" and share is not None and share < 0.02
+        spins = self.gpu is not None and (self.gpu.util or 0.0) >= FLAT_UTIL
+        if not (idle or spins):
             return False
         if self.member.role not in ("rank", "worker") or is_idle_worker(self.threads):
             return False
@@ -197,6 +203,13 @@ class Target:
         """Of one core, between the looks."""
         both = self.first is not None and self.second is not None
         return process_look.cpu_share(self.first, self.second) if both else None  # type: ignore[arg-type]
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether its deciding thread was asleep, which a variable of its function may explain."""
+        tid = self.deciding_tid or self.pid
+        facts = self.last.threads if self.last is not None else ()
+        return any(fact.tid == tid and isinstance(fact.wait, SleepWait) for fact in facts)
 
     def sealed(self) -> bool | None:
         """See process_look.sealed; helper threads are told by their Python frames."""
@@ -237,10 +250,12 @@ class Target:
             handles_signals=look.handles_signals if look else None,
             sealed=self.sealed(),
             cpu_share=self.cpu_share(),
+            gpu=self.gpu,
             io_bytes_s=rate,
             os_threads=look.os_threads if look else None,
             rss_bytes=look.rss_bytes if look else None,
             waits_for_input=self.waits_for_input,
+            polls=self.polls,
             environment=self.environment,
             threads=self.threads,
             how=self.how,

@@ -15,9 +15,9 @@ from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain.chains import Chains, has_failed_end
 from watchdog_train.explain.explanation import Situation, explain
+from watchdog_train.explain.remedies import offered, pointless
 
 _PROVEN, _LIKELY = 0.9, 0.7
-_FULL_SHM = 0.97
 _SIGKILL, _SIGBUS = 9, 7
 _BY_A_LINE = frozenset({"gpu-fault", "nan-loss"})
 """Told by the kernel's log or the losses, whatever the processes do."""
@@ -48,11 +48,6 @@ _OF_A_WAIT: tuple[tuple[type, frozenset[str]], ...] = (
     ),
 )  # fmt: skip
 """What may be said about a root whose object is known. About any other wait: whatever fits it."""
-_NEEDS_WORKERS = frozenset(
-    {"num-workers-0", "loader-timeout", "persistent-workers", "persistent-workers-off",
-     "pin-memory-off", "file-system-sharing"}
-)  # fmt: skip
-"""Remedies that change nothing where there is no DataLoader worker."""
 
 
 def judge(
@@ -82,7 +77,8 @@ def judge(
             for one in diagnosis.ranked
             if one.family != diagnosis.family
         ),
-        remedies=_remedies(diagnosis, evidence),
+        remedies=offered(diagnosis.remedies, evidence, observed),
+        pointless=pointless(evidence, observed),
     )
 
 
@@ -147,16 +143,3 @@ def _certainty(confidence: float) -> x.Certainty:
     if confidence >= _PROVEN:
         return "proven"
     return "likely" if confidence >= _LIKELY else "possible"
-
-
-def _remedies(diagnosis: Diagnosis, evidence: Evidence) -> tuple[x.Remedy, ...]:
-    """Those with grounds that would change something here."""
-    found = [x.Remedy(name=name, by="family") for name in diagnosis.remedies]
-    shm = evidence.host.shm_used_share
-    if shm is not None and shm > _FULL_SHM and "bigger-shm" not in diagnosis.remedies:
-        found.append(x.Remedy(name="bigger-shm", by="fact"))
-    seen = any(process.threads for process in evidence.processes)
-    workers = any(process.role in ("worker", "other") for process in evidence.processes)
-    if evidence.why == "stall" and seen and not workers:
-        found = [one for one in found if one.name not in _NEEDS_WORKERS]
-    return tuple(found)

@@ -68,6 +68,8 @@ class Chains:
         thread = of_thread.deciding_thread(process)
         doing = of_thread.doing(process, thread, self._sets)
         doing, thread = self._collective_elsewhere(process, thread, doing)
+        if isinstance(doing, w.SleepWait):
+            doing = msgspec.structs.replace(doing, polls=process.polls)
         at = len(self.nodes)
         self._by_pid[process.identity] = at
         self.nodes.append(
@@ -320,6 +322,10 @@ class Chains:
         if not inner:
             return Waits(complete=False)
         return self._others(at, tuple(inner), complete, doing.left_s is not None)
+
+    def owns(self, at: int, inner: int) -> bool:
+        """Whether the second is another thread of the first one's process."""
+        return inner in self._inner.get(at, ())
 
     # -- values ---------------------------------------------------------------------------------
     def who(self, at: int) -> x.Who:

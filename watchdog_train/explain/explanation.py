@@ -35,12 +35,15 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
     verdict = solve(graph.waits, silent)
     roots = sorted(verdict.roots, key=lambda at: _weight(graph, at, verdict))
     knot = max(verdict.knots, key=len, default=())
-    root = None
+    root = through = None
+    head: int | None = None
     alike: tuple[x.Who, ...] = ()
     also: tuple[x.Standstill, ...] = ()
     if roots and not (knot and _weight(graph, roots[0], verdict)[0] > 2):
         knot = ()
-        root = standstill(graph, roots[0], situation)
+        head = roots[0]
+        root = standstill(graph, head, situation)
+        through = _through(graph, head, verdict, situation)
         grave = _weight(graph, roots[0], verdict)[:2]
         rest = [(at, standstill(graph, at, situation)) for at in roots[1:]]
         alike = tuple(one.who for _, one in rest if _same(root, one))
@@ -56,7 +59,7 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
         if others and all(isinstance(one.doing, (x.CollectiveWait, x.StoreWait)) for one in found):
             also = (found[0], *others)[:_ALSO_CAP]  # each waits for the others: nobody is the root
         else:
-            root = found[0]
+            head, root = ordered[0], found[0]
             alike = tuple(one.who for one in found[1:] if _same(root, one))
     elif not knot:
         root = _end_of_all(evidence)
@@ -65,6 +68,7 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
             who=graph.who(at),
             how=graph.nodes[at].doing,
             waits_for=tuple(graph.who(other) for other in others),
+            own=of_thread.places(graph.nodes[at].thread)[0],
         )
         for at, others in verdict.victims
         if at not in knot
@@ -75,11 +79,42 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
         kind=_kind(evidence, root, proven=bool(knot) or bool(roots and roots[0] in verdict.stuck)),
         root=root,
         alike=alike,
+        through=through,
+        threads=_threads(graph, head),
         also=also,
         knot=tuple(standstill(graph, at, situation) for at in knot),
         victims=tuple(victims[:_VICTIMS_CAP]),
         unknown=_unknown(graph, verdict),
     )
+
+
+_BY_A_THREAD = (x.JoinWait, x.PythonLockWait, x.QueueWait, x.ImportWait, x.GilWait, w.MutexWait)
+"""Waits that another thread of the process can end."""
+
+
+def _through(
+    graph: Chains, head: int, verdict: Verdict, situation: Situation
+) -> x.Standstill | None:
+    """The deciding thread that waits for another one of its process, which is the root."""
+    node = graph.nodes[head]
+    if not node.inner or node.thread is None:
+        return None
+    owner = next((at for at, _ in verdict.victims if graph.owns(at, head)), None)
+    if owner is None or not isinstance(graph.nodes[owner].doing, _BY_A_THREAD):
+        return None
+    found = standstill(graph, owner, situation)
+    if isinstance(found.doing, x.JoinWait):
+        doing = msgspec.structs.replace(found.doing, tid=node.thread.os_id, name=node.thread.name)
+        found = msgspec.structs.replace(found, doing=doing)
+    return found
+
+
+def _threads(graph: Chains, head: int | None) -> tuple[x.Standstill, ...]:
+    """Of a root that waits for a thread of its process, the others that run the user's code."""
+    if head is None or not isinstance(graph.nodes[head].doing, _BY_A_THREAD):
+        return ()
+    inner = (standstill(graph, at) for at in range(len(graph.nodes)) if graph.owns(head, at))
+    return tuple(one for one in inner if one.own is not None)[:_ALSO_CAP]
 
 
 def silent_nodes(graph: Chains) -> list[int]:
@@ -139,6 +174,7 @@ def standstill(graph: Chains, at: int, situation: Situation | None = None) -> x.
         since_s=None if isinstance(doing, x.End) else situation.since_s,
         step=end.end.step if end is not None else None,
         phase=end.end.phase if end is not None else situation.phase,
+        command=node.process.command if own is None and node.process.role == "other" else (),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from watchdog_train.core.diagnosis.facts import BUSY_CPU_SHARE, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_helper, is_idle_process
 from watchdog_train.core.diagnosis.stacks import (
@@ -190,7 +192,7 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
         # Who holds a native mutex is written in it; of a Python lock only frames tell.
         known = wait.owner_tid is not None or wait.owner_lives is False
         if not known and process.sealed and isinstance(by_frame, x.PythonLockWait | None):
-            return x.PythonLockWait(sealed=True)
+            return msgspec.structs.replace(by_frame or x.PythonLockWait(), sealed=True)
         return wait if known or by_frame is None else by_frame
     if by_frame is not None and not (isinstance(wait, w.PollWait) and _says_more(wait)):
         return by_frame
@@ -248,14 +250,16 @@ def _by_library(
         return x.BatchWait()
     if _any(sets, "waits-for-ranks", call) or any(frame_matches(_DDP, f) for f in call):
         return x.CollectiveWait()
-    if is_computing(process, thread):
+    synchronises = _any(sets, "synchronises", call)
+    if is_computing(process, thread) and not (synchronises and process.gpu is not None):
         return None
+    if synchronises:  # CUDA spins there by default: the CPU's work is none then
+        return w.DeviceWait(path="", gpu=process.gpu)
     if any(frame_matches(_BACKWARD, frame) for frame in call):
         return x.CollectiveWait()
-    if _any(sets, "synchronises", call):
-        return w.DeviceWait(path="")
     if process.waits_for_input or any(frame_matches(_DEBUGGER, frame) for frame in call):
-        return w.TerminalWait()
+        wait = kernel_wait(process, thread)
+        return w.TerminalWait(others=wait.others if isinstance(wait, w.PipeWait) else ())
     if any(frame_matches(_IMPORT, frame) for frame in frames[:3]):
         return x.ImportWait()
     return None
@@ -272,11 +276,24 @@ def _any(sets: Frames, name: str, frames: Sequence[Frame]) -> bool:
 def _by_frame(call: Sequence[Frame], own: Frame | None) -> x.Doing | None:
     for pattern, found in _BY_FRAME:
         if any(frame_matches(pattern, frame) for frame in call):
-            return found
+            return _of_threading(call) if isinstance(found, x.PythonLockWait) else found
     deciding = next((f for f in (*call, *((own,) if own else ())) if not f.native), None)
     if deciding is None or deciding.source is None:
         return None
     return next((f for pattern, f in _SOURCES if pattern.search(deciding.source[:500])), None)
+
+
+def _of_threading(call: Sequence[Frame]) -> x.PythonLockWait:
+    """By the functions of threading.py on the way: they call each other in a way of their own."""
+    names = [frame.name for frame in call if frame.short == "threading.py"]
+    if "_wait" in names:
+        return x.PythonLockWait(kind="barrier")
+    if names[:1] != ["wait"]:
+        return x.PythonLockWait()
+    if any(name in ("acquire", "__enter__") for name in names):
+        return x.PythonLockWait(kind="semaphore")
+    event = names.count("wait") > 1 or any(f.function == "Event.wait" for f in call)
+    return x.PythonLockWait(kind="event" if event else "condition")
 
 
 def ended(process: ProcessEvidence) -> x.Doing:

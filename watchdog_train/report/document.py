@@ -6,6 +6,7 @@ from datetime import tzinfo
 
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import RankPlaces, Why
+from watchdog_train.core.recovery.helped import helped
 from watchdog_train.report import words
 from watchdog_train.report.daemons_text import left_words
 from watchdog_train.report.facts import (
@@ -14,8 +15,8 @@ from watchdog_train.report.facts import (
     counted_roles,
     exit_words,
     run_again,
-    shown_to_help,
     step_words,
+    tried_lines,
 )
 from watchdog_train.report.history import AttemptHistory, History
 from watchdog_train.report.job_text import guilty_words
@@ -237,8 +238,8 @@ def _settings(history: History, found: Found) -> Section | None:
     if not rows:
         return None
     header = ("attempt", "setting", "why", "effect")
-    costs = cost_words(history.state, found.series)
-    return Section(title="Settings changed", header=header, rows=tuple(rows), paragraphs=costs)
+    more = (*cost_words(history.state, found.series), *tried_lines(history.state)[1:])
+    return Section(title="Settings changed", header=header, rows=tuple(rows), paragraphs=more)
 
 
 def _notables(history: History, zone: tzinfo | None) -> Section | None:
@@ -254,7 +255,7 @@ def _notables(history: History, zone: tzinfo | None) -> Section | None:
 def _for_good(state: State, script_lines: ScriptLines) -> Section | None:
     lines = [
         clean(part, 400)
-        for name in shown_to_help(state)
+        for name in helped(state)
         if name in script_lines
         for part in script_lines[name].splitlines()
     ]

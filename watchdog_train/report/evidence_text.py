@@ -12,7 +12,7 @@ from watchdog_train.core.diagnosis.idle import Group, is_idle_helper, is_idle_wo
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame, trimmed
 from watchdog_train.core.model import Explanation
 from watchdog_train.core.model import waits as w
-from watchdog_train.report.explanation_text import because, doing_words, sentences
+from watchdog_train.report.explanation_text import because, doing_words, remedy_line, sentences
 from watchdog_train.report.facts import what_ended
 from watchdog_train.report.glance_text import glance
 from watchdog_train.report.pace_text import straggler_words
@@ -70,10 +70,7 @@ def title(verdict: BundleVerdict) -> str:
 
 def changes(found: Explanation, words: Mapping[str, str]) -> list[str]:
     """The remedies, numbered."""
-    return [
-        f"{number}. {one.name}{f': {words[one.name]}' if one.name in words else ''}"
-        for number, one in enumerate(found.remedies, 1)
-    ]
+    return [f"{n}. {remedy_line(one, words)}" for n, one in enumerate(found.remedies, 1)]
 
 
 def _what(verdict: BundleVerdict) -> list[str]:

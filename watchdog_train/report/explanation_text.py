@@ -5,12 +5,12 @@ Who does what, on what, since when, where; who waits for it; why, as far as that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from watchdog_train.core.diagnosis.crash import exception_words
+from watchdog_train.core.model import ExceptionFact, signal_name
 from watchdog_train.core.model import explanation as x
-from watchdog_train.core.model import signal_name
 from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.report import words
 from watchdog_train.report.words import clean, duration, listed
 
@@ -20,6 +20,52 @@ _MESSAGE_CAP = 300
 _CAUSE_CAP = 800
 _OWN_CRASH = (4, 6, 7, 8, 11)
 _CALLS = {"open": "opening", "read": "reading", "write": "writing", "sync": "flushing"}
+
+
+_GROUNDS: dict[x.RemedyGround, str] = {
+    "named": "the cause names it",
+    "loader": "a DataLoader takes part",
+    "pinning": "the pin-memory thread takes part",
+    "forked": "a forked process takes part",
+    "sharing": "tensors pass between processes",
+    "shm": "shared memory is full or too small",
+    "datasets": "the library datasets takes part",
+    "tokenizers": "a tokenizer takes part",
+    "hub": "the Hugging Face hub takes part",
+    "xet": "a download by Xet takes part",
+    "remote-file": "a library's open file takes part",
+    "safetensors": "safetensors takes part",
+    "dead-holder": "no living process holds the lock",
+    "network-file": "it waits for a network file system",
+    "collective": "the ranks wait for each other",
+    "nccl": "NCCL takes part",
+    "store": "the ranks have not met",
+    "left-early": "a rank has left the others",
+    "failed-alone": "a rank failed and the others wait for it",
+    "evaluates": "it happened in an evaluation",
+    "rank-works": "the others wait for a rank that works",
+    "saves": "it happened in a save",
+    "leaves": "it happened at the exit",
+    "spawned": "a spawned process takes part",
+    "own-line": "it is in the training's own code",
+    "library-line": "it is in a library's code",
+    "device": "it waits for the GPU",
+    "gpu-fault": "the GPU or its driver reported a fault",
+    "gpu-memory": "the GPU's memory was used up",
+    "host-memory": "the machine's memory was used up",
+    "threads": "native threads take part",
+    "wandb": "wandb takes part",
+    "compiles": "a compiler takes part",
+    "nan": "the numbers overflowed",
+    "mps": "MPS takes part",
+    "batch-failed": "a worker could not load a batch",
+}
+
+
+def remedy_line(remedy: x.Remedy, texts: Mapping[str, str]) -> str:
+    """`num-workers-0 (a DataLoader takes part): loads data in the main process`."""
+    text = texts.get(remedy.name)
+    return f"{remedy.name} ({_GROUNDS[remedy.ground]}){f': {text}' if text else ''}"
 
 
 def sentences(found: x.Explanation) -> tuple[str, ...]:
@@ -32,13 +78,16 @@ def sentences(found: x.Explanation) -> tuple[str, ...]:
 def more_sentences(found: x.Explanation) -> tuple[str, ...]:
     """The members of a deadlock, who waits for whom, and what is unknown."""
     also = (_sentence(who_words(one.who), one, several=False) for one in found.also[:_SHOWN])
-    return (*also, *_knot(found), *_victims(found), *_unknown(found))
+    return (*_threads(found), *also, *_knot(found), *_victims(found), *_unknown(found))
 
 
 def what_happened(found: x.Explanation) -> str:
     """The one line about the root: who does what, on what, since when, where."""
     if found.knot:
-        names = _names([one.who for one in found.knot])
+        members = list(dict.fromkeys(one.who for one in found.knot))
+        names = _names(members)
+        if len(members) == 1:
+            names = f"{len(found.knot)} threads of {names}"
         return f"{names} wait for each other and nobody else can end it: a deadlock."
     if found.root is None and found.also:
         return "Every rank that was seen waits for other ranks; which one is missing is unknown."
@@ -46,7 +95,7 @@ def what_happened(found: x.Explanation) -> str:
         return "The training ended; which process failed first is unknown."
     if found.root is None:
         return "Nothing in the evidence tells who stands still."
-    root = found.root
+    root = found.through or found.root
     who = _names((root.who, *found.alike))
     return _sentence(who, root, several=bool(found.alike))
 
@@ -82,24 +131,28 @@ def who_words(who: x.Who) -> str:
 
 def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
     where = place_words(root)
-    step = f" at step {words.number(root.step)}" if root.step is not None else ""
     match root.doing:
         case x.End() as end:
-            return end_words(who, end, where, step)
+            return end_words(who, end, where, root.step)
         case w.Stopped():
             to = f" To continue it: kill -CONT {root.who.pid}" if root.who.pid is not None else ""
-            held = "is held by a debugger" if root.doing.traced else "was stopped by a signal"
-            return f"{who} {held} from outside wtrain{_since(root)}.{to}"
+            held = "held by a debugger" if root.doing.traced else "stopped"
+            by = "" if root.doing.traced else " by a signal from outside wtrain"
+            have = "was" if root.since_s is None else "have been" if several else "has been"
+            return f"{who} {have} {held}{_since(root)}{by}.{to}"
         case w.Ended():
-            return f"{who} has ended, and its parent has not asked for its exit status."
-    verb, more = doing_words(root.doing)
+            return f"{who} has exited, and its parent has not asked for its exit status."
+    verb, more = doing_words(root.doing, root.who.pid, silent_s=root.since_s)
     if root.since_s is not None:
         have = "have" if several else "has"
         text = f"{who} {have} been {verb}{_since(root)}{where}."
     else:
         text = f"{who} {'are' if several else 'is'} {verb}{where}."
+    command = ""
+    if root.command:
+        command = f" Its command is `{clean(words.command_text(root.command), _PATH_CAP)}`."
     thread = f" This is its thread {clean(root.thread, 60)}." if root.thread else ""
-    return f"{text}{f' {more}' if more else ''}{thread}"
+    return f"{text}{f' {more}' if more else ''}{thread}{command}"
 
 
 def _since(root: x.Standstill) -> str:
@@ -121,52 +174,76 @@ def place_words(root: x.Standstill) -> str:
     return f" in {clean(line.function, 120)} ({where})"
 
 
-def end_words(who: str, end: x.End, where: str, step: str) -> str:
+def end_words(who: str, end: x.End, where: str, at: int | None) -> str:
     """How a process ended, the exception first."""
     raised = end.raised
+    number = f"step {words.number(at)}" if at is not None else ""
+    step = f" at {number}" if number else ""
     if raised is not None:
-        return f"{who} raised {clean(exception_words(raised), _MESSAGE_CAP)}{step}."
+        return f"{who} raised {_raised(raised)}{number and f', {number}'}{_message(raised)}"
     if end.signal is not None:
         name = signal_name(end.signal)
         if end.signal in _OWN_CRASH:
             return f"{who} crashed with {name}{step}{where}."
         by = {
-            "wtrain": " wtrain sent it.",
-            "member": " Another process of the training sent it.",
-            "oom-killer": " The kernel's memory killer sent it: the machine had no memory left.",
-            "outside": " wtrain did not send it.",
-            "unknown": "",
+            "wtrain": f"by wtrain, with {name}",
+            "member": f"by {name} from another process of the training",
+            "oom-killer": "by the kernel's OOM killer",
+            "outside": f"by {name} from outside wtrain",
+            "unknown": f"by {name}",
         }[end.sender]
-        return f"{who} was killed by {name}{step}.{by}"
+        memory = " The machine had no memory left." if end.sender == "oom-killer" else ""
+        return f"{who} was killed {by}{step}.{memory}"
     if end.code is not None:
         return f"{who} exited with code {end.code}{step}."
     if end.unnoticed:
-        return f"{who} has ended, and its parent has not asked for its exit status."
-    return f"{who} has ended{step}; how is unknown."
+        return f"{who} has exited, and its parent has not asked for its exit status."
+    return f"{who} has exited{step}; how is unknown."
 
 
-def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
-    """What it is doing (`opening out/ckpt.pt`), and a sentence more about the object."""
+def _raised(raised: ExceptionFact) -> str:
+    """`RuntimeError at train.py:6 in DataLoader worker 1`."""
+    place = raised.place
+    inside = f" in DataLoader worker {raised.worker}" if raised.worker is not None else ""
+    inside += f" in thread {clean(raised.thread, 60)}" if raised.thread else ""
+    file = clean(place.file.replace("\\", "/").rpartition("/")[2], 120) if place else ""
+    return clean(raised.type, 120) + (f" at {file}:{place.line}" if place else "") + inside
+
+
+def _message(raised: ExceptionFact) -> str:
+    return f": {clean(raised.message, _MESSAGE_CAP)}" if raised.message else "."
+
+
+def doing_words(  # noqa: PLR0912
+    doing: x.Doing, pid: int | None = None, *, silent_s: float | None = None
+) -> tuple[str, str]:
+    """What it is doing (`opening out/ckpt.pt`), and a sentence more about the object.
+
+    Args:
+        doing: of a process.
+        pid: of that process, which may be at both ends of what it waits for.
+        silent_s: how long it has made no progress: a shorter sleep is one of many.
+    """
     match doing:
         case w.FileWait():
             return _file(doing)
         case w.FileLockWait(path=path, holders=holders):
             lock = clean(path, _PATH_CAP) if path else "a file"
-            held = f"Held by {refs_words(holders)}." if holders else ""
-            return f"waiting for the lock on {lock}", held
+            held = f"Held by {refs_words(holders, pid)}." if holders else ""
+            return f"waiting for the lock on {lock}", held or "Its holder is unknown."
         case w.PipeWait(listens=True) | w.TcpWait(call="accept"):
             at = doing.address if isinstance(doing, w.TcpWait) else doing.path
             return f"waiting for connections{f' at {clean(at, _PATH_CAP)}' if at else ''}", ""
         case w.PipeWait():
             verb = "reading from" if doing.call == "read" else "writing to"
             if doing.others:
-                return f"{verb} a pipe or socket of {refs_words(doing.others)}", ""
+                return f"{verb} a pipe or socket of {refs_words(doing.others, pid)}", ""
             nobody = "No process has its other end open." if doing.complete else ""
             return f"{verb} a pipe or socket", nobody
         case w.TcpWait():
             verbs = {"connect": "connecting to", "write": "sending to"}
-            verb = verbs.get(doing.call, "waiting for an answer of")
-            here = f"That is {refs_words(doing.others)}." if doing.others else ""
+            verb = verbs.get(doing.call, "waiting for an answer from")
+            here = f"That is {refs_words(doing.others, pid)}." if doing.others else ""
             what = clean(doing.address, _PATH_CAP) or "a server"
             return f"{verb} {what}", here
         case w.ChildWait(children=children):
@@ -184,20 +261,25 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
                 f"waiting for a semaphore{f' shared with {refs_words(others)}' if others else ''}",
                 "",
             )
-        case w.SleepWait(left_s=left):
-            return "sleeping", f"At most {duration(left)} are left." if left is not None else ""
+        case w.SleepWait():
+            return _sleep(doing, silent_s)
         case w.PollWait(waits=inner):
             known = [doing_words(one)[0] for one in inner[:_SHOWN]]
             return "waiting for the first of several: " + "; ".join(known) if known else (
                 "waiting in poll"
             ), ""
+        case w.TerminalWait(others=others) if others:
+            return (
+                f"waiting for input from {refs_words(others, pid)}",
+                "That holds the other end of its standard input.",
+            )
         case w.TerminalWait():
             return (
                 "waiting for somebody to type",
                 "Set the answer in advance for a run without one.",
             )
-        case w.DeviceWait(path=path):
-            return f"waiting for {clean(path, _PATH_CAP) or 'its GPU'}", ""
+        case w.DeviceWait(path=path, gpu=gpu):
+            return f"waiting for {clean(path, _PATH_CAP) or 'its GPU'}", _gpu(gpu) if gpu else ""
         case w.DiskWait():
             where = clean(doing.path, _PATH_CAP) if doing.path else "a disk or driver"
             on = f" on {clean(doing.network, 40)}" if doing.network else ""
@@ -220,18 +302,10 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
                 f"waiting for its thread {clean(name, 60)}" if name else "waiting for a thread",
                 "",
             )
-        case x.PythonLockWait(sealed=True):
-            return (
-                "waiting for a lock inside the process",
-                "No thread is left that could release it.",
-            )
         case x.PythonLockWait():
-            return (
-                "waiting for a lock or event of Python",
-                "Python does not record who could release it.",
-            )
+            return _python_lock(doing)
         case x.QueueWait(call=call):
-            full = "putting into a queue" if call == "put" else "waiting for a queue"
+            full = "putting into a full queue" if call == "put" else "waiting for a queue"
             return full + (" between processes" if doing.between_processes else ""), ""
         case x.GilWait(owner=owner):
             held = f"Its thread {clean(owner, 60)} holds it." if owner else ""
@@ -247,6 +321,16 @@ def doing_words(doing: x.Doing) -> tuple[str, str]:  # noqa: PLR0912
     return "standing still", ""
 
 
+def _gpu(gpu: GpuUse) -> str:
+    """`GPU 0: 100 % utilisation, 22 % of its power limit.`"""
+    told = [f"{gpu.util:.0f} % utilisation"] if gpu.util is not None else []
+    told += [f"{100 * gpu.power:.0f} % of its power limit"] if gpu.power is not None else []
+    name = "Its GPU" if gpu.device is None else f"GPU {gpu.device}"
+    shown = f"{name}: {', '.join(told) or 'utilisation unknown'}."
+    others = [clean(one, _PATH_CAP) for one in gpu.other_names]
+    return f"{shown} Also on its GPUs: {listed(others, _SHOWN)}." if others else shown
+
+
 def _file(wait: w.FileWait) -> tuple[str, str]:
     name = clean(wait.path, _PATH_CAP) if wait.path else "a file"
     verb = _CALLS.get(wait.call, "waiting for")
@@ -260,6 +344,29 @@ def _file(wait: w.FileWait) -> tuple[str, str]:
     return f"{verb} {name}", nobody
 
 
+def _sleep(wait: w.SleepWait, silent_s: float | None) -> tuple[str, str]:
+    held = ""
+    if wait.polls is not None:
+        name, value = wait.polls
+        held = f'Its variable {clean(name, 60)} is "{clean(value, _PATH_CAP)}".'
+    left = wait.left_s
+    shorter = left is not None and silent_s is not None and silent_s > 2 * left
+    if wait.repeats or (shorter and not wait.exact):
+        return "sleeping again and again", f"It polls. {held or 'What it polls is unknown.'}"
+    most = f"At most {duration(left)} are left." if left is not None else ""
+    return "sleeping", f"{most} {held}".strip()
+
+
+def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
+    could = {"event": "set it", "condition": "notify it", "barrier": "come to it"}
+    end = could.get(wait.kind, "release it")
+    article = "an" if wait.kind == "event" else "a"
+    if wait.sealed:
+        told = f"No thread is left that could {end}."
+        return f"waiting for {article} {wait.kind} inside the process", told
+    return f"waiting for a Python {wait.kind}", f"Python does not record who could {end}."
+
+
 def _collective(wait: x.CollectiveWait) -> tuple[str, str]:
     name = f"{wait.op}" if wait.op else "a collective"
     number = f" number {wait.seq}" if wait.seq is not None else ""
@@ -269,9 +376,36 @@ def _collective(wait: x.CollectiveWait) -> tuple[str, str]:
     return f"in {name}{number}", missing
 
 
-def refs_words(refs: Sequence[w.ProcessRef]) -> str:
-    """`sleep (pid 12)`."""
-    return listed([f"{clean(ref.name, 60) or 'a process'} (pid {ref.pid})" for ref in refs], _SHOWN)
+def refs_words(refs: Sequence[w.ProcessRef], own: int | None = None) -> str:
+    """`sleep (pid 12)`; the process itself is called so."""
+    names = [f"{clean(ref.name, 60) or 'a process'} (pid {ref.pid})" for ref in refs]
+    if own is not None:
+        both = zip(names, refs, strict=True)
+        names = ["the process itself" if ref.pid == own else name for name, ref in both]
+    return listed(names, _SHOWN)
+
+
+def _threads(found: x.Explanation) -> Iterable[str]:
+    """What the thread does that the deciding one waits for; which one it is may not be known."""
+    root = found.root
+    if found.through is not None and root is not None:
+        known = isinstance(found.through.doing, (x.JoinWait, x.GilWait))
+        which = "Its thread" if known else "Its only other thread at work,"
+        yield _thread(f"{which} {clean(root.thread or 'without a name', 60)}", root, known)
+    groups: dict[tuple[x.Place | None, str], list[x.Standstill]] = {}
+    for one in found.threads:
+        groups.setdefault((one.own, doing_words(one.doing)[0]), []).append(one)
+    for members in list(groups.values())[:_SHOWN]:
+        names = listed([clean(one.thread or "without a name", 60) for one in members], _SHOWN)
+        which = "Its thread" if len(members) == 1 else "Its threads"
+        yield _thread(f"{which} {names}", members[0], True, several=len(members) > 1)
+
+
+def _thread(who: str, one: x.Standstill, known: bool, *, several: bool = False) -> str:
+    verb, more = doing_words(one.doing, one.who.pid, silent_s=one.since_s)
+    comma = "" if known else ","
+    have = "are" if several else "is"
+    return f"{who}{comma} {have} {verb}{place_words(one)}.{f' {more}' if more else ''}"
 
 
 def _knot(found: x.Explanation) -> Iterable[str]:
@@ -281,18 +415,25 @@ def _knot(found: x.Explanation) -> Iterable[str]:
 
 def _victims(found: x.Explanation) -> Iterable[str]:
     """One line for everybody who waits for the same, the ranks first."""
-    groups: dict[tuple[str, str | None], list[x.Who]] = {}
+    groups: dict[tuple[str, str | None, x.Place | None], list[x.Who]] = {}
     for victim in found.victims:
         verb = _victim_words(victim.how)
         whom = _names(victim.waits_for)
-        groups.setdefault((whom, verb), []).append(victim.who)
-    for (whom, verb), members in list(groups.items())[:_SHOWN]:
+        groups.setdefault((whom, verb, victim.own if verb else None), []).append(victim.who)
+    for (whom, verb, own), members in list(groups.items())[:_SHOWN]:
         who = _names(members, pid=False)
         wait = "waits" if len(members) == 1 else "wait"
         if verb is None:
-            yield f"{who} ended after {whom}."
+            yield f"{who} exited after {whom}."
             continue
-        yield f"{who} {wait} for {whom}{verb}."
+        yield f"{who} {wait} for {whom}{verb}{_line(own)}."
+
+
+def _line(place: x.Place | None) -> str:
+    """` (train.py:257)`."""
+    if place is None:
+        return ""
+    return f" ({clean(place.file, _PATH_CAP)}{f':{place.line}' if place.line else ''})"
 
 
 def _names(members: Sequence[x.Who], *, pid: bool = True) -> str:
@@ -313,7 +454,7 @@ def _victim_words(doing: x.Doing) -> str | None:
         case x.BatchWait():
             return " to bring a batch"
         case w.ChildWait():
-            return " to end"
+            return " to exit"
         case w.FileLockWait(path=path):
             return f" to release the lock on {clean(path, _PATH_CAP) if path else 'a file'}"
         case w.PipeWait():

@@ -12,6 +12,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import CrashFact, Member, Plan, ProcessId, Why
+from watchdog_train.core.recovery.helped import helped, tried
 from watchdog_train.report import words
 from watchdog_train.report.why_text import exit_text, why_text
 from watchdog_train.report.words import clean
@@ -127,13 +128,18 @@ def stalls_dir(state: State) -> str | None:
     return words.short_path(str(PurePath(bundles[-1]).parent), state.cwd)
 
 
-def shown_to_help(state: State) -> tuple[str, ...]:
-    """Settings that an explanation named, and with which the training then passed the point."""
-    attempt = state.attempt
-    if attempt is None or state.outcome != "succeeded":
-        return ()
-    named = {use.id for use in attempt.plan.remedies if not use.experiment}
-    return tuple(name for name in settings_to_keep(state) if name in named)
+def tried_lines(state: State) -> tuple[str, ...]:
+    """What was tried, what is shown to have helped, what is not."""
+    uses = tried(state)
+    shown = helped(state)
+    rest = [use.id for use in uses if use.id not in shown]
+    named = [f"{clean(u.id, 60)}{' (experiment)' if u.experiment else ''}" for u in uses]
+    rows = (
+        ("settings tried", named),
+        ("shown to have helped", [clean(name, 60) for name in shown]),
+        ("not shown to have helped", [clean(name, 60) for name in rest]),
+    )
+    return tuple(f"{what}: {words.listed(names)}" for what, names in rows if names)
 
 
 def settings_to_keep(state: State) -> tuple[str, ...]:

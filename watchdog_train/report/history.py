@@ -13,7 +13,6 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value, Why
 from watchdog_train.report import daemons_text, telling_text
-from watchdog_train.report.household_text import dumped
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.pace_text import slow_words, straggler_words
 from watchdog_train.report.time_line import TimeLine, time_line
@@ -140,10 +139,6 @@ def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per ev
             return f"the supervisor left, training went on: {why_text(event.why)}"
         case e.LogBehind():
             return f"the event log was {event.behind_s:.0f} s behind: {why_text(event.why)}"
-        case e.DuplicateDumped():
-            return dumped(event)
-        case e.ProcessKilled():
-            return f"killed pid {event.pid} left over from before: {why_text(event.why)}"
         case e.SurvivedKill():
             return f"survived SIGKILL: {', '.join(map(str, event.pids))}: {why_text(event.why)}"
         case e.DaemonsJudged():

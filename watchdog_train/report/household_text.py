@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import signal_name
 from watchdog_train.report import telling_text
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, duration
@@ -23,12 +22,12 @@ def sentences(event: e.AnyEvent, _state: State) -> tuple[str, ...]:
                 for orphan in event.orphans[:MAX_NAMED]
             ]
             more = len(event.orphans) - MAX_NAMED
-            return (*lines, *([f"and {more} more of them"] if more > 0 else []))
-        case e.DuplicateDumped():
-            return (dumped(event),)
-        case e.ProcessKilled():
-            name = signal_name(event.signal)
-            return (f"killed pid {event.pid} ({name}): {why_text(event.why)}",)
+            pids = " ".join(str(orphan.pid) for orphan in event.orphans)
+            return (
+                *lines,
+                *([f"and {more} more of them"] if more > 0 else []),
+                f"to end them: kill {pids}",
+            )
         case e.Notified() | e.CommandsStarting() | e.CommandsRan():
             return telling_text.sentences(event)
         case e.Adopted():
@@ -49,17 +48,3 @@ def sentences(event: e.AnyEvent, _state: State) -> tuple[str, ...]:
             )
         case _:
             return ()
-
-
-def dumped(event: e.DuplicateDumped) -> str:
-    """What came of the evidence of a duplicate."""
-    whose = f"the duplicate pid {event.pid}"
-    if event.run_id is not None:
-        whose = f"the duplicate {clean(event.run_id, 120)}"
-    if event.dir is None:
-        return f"no evidence of {whose} could be taken: {clean(event.problem or 'unknown')}"
-    lacking = f": {clean(event.problem)}" if event.problem else ""
-    return (
-        f"evidence of {whose} is in {clean(event.dir, 400)} "
-        f"({event.captured} of {event.processes} processes captured{lacking})"
-    )

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from watchdog_train.core.recovery.helped import helped
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.facts import ScriptLines, run_again, shown_to_help, what_ended
+from watchdog_train.report.facts import ScriptLines, run_again, what_ended
 from watchdog_train.report.history import History
 from watchdog_train.report.status_json import SCHEMA_VERSION, status_object
 from watchdog_train.report.time_line import SPAN_WORDS
@@ -70,7 +71,7 @@ def report_object(
         "stalls": msgspec.to_builtins(state.stalls),
         "notables": msgspec.to_builtins(history.notables),
         "script_lines": {
-            name: script_lines[name] for name in shown_to_help(state) if name in script_lines
+            name: script_lines[name] for name in helped(state) if name in script_lines
         },
         "run_again": run_again(state),
     }

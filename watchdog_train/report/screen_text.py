@@ -12,7 +12,12 @@ from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.diagnosis.stacks import trimmed
 from watchdog_train.core.model import Explanation
 from watchdog_train.report.evidence_text import captured_lines, ended, labels, title
-from watchdog_train.report.explanation_text import because, more_sentences, what_happened
+from watchdog_train.report.explanation_text import (
+    because,
+    more_sentences,
+    remedy_line,
+    what_happened,
+)
 from watchdog_train.report.glance_text import glance
 
 WIDTH, HEIGHT = 80, 24
@@ -76,9 +81,8 @@ def _why(found: Explanation | None) -> str:
 
 def _changes(found: Explanation | None, words: Mapping[str, str]) -> list[str]:
     lines: list[str] = []
-    names = [one.name for one in found.remedies[:3]] if found else []
-    for number, name in enumerate(names, 1):
-        text = f"{number} {name}{f': {words[name]}' if name in words else ''}"
+    for number, one in enumerate(found.remedies[:3] if found else (), 1):
+        text = f"{number} {remedy_line(one, words)}"
         first = number == 1
         lines += _wrapped("change" if first else "", text, 2 if first else 1, indent=_INDENT)
     return lines

@@ -6,6 +6,7 @@ from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RunProgress, Why
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.helped import helped
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.report import words
 from watchdog_train.report.daemons_text import left_words
@@ -13,10 +14,9 @@ from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.facts import (
     ScriptLines,
     run_again,
-    settings_to_keep,
-    shown_to_help,
     stalls_dir,
     step_words,
+    tried_lines,
     what_ended,
 )
 from watchdog_train.report.job_text import guilty_words
@@ -150,16 +150,8 @@ def outcome_line(state: State) -> str:
 
 
 def _for_good(state: State, script_lines: ScriptLines) -> list[str]:
-    kept = settings_to_keep(state)
-    if not kept:
-        return []
-    ids = words.listed([clean(name, 60) for name in kept])
-    lines = [f"settings of the last attempt: {ids}"]
-    helped = shown_to_help(state)
-    tried = [clean(name, 60) for name in kept if name not in helped]
-    if state.outcome == "succeeded" and tried:
-        lines.append(f"not shown to have helped: {words.listed(tried)}")
-    shown = [script_lines[name] for name in helped if name in script_lines]
+    lines = list(tried_lines(state))
+    shown = [script_lines[name] for name in helped(state) if name in script_lines]
     if shown:
         lines.append("to make this permanent, put into your script:")
         lines += [f"  {clean(part)}" for line in shown for part in line.splitlines()]

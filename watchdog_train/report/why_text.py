@@ -99,12 +99,13 @@ SENTENCES: dict[WhyCode, str] = {
     "restarts-used": "{count} restarts without a newer step or checkpoint are all that is allowed "
     "(--max-restarts {of})",
     "diagnosis-names": "the diagnosis {diagnosis} names it",
-    "fallback": "fallback setting {count} of {of} for an unknown cause",
+    "fallback": "experiment {count} of {of}: nothing that was seen calls for it",
     "asked-by-with": "asked for by --with",
     "stalled-before-save": "the stall of {attempts} came before its first save",
     "taking-back": "taking back {names}, with which it did not begin",
     "passing-over": "passing over {names}, with which attempts failed",
     "trying": "trying {names}",
+    "experiment": "as an experiment: {names}",
     "again": "trying again unchanged",
     "again-with": "trying again with {names}",
     "not-allowed": "not allowed so far: {options}",
@@ -218,10 +219,7 @@ SENTENCES: dict[WhyCode, str] = {
     "since is lost",
     "save-overdue": "a checkpoint is overdue: the newest save was {rough} ago, and there were "
     "{limit} at most between two before",
-    "may-sleep": "the machine is not kept awake: {problem}; see that it does not go to sleep by "
-    "itself",
     "metrics-not-written": "the metrics file cannot be written: {problem}",
-    "metrics-not-served": "metrics are not served: {problem}",
     "message-not-written": "the termination message cannot be written to {path}: {problem}",
     "guilty-not-named": "the guilty machines cannot be named in {path}: {problem}",
     # -- several tasks
@@ -245,8 +243,6 @@ SENTENCES: dict[WhyCode, str] = {
     "guilty": "the other ranks waited for rank {rank}{family}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",
     # -- the house
-    "duplicates-kill": "--duplicates kill: {because}",
-    "started-by": "started by pid {pid}",
     "rebooted": "the machine was started again",
     "supervisor-gone": "the supervisor was gone",
     "event-torn": "it was killed in the middle of writing an event, which is lost",

@@ -1,8 +1,8 @@
-"""The same training twice, among the live runs of this user; lookalikes.py looks beyond them.
+"""The same training twice: a run of it is not started beside, a copy by hand is listed.
 
 Same training: user, command, directory, and the variables that tell sweeps, arrays and several
-tasks on a node apart. Ending a duplicate goes through its own supervisor, so that it is saved,
-dumped and recorded like any other stop.
+tasks on a node apart. What cannot be read (another user's environment) makes no duplicate. Nobody
+is ended here.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
+import psutil
+
+from watchdog_train.client import layout
+from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
-from watchdog_train.core.model import Value
+from watchdog_train.core.model import ProcessRow, Value, said
 from watchdog_train.core.starting.jobs import TASK_VARIABLES
 from watchdog_train.errors import WtrainError
-from watchdog_train.store import registry
-from watchdog_train.store import requests as request_files
+from watchdog_train.evidence.redact import redact_argv
+from watchdog_train.report.words import duration
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import LiveRun
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.system.strangers import user_name
 
 JOB_VARIABLES = (
     "SLURM_JOB_ID",
@@ -34,14 +40,10 @@ JOB_VARIABLES = (
     *TASK_VARIABLES,
 )
 """Of jobs and arrays, and of the tasks of a job."""
-DISTINGUISHING = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    *JOB_VARIABLES,
-)
-KILL_WAIT_S = 90.0
-LOOK_S = 0.2
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+DISTINGUISHING = (*_DEVICES, *JOB_VARIABLES)
+MOST_LISTED = 64
+_NAMES = (*DISTINGUISHING, layout.ENV_RUN_ID, layout.ENV_TOKEN)
 
 
 def training_key(command: tuple[str, ...], cwd: str, environment: Mapping[str, str]) -> str:
@@ -116,23 +118,88 @@ def refuse_unwatched(twins: Twins) -> None:
         )
 
 
-def end_twins(runs: tuple[LiveRun, ...]) -> None:
-    """End supervised runs through their own supervisors.
+def find_lookalikes(
+    system: ProcessSystem,
+    command: tuple[str, ...],
+    cwd: str,
+    key: str,
+    *,
+    supervised: Iterable[str] = (),
+) -> tuple[e.Orphan, ...]:
+    """Processes that run the same training without a supervisor of ours, oldest first.
 
-    Raises:
-        WtrainError: exit code 78: one has not ended in time.
+    Each without those that it has started itself.
+
+    Args:
+        system: whose processes are looked at.
+        command: about to be started.
+        cwd: where.
+        key: of this training.
+        supervised: ids of runs that have a supervisor; their processes are none.
     """
-    if not runs:
-        return
-    for run in runs:
-        request_files.post(run.directory, "stop_now", f"--duplicates kill of pid {os.getpid()}")
-    deadline = time.monotonic() + KILL_WAIT_S
-    names = {run.run_id for run in runs}
-    while names & {run.run_id for run in registry.live_runs()}:
-        if time.monotonic() > deadline:
-            raise WtrainError(
-                f"the duplicate run did not end within {KILL_WAIT_S:.0f} s: {', '.join(names)}",
-                hint="wtrain status tells why; --duplicates ignore starts beside it",
-                reference="run-duplicate",
-            )
-        time.sleep(LOOK_S)
+    rows = system.all_processes()
+    skipped = _ancestors(rows)
+    known = frozenset(supervised)
+    same: dict[int, dict[str, str]] = {}
+    for pid in rows:
+        if pid in skipped or not _same_words(system.command_line(pid) or (), command):
+            continue
+        if system.working_directory(pid) != cwd:
+            continue
+        theirs = system.environment(pid, _NAMES)
+        if theirs is None or theirs.get(layout.ENV_RUN_ID) in known:
+            continue
+        if training_key(command, cwd, theirs) == key:
+            same[pid] = theirs
+    tops = [pid for pid in same if rows[pid].ppid not in same]
+    ordered = sorted(tops, key=lambda pid: (rows[pid].start, pid))
+    return tuple(_described(system, rows, pid, same[pid]) for pid in ordered[:MOST_LISTED])
+
+
+def _same_words(theirs: tuple[str, ...], ours: tuple[str, ...]) -> bool:
+    """The same arguments, and the same program by its name: /usr/bin/python3.11 is python."""
+    if not theirs or theirs[1:] != ours[1:]:
+        return False
+    mine, other = (os.path.basename(words[0]) for words in (ours, theirs))
+    return mine == other or (mine.startswith("python") and other.startswith("python"))
+
+
+def _ancestors(rows: Mapping[int, ProcessRow]) -> set[int]:
+    found, pid = set[int](), os.getpid()
+    while pid in rows and pid not in found:
+        found.add(pid)
+        pid = rows[pid].ppid
+    return found
+
+
+def _described(
+    system: ProcessSystem, rows: Mapping[int, ProcessRow], pid: int, theirs: Mapping[str, str]
+) -> e.Orphan:
+    row, run_id = rows[pid], theirs.get(layout.ENV_RUN_ID)
+    devices = next((theirs[name] for name in _DEVICES if theirs.get(name)), None)
+    uid = system.user_id(pid)
+    parent = rows.get(row.ppid)
+    by = "its parent is gone"
+    if parent is not None and row.ppid > 1:
+        by = f"started by {parent.name} (pid {row.ppid})"
+    parts = [
+        "the same training",
+        _age_words(pid),
+        f"GPU {devices}" if devices else "every GPU it sees",
+        by,
+        f"user {user_name(uid)}" if uid is not None else "",
+        f"of the run {run_id}, which nobody supervises" if run_id else "not under wtrain",
+    ]
+    return e.Orphan(
+        pid=row.pid,
+        start=row.start,
+        run_id=run_id,
+        command=" ".join(redact_argv(system.command_line(pid) or ()))[:200],
+        why=said(", ".join(part for part in parts if part)),
+    )
+
+
+def _age_words(pid: int) -> str:
+    with suppress(psutil.Error, OSError):
+        return f"{duration(time.time() - psutil.Process(pid).create_time())} old"
+    return ""

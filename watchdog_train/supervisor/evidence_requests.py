@@ -18,7 +18,8 @@ from watchdog_train.core import actions as a
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.detection.rank_gone import missing_ranks
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import BundleWhy
+from watchdog_train.core.model import BundleWhy, Sample
+from watchdog_train.core.model.gpu import GpuSeen, GpuUse
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.explain.patience import Silence
 from watchdog_train.report.why_text import why_text
@@ -37,7 +38,7 @@ class EvidenceRequests:
     context: Context
     state: State
     sight: a.TreeSight
-    gpu_others: tuple[str, ...]
+    gpu_seen: GpuSeen
 
     def look(self, verdict: Verdict) -> EvidenceRequest:
         """The cheap look at a suspicion."""
@@ -89,7 +90,7 @@ class EvidenceRequests:
             command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
             gpu=context.policy.detection.gpu,
-            gpu_others=self.gpu_others,
+            gpu_seen=msgspec.structs.replace(self.gpu_seen, uses=_uses(sight.sample)),
             patience=context.policy.patience,
             done=self._what_follows(why),
         )
@@ -140,3 +141,11 @@ def _files(attempt_dir: Path) -> frozenset[str]:
 
 def _number(state: State) -> int:
     return state.attempt.attempt if state.attempt is not None else 0
+
+
+def _uses(sample: Sample) -> dict[int, GpuUse]:
+    """Of each rank; in a container the job's, where there is one rank alone."""
+    ranks = [each for each in sample.members if each.member.role == "rank"]
+    if len(ranks) == 1 and sample.gpu is not None:
+        return {ranks[0].member.pid: sample.gpu}
+    return {each.member.pid: each.gpu for each in ranks if each.gpu is not None}

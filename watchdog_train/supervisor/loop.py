@@ -19,7 +19,6 @@ from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 from watchdog_train.supervisor.hands.local import LocalHands
-from watchdog_train.supervisor.keep_awake import KeepAwake
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
@@ -63,13 +62,7 @@ class Supervisor:
         self._pinger = Pinger(
             context.policy, children=context.children, staging_dir=context.staging_dir
         )
-        self._metrics = Metrics(
-            context.policy,
-            children=context.children,
-            run_dir=context.directory.path,
-            cwd=context.cwd,
-        )
-        self._awake = KeepAwake(context.children, wanted=context.policy.keep_awake)
+        self._metrics = Metrics(context.policy, cwd=context.cwd)
         self._vitals = VitalSigns(context)
         self._verdict = TerminationLog(
             context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
@@ -112,8 +105,6 @@ class Supervisor:
     def close(self) -> None:
         """End what looks for us."""
         self._pinger.close()
-        self._metrics.close()
-        self._awake.close()
         self._observer.close()
         self._performer.close()
 
@@ -172,10 +163,7 @@ class Supervisor:
             self.record(ran)
         for told in self._pinger.turned():
             self.record(told)
-        for noticed in (
-            *self._metrics.follow(self.state, observation),
-            *self._awake.follow(observation.now),
-        ):
+        for noticed in self._metrics.follow(self.state, observation):
             self.record(noticed)
 
     def _tell_peers(self) -> None:

@@ -1,7 +1,4 @@
-"""Writes the numbers of a run for Prometheus, and keeps the child that serves them.
-
-Must not wait for a disk or a client: a thread writes, a child serves.
-"""
+"""Writes the numbers of a run for Prometheus. Must not wait for a disk: a thread writes."""
 
 from __future__ import annotations
 
@@ -15,12 +12,9 @@ from watchdog_train.core.model import RunProgress, Why
 from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.metrics_text import metrics_text
-from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.helper import Helper, module
 from watchdog_train.supervisor.newest_text import NewestText
 from watchdog_train.whole_files import replace_whole
 
-OWN_FILE = "metrics.prom"
 LAST_S = 2.0
 
 
@@ -32,20 +26,13 @@ def _replace(path: Path, content: bytes) -> None:
 class Metrics:
     """The numbers of one run; does nothing unless they are wanted."""
 
-    def __init__(self, policy: Policy, *, children: ChildTable, run_dir: Path, cwd: str) -> None:
+    def __init__(self, policy: Policy, *, cwd: str) -> None:
         wanted = policy.metrics
         self._every_s = wanted.every_s
-        self._port = wanted.port
-        self._file: Path | None = None
-        if wanted.file is not None:
-            self._file = Path(cwd) / wanted.file
-        elif wanted.port:
-            self._file = run_dir / OWN_FILE
-        self._helper = Helper(children, "metrics")
-        self._serves = False
+        self._file = Path(cwd) / wanted.file if wanted.file is not None else None
         self._next = 0.0
         self._writer = NewestText(_replace)
-        self._trouble: Why | None = None
+        self._trouble: str | None = None
 
     def follow(self, state: State, observation: Observation) -> Iterator[e.Noticed]:
         """Write, if it is time; yields what a person should know, once."""
@@ -54,37 +41,14 @@ class Metrics:
         self._next = observation.now + self._every_s
         progress = run_progress(observation.sample, state, observation.steps_s)
         self._writer.write(self._file, metrics_text(state, observation, progress))
-        yield from self._serve()
-        if self._writer.trouble is not None:
-            yield from self._say(Why("metrics-not-written", problem=self._writer.trouble or ""))
+        if self._writer.trouble not in (None, self._trouble):
+            self._trouble = self._writer.trouble
+            why = Why("metrics-not-written", problem=self._trouble or "")
+            yield e.Noticed(kind="metrics", pids=(), why=why)
 
     def finish(self, state: State) -> None:
-        """The last numbers, and the end of the child."""
+        """The last numbers."""
         if self._file is not None:
             progress: RunProgress = state.progress
             self._writer.write(self._file, metrics_text(state, None, progress))
             self._writer.wait(LAST_S)
-        self.close()
-
-    def close(self) -> None:
-        """The child ends when its stdin is closed."""
-        self._helper.close()
-
-    def _serve(self) -> Iterator[e.Noticed]:
-        if self._port and not self._serves:
-            self._serves = True
-            argv = module("watchdog_train.metrics.serve", str(self._file), str(self._port))
-            try:
-                self._helper.start(argv, stays="stdout")
-            except OSError as error:
-                yield from self._say(Why("metrics-not-served", problem=error.strerror or ""))
-        elif self._port and not self._helper.running:
-            problem = self._helper.last_words().removeprefix("listening").strip()
-            why = Why("metrics-not-served", problem=problem or "the process that serves has ended")
-            yield from self._say(why)
-            self._port = 0
-
-    def _say(self, why: Why) -> Iterator[e.Noticed]:
-        if why != self._trouble:
-            self._trouble = why
-            yield e.Noticed(kind="metrics", pids=(), why=why)

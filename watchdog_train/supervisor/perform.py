@@ -173,8 +173,8 @@ class Performer:
         self._hands[action.host].collect(request)
 
     def _requests(self, host: str, state: State, observation: a.Observation) -> EvidenceRequests:
-        others = self._hands[host].gpu_others()
-        return EvidenceRequests(self._context, state, observation.of(host), gpu_others=others)
+        seen = self._hands[host].gpu_seen()
+        return EvidenceRequests(self._context, state, observation.of(host), gpu_seen=seen)
 
     def _diagnose_together(self, action: a.StartJoint) -> None:
         request, folder = joint_request(self._context, action), self._context.staging_dir

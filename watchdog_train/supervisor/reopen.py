@@ -21,14 +21,12 @@ from watchdog_train.store.registry import live_runs
 from watchdog_train.store.run_directory import RunDirectory, point_latest
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
-    end_twins,
     find_twins,
     refuse_twins,
     refuse_unwatched,
     training_key,
 )
 from watchdog_train.supervisor.joining import environment_of, join, own_task
-from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_runs
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
@@ -84,18 +82,11 @@ def reopen_run(
     )
     point_latest(directory.path.parent, directory.run_id)
     display = Display()
-    told: tuple[e.AnyEvent, ...] = ()
     if policy.recovery.duplicates != "ignore":
         live = live_runs(boot_id=system.boot_id())
         twins = find_twins(training_key(state.argv, state.cwd, environment), live, system)
         refuse_unwatched(twins)
-        if policy.recovery.duplicates == "kill":
-            if twins.supervised:
-                display.say(ENDING_WORDS)
-                told = tuple(dump_runs(twins.supervised, policy.evidence.total_s))
-            end_twins(twins.supervised)
-        else:
-            refuse_twins(twins)
+        refuse_twins(twins)
     session = RunSession(
         directory,
         policy,
@@ -123,8 +114,6 @@ def reopen_run(
             fresh_budget=fresh_budget,
         )
     )
-    for event in told:
-        session.supervisor.record(event)
     session.context.job = job
     if job is not None:
         session.supervisor.record(e.TaskJoined(task=job.task, together=together, host=me.host))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from watchdog_train.config import dump_policy
-from watchdog_train.core.events import AnyEvent
+from watchdog_train.core.events import OrphansFound
 from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
@@ -22,26 +22,18 @@ from watchdog_train.supervisor.adopt import adopt_run
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     Twins,
-    end_twins,
+    find_lookalikes,
     find_twins,
     refuse_twins,
     training_key,
 )
 from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.joining import environment_of, join, own_task
-from watchdog_train.supervisor.last_look import ENDING_WORDS, dump_lookalikes, dump_runs
 from watchdog_train.supervisor.launcher import launcher_of
-from watchdog_train.supervisor.lookalikes import (
-    LookAlike,
-    end_lookalikes,
-    find_lookalikes,
-    found_event,
-)
 from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
-from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.whole_files import replace_whole
 
 
@@ -68,23 +60,9 @@ def start_run(
     key = training_key(command, cwd, environment)
     live = live_runs(boot_id=system.boot_id())
     twins = Twins() if policy.recovery.duplicates == "ignore" else find_twins(key, live, system)
-    if policy.recovery.duplicates == "refuse":
-        refuse_twins(twins)
-        if twins.unwatched:
-            return _take_up(twins.unwatched[-1], remedies, display, foreground, on_launched)
-    told: list[AnyEvent] = []
-    if twins.unwatched or twins.supervised:
-        display.say(ENDING_WORDS)
-        told += dump_runs((*twins.unwatched, *twins.supervised), policy.evidence.total_s)
-    for run in twins.unwatched:
-        adopt_run(
-            run.directory,
-            remedies,
-            terminal=terminal_now(foreground=False),
-            display=display,
-            stop_mode="now",
-        )
-    end_twins(twins.supervised)
+    refuse_twins(twins)
+    if twins.unwatched:
+        return _take_up(twins.unwatched[-1], remedies, display, foreground, on_launched)
     supervised = [run.run_id for run in live if run.supervised is not False]
     found = find_lookalikes(system, command, cwd, key, supervised=supervised)
     job = join(task, system, command)
@@ -107,10 +85,8 @@ def start_run(
     )
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.context.job = job
-    if found and policy.recovery.duplicates == "kill":
-        display.say(ENDING_WORDS)
-    told += _listed(found, policy, system, directory)
-    session.begin(name=name, argv=command, launcher=launcher, found=tuple(told))
+    told = (OrphansFound(orphans=found),) if found else ()
+    session.begin(name=name, argv=command, launcher=launcher, found=told)
     session.run()
     return session
 
@@ -128,8 +104,8 @@ def _take_up(
     """
     display.say(
         f"wtrain: the same training lives already and nobody watches it ({run.run_id}): it is "
-        "taken up with its own settings instead of started again; --duplicates kill ends it "
-        "first, --duplicates ignore starts beside it"
+        "taken up with its own settings instead of started again; --duplicates ignore starts "
+        "beside it"
     )
     return adopt_run(
         run.directory,
@@ -138,21 +114,6 @@ def _take_up(
         display=display,
         on_adopted=on_launched,
     )
-
-
-def _listed(
-    found: tuple[LookAlike, ...], policy: Policy, system: ProcessSystem, directory: RunDirectory
-) -> tuple[AnyEvent, ...]:
-    """Copies of the training that no run has recorded: listed; ended only by --duplicates kill."""
-    if not found:
-        return ()
-    ended: tuple[AnyEvent, ...] = ()
-    if policy.recovery.duplicates == "kill":
-        ended = (
-            *dump_lookalikes(found, directory.path / "duplicates", policy.evidence.total_s),
-            *end_lookalikes(system, found, grace_s=policy.stopping.grace_s),
-        )
-    return (found_event(found), *ended)
 
 
 def write_settings(

@@ -1,4 +1,4 @@
-"""What scripts/gpu asks a device: each part runs alone, `python -m gpu.parts NAME SECONDS`.
+"""What scripts/gpu asks a device: each part runs alone, `python parts.py NAME SECONDS`.
 
 It writes its answer into answer.json whenever it knows more, so a part that is late tells what it
 had seen.
@@ -12,14 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BIN = Path(sys.executable).parent
-WTRAIN = str(BIN / "wtrain")
 PROGRAM = str(Path(__file__).with_name("waits.py"))
+WTRAIN = (sys.executable, "-m", "watchdog_train")
+SCHEDULES = ("spin", "yield", "blocking")
+BACKENDS = {"nccl", "gloo"}
+KINDS = ("mismatch", "dead", "loops")
 TICK = os.sysconf("SC_CLK_TCK")
 Answer = dict[str, Any]
 
@@ -29,10 +32,14 @@ class Part:
     asks: str
     limit_s: float
     run: Callable[[Answer, float], None]
+    beside: str = ""
+    """Runs at the same time as this part."""
 
 
 def write(answer: Answer) -> None:
-    Path("answer.json").write_text(json.dumps(answer))
+    new = Path("answer.new")
+    new.write_text(json.dumps(answer))
+    new.replace("answer.json")
 
 
 def said(*command: str, limit_s: float = 10.0) -> str:
@@ -48,31 +55,56 @@ def machine(answer: Answer, _: float) -> None:
     """Device, driver, versions; a driver that hangs is why this has a deadline, too."""
     import torch
 
+    answer["python"], answer["kernel"] = sys.version.split()[0], os.uname().release
     answer["torch"], answer["cuda"] = torch.__version__, torch.version.cuda
-    answer["kernel"] = os.uname().release
     answer["devices"] = [
         torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())
     ]
     if answer["devices"]:
         answer["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        answer["nvml"] = nvml()
+    write(answer)
+    from watchdog_train.evidence import pyspy
+
+    answer["py-spy"] = said(pyspy.find() or pyspy.NAME, "--version")
+    answer["wtrain"] = said(*WTRAIN, "--version", limit_s=30)
+    write(answer)
+    answer["nvml"] = nvml()
 
 
 def nvml() -> Any:
     """As wtrain reads it."""
-    line = said(sys.executable, "-I", "-m", "watchdog_train.system.gpu", "--once", limit_s=30)
+    import msgspec
+
+    from watchdog_train.system.gpu import Looker
+
     try:
-        return json.loads(line)
-    except ValueError:
-        return line[:500]
+        import pynvml
+
+        return msgspec.to_builtins(Looker(pynvml).reading())
+    except Exception as error:  # noqa: BLE001 - no library, no driver
+        return {"problem": f"{type(error).__name__}: {error}", "devices": []}
 
 
-def start(kind: str, number: int = 0, world: int = 1) -> subprocess.Popen[bytes]:
-    """A program that will not end by itself; its output goes where the part's goes."""
-    ranks = {"RANK": str(number), "WORLD_SIZE": str(world)} if world > 1 else {}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000)}
-    env = {**os.environ, **(ranks and {**ranks, **meeting})}
-    return subprocess.Popen([sys.executable, PROGRAM, kind], env=env)
+def start(
+    kind: str,
+    rank: int = 0,
+    world: int = 1,
+    port: int = 0,
+    *,
+    name: str = "",
+    under: Iterable[str] = (),
+) -> subprocess.Popen[bytes]:
+    """A program that will not end by itself, in a folder named after it."""
+    folder = Path(name or kind)
+    folder.mkdir(exist_ok=True)
+    env = dict(os.environ)
+    if world > 1:
+        env.update(RANK=str(rank), WORLD_SIZE=str(world))
+        env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        env["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"  # newer NCCL: two ranks on one device
+    with (folder / f"out-{rank}").open("wb") as out:
+        command = [*under, sys.executable, PROGRAM, kind]
+        return subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=out)
 
 
 def wait_for(done: Callable[[], Any], limit_s: float) -> float | None:
@@ -85,214 +117,364 @@ def wait_for(done: Callable[[], Any], limit_s: float) -> float | None:
     return round(time.monotonic() - began, 2)
 
 
+def reached(kind: str, processes: Iterable[subprocess.Popen[bytes]], limit_s: float) -> bool:
+    """Whether all are ready; not waited for once one has ended."""
+    ranks = list(enumerate(processes))
+    marks = [Path(kind, f"ready-{rank}") for rank, _ in ranks]
+    wait_for(
+        lambda: all(m.exists() for m in marks) or any(p.poll() is not None for _, p in ranks),
+        limit_s,
+    )
+    return all(mark.exists() for mark in marks)
+
+
 def look(pid: int) -> Answer:
-    """A process as wtrain sees it: CPU share over 3 s, state, call, stacks, devices."""
+    """A process as wtrain sees it: CPU share over 3 s, state, call, stack, devices."""
     before, began = _cpu_s(pid), time.monotonic()
     time.sleep(3)
     used = (_cpu_s(pid) - before) / (time.monotonic() - began)
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     try:
         call = Path(f"/proc/{pid}/syscall").read_text().split()[0]
     except (OSError, IndexError) as error:
         call = str(error)
-    stack = said(str(BIN / "py-spy"), "dump", "--native", "--pid", str(pid), limit_s=20)
+    from watchdog_train.evidence import pyspy
+
+    dump = (pyspy.find() or pyspy.NAME, "dump", "--pid", str(pid))
+    began = time.monotonic()
+    stacks = said(*dump, "--native", limit_s=20)  # it reads the symbols of all libraries
+    took_s = round(time.monotonic() - began, 1)
+    if "MainThread" not in stacks:
+        stacks += "\n\n" + said(*dump, limit_s=5)
+    blocks = stacks.split("\n\n")
     return {
         "cpu_share": round(used, 3),
-        "state": stat[0],
+        "state": _stat(pid)[0],
         "syscall": call,
-        "stack": stack[:1500],
+        "stack": next((one for one in blocks if '"MainThread"' in one), stacks)[:1500],
+        "stack_s": took_s,
         "nvml": nvml(),
     }
 
 
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
-def waits(answer: Answer, _: float) -> None:
+def waits(answer: Answer, limit_s: float) -> None:
     """A wait for a kernel that does not end, under the three schedules of CUDA."""
-    for kind in ("spin", "yield", "blocking"):
-        process = start(kind)
-        came = wait_for(lambda: Path("ready-0").exists() or process.poll() is not None, 25)  # noqa: B023
-        answer[kind] = look(process.pid) if process.poll() is None and came else "not reached"
+    started = {kind: start(kind) for kind in SCHEDULES}
+    until = time.monotonic() + limit_s - 25
+    for kind, process in started.items():
+        reached(kind, [process], until - time.monotonic())
+    answer.update(_looks({kind: (process,) for kind, process in started.items()}))
+    write(answer)
+    for kind, process in started.items():
         process.kill()
-        answer[f"{kind}_gone_s"] = wait_for(lambda: process.poll() is not None, 15)  # noqa: B023
-        Path("ready-0").unlink(missing_ok=True)
-        write(answer)
+        answer[f"{kind}_gone_s"] = wait_for(lambda: process.poll() is not None, 10)  # noqa: B023
 
 
-def nccl(answer: Answer, _: float) -> None:
+def _looks(programs: Mapping[str, Sequence[subprocess.Popen[bytes]]]) -> Answer:
+    """At the first rank of each, all at the same time."""
+
+    def one(name: str) -> Answer:
+        first = programs[name][0]
+        there = Path(name, "ready-0").exists() and first.poll() is None
+        return look(first.pid) if there else _absent(name, first)
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(programs, pool.map(one, programs), strict=True))
+
+
+def _absent(name: str, process: subprocess.Popen[bytes]) -> Answer:
+    """Why it is not where it should be: late, or the end of its output."""
+    if process.poll() is None:
+        return {"late": True}
+    return {"ended": process.poll(), "output": Path(name, "out-0").read_text("utf-8")[-600:]}
+
+
+def nccl(answer: Answer, limit_s: float) -> None:
     """Two ranks, of which one is dead, elsewhere, or in another collective."""
+    backends = _backends()
+    for backend in backends:
+        pairs = {
+            f"{backend}-{kind}": [start(f"{backend}-{kind}", rank, 2, _port(at)) for rank in (0, 1)]
+            for at, kind in enumerate(KINDS)
+        }
+        until = time.monotonic() + 0.6 * limit_s / len(backends)
+        for name, pair in pairs.items():
+            reached(name, pair, until - time.monotonic())
+        time.sleep(2)
+        met = {name: reached(name, pair, 0) for name, pair in pairs.items()}
+        codes = {name: [rank.poll() for rank in pair] for name, pair in pairs.items()}
+        for name, seen in _looks(pairs).items():
+            answer[name] = {"met": met[name], "codes": codes[name], "rank_0": seen}
+        write(answer)
+        for rank in (each for ranks in pairs.values() for each in ranks):
+            rank.kill()
+            wait_for(lambda: rank.poll() is not None, 5)  # noqa: B023
+
+
+def _backends() -> tuple[str, ...]:
+    """Without a device both would be gloo."""
     import torch
 
-    several = torch.cuda.device_count() > 1
-    if not several:
-        answer["nccl"] = "not possible with one GPU: NCCL refuses two ranks on one device"
-    for backend in ("nccl", "gloo") if several else ("gloo",):
-        for kind in ("mismatch", "dead", "loops"):
-            answer[f"{backend}-{kind}"] = _two_ranks(f"{backend}-{kind}")
-            write(answer)
+    return ("nccl", "gloo") if torch.cuda.is_available() else ("gloo",)
 
 
-def _two_ranks(kind: str) -> Any:
-    ranks = [start(kind, number, 2) for number in (0, 1)]
-    try:
-        if wait_for(lambda: all(Path(f"ready-{n}").exists() for n in (0, 1)), 25) is None:
-            return {"problem": "the ranks did not meet", "codes": [r.poll() for r in ranks]}
-        time.sleep(2)
-        codes = [rank.poll() for rank in ranks]
-        seen = look(ranks[0].pid) if codes[0] is None else "not waiting"
-        return {"codes": codes, "rank_0": seen}
-    finally:
-        for number, rank in enumerate(ranks):
-            rank.kill()
-            rank.wait(15)
-            Path(f"ready-{number}").unlink(missing_ok=True)
+def _port(at: int) -> int:
+    return 20000 + (os.getpid() * 7 + at) % 20000
 
 
-def memory(answer: Answer, _: float) -> None:
-    """How long 8 GiB stay after a kill, while a kernel runs."""
-    for name in ("SIGTERM", "SIGKILL"):
-        before = _used_bytes()
-        process = start("holds")
-        if wait_for(Path("ready-0").exists, 25) is None:
-            answer[name] = "not reached"
-        else:
-            began = time.monotonic()
-            process.send_signal(getattr(signal, name))
-            gone_s = wait_for(lambda: process.poll() is not None, 15)  # noqa: B023
-            free_s = wait_for(lambda: _used_bytes() < before + (1 << 30), 20)  # noqa: B023
-            answer[name] = {
-                "gone_s": gone_s,
-                "free_s": None if free_s is None else round(time.monotonic() - began, 2),
-            }
-        process.kill()
-        process.wait(15)
-        Path("ready-0").unlink(missing_ok=True)
+def memory(answer: Answer, limit_s: float) -> None:
+    """How long 8 GiB stay after each way to kill, while a kernel runs."""
+    ways = {"SIGTERM": (), "SIGKILL": (), "SIGSTOP SIGKILL": (), "wtrain": (*WTRAIN, "run", "--")}
+    held = {name: start("holds", name=name, under=under) for name, under in ways.items()}
+    until = time.monotonic() + limit_s / 2
+    there = {
+        name: reached(name, [process], until - time.monotonic()) for name, process in held.items()
+    }
+    for name, process in held.items():
+        before, began = _used_bytes(), time.monotonic()
+        if not there[name]:
+            answer[name] = _absent(name, process)
+            continue
+        for each in ("SIGTERM" if ways[name] else name).split():
+            process.send_signal(getattr(signal, each))
+        gone_s = wait_for(lambda: process.poll() is not None, 15)  # noqa: B023
+        free = wait_for(lambda: before - _used_bytes() > 7 << 30, 10 if before else 0)  # noqa: B023
+        free_s = None if free is None else round(time.monotonic() - began, 2)
+        answer[name] = {"gone_s": gone_s, "free_s": free_s}
         write(answer)
 
 
 def _used_bytes() -> int:
     """Of all devices: in a container the driver does not name our processes."""
-    seen = nvml()
-    devices = seen.get("devices", ()) if isinstance(seen, dict) else ()
-    return sum(each.get("memory_used_bytes") or 0 for each in devices)
+    return sum(each.get("memory_used_bytes") or 0 for each in nvml()["devices"])
 
 
 def supervised(
-    kind: str, limit_s: float, ranks: int = 1, *, hard_s: float = 120, dumped: bool = False
+    kind: str,
+    limit_s: float,
+    *,
+    ranks: int = 1,
+    hard_s: float = 120,
+    until: Iterable[str] = ("stall_explained", "evidence_collected"),
+    dumped: bool = False,
 ) -> Answer:
-    """What a run of wtrain said, and when; stopped after the limit.
+    """What a run of wtrain said, and when; stopped after one of these events, or the limit.
 
     Args:
         kind: what of waits.py.
         limit_s: of the whole run.
-        ranks: started by torchrun when there are more than one.
+        ranks: of torchrun, when there are more than one.
         hard_s: the limit from which a busy job is suspected; the default is 120 s.
+        until: types of events.
         dumped: evidence is asked for once the ranks are where they hang, and the run stopped.
     """
     command = [sys.executable, PROGRAM, kind]
-    if ranks > 1:
-        command = [str(BIN / "torchrun"), f"--nproc-per-node={ranks}", PROGRAM, kind]
-    dump = ""
-    config = Path("wtrain.yaml")
-    config.write_text(f"detection: {{learnt_hard_floor_s: {hard_s}}}\n")
-    options = ("--config", str(config), "--max-restarts", "1")
-    run = subprocess.Popen([WTRAIN, "run", *options, "--", *command])
     if dumped:
-        wait_for(lambda: all(Path(f"ready-{n}").exists() for n in range(ranks)), limit_s / 2)
-        time.sleep(3)
-        dump = said(WTRAIN, "dump", limit_s=30)
-    ended = wait_for(lambda: run.poll() is not None, 0 if dumped else limit_s)
-    logs = sorted(
-        Path().glob("wtrain-runs/*-*/events.jsonl"), key=lambda path: path.stat().st_mtime
+        options = ["--standalone", f"--nproc-per-node={ranks}"]
+        command = [sys.executable, "-m", "torch.distributed.run", *options, PROGRAM, kind]
+    folder = Path(kind)
+    folder.mkdir()
+    (folder / "wtrain.yaml").write_text(
+        f"detection:\n  gpu: 'on'\n  learnt_hard_floor_s: {hard_s}\n"
     )
-    lines = logs[-1].read_text().splitlines() if logs else []
-    events = [json.loads(line) for line in lines]
-    if ended is None:
+    argv = [*WTRAIN, "run", "--config", "wtrain.yaml", "--max-restarts", "1", "--", *command]
+    run = subprocess.Popen(argv, cwd=folder)
+    dump = ""
+    if dumped:
+        marks = [folder / f"ready-{rank}" for rank in range(ranks)]
+        wait_for(lambda: all(m.exists() for m in marks) or run.poll() is not None, limit_s / 2)
+        time.sleep(3)
+        which = next(folder.glob("wtrain-runs/*-*"), folder)
+        dump = said(*WTRAIN, "dump", str(which), limit_s=40)
+    else:
+        wait_for(lambda: run.poll() is not None or _told(_events(folder), *until), limit_s)
+    if run.poll() is None:
         run.terminate()
         wait_for(lambda: run.poll() is not None, 25)
+    events = _events(folder)
+    hung = (folder / "ready-0").stat().st_mtime if (folder / "ready-0").exists() else None
+    suspected = _told(events, "suspected")
     return {
         "code": run.poll(),
-        "suspected": _told(events, "suspected"),
+        "suspected": suspected,
+        "suspected_after_s": [round(e["t"] - hung, 1) for e in suspected] if hung else [],
         "stalls": _told(events, "stall_declared"),
         "noticed": _told(events, "noticed"),
-        "families": [e["diagnosis"].get("family") for e in events if e["type"] == "diagnosed"],
+        "explained": [
+            path.read_text()[:700] for path in sorted(folder.glob("wtrain-runs/*-*/**/SUMMARY.md"))
+        ][:3],
         "dump": dump[:1500],
         "launched": len(_told(events, "attempt_launched")),
         "first_steps_s": [e["after_s"] for e in events if e["type"] == "first_step"],
     }
 
 
-def _told(events: list[Answer], kind: str) -> list[Answer]:
-    keys = ("basis", "kind", "age_s", "phase")
-    return [{k: e[k] for k in keys if k in e} for e in events if e["type"] == kind]
+def _events(folder: Path) -> list[Answer]:
+    lines = [
+        line
+        for path in folder.glob("wtrain-runs/*-*/events.jsonl")
+        for line in path.read_text().splitlines(keepends=True)
+    ]
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _told(events: list[Answer], *kinds: str) -> list[Answer]:
+    keys = ("t", "basis", "kind", "age_s", "phase")
+    return [{k: e[k] for k in keys if k in e} for e in events if e["type"] in kinds][:20]
 
 
 def item(answer: Answer, limit_s: float) -> None:
     """`loss.item()` behind a kernel that does not end: suspected when, called what."""
-    answer.update(supervised("item", limit_s - 30, hard_s=30))
+    answer.update(supervised("item", limit_s - 30, hard_s=20))
 
 
 def loader(answer: Answer, limit_s: float) -> None:
     """A DataLoader deadlock beside a busy GPU."""
-    answer.update(supervised("loader", limit_s - 30, hard_s=30))
+    answer.update(supervised("loader", limit_s - 30, hard_s=20))
 
 
 def healthy(answer: Answer, limit_s: float) -> None:
     """A training with saves and evaluations: anything suspected is a false alarm."""
-    os.environ["GPU_STEPS"] = str(max(200, int(limit_s - 60) * 15))  # a step takes about 0.06 s
-    answer.update(supervised("healthy", limit_s - 30))
+    os.environ["GPU_SECONDS"] = str(min(240.0, max(5.0, limit_s - 60)))
+    answer.update(supervised("healthy", limit_s - 30, until=()))
     answer["false_alarms"] = len(answer["suspected"])
 
 
 def compiles(answer: Answer, limit_s: float) -> None:
     """Compiling and autotuning are healthy silences."""
-    os.environ["GPU_STEPS"] = "100"
-    answer.update(supervised("compile", limit_s - 30))
+    os.environ["GPU_SECONDS"] = "5"  # after its first step
+    answer.update(supervised("compile", limit_s - 30, until=()))
     answer["false_alarms"] = len(answer["suspected"])
 
 
-def cost(answer: Answer, _: float) -> None:
+def cost(answer: Answer, limit_s: float) -> None:
     """A step on real kernels with and without wtrain."""
-    os.environ["GPU_STEPS"] = "300"
-    seconds: dict[str, float] = {}
-    for name, command in (("alone", []), ("watched", [WTRAIN, "run", "--"])):
-        said(*command, sys.executable, PROGRAM, "cost", limit_s=30)
-        seconds[name] = float(Path("seconds").read_text())
+    for name, under in (("alone", ()), ("watched", (*WTRAIN, "run", "--"))):
+        answer["output"] = said(*under, sys.executable, PROGRAM, "cost", limit_s=limit_s)[-600:]
+        answer[f"{name}_us"] = round(1e6 * float(Path("seconds").read_text()), 1)
         Path("seconds").unlink()
-        answer.update(seconds)
         write(answer)
-    answer["ratio"] = round(seconds["watched"] / seconds["alone"], 4)
+    answer["ratio"] = round(answer["watched_us"] / answer["alone_us"], 4)
 
 
 def server(answer: Answer, limit_s: float) -> None:
-    """Counters of torch's worker server and Flight Recorder while rank 1 is elsewhere."""
+    """Counters of torch's worker server and Flight Recorder while the last rank is elsewhere."""
     import torch
 
-    backend = "nccl" if torch.cuda.device_count() > 1 else "gloo"
-    answer["backend"] = backend
-    answer.update(supervised(f"{backend}-loops", limit_s - 30, ranks=2, dumped=True))
-    found = [
-        json.loads(path.read_text()) for path in Path().glob("wtrain-runs/*-*/**/flight-recorder/*")
-    ]
-    answer["recorders"] = [json.dumps(each)[:1000] for each in found]
+    backends = _backends()
+    for backend in backends:
+        ranks = 1 if backend == "nccl" and torch.cuda.device_count() == 1 else 2
+        kind = f"{backend}-loops"
+        answer[backend] = {"ranks": ranks}
+        answer[backend].update(
+            supervised(kind, limit_s / len(backends) - 10, ranks=ranks, dumped=True)
+        )
+        found = sorted(Path(kind).glob("wtrain-runs/*-*/**/flight-recorder/*"))
+        answer[backend]["recorders"] = [path.read_text()[:1000] for path in found]
+        write(answer)
 
 
 PARTS = {
     "waits": Part("CPU share and stack of a CUDA wait: spin, yield, blocking", 60, waits),
-    "nccl": Part("mismatch, dead rank, rank elsewhere: NCCL, gloo on GPU tensors", 60, nccl),
-    "memory": Part("memory after SIGTERM and SIGKILL", 40, memory),
-    "item": Part("loss.item() behind a kernel that does not end", 90, item),
-    "loader": Part("a DataLoader deadlock beside a busy GPU", 70, loader),
-    "server": Part("worker server and Flight Recorder of two ranks", 50, server),
-    "cost": Part("a step on real kernels, with and without wtrain", 30, cost),
-    "compile": Part("compiling and autotuning: suspected or not", 50, compiles),
-    "healthy": Part(
-        "a healthy training: suspected or not; longer where time is left", 240, healthy
-    ),
+    "nccl": Part("mismatch, dead rank, rank elsewhere: NCCL, gloo on GPU tensors", 90, nccl),
+    "server": Part("worker server and Flight Recorder, NCCL and gloo", 90, server, beside="nccl"),
+    "memory": Part("memory after SIGTERM, SIGKILL, a stop, wtrain's kill", 60, memory),
+    "item": Part("loss.item() behind a kernel that does not end", 80, item),
+    "loader": Part("a DataLoader deadlock beside a busy GPU", 80, loader),
+    "cost": Part("a step on real kernels, with and without wtrain", 60, cost),
+    "compile": Part("compiling and autotuning: suspected or not", 70, compiles),
+    "healthy": Part("4 minutes of healthy training: suspected or not", 310, healthy),
 }
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the documentation says, and whether an answer agrees; an answer without it: unknown."""
+
+    part: str
+    says: str
+    agrees: Callable[[Answer], bool]
+
+
+def _spins(seen: Answer) -> bool:
+    """At full utilisation below the share of power from which on a GPU counts as working."""
+    from watchdog_train.core.model.gpu import FLAT_UTIL, IDLE_POWER_SHARE
+
+    return any(
+        each["util"] >= FLAT_UTIL and each["power_w"] <= IDLE_POWER_SHARE * each["power_limit_w"]
+        for each in seen["nvml"]["devices"]
+    )
+
+
+def _refuses(pairs: list[Answer]) -> bool:
+    if any("Duplicate GPU" in str(pair) for pair in pairs):
+        return True
+    if any(pair["met"] for pair in pairs):
+        return False
+    raise KeyError("neither met nor refused")
+
+
+CLAIMS = (
+    Claim(
+        "waits",
+        "how-it-decides.md: a rank that waits for a GPU may keep a core busy (spin, yield)",
+        lambda a: all(a[kind]["cpu_share"] > 0.5 for kind in ("spin", "yield")),
+    ),
+    Claim("waits", "gpu.md: with blocking it sleeps", lambda a: a["blocking"]["cpu_share"] < 0.1),
+    Claim(
+        "waits",
+        "gpu.md: native stacks name the wait (…Synchronize)",
+        lambda a: all("ynchronize" in a[kind]["stack"] for kind in SCHEDULES),
+    ),
+    Claim(
+        "waits",
+        "how-it-decides.md: a GPU that only spins is at 100 % below 25 % of its power limit",
+        lambda a: _spins(a["spin"]),
+    ),
+    Claim(
+        "nccl",
+        "gpu.md: NCCL refuses two ranks on one device",
+        lambda a: _refuses([a[f"nccl-{kind}"] for kind in KINDS]),
+    ),
+    Claim(
+        "nccl",
+        "symptoms.md: the rank beside a rank that loops stays in its collective",
+        lambda a: a["gloo-loops"]["codes"] == [None, None],
+    ),
+    Claim(
+        "memory",
+        "gpu.md: memory is free 8 s after a kill",
+        lambda a: all(way["free_s"] is not None and way["free_s"] < 8 for way in a.values()),
+    ),
+    Claim(
+        "item",
+        "how-it-decides.md: a busy wait for a GPU is suspected and said, not killed",
+        lambda a: bool(a["suspected"]) and not a["stalls"],
+    ),
+    Claim(
+        "loader",
+        "how-it-decides.md: asleep beside a GPU that only spins is suspected",
+        lambda a: bool(a["suspected"]),
+    ),
+    Claim(
+        "server",
+        "gpu.md: Flight Recorders of all ranks are read",
+        lambda a: all(
+            len(a[each]["recorders"]) == a[each]["ranks"] for each in a.keys() & BACKENDS
+        ),
+    ),
+    Claim("cost", "performance.md: the hooks of a step take 2 us", lambda a: a["ratio"] < 1.03),
+    Claim("compile", "gpu.md: compiling is no stall", lambda a: not a["false_alarms"]),
+    Claim("healthy", "reliability.md: no false alarm", lambda a: not a["false_alarms"]),
+)
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """A training on a GPU, with one thing in it that never ends: what the parts start and look at.
 
-    python waits.py KIND [RESUME]
+    python waits.py KIND
 
-It makes the file ready-RANK when the GPU is at work. Without a device it rehearses on the CPU: what
-waits for a kernel waits for nothing then.
+It makes the file ready-RANK when the GPU is at work. Without a device it rehearses on the CPU: gloo
+stands for NCCL, an event that nobody sets for a kernel that does not end.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from typing import Any
 import torch
 
 CUDA = torch.cuda.is_available()
-WIDTH = 1024 if CUDA else 32
+DEVICE = torch.device("cuda" if CUDA else "cpu")
 RANK = int(os.environ.get("RANK", "0"))
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 SCHEDULES = {"spin": 1, "yield": 2, "blocking": 4}
-"""cudaDeviceScheduleSpin, Yield, BlockingSync."""
-STEPS = int(os.environ.get("GPU_STEPS", "1200"))
+"""cudaDeviceScheduleSpin, Yield, BlockingSync of driver_types.h."""
+HANG_AT = 60
+FOR_S = float(os.environ.get("GPU_SECONDS", "600"))
 
 
 def never_ends() -> None:
-    """A kernel of some minutes: about 10^9 cycles a second, in pieces as large as one may be."""
+    """Kernels of some minutes, in pieces of about a second (2 GHz at most)."""
     for _ in range(400 if CUDA else 0):
         torch.cuda._sleep(2_000_000_000)  # noqa: SLF001 - no other kernel comes with torch
 
@@ -44,42 +46,87 @@ def schedule(name: str) -> None:
     """How the host waits for the device; before torch makes the context."""
     if not CUDA:
         return
-    runtime = next(
-        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()
-        if "libcudart" in line
-    )  # fmt: skip
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    runtime = next((line.split()[-1] for line in maps if "libcudart.so" in line), None)
+    if runtime is None:
+        raise SystemExit("torch has no libcudart.so of its own")
     code = ctypes.CDLL(runtime).cudaSetDeviceFlags(SCHEDULES[name])
     if code:
-        raise SystemExit(f"cudaSetDeviceFlags said {code}")
+        raise SystemExit(f"cudaSetDeviceFlags returned {code}")
 
 
 def ready() -> None:
-    Path(f"ready-{RANK}").write_text(str(os.getpid()))
+    """It is where it will stay; written at once, so that no reader sees half of it."""
+    new = Path(f"ready-{RANK}.new")
+    new.write_text(str(os.getpid()))
+    new.rename(f"ready-{RANK}")
 
 
-def train(
-    device: Any, hang_at: int, act: Any, *, slow_s: float = 0.1, compiled: bool = False
-) -> None:
-    """Steps on real kernels, a save each hundredth, an evaluation each two hundredth."""
-    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(8))).to(device)
-    if compiled:
-        model = torch.compile(model, mode="max-autotune")
+def hold() -> None:
+    """8 GiB, and a wait for kernels that run."""
+    held = torch.empty(8 << 30 if CUDA else 1, dtype=torch.uint8, device=DEVICE)
+    never_ends()
+    ready()
+    finish()
+    del held
+
+
+def model_of(width: int) -> torch.nn.Module:
+    """Eight layers."""
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8))).to(DEVICE)
+
+
+def train(kind: str) -> None:
+    """Steps on real kernels; a healthy training saves and evaluates, too."""
+    healthy = kind == "healthy"
+    width, batch = ((4096, 4096) if healthy else (1024, 256)) if CUDA else (32, 8)
+    model = model_of(width)
     optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(STEPS):
-        loss = model(torch.randn(256, WIDTH, device=device)).pow(2).mean()
+    net: Any = model
+    if kind == "compile":
+        how = {"mode": "max-autotune"} if CUDA else {"backend": "eager"}
+        net = torch.compile(model, **how)
+    fails = {"item": item, "loader": loader}.get(kind) if not Path("ready-0").exists() else None
+    until = time.monotonic() + FOR_S
+    step = 0
+    while time.monotonic() < until:
+        loss = net(torch.randn(batch, width, device=DEVICE)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
-        if step == hang_at:
-            act(loss)
+        step += 1
+        if step == HANG_AT and fails is not None:
+            fails(loss)
         optimizer.step()
         loss.item()
-        time.sleep(slow_s)
-        if step % 100 == 99:
-            torch.save(model.state_dict(), f"step-{step:04d}.pt")
-        if step % 200 == 199:
-            with torch.no_grad():
-                for _ in range(50):
-                    model(torch.randn(256, WIDTH, device=device)).sum().item()
+        if not (healthy and CUDA):
+            time.sleep(0.05)
+        if healthy and step % 400 == 0:
+            torch.save(model.state_dict(), "checkpoint.pt")
+        if healthy and step % 800 == 0:
+            evaluate(net, batch, width)
+
+
+def evaluate(net: Any, batch: int, width: int) -> None:
+    """Some seconds without a step."""
+    with torch.no_grad():
+        for _ in range(200):
+            net(torch.randn(batch, width, device=DEVICE)).sum().item()
+
+
+def cost() -> None:
+    """Seconds of one step of small kernels, the first ones aside."""
+    model = model_of(1024 if CUDA else 32)
+    optimizer = torch.optim.AdamW(model.parameters())
+    steps, began = (3000, 300) if CUDA else (60, 6), 0.0
+    for step in range(sum(steps)):
+        if step == steps[1]:
+            began = time.perf_counter()
+        optimizer.zero_grad()
+        model(torch.randn(256, model[0].in_features, device=DEVICE)).sum().backward()
+        optimizer.step()
+    if CUDA:
+        torch.cuda.synchronize()
+    Path("seconds").write_text(str((time.perf_counter() - began) / steps[0]))
 
 
 def item(loss: Any) -> None:
@@ -89,31 +136,6 @@ def item(loss: Any) -> None:
     if not CUDA:
         finish()
     loss.item()
-
-
-def collective(kind: str, *, backend: str) -> None:
-    """Two ranks, of which the second does not come, dies, or comes with another shape."""
-    import torch.distributed as dist
-
-    device = torch.device("cpu")
-    if CUDA:
-        device = torch.device("cuda", RANK % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-    dist.init_process_group(backend)
-    for _ in range(20):
-        ones = torch.ones(1 << 16, device=device)
-        dist.all_reduce(ones)
-    ones.sum().item()
-    ready()
-    if RANK == 1 and kind == "dead":
-        os._exit(9)
-    while RANK == 1 and kind == "loops":
-        pass
-    size = 1 << (17 if RANK == 1 and kind == "mismatch" else 16)
-    ones = torch.ones(size, device=device)
-    dist.all_reduce(ones)
-    ones.sum().item()
-    print("came through", flush=True)
 
 
 class Stuck(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -137,31 +159,46 @@ def loader(_loss: Any) -> None:
     next(iter(torch.utils.data.DataLoader(Stuck(), num_workers=2, multiprocessing_context="fork")))
 
 
+def collective(backend: str, kind: str) -> None:
+    """Ranks of which the last does not come, dies, or comes with another shape."""
+    import torch.distributed as dist
+
+    device = DEVICE
+    if CUDA:
+        device = torch.device("cuda", RANK % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend if CUDA else "gloo")
+    for _ in range(20):
+        ones = torch.ones(1 << 16, device=device)
+        dist.all_reduce(ones)
+    ones.sum().item()
+    ready()
+    last = RANK == WORLD - 1
+    if last and kind == "dead":
+        os._exit(9)
+    while last and kind == "loops":
+        pass
+    ones = torch.ones(1 << (17 if last and kind == "mismatch" else 16), device=device)
+    dist.all_reduce(ones)
+    ones.sum().item()
+    print("came through", flush=True)
+
+
 def main() -> None:
     kind = sys.argv[1]
     if not CUDA:
         torch.set_num_threads(1)
-    if kind in SCHEDULES:
-        schedule(kind)
-    if kind.startswith(("nccl-", "gloo-")):
-        backend, _, what = kind.partition("-")
-        collective(what, backend=backend)
-        return
-    device = torch.device("cuda" if CUDA else "cpu")
-    if kind == "holds" or kind in SCHEDULES:
-        size = 8 << 30 if CUDA and kind == "holds" else 1
-        held = torch.empty(size, dtype=torch.uint8, device=device)
-        never_ends()
-        ready()
-        finish()
-        del held
-    elif kind in ("healthy", "compile", "cost"):
-        began = time.monotonic()
-        train(device, -1, None, slow_s=0.0 if kind == "cost" else 0.05, compiled=kind == "compile")
-        Path("seconds").write_text(str(time.monotonic() - began))
+    backend, _, what = kind.partition("-")
+    if what:
+        collective(backend, what)
+    elif kind == "cost":
+        cost()
+    elif kind == "holds" or kind in SCHEDULES:
+        if kind in SCHEDULES:
+            schedule(kind)
+        hold()
     else:
-        first = not os.path.exists("ready-0")
-        train(device, 100 if first else -1, {"item": item, "loader": loader}[kind])
+        train(kind)
 
 
 if __name__ == "__main__":

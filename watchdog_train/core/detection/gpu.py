@@ -32,13 +32,18 @@ def job_use(reading: GpuReading, pids: AbstractSet[int], of: int | None = None) 
     if not mine:
         return None
     shown = [
-        GpuUse(util=device.util, power=_share(device.power_w, device.power_limit_w))
+        GpuUse(
+            device=device.index,
+            util=device.util,
+            power=_share(device.power_w, device.power_limit_w),
+        )
         for device in mine
         if device.util is not None and not (_pids(device) & others)
     ]
     best = max(shown, key=lambda use: (use.works, use.util or 0.0, use.power or 0.0), default=None)
     clocks = [_share(device.clock_mhz, device.clock_max_mhz) for device in mine]
     return GpuUse(
+        device=best.device if best is not None else mine[0].index,
         util=best.util if best is not None else None,
         power=best.power if best is not None else None,
         clock=min((clock for clock in clocks if clock is not None), default=None),

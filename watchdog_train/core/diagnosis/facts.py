@@ -21,6 +21,7 @@ from watchdog_train.core.model import (
     Straggler,
     Value,
 )
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.model.waits import ThreadFact, Wait
 
 FLAT_CPU_SHARE = 0.02
@@ -82,10 +83,14 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     process can release, and none ran between two looks: no one is left to wake it, ever."""
     cpu_share: float | None = None
     """Of one core, between two looks."""
+    gpu: GpuUse | None = None
+    """What its own GPU showed last."""
     io_bytes_s: float | None = None
     os_threads: int | None = None
     rss_bytes: int | None = None
     waits_for_input: bool | None = None
+    polls: tuple[str, str] | None = None
+    """Name and value of a variable that holds a path, of the function that sleeps."""
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     """Only the variables that a rule may ask for."""
     threads: tuple[ThreadStack, ...] = ()

@@ -19,7 +19,7 @@ from watchdog_train.core.events.stall import *
 from watchdog_train.core.events.telling import *
 
 AnyEvent = (
-    RunStarted | OrphansFound | DuplicateDumped | ProcessKilled | AttemptLaunching
+    RunStarted | OrphansFound | AttemptLaunching
     | AttemptLaunched | LaunchPostponed | FirstBeat | FirstStep | PhaseChanged | Progress
     | Milestones | HookNotArmed | RankEnded | Suspected | Looked | SuspicionEnded
     | StallDeclared | StallRecovered | Noticed | Slowdown | SlowdownEnded

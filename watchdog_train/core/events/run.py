@@ -37,28 +37,6 @@ class OrphansFound(Event, frozen=True, kw_only=True):
     orphans: tuple[Orphan, ...]
 
 
-class ProcessKilled(Event, frozen=True, kw_only=True):
-    pid: int
-    start: int
-    signal: int
-    why: Why
-
-
-class DuplicateDumped(Event, frozen=True, kw_only=True):
-    """Evidence of a duplicate, taken before --duplicates kill ends it, or why there is none."""
-
-    pid: int
-    """Of its topmost process; for a run under wtrain the last known one of its supervisor."""
-    start: int
-    run_id: str | None
-    """The run that it belongs to, if any."""
-    dir: str | None
-    """The bundle; None: there is none."""
-    processes: int
-    captured: int
-    problem: str | None
-
-
 class Adopted(Event, frozen=True, kw_only=True):
     pid: int
     start: int

@@ -81,6 +81,7 @@ class PythonLockWait(_FrameWait, frozen=True, kw_only=True, tag="python_lock"):
 
     sealed: bool = False
     """Every thread of the process waits so: none is left that could release it."""
+    kind: Literal["lock", "event", "condition", "semaphore", "barrier"] = "lock"
 
 
 class QueueWait(_FrameWait, frozen=True, kw_only=True, tag="queue"):
@@ -152,6 +153,8 @@ class Standstill(Value, frozen=True, kw_only=True):
     since_s: float | None = None
     step: int | None = None
     phase: Phase | None = None
+    command: tuple[str, ...] = ()
+    """Of a process that has no line of the training's own code, secrets removed."""
 
 
 class Victim(Value, frozen=True, kw_only=True):
@@ -160,6 +163,8 @@ class Victim(Value, frozen=True, kw_only=True):
     who: Who
     how: Doing
     waits_for: tuple[Who, ...] = ()
+    own: Place | None = None
+    """The innermost frame of the user's own code."""
 
 
 Certainty = Literal["proven", "likely", "possible"]
@@ -179,11 +184,22 @@ class Because(Value, frozen=True, kw_only=True):
     """The public thread or source that it is known from."""
 
 
+RemedyGround = Literal[
+    "named", "loader", "pinning", "forked", "sharing", "shm", "datasets", "tokenizers", "hub",
+    "xet", "remote-file", "safetensors", "dead-holder", "network-file", "collective", "nccl",
+    "store", "left-early", "failed-alone", "evaluates", "rank-works", "saves", "leaves", "spawned",
+    "own-line", "library-line", "device", "gpu-fault", "gpu-memory", "host-memory", "threads",
+    "wandb", "compiles", "nan", "mps", "batch-failed",
+]  # fmt: skip
+"""What was seen that calls for a remedy."""
+
+
 class Remedy(Value, frozen=True, kw_only=True):
     """A setting that may help, with its grounds."""
 
     name: str
     by: Literal["family", "fact"]
+    ground: RemedyGround = "named"
 
 
 class Unknown(Value, frozen=True, kw_only=True):
@@ -206,6 +222,10 @@ class Explanation(Value, frozen=True, kw_only=True):
     """None: the evidence does not tell, or a knot has no single one."""
     alike: tuple[Who, ...] = ()
     """Others that do the same at the same place as the root."""
+    through: Standstill | None = None
+    """Where the root is a thread beside the deciding one: the deciding one, which waits for it."""
+    threads: tuple[Standstill, ...] = ()
+    """The threads of the root's process among which the one is that could end its wait."""
     also: tuple[Standstill, ...] = ()
     """Further roots that do something else; which of them came first is not known."""
     knot: tuple[Standstill, ...] = ()
@@ -214,6 +234,8 @@ class Explanation(Value, frozen=True, kw_only=True):
     because: Because | None = None
     alternatives: tuple[Because, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    pointless: tuple[str, ...] = ()
+    """Settings that are known to change nothing here: no experiment is made with them."""
     unknown: tuple[Unknown, ...] = ()
 
     @property

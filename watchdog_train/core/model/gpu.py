@@ -119,8 +119,10 @@ class GpuHold(msgspec.Struct, frozen=True, kw_only=True):
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """What the devices of one job show. None means unknown."""
 
+    device: int | None = None
+    """The one that shows the most life, by the driver's number."""
     util: float | None = None
-    """Per cent, of the device that shows the most life."""
+    """Per cent, of that device."""
     power: float | None = None
     """The same device's power, as a share of its limit."""
     clock: float | None = None
@@ -144,3 +146,14 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
         if self.util is None or self.power is None:
             return False
         return self.util >= FLAT_UTIL and self.power <= IDLE_POWER_SHARE
+
+
+class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What evidence is given of the GPUs of a job."""
+
+    uses: dict[int, GpuUse] = {}
+    """Of each rank, by pid."""
+    others: tuple[str, ...] = ()
+    """Who else has memory on them, for a person."""
+    xids: tuple[GpuXid, ...] = ()
+    """What the driver has reported of them since the job began."""

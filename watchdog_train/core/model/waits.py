@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.model.words import Value
 
 
@@ -131,6 +132,8 @@ class SleepWait(_Wait, frozen=True, kw_only=True, tag="sleep"):
     """The kernel has its end as a moment."""
     repeats: bool | None = None
     """It has slept before: by two looks, or a timer that starts again by itself."""
+    polls: tuple[str, str] | None = None
+    """Name and value of a variable that holds a path, of the function that sleeps."""
 
 
 class PollWait(_Wait, frozen=True, kw_only=True, tag="poll"):
@@ -141,15 +144,19 @@ class PollWait(_Wait, frozen=True, kw_only=True, tag="poll"):
 
 
 class TerminalWait(_Wait, frozen=True, kw_only=True, tag="terminal"):
-    """Somebody is to type."""
+    """Somebody is to type, or to write into what the process has as its standard input."""
 
     path: str | None = None
+    others: Refs = ()
+    """Who holds the other end, where the input is a pipe or socket."""
 
 
 class DeviceWait(_Wait, frozen=True, kw_only=True, tag="device"):
     """A driver: a GPU's, mostly."""
 
     path: str
+    gpu: GpuUse | None = None
+    """What the rank's GPU showed; None: not known."""
 
 
 class DiskWait(_Wait, frozen=True, kw_only=True, tag="disk"):

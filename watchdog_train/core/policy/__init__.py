@@ -50,13 +50,6 @@ class Policy(Section, frozen=True, kw_only=True):
     runs_dir: Annotated[
         str | None, Meta(description="where run directories go; null: ./wtrain-runs")
     ] = None
-    keep_awake: Annotated[
-        bool,
-        Meta(
-            description="keep the machine from going to sleep while the run is watched "
-            "(systemd-inhibit, caffeinate, SetThreadExecutionState); said where it cannot be"
-        ),
-    ] = False
     detection: Detection = Detection()
     patience: Patience = Patience()
     stopping: Stopping = Stopping()

@@ -124,6 +124,6 @@ class Recovery(Section, frozen=True, kw_only=True):
         Meta(description="training or device remedies that may be applied: ids, or a whole kind"),
     ] = ()
     duplicates: Annotated[
-        Literal["refuse", "kill", "ignore"],
+        Literal["refuse", "ignore"],
         Meta(description="when the same training already runs under wtrain"),
     ] = "refuse"

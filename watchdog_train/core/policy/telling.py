@@ -84,13 +84,4 @@ class Metrics(Section, frozen=True, kw_only=True):
             "textfile collector of node_exporter, which wants a name in .prom; null: none"
         ),
     ] = None
-    port: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=65535,
-            description="numbers for Prometheus are served at "
-            "http://127.0.0.1:PORT/metrics; 0: not",
-        ),
-    ] = 0
     every_s: Annotated[float, positive("between two times that they are taken")] = 15.0

@@ -183,6 +183,8 @@ def _may_try(case: Case, spec: RemedySpec) -> bool:
         return False
     if not spec.suits(case.state.argv):
         return False
+    if case.explanation is not None and spec.id in case.explanation.pointless:
+        return False
     # What is in effect in part may be tried as a whole once it is allowed.
     return all(use.id != spec.id or use.in_part for use in case.effect)
 
@@ -356,7 +358,8 @@ def _what_next(
         found.append(Why("passing-over", names=case.choice.spent))
     if added:
         tried = tuple(f"{use.id} ({catalogue[use.id].summary})" for use in added)
-        return (*found, Why("trying", names=tried))
+        code: WhyCode = "experiment" if all(use.experiment for use in added) else "trying"
+        return (*found, Why(code, names=tried))
     kept = tuple(use.id for use in case.effect)
     return (*found, Why("again-with", names=kept) if kept else Why("again"))
 

@@ -14,7 +14,7 @@ from watchdog_train.core.actions import Signal, TaskName, TreeSight
 from watchdog_train.core.events import Signalled, TreeGone
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan, ProcessId
-from watchdog_train.core.model.gpu import GpuHold
+from watchdog_train.core.model.gpu import GpuHold, GpuSeen
 from watchdog_train.evidence.request import EvidenceRequest
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class Hands(Protocol):
     def gpu_hold(self, now: float) -> GpuHold | None:
         """Who holds the GPU memory that another attempt needs; of a time without an attempt."""
 
-    def gpu_others(self) -> tuple[str, ...]:
-        """Who else has memory on the job's GPUs, by the newest word of the driver."""
+    def gpu_seen(self) -> GpuSeen:
+        """Who else has memory on the job's GPUs, and errors of theirs that the driver reported."""
 
     def close(self) -> None:
         """End what looks for us."""

@@ -7,8 +7,16 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from watchdog_train.core.detection.gpu import own_devices
 from watchdog_train.core.model import ProcessId
-from watchdog_train.core.model.gpu import GpuClaim, GpuHold, GpuHolder, GpuReading
+from watchdog_train.core.model.gpu import (
+    GpuClaim,
+    GpuHold,
+    GpuHolder,
+    GpuReading,
+    GpuSeen,
+    GpuXid,
+)
 from watchdog_train.core.recovery.gpu_memory import claimed, hold, strangers
 from watchdog_train.report.why_text import holders_text
 from watchdog_train.supervisor.children import ChildTable
@@ -30,6 +38,8 @@ class GpuWatch:
     def __init__(self, children: ChildTable, argv: Sequence[str]) -> None:
         self.trouble: str | None = None
         """Why nothing is known of the GPUs any more; None as long as there is hope."""
+        self.xids: tuple[GpuXid, ...] = ()
+        """Errors that the driver has reported."""
         self._helper = Helper(children, "gpu")
         self._argv = tuple(argv)
         self._hears = False
@@ -87,6 +97,7 @@ class GpuWatch:
             self.trouble = reading.problem
             return
         self._reading, self._heard_at = reading, now
+        self.xids = reading.xids or self.xids  # a new process hears of new ones alone
         self._answered, self._failures = True, 0
 
     def _fail(self, now: float, why: str) -> None:
@@ -110,12 +121,14 @@ class GpuMemory:
         self._system = system
         self._name = name
         self._claim = GpuClaim()
+        self._devices = set[int]()
         self._asked_at: float | None = None
 
     def follow(self, reading: GpuReading, pids: AbstractSet[int]) -> None:
         """A look while the job runs."""
         self._asked_at = None
         self._claim = claimed(self._claim, reading, pids)
+        self._devices |= {device.index for device in own_devices(reading, pids)}
 
     def held(self, now: float, ever: AbstractSet[ProcessId]) -> GpuHold | None:
         """Who holds it now that the job is gone; None: it has used none, or nobody can be asked.
@@ -136,13 +149,15 @@ class GpuMemory:
             found, ours=self._named(found.ours), others=self._named(found.others)
         )
 
-    def others(self, now: float, ever: AbstractSet[ProcessId]) -> tuple[str, ...]:
-        """Who else has memory on the job's devices, for a person; as far as it is known."""
+    def seen(self, now: float, ever: AbstractSet[ProcessId]) -> GpuSeen:
+        """Who else has memory on the job's devices, and errors of these; as far as it is known."""
         reading = self._watch.reading(now)
+        xids = tuple(xid for xid in self._watch.xids if xid.index in {None, *self._devices})
         if reading is None:
-            return ()
-        found = strangers(self._claim, reading, self._still_ours(reading, ever))
-        return tuple(holders_text((one,)) for one in self._named(found)[:MOST_NAMED])
+            return GpuSeen(xids=xids)
+        found = self._named(strangers(self._claim, reading, self._still_ours(reading, ever)))
+        others = tuple(holders_text((one,)) for one in found[:MOST_NAMED])
+        return GpuSeen(others=others, xids=xids)
 
     def _still_ours(self, reading: GpuReading, ever: AbstractSet[ProcessId]) -> set[int]:
         """A pid of ours that the driver names: ours, unless somebody else has the pid by now."""

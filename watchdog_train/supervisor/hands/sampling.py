@@ -23,7 +23,7 @@ from watchdog_train.core.model import (
     ProcessRow,
     Sample,
 )
-from watchdog_train.core.model.gpu import GpuHold, GpuUse
+from watchdog_train.core.model.gpu import GpuHold, GpuSeen, GpuUse
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 from watchdog_train.store.slots import read_note, read_saves, read_slots
@@ -151,11 +151,11 @@ class Sampler:
             return None
         return self._gpu_memory.held(now, self._identities_ever())
 
-    def gpu_others(self) -> tuple[str, ...]:
-        """Who else has memory on the job's GPUs, by the newest word of the driver."""
+    def gpu_seen(self) -> GpuSeen:
+        """Who else has memory on the job's GPUs, and errors of theirs that the driver reported."""
         if self._gpu_memory is None:
-            return ()
-        return self._gpu_memory.others(self._context.system.monotonic(), self._identities_ever())
+            return GpuSeen()
+        return self._gpu_memory.seen(self._context.system.monotonic(), self._identities_ever())
 
     def unused_semaphores(self) -> frozenset[str]:
         """Names of those that the present attempt has made and nobody uses."""

@@ -1,4 +1,4 @@
-"""What moved between two bundles, where everybody is in one line, and the fingerprint."""
+"""Where everybody is in one line, and the fingerprint of a hang."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import msgspec
 
 from watchdog_train.cli import main
 from watchdog_train.core.diagnosis.diagnose import evidence_fingerprint
-from watchdog_train.core.diagnosis.difference import difference
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
 from watchdog_train.evidence.bundle import (
     Bundle,
@@ -70,25 +69,6 @@ def test_dead_and_stopped_processes_are_on_the_line():
         )
     )
     assert found == "rank 0: dead | rank 1: stopped"
-
-
-def test_what_moved_comes_first():
-    """Moved, gone, new, at the same place; pids decide within an attempt."""
-    before = evidence(rank0_pid1=dump(REDUCE), rank1_pid2=dump(REDUCE), rank2_pid3=dump(REDUCE))
-    after = evidence(rank0_pid1=dump(LOADER), rank1_pid2=dump(REDUCE), rank3_pid4=dump(REDUCE))
-    changes = difference(before, after)
-    assert [(one.what, one.who) for one in changes] == [
-        ("moved", "rank 0"),
-        ("gone", "rank 2"),
-        ("new", "rank 3"),
-        ("same", "rank 1"),
-    ]
-
-
-def test_the_next_attempts_ranks_are_the_same_ranks():
-    """Other pids, same roles: compared all the same."""
-    changes = difference(evidence(rank0_pid1=dump(REDUCE)), evidence(rank0_pid901=dump(REDUCE)))
-    assert [(one.what, one.before_pid, one.after_pid) for one in changes] == [("same", 1, 901)]
 
 
 def test_the_fingerprint_ignores_lines_paths_and_pids():

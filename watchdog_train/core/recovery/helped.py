@@ -1,0 +1,54 @@
+"""Which settings were tried, and which of them are shown to have helped. Pure."""
+
+from __future__ import annotations
+
+from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
+from watchdog_train.core.model import RemedyUse
+
+
+def tried(state: State) -> tuple[RemedyUse, ...]:
+    """Every setting of any attempt, once."""
+    found = {use.id: use for attempt in state.attempts for use in attempt.plan.remedies}
+    return tuple(found.values())
+
+
+def helped(state: State) -> tuple[str, ...]:
+    """Settings that a family named, and with which a later attempt passed the point of its hang.
+
+    One that a person or an experiment brought may have helped, too: nothing shows that it did.
+    """
+    named = [use.id for use in tried(state) if not use.experiment]
+    return tuple(name for name in named if any(_passed(name, one, state) for one in state.stalls))
+
+
+def _is_named(name: str, stall: StallRecord) -> bool:
+    found = stall.explanation
+    if found is None or found.because is None:
+        return False
+    return any(one.name == name and one.by == "family" for one in found.remedies)
+
+
+def _passed(name: str, stall: StallRecord, state: State) -> bool:
+    """Whether the hang or crash has named it, and an attempt with it has come further since."""
+    before = next((a for a in state.attempts if stall.id in (a.stall_id, a.crash_id)), None)
+    if before is None or not _is_named(name, stall) or _has(before, name):
+        return False
+    later = [one for one in state.attempts if one.attempt > before.attempt and _has(one, name)]
+    again = {other.id for other in state.stalls if _family(other) == _family(stall)}
+    if not later or any({one.stall_id, one.crash_id} & again for one in later):
+        return False
+    return any(_is_further(one, before, state) for one in later)
+
+
+def _has(attempt: AttemptRecord, name: str) -> bool:
+    refused = name in attempt.reported and name not in attempt.taken
+    return not refused and any(use.id == name for use in attempt.plan.remedies)
+
+
+def _is_further(one: AttemptRecord, before: AttemptRecord, state: State) -> bool:
+    done = state.outcome == "succeeded" and one.attempt == state.attempts[-1].attempt
+    return done or (one.last_step is not None and one.last_step > (before.last_step or 0))
+
+
+def _family(stall: StallRecord) -> str | None:
+    return stall.explanation.family if stall.explanation is not None else None

@@ -1,0 +1,398 @@
+"""Which remedies have grounds in what was observed, and which would change nothing here.
+
+A family names candidates; whether one is offered is decided by a table of what has to be seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames
+from watchdog_train.core.model import explanation as x
+from watchdog_train.core.model import waits as w
+from watchdog_train.explain.chains import has_failed_end
+
+_FULL_SHM = 0.97
+_LITTLE_MEMORY = 0.05
+_BUSY_PER_CORE = 1.2
+_SIGBUS = 7
+_LOADER = "* (torch/utils/data/*|torchdata/*)"
+_WORKER_LOOP = "_worker_loop (torch/utils/data/*|torchdata/*)"
+_BUILDS = "_run_ninja_build|_write_ninja_file_and_build_library (torch/*)"
+_NETWORK_KERNEL = re.compile(r"nfs|rpc_wait|lustre|ptlrpc|ceph|fuse|cifs|smb|gpfs|9p_")
+_CUDA_THREADS = ("cuda", "pt_nccl")
+
+
+class _Sign(NamedTuple):
+    """What is seen: a frame of those involved, a line or an exception, or a fact."""
+
+    frames: str = ""
+    said: str = ""
+    fact: Callable[[Scene], object] | None = None
+
+
+class Scene:
+    """Evidence and its explanation, with what the table asks of them."""
+
+    def __init__(self, evidence: Evidence, found: x.Explanation) -> None:
+        self.evidence = evidence
+        roots = [*([found.root] if found.root else ()), *found.also, *found.knot]
+        self.roots = tuple(one.doing for one in roots)
+        self.how = tuple(victim.how for victim in found.victims)
+        self.places = [one.own for one in roots if one.own], [one.at for one in roots if one.at]
+        self._pids = {one.who.pid for one in roots} | {one.pid for one in found.alike}
+        self.ranks = sum(process.role == "rank" for process in evidence.processes)
+
+    @cached_property
+    def involved(self) -> tuple[ProcessEvidence, ...]:
+        """The processes of the root; all where there is none."""
+        found = tuple(p for p in self.evidence.processes if p.pid in self._pids and p.pid)
+        return found if any(p.threads for p in found) else self.evidence.processes
+
+    @cached_property
+    def frames(self) -> tuple[Frame, ...]:
+        """Of every thread of those involved."""
+        threads = chain.from_iterable(process.threads for process in self.involved)
+        return tuple(frame for thread in threads for frame in own_frames(thread.frames))
+
+    def runs(self, pattern: str, processes: Iterable[ProcessEvidence] | None = None) -> bool:
+        """Whether a frame of those involved, or of these processes, fits."""
+        if processes is None:
+            return any(frame_matches(pattern, frame) for frame in self.frames)
+        threads = chain.from_iterable(process.threads for process in processes)
+        return any(frame_matches(pattern, frame) for t in threads for frame in t.frames)
+
+    def says(self, pattern: str) -> bool:
+        """Whether an exception or a line of output has it."""
+        wanted = re.compile(pattern)
+        return any(wanted.search(text[:2000]) for text in self._texts)
+
+    @cached_property
+    def _texts(self) -> tuple[str, ...]:
+        raised = [*self.evidence.exceptions, *(p.exception for p in self.evidence.processes)]
+        lines = chain.from_iterable(log.lines for log in self.evidence.logs)
+        return (*(f"{one.type}: {one.message}" for one in raised if one is not None), *lines)
+
+    @property
+    def in_collective(self) -> bool:
+        """Ranks wait for ranks, and nothing else was seen to hold them."""
+        return bool(self.roots or self.how) and all(
+            isinstance(doing, (x.CollectiveWait, x.StoreWait, w.DeviceWait))
+            for doing in self.roots or self.how
+        )
+
+    @property
+    def others_meet(self) -> bool:
+        """Somebody waits in a collective or rendezvous for the root."""
+        return any(isinstance(how, (x.CollectiveWait, x.StoreWait)) for how in self.how)
+
+    @property
+    def ends(self) -> tuple[x.End, ...]:
+        """Of the roots."""
+        return tuple(doing for doing in self.roots if isinstance(doing, x.End))
+
+    @property
+    def dead_holder(self) -> bool:
+        """The root waits for a lock file of a process that is gone, or that nobody works under."""
+        if not any(isinstance(one, w.FileLockWait) and not one.holders for one in self.roots):
+            return False
+        alive = [lock.owner_alive for lock in self.evidence.locks]
+        if alive:
+            return False in alive and True not in alive
+        baton = self.runs("wait (torch/utils/file_baton.py)")
+        return baton and not self.runs(_BUILDS, self.evidence.processes)
+
+    @property
+    def on_network(self) -> bool:
+        """What the root waits for lies on a network file system."""
+        named = any(getattr(doing, "network", None) for doing in self.roots)
+        kernel = (text for p in self.involved for text in (p.wchan or "", *p.kernel[:8]))
+        return named or any(_NETWORK_KERNEL.search(text) for text in kernel)
+
+    @property
+    def full_shm(self) -> bool:
+        """No room is left for shared memory."""
+        share = self.evidence.host.shm_used_share
+        return share is not None and share > _FULL_SHM
+
+    @property
+    def little_memory(self) -> bool:
+        """The memory killer came, or hardly any is left."""
+        host = self.evidence.host
+        share = host.memory_available_share
+        killed = any(end.sender == "oom-killer" for end in self.ends)
+        return killed or bool(host.swap_bytes_s) or (share is not None and share < _LITTLE_MEMORY)
+
+
+_OUT_OF_GPU = r"OutOfMemoryError|out of memory|ALLOC_FAILED|RESOURCE_EXHAUSTED"
+_GPU_FAULT = (
+    r"\bXid\b|\bECC\b|[Uu]ncorrectable|fallen off|CUDA error|CUDA_ERROR|HSA_STATUS|HIP error|"
+    r"hardware|illegal (?:memory|instruction)|NVLink|unspecified launch failure"
+)
+_COLLECTIVE = r"[Cc]ollective|\bNCCL\b|[Gg]loo|ProcessGroup|Broken pipe|[Tt]imed? ?out"
+_SIGNS: Mapping[x.RemedyGround, _Sign] = {
+    "named": _Sign(fact=lambda _: True),
+    "loader": _Sign(
+        _LOADER,
+        r"DataLoader|worker",
+        lambda s: any(isinstance(one, x.BatchWait) for one in (*s.roots, *s.how)),
+    ),
+    "pinning": _Sign("_pin_memory_loop || *pin_memory*", r"[Pp]in[_ ]memory"),
+    "forked": _Sign(
+        _WORKER_LOOP,
+        r"\bfork",
+        lambda s: (
+            any(p.forked for p in s.involved)
+            or any(isinstance(d, w.MutexWait) and d.owner_lives is False for d in s.roots)
+        ),
+    ),
+    "sharing": _Sign(
+        "* (*multiprocess*/reductions.py|*multiprocess*/resource_sharer.py|torch/storage.py)",
+        r"Too many open files|ancdata|[Ss]hared memory|shared_memory|shm|Bus error|No space left",
+        lambda s: s.full_shm or any(end.signal == _SIGBUS for end in s.ends),
+    ),
+    "shm": _Sign(
+        "",
+        r"[Ss]hared memory|shm|Bus error|No space left on device",
+        lambda s: s.full_shm or any(end.signal == _SIGBUS for end in s.ends),
+    ),
+    "datasets": _Sign("* (datasets/*)", r"datasets|Map \(num_proc|num_proc"),
+    "tokenizers": _Sign(
+        "* (tokenizers/*|transformers/tokenization*) || *rayon*|*tokenizers*|*tokenize*",
+        r"[Tt]okenizer",
+    ),
+    "hub": _Sign(
+        "* (huggingface_hub/*|hf_xet/*|datasets/download/*|datasets/utils/file_utils.py)",
+        r"huggingface|hf\.co|hf-mirror|LocalEntryNotFound|HfHub",
+    ),
+    "xet": _Sign("* (hf_xet/*|huggingface_hub/*) || *xet*", r"xet"),
+    "remote-file": _Sign(
+        "* (h5py/*|tables/*|fsspec/*|s3fs/*|gcsfs/*|zarr/*|netCDF4/*|pyarrow/*) || *H5*",
+        r"h5py|HDF5|fsspec|s3fs",
+    ),
+    "safetensors": _Sign("* (safetensors/*)", r"safetensors"),
+    "dead-holder": _Sign(fact=lambda s: s.dead_holder),
+    "network-file": _Sign(
+        said=r"Stale file handle|ESTALE|\bNFS\b", fact=lambda s: s.on_network
+    ),
+    "collective": _Sign(
+        said=_COLLECTIVE, fact=lambda s: s.in_collective
+    ),
+    "nccl": _Sign(
+        "*nccl*|*NCCL*",
+        r"NCCL|nccl",
+        lambda s: any(isinstance(one, w.DeviceWait) for one in s.roots),
+    ),
+    "store": _Sign(
+        "init_process_group|*rendezvous*|*TCPStore*|*CommInit*",
+        r"[Rr]endezvous|TCPStore|MASTER_ADDR|init_process_group|[Bb]ootstrap|ncclCommInit|socket",
+        lambda s: any(isinstance(one, x.StoreWait) for one in (*s.roots, *s.how)),
+    ),
+    "left-early": _Sign(
+        said=r"[Uu]neven|exited|closed by (?:peer|remote)|finished early",
+        fact=lambda s: (
+            s.others_meet
+            and (any(not has_failed_end(end) for end in s.ends) or s.runs(_LEAVING))
+        ),
+    ),
+    "failed-alone": _Sign(
+        said=r"Traceback|Error:|exitcode|closed by (?:peer|remote)",
+        fact=lambda s: any(has_failed_end(end) for end in s.ends) and bool(s.how),
+    ),
+    "evaluates": _Sign(
+        "evaluate*|evaluation_loop|prediction_*|predict*|validate*|validation*|eval_*|_eval*"
+    ),
+    "rank-works": _Sign(
+        said=r"[Tt]imed? ?out|Timeout",
+        fact=lambda s: s.others_meet and not s.ends and not _is_outside(s.roots),
+    ),
+    "saves": _Sign(
+        "*state_dict*|save*|_save*|*_checkpoint|*full_params*|full_tensor", r"state_dict|[Ss]av"
+    ),
+    "leaves": _Sign(
+        "_shutdown (threading.py) || _exit_function|_python_exit|destroy_process_group|"
+        "Py_Finalize*|Py_RunMain|__run_exit_handlers || * (atexit*) || *::~*|*ncclCommAbort*|"
+        "*ncclCommDestroy*|finish|teardown",
+        r"destroy_process_group",
+    ),
+    "spawned": _Sign("spawn_main", r"freeze_support|bootstrapping phase|__main__"),
+    "own-line": _Sign(fact=lambda s: s.places[0]),
+    "library-line": _Sign(fact=lambda s: s.places[1]),
+    "device": _Sign(
+        "synchronize (torch/cuda/*) || *_local_scalar_dense*|*StreamSynchronize*|*Synchronize*",
+        r"CUDA|HIP",
+        lambda s: any(isinstance(one, w.DeviceWait) for one in s.roots),
+    ),
+    "gpu-fault": _Sign(said=_GPU_FAULT),
+    "gpu-memory": _Sign(said=_OUT_OF_GPU),
+    "host-memory": _Sign(
+        said=r"(?i)\boom[-_ ]|out of memory: kill|cannot allocate memory|MemoryError",
+        fact=lambda s: s.little_memory,
+    ),
+    "threads": _Sign(
+        "*gomp*|*GOMP*|*kmp_*|omp_*|*OMP*|*blas_*|*openblas*|*mkl_*|*ThreadPool*|*cv::*|cv2*|"
+        "*setNumThreads*|*set_num_threads*|*parallel_for*|*invoke_parallel*|*tbb::*|*dnnl*|*rayon* "
+        "|| * (libgomp*|libiomp*|libomp*|libopencv*|cv2*|libmkl_*|libopenblas*|libtbb*)",
+        r"OMP|OpenMP|MKL",
+        lambda s: (s.evidence.host.load_per_core or 0.0) > _BUSY_PER_CORE
+        or any(isinstance(d, w.MutexWait) and d.owner_lives is False for d in s.roots),
+    ),
+    "wandb": _Sign("* (wandb/*)", r"wandb|W&B"),
+    "compiles": _Sign(
+        "* (torch/_inductor/*|torch/_dynamo/*|triton/*|torch/_functorch/*)",
+        r"inductor|[Tt]riton|dynamo|torch\.compile",
+    ),
+    "nan": _Sign(said=r"(?i)\bnan\b|overflow|\binf\b|loss scale"),
+    "mps": _Sign("*mps*|*MPS*|*Metal*", r"MPS|mps|[Mm]etal"),
+    "batch-failed": _Sign(
+        fact=lambda s: s.runs(_WORKER_LOOP) or any(
+            raised.worker is not None for raised in s.evidence.exceptions)),
+}  # fmt: skip
+"""What has to be seen for each ground."""
+_LEAVING = (
+    "_exit_function|_python_exit|destroy_process_group|__run_exit_handlers|on_train_end || "
+    "_shutdown (threading.py)"
+)
+_GROUNDS: Mapping[str, tuple[x.RemedyGround, ...]] = {
+    "num-workers-0": ("loader",),
+    "spawn": ("forked",),
+    "pin-memory-off": ("pinning",),
+    "persistent-workers": ("loader",),
+    "persistent-workers-off": ("loader", "pinning"),
+    "loader-timeout": ("loader",),
+    "file-system-sharing": ("sharing",),
+    "num-proc-none": ("datasets",),
+    "tokenizers-off": ("tokenizers",),
+    "tokenizers-slow": ("tokenizers",),
+    "hf-offline": ("hub",),
+    "hub-timeouts": ("hub",),
+    "xet-off": ("xet",),
+    "open-in-worker": ("remote-file",),
+    "safetensors-off": ("safetensors",),
+    "clear-stale-lock": ("dead-holder",),
+    "local-cache": ("network-file",),
+    "stagger-start": ("store",),
+    "omp-1": ("threads",),
+    "wandb-offline": ("wandb",),
+    "no-compile": ("compiles",),
+    "compile-threads-1": ("compiles",),
+    "nccl-p2p-off": ("nccl",),
+    "nccl-ib-off": ("nccl",),
+    "nccl-socket-ifname": ("nccl",),
+    "raise-ddp-timeout": ("rank-works",),
+    "preprocess-before-launch": ("rank-works", "datasets"),
+    "debug-detail": ("collective",),
+    "single-process": ("collective",),
+    "drop-last": ("left-early",),
+    "abort-all-on-failure": ("failed-alone",),
+    "no-eval": ("evaluates",),
+    "rank-env-check": ("store",),
+    "save-on-all-ranks": ("saves",),
+    "sharded-state-dict": ("saves",),
+    "destroy-process-group": ("leaves",),
+    "main-guard": ("spawned",),
+    "none-user-fix": ("own-line",),
+    "upgrade-library": ("library-line",),
+    "launch-blocking": ("device",),
+    "other-node": ("gpu-fault",),
+    "cpu": ("gpu-fault",),
+    "allocator-expandable": ("gpu-memory",),
+    "memory-relief": ("gpu-memory",),
+    "eval-batch-small": ("gpu-memory", "host-memory"),
+    "batch-halve-accumulate": ("gpu-memory", "host-memory"),
+    "shorter-sequences": ("gpu-memory",),
+    "less-host-memory": ("host-memory",),
+    "bigger-shm": ("shm",),
+    "bf16": ("nan",),
+    "cpu-not-mps": ("mps",),
+    "mps-fallback": ("mps",),
+    "skip-bad-batches": ("batch-failed",),
+    "lightning-ddp": ("named",),
+    "plain-retry": ("named",),
+    "celery-solo": ("named",),
+    "dataset-subset": ("named",),
+}
+"""Any of them is enough. What is not here, every attempt has, or only a person may ask for it."""
+_BY_FACT: tuple[tuple[str, x.RemedyGround, Callable[[Scene], object]], ...] = (
+    ("bigger-shm", "shm", lambda s: s.full_shm),
+    ("less-host-memory", "host-memory", lambda s: any(e.sender == "oom-killer" for e in s.ends)),
+    ("clear-stale-lock", "dead-holder", lambda s: s.dead_holder),
+    ("local-cache", "network-file", lambda s: s.on_network),
+)
+"""Remedies that a fact names, whatever the cause."""
+_ALREADY: Mapping[str, tuple[str, frozenset[str]]] = {
+    "omp-1": ("OMP_NUM_THREADS", frozenset({"1"})),
+    "tokenizers-off": ("TOKENIZERS_PARALLELISM", frozenset({"false", "0", "no", "off"})),
+    "hf-offline": ("HF_HUB_OFFLINE", frozenset({"1", "true", "yes", "on"})),
+    "xet-off": ("HF_HUB_DISABLE_XET", frozenset({"1", "true", "yes", "on"})),
+    "wandb-offline": ("WANDB_MODE", frozenset({"offline", "disabled", "dryrun"})),
+    "nccl-p2p-off": ("NCCL_P2P_DISABLE", frozenset({"1"})),
+    "nccl-ib-off": ("NCCL_IB_DISABLE", frozenset({"1"})),
+}
+"""The variable by which a setting is in effect before anybody makes it."""
+_OF_WORKERS = tuple(name for name, grounds in _GROUNDS.items() if "loader" in grounds)
+
+
+def offered(names: Iterable[str], evidence: Evidence, found: x.Explanation) -> tuple[x.Remedy, ...]:
+    """Those of a family's candidates that have grounds here, then those that a fact names."""
+    scene = Scene(evidence, found)
+    useless = pointless(evidence, found)
+    offer: dict[str, x.Remedy] = {}
+    for name in names:
+        held = next((g for g in _GROUNDS.get(name, ()) if _holds(_SIGNS[g], scene)), None)
+        if held is not None and name not in useless:
+            offer[name] = x.Remedy(name=name, by="family", ground=held)
+    for name, ground, fact in _BY_FACT:
+        if name not in offer and fact(scene):
+            offer[name] = x.Remedy(name=name, by="fact", ground=ground)
+    return tuple(offer.values())
+
+
+def _holds(sign: _Sign, scene: Scene) -> bool:
+    return bool(
+        (sign.fact is not None and sign.fact(scene))
+        or (sign.frames and scene.runs(sign.frames))
+        or (sign.said and scene.says(sign.said))
+    )
+
+
+def _is_outside(roots: tuple[x.Doing, ...]) -> bool:
+    """Whether the training waits for somebody outside, whom no setting of its own changes."""
+    for doing in roots:
+        match doing:
+            case w.Stopped() | w.TerminalWait() | w.FileWait(kind="fifo"):
+                return True
+            case w.FileLockWait(holders=holders) if holders:
+                return True
+            case x.End(signal=int(), sender="outside" | "wtrain"):
+                return True
+    return False
+
+
+def pointless(evidence: Evidence, found: x.Explanation) -> tuple[str, ...]:
+    """Settings that are known to change nothing here."""
+    scene = Scene(evidence, found)
+    if _is_outside(scene.roots):
+        kept = {"named", "host-memory"}
+        return tuple(name for name, grounds in _GROUNDS.items() if kept.isdisjoint(grounds))
+    ranks = [p for p in evidence.processes if p.role == "rank"]
+    names = [
+        name
+        for name, (variable, values) in _ALREADY.items()
+        if ranks and all(p.environment.get(variable, "").lower() in values for p in ranks)
+    ]
+    seen = evidence.why == "stall" and any(p.threads for p in ranks)
+    workers = any(p.role == "worker" for p in evidence.processes)
+    if seen and not workers and not scene.runs(_WORKER_LOOP, evidence.processes):
+        names += [name for name in _OF_WORKERS if name not in names]
+    if ranks and all(p.os_threads == 1 for p in ranks) and "omp-1" not in names:
+        names.append("omp-1")
+    threads = [fact.name for p in ranks for fact in p.thread_waits.values()]
+    if threads and not any(name.startswith(_CUDA_THREADS) for name in threads):
+        names += [name for name in _GROUNDS if name.startswith("nccl-") and name not in names]
+    return tuple(names)

@@ -1,1 +1,0 @@
-"""Serves the numbers of a run to Prometheus, from a process of its own."""
