@@ -43,8 +43,9 @@ def clean(
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Show orphaned processes, stale slots, shared memory, locks and jobs of runs that are over, and
-    what their pauses have taught.
+    """Show orphaned processes, stale slots, shared memory, locks and jobs of runs that are over.
+
+    What their pauses have taught is shown, too.
 
     Nothing is removed without --yes. Run directories are touched only with --keep-last or
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
