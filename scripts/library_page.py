@@ -38,6 +38,8 @@ SEEN = {
     "`wandb.finish`; nothing that runs while training",
     "lightning": "Trainer: as for transformers",
     "pytorch_lightning": "the same under its other name",
+    "keras": "steps of `fit`, batches of `evaluate` and `predict`, on each backend; with 3.15.1 on "
+    "torch by hand, in the tests a package of the same shape",
     "tqdm": "bars that move, as a sign of life",
     "python": "`argparse`: which options may take a checkpoint, for the advice after a restart",
 }
@@ -57,7 +59,11 @@ first batch, first backward pass, first step, first loss, training finished, exi
 rank 1 is inside wandb.init for 5 min 12 s; rank 0 passed it after 2.0 s
 ```
 
-A plain loop without an optimizer counts as training after 8 backward passes.
+A plain loop without an optimizer counts as training after 8 backward passes or calls of
+`torch.autograd.grad`. Where nothing of this moves (JAX, `partial_fit` of scikit-learn, numpy),
+batches of a DataLoader, bars, or regular output are the steps: after 8 intervals the limits are
+learned from them. Output is regular when its newest 8 to 16 intervals are about equal, and 15 s
+together.
 
 ## Checkpoints of Lightning that hold classes
 

@@ -58,7 +58,7 @@ class Iterator:
 found = []
 loader = types.SimpleNamespace(_BaseDataLoaderIter=Iterator)
 optimizer = types.SimpleNamespace(register_optimizer_step_post_hook=found.append)
-torch = types.SimpleNamespace(autograd=types.SimpleNamespace(backward=nothing))
+torch = types.SimpleNamespace(autograd=types.SimpleNamespace(backward=nothing, grad=nothing))
 sys.modules["torch.utils.data.dataloader"] = loader
 sys.modules["torch.optim.optimizer"] = optimizer
 for arm in (hooks._steps, hooks._backward, hooks._batches):

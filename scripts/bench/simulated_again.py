@@ -12,13 +12,13 @@ from watchdog_train.core.actions import Observation, Record, StartLook, TreeSigh
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.model import Patience, PatienceRow, Place, Plan, Why, together
+from watchdog_train.core.model import Patience, PatienceRow, Place, Plan, Silence, Why, together
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
 from watchdog_train.core.traces.replaying import unseen
-from watchdog_train.explain.patience import Silence, limit_s
+from watchdog_train.explain.patience import limit_s
 
 ATTEMPTS = 6
 SUSPECTED_S = 20.0

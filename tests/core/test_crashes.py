@@ -157,15 +157,15 @@ def test_a_newer_checkpoint_makes_it_another_matter() -> None:
     assert isinstance(step(state, survey=saved(40)), Stop)
 
 
-def test_a_first_restart_begins_at_once_and_a_lost_connection_waits() -> None:
-    for fact, delay_s in (
-        (raised("RuntimeError"), 0.0),
-        (CrashFact(signal=9, sender="outside"), 0.0),
-        (raised("ConnectionError", "Connection refused"), 2.0),
-    ):
+def test_a_first_restart_waits_for_nothing_and_a_second_without_a_gain_does() -> None:
+    lost = raised("ConnectionError", "Connection refused")
+    for fact in (raised("RuntimeError"), CrashFact(signal=9, sender="outside"), lost):
         answer = step(crashed("exit1@50", fact=fact))
         assert isinstance(answer, Restart)
-        assert answer.delay_s == delay_s, fact
+        assert answer.delay_s == 0.0, fact
+    answer = step(crashed("exit1@50", "exit1@50", fact=lost))
+    assert isinstance(answer, Restart)
+    assert answer.delay_s == 2.0
 
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/me/train.py", line {line}, in {name}\n'

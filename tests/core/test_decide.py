@@ -397,19 +397,33 @@ def test_what_survived_sigkill_ends_the_run() -> None:
     assert str(b.ROOT) in why_text(finished.warning)
 
 
+CRASH = (b.exited(3), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
+NOTHING_SAVED = Survey(findings=(), directories=("/out",))
+
+
+def crashed_twice() -> State:
+    second = b.plan(2)
+    launched = e.AttemptLaunched(
+        pid=b.ROOT, start=b.ROOT + 1000, keeper_pid=b.KEEPER, keeper_start=b.KEEPER + 1000
+    )
+    again = (e.PlanMade(plan=second), e.AttemptLaunching(token="u", plan=second), launched)
+    return run(*CRASH, *again, *CRASH)
+
+
+def test_a_first_restart_waits_for_nothing() -> None:
+    assert kinds(act(run(*CRASH), survey=NOTHING_SAVED, **GONE)) == ["PlanMade"]
+
+
 def test_a_backoff_is_on_disk_before_its_plan() -> None:
     """Between the two lines a supervisor may die: the next must not launch at once."""
-    crashed = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
-    told = kinds(act(crashed, survey=Survey(findings=(), directories=("/out",)), **GONE))
+    told = kinds(act(crashed_twice(), survey=NOTHING_SAVED, **GONE))
     assert told == ["BackingOff", "PlanMade"]
 
 
 @pytest.mark.parametrize(("at", "left_s"), [(0.5, 1.5), (9.0, None)])
 def test_a_backoff_is_counted_from_the_crash(at: float, left_s: float | None) -> None:
     """Evidence and scan are a part of the wait."""
-    crashed = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
-    found = Survey(findings=(), directories=("/out",))
-    action = act(crashed, at=at, survey=found, **GONE)
+    action = act(crashed_twice(), at=at, survey=NOTHING_SAVED, **GONE)
     assert isinstance(action, Record)
     told = [each for each in action.events if isinstance(each, e.BackingOff)]
     assert [(each.delay_s, each.until_mono) for each in told] == ([(left_s, 2.0)] if left_s else [])

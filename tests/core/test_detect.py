@@ -364,3 +364,83 @@ def test_what_a_look_costs_the_ranks_does_not_end_its_own_suspicion(
         kinds.append(verdict(track, sample, rules).kind)
     assert kinds[99] == "suspect"
     assert ("alive" not in kinds[100:]) == stays
+
+
+def printing(until: int, *members: MemberSample, every: int = 3) -> Poll:
+    """A line at each of these seconds, a little work, then nothing."""
+
+    def poll(at: float) -> Sample:
+        worked = min(at, until)
+        return b.sample(
+            at,
+            *(members or (b.member(),)),
+            cpu_s=0.5 * worked,
+            log_bytes=80 * (int(worked) // every),
+        )
+
+    return poll
+
+
+NO_WORDS = b.rank(words=0, phase="startup")
+
+
+@pytest.mark.parametrize("members", [(), (NO_WORDS,)], ids=["no heartbeat", "no word moves"])
+@pytest.mark.parametrize("every", [1, 3, 30])
+def test_regular_output_takes_the_place_of_steps(
+    members: tuple[MemberSample, ...], every: int
+) -> None:
+    """Limits are known after 8 intervals, as with an optimizer; a slow loop gets longer ones."""
+    until = 10 * max(every, 3)
+    poll = printing(until, *members, every=every)
+    assert judge(poll, until + max(19, 2 * every)).kind == "alive"
+    found = judge(poll, until + max(25, 3 * every))
+    assert (found.kind, found.basis, found.early, found.steady) == ("suspect", "quiet", False, True)
+
+
+@pytest.mark.parametrize(
+    "lines", [(1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (1, 2, 3, 4, 20, 21, 22, 40, 41, 90, 91)]
+)
+def test_the_output_of_a_start_is_no_loop(lines: tuple[int, ...]) -> None:
+    def poll(at: float) -> Sample:
+        return b.sample(at, b.member(), cpu_s=0.0, log_bytes=80 * sum(at >= t for t in lines))
+
+    found = judge(poll, lines[-1] + 30)
+    assert (found.kind, found.early, found.steady) == ("suspect", True, False)
+
+
+@pytest.mark.parametrize(
+    ("word", "phase"),
+    [(3, "train"), (4, "first_step"), (5, "startup")],
+    ids=["backward", "batch", "bar"],
+)
+def test_a_loop_without_steps_is_learned_and_outlives_the_limit_of_a_start(
+    word: int, phase: Any
+) -> None:
+    limits = Detection(startup_timeout_s=60.0)
+
+    def poll(at: float) -> Sample:
+        count = int(min(at, 120)) // 3
+        words = tuple(count if each == word else 0 for each in range(8))
+        return b.sample(at, b.rank(words=words, phase=phase), cpu_s=0.5 * min(at, 120))
+
+    assert judge(poll, 119, limits).kind == "alive"
+    hung = judge(poll, 120 + 25)
+    assert (hung.kind, hung.early) == ("suspect", False)
+    assert judge(poll, 120 + 25).soft_s <= 20.0
+    assert judge(poll, 120 + 65, limits).kind == ("suspect" if word == 3 else "stall")
+
+
+def test_a_wait_in_the_kernel_is_counted_from_its_own_beginning() -> None:
+    """Also past the hard limit of learned steps, and what moves at times is none."""
+
+    def poll(at: float, until: int = 600) -> Sample:
+        works = 1 + int(min(at, 60))
+        member = b.rank(words=works, state="D" if at > 60 else "S")
+        return b.sample(at, member, cpu_s=min(at, 60.0) + (0.5 * at if 60 < at < until else 0.0))
+
+    assert judge(poll, 1000).basis == "uninterruptible"
+    assert 390 < judge(poll, 1000).quiet_s < 401
+    assert judge(lambda at: poll(at, 60), 200).kind == "alive"
+    held = judge(lambda at: poll(at, 60), 365)
+    assert (held.basis, held.alone) == ("uninterruptible", False)
+    assert 300 < held.quiet_s < 306

@@ -18,12 +18,12 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import ExitStatus
+from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.model.waits import Wait
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.errors import WtrainError
 from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
-from watchdog_train.explain.patience import Silence
 from watchdog_train.explain.patience import judge as patience_of
 from watchdog_train.report.explanation_text import what_happened
 from watchdog_train.rules import RulesError, load_rules, rule_problems

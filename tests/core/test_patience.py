@@ -11,11 +11,11 @@ from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.patience import PatienceRow
+from watchdog_train.core.model.patience import PatienceRow, Silence
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.graph import Waits
-from watchdog_train.explain.patience import ROWS, Silence, judge, patience
+from watchdog_train.explain.patience import ROWS, judge, patience
 
 OURS = x.Place(function="fetch", file="train.py", line=3)
 LIBRARY = x.Place(function="all_reduce", file="torch/distributed/distributed_c10d.py", line=7)

@@ -55,7 +55,7 @@ def test_quiet_says_nothing_of_a_host_that_sleeps_at_work(every_s: int) -> None:
     """An evaluation of two hours without a line is suspected, looked at, and left alone."""
     poll = training(HOST_SLEEPS, every_s=every_s)
     assert called(poll, WORKED_S + 7200).count("stall") == 0
-    assert at_the_end(poll, WORKED_S + 300) == ("suspect", True, "quiet")
+    assert at_the_end(poll, WORKED_S + 360) == ("suspect", True, "quiet")
     assert at_the_end(poll, WORKED_S + 4 * 3600) == ("suspect", True, "hard-budget")
 
 

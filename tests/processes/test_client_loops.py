@@ -48,6 +48,14 @@ def by_hand(model):
             for weights in model.parameters():
                 weights -= 0.1 * weights.grad
 
+def gradients_only(model):
+    weights = list(model.parameters())
+    for _ in range(10):
+        gradients = torch.autograd.grad(loss_of(model), weights)
+        with torch.no_grad():
+            for each, gradient in zip(weights, gradients):
+                each -= 0.1 * gradient
+
 def two_optimizers(model):
     first = torch.optim.SGD(model[0].parameters(), lr=0.1)
     second = torch.optim.AdamW(model[2].parameters())
@@ -104,7 +112,8 @@ def in_a_thread(model):
     thread.join()
 
 MAKES = (
-    lbfgs, by_hand, two_optimizers, accumulated, mixed, foreach, fused, overridden, in_a_thread,
+    lbfgs, by_hand, gradients_only, two_optimizers, accumulated, mixed, foreach, fused, overridden,
+    in_a_thread,
 )
 
 def words():
@@ -130,6 +139,7 @@ SEEN = {
     # make: (optimizer steps, backward passes)
     "lbfgs": (4, 12),
     "by_hand": (0, 10),
+    "gradients_only": (0, 10),
     "two_optimizers": (8, 4),
     "accumulated": (4, 12),
     "mixed": (4, 4),
@@ -164,3 +174,46 @@ def test_a_loop_of_this_make(both: tuple[dict, dict, dict], make: str) -> None:
         assert words[layout.W_MICRO_BATCHES] == backwards
     assert words[layout.W_PHASE] == layout.PHASE_TRAIN
     assert words[layout.W_HOOKS_FAILED] == 0
+
+
+KERAS = """
+__version__ = "3.15.1"
+
+class callbacks:
+    class CallbackList:
+        def on_train_begin(self, logs=None): pass
+        def on_train_batch_end(self, batch, logs=None): pass
+        def on_test_begin(self, logs=None): pass
+        def on_test_batch_end(self, batch, logs=None): pass
+        def on_test_end(self, logs=None): pass
+        on_predict_begin = on_predict_batch_end = on_predict_end = on_test_begin
+"""
+"""Of the shape of Keras 3, which is not installed here."""
+
+FIT = """
+import json
+import keras
+from watchdog_train.client import layout, slot
+told, phases = keras.callbacks.CallbackList(), []
+told.on_train_begin()
+for step in range(5):
+    phases.append(slot.words[layout.W_PHASE])
+    told.on_train_batch_end(step, logs=None)
+told.on_test_begin()
+told.on_test_batch_end(0)
+phases.append(slot.words[layout.W_PHASE])
+told.on_test_end()
+phases.append(slot.words[layout.W_PHASE])
+counted = [slot.words[layout.W_OPTIMIZER_STEPS], slot.words[layout.W_BATCHES]]
+print(json.dumps([phases, counted]))
+"""
+
+
+def test_keras_tells_steps_and_evaluations_by_its_callbacks(tmp_path: Path) -> None:
+    (tmp_path / "keras").mkdir()
+    (tmp_path / "keras" / "__init__.py").write_text(KERAS, "utf-8")
+    training = Training(tmp_path)
+    found, counted = training.json(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{FIT}")
+    train = [layout.PHASE_FIRST_STEP, *[layout.PHASE_TRAIN] * 4]
+    assert found == [*train, layout.PHASE_EVAL, layout.PHASE_TRAIN]
+    assert counted == [5, 1]

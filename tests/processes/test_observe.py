@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -323,3 +324,34 @@ def test_an_adoption_does_not_forget_when_the_tree_was_gone(
         seen = builders.observation(builders.sample(60.0, empty_looks=looks))
         assert not list(performer.perform(StartSurvey(level="quick"), state, seen))
         assert (asked[-1].settle_s, asked[-1].full_since) == (settle_s, since)
+
+
+class SteppingHands(LocalHands):
+    """A training that steps until a moment; only when it is looked at is real."""
+
+    until = float("inf")
+
+    def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
+        self.looks = [*getattr(self, "looks", []), now]
+        rank = builders.rank(words=1 + int(10 * min(now, self.until)))
+        self._sample = builders.sample(now, rank, cpu_s=min(now, self.until))
+
+
+def test_looks_are_further_apart_only_while_steps_go_on(
+    context: SimpleNamespace, clock: MovedClock, pair: Pair
+) -> None:
+    """After two minutes of progress at every look; the first look without one ends that."""
+    hands = SteppingHands(context)
+    observer, state, begun = Observer(context, (hands,)), state_of(pair, 0.0), clock.monotonic()
+    hands.until = begun + 200.2
+
+    def apart(first: int, last: int) -> set[int]:
+        looks = [at - begun for at in hands.looks if first <= at - begun < last]
+        return {round(after - before) for before, after in itertools.pairwise(looks)}
+
+    while clock.ahead_s < 220:
+        observer.observe(state)
+        clock.ahead_s += 0.25
+    assert apart(2, 119) == {1}
+    assert apart(124, 200) == {2}
+    assert apart(204, 220) == {1}

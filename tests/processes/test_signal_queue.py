@@ -35,3 +35,18 @@ def test_a_signal_ends_a_wait_and_is_taken_once() -> None:
     finally:
         queue.restore()
     assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_a_wake_of_a_thread_is_told_from_a_signal() -> None:
+    queue = SignalQueue()
+    queue.install()
+    try:
+        queue.wake()
+        assert queue.only_woken()
+        assert select.select([queue.wakeup_fd], [], [], 0.0)[0] == []
+        queue.wake()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert not queue.only_woken()
+        assert queue.take() == [signal.SIGUSR1]
+    finally:
+        queue.restore()

@@ -50,6 +50,7 @@ HOOKS = {
     "wandb": ("wandb", "wandb", (0, 18), (1, 0), ("0.18.7", "0.31.0")),
     # Not tqdm.std: while that is imported tqdm does not yet know its own version.
     "tqdm": ("tqdm", "tqdm", (4, 60), (5, 0), ("4.66.6", "4.70.1")),
+    "keras": ("keras", "keras", (3, 0), (4, 0), ("3.15.1",)),
     "celery.signals": ("celery", "celery", (5, 2), (6, 0), ("5.2.7", "5.7.0")),
     "argparse": ("argparse", "python", (3, 8), (3, 15), ("3.11.7",)),
 }

@@ -65,7 +65,7 @@ def watch(
             if state.muted:
                 return None
             if verdict.basis in BUSY:
-                return _busy(observation, state, verdict)
+                return _busy(observation, state, policy, verdict)
             return _quiet(observation, state, policy, verdict)
 
 
@@ -92,11 +92,18 @@ def _alive(observation: Observation, state: State) -> Record | None:
     return Record(events=(ended,), consumes=("look",))
 
 
-def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | None:
-    """Over the hard limit but working, or held by the kernel: dumped, said once, never killed."""
+def _busy(
+    observation: Observation, state: State, policy: Policy, verdict: Verdict
+) -> Action | None:
+    """Over the hard limit but working, or held by the kernel: dumped and said once.
+
+    Never killed but for a wait in the kernel that lasts, beside which nothing else moves.
+    """
     if state.suspicion != verdict.basis:
         # Also after a quiet moment: its patience must not go on counting while the job works.
         return Record(events=(_suspected(verdict),))
+    if verdict.basis == "uninterruptible" and _lasts(verdict, policy.detection.stuck_stall_s):
+        return _declare(observation, state, verdict.basis, verdict.why)
     kind = BUSY[verdict.basis]
     printing = kind == "busy" and verdict.prints
     word: e.NoticeKind = "no-progress" if printing else kind
@@ -111,6 +118,17 @@ def _busy(observation: Observation, state: State, verdict: Verdict) -> Action | 
         kind=kind,
         verdict=verdict,
     )
+
+
+def _lasts(verdict: Verdict, limit_s: float | None) -> bool:
+    """Whether the kernel has held the job for longer than any wait for a disk should take.
+
+    One fsync() of a large save may take long, and shows no byte until it is over.
+    """
+    if limit_s is None or verdict.alone:
+        return False
+    saves = verdict.phase == "checkpoint"
+    return verdict.quiet_s > max(limit_s, verdict.hard_s if saves else 0.0)
 
 
 def _quiet(

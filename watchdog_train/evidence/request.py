@@ -9,9 +9,9 @@ import msgspec
 
 from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
+from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
-from watchdog_train.explain.patience import Silence
 from watchdog_train.trusted_files import open_read, remove
 from watchdog_train.whole_files import read_json
 

@@ -16,8 +16,7 @@ import msgspec
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack, frame_matches
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.patience import Patience, PatienceRow, silent_at
-from watchdog_train.core.model.words import Phase, Value
+from watchdog_train.core.model.patience import Patience, PatienceRow, Silence, silent_at
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.chains import Chains
@@ -50,14 +49,6 @@ _HAS_A_TASK = (
     "* (celery/app/trace.py) || perform_job|execute_job|monitor_work_horse|main_work_horse (rq/*)"
 )
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
-
-
-class Silence(Value, frozen=True, kw_only=True):
-    """Where in its training the job has fallen silent."""
-
-    phase: Phase = "train"
-    early: bool = False
-    """Before the third step."""
 
 
 def limit_s(row: PatienceRow, silence: Silence, limits: Limits) -> float | None:

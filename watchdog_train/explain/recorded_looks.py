@@ -6,10 +6,11 @@ from typing import cast, get_args
 
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow
+from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.traces.replaying import unseen
 from watchdog_train.core.traces.trace_reading import TraceReader, TraceSample
-from watchdog_train.explain.patience import Silence, limit_s
+from watchdog_train.explain.patience import limit_s
 
 WAITED_FOR_S = 15.0
 """An answer of the run may come so much later; then the one before it counts."""

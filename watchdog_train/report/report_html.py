@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 
-import watchdog_train.report
 from watchdog_train.report.lanes import Box, Lanes
 from watchdog_train.report.sections import Document, Section
 from watchdog_train.report.series import AttemptSeries
@@ -50,7 +49,7 @@ def report_html(
 
 @cache
 def _style() -> str:
-    return (files(watchdog_train.report) / "page.css").read_text("utf-8")
+    return Path(__file__).with_name("page.css").read_text("utf-8")
 
 
 def _section(section: Section) -> list[str]:

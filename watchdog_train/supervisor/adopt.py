@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Literal
 
-import psutil
-
 from watchdog_train.client import layout
 from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
@@ -137,6 +135,8 @@ def _environment(directory: RunDirectory, state: State) -> dict[str, str]:
     attempt = state.attempt
     environment: dict[str, str] = {}
     if attempt is not None and attempt.keeper is not None:
+        import psutil
+
         with suppress(psutil.Error):
             environment = dict(psutil.Process(attempt.keeper.pid).environ())
     if attempt is None or environment.get(layout.ENV_TOKEN) != attempt.token:

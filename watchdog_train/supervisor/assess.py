@@ -56,6 +56,11 @@ class Assessor:
         self._outlook = outlooks.resumed(warned, now) if warned else outlooks.Outlook()
         self.verdict = Verdict(kind="alive")
 
+    @property
+    def progress_at(self) -> float:
+        """When any rank was last seen to progress; 0: never."""
+        return self._track.progress_at
+
     def lengthen(self, phase: Phase) -> None:
         """A stall recovered by itself: that phase gets longer budgets from now on."""
         self._track = tracks.lengthen(self._track, phase)

@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-import psutil
-
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
@@ -200,6 +198,8 @@ def _described(
 
 
 def _age_words(pid: int) -> str:
+    import psutil  # 6 ms that a run without such processes does not need
+
     with suppress(psutil.Error, OSError):
         return f"{duration(time.time() - psutil.Process(pid).create_time())} old"
     return ""

@@ -20,8 +20,8 @@ from watchdog_train.core.detection.rank_gone import missing_ranks
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy, Sample
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
+from watchdog_train.core.model.patience import Silence
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
-from watchdog_train.explain.patience import Silence
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
 from watchdog_train.trusted_files import names

@@ -33,6 +33,11 @@ from watchdog_train.supervisor.vital_signs import VitalSigns
 from watchdog_train.system.service_manager import ServiceManager
 
 REQUESTS_EVERY_S = 0.5
+LONGEST_PAUSE_S = 1.0
+UNTOLD_PAUSE_S = 0.5
+"""The same of an adopted run, whose keeper wakes nobody."""
+GATHER_S = 0.05
+"""Output is gathered so long: one wake-up a line would cost a percent of a core for ten lines/s."""
 DRAIN_S = 2.0
 
 
@@ -181,19 +186,24 @@ class Supervisor:
         self._queue((request_files.Request(kind=kind, by=by, at=time.time()),))
 
     def _pause(self, until: float) -> None:
-        context = self._context
-        context.display.pump()
-        keeper = context.keeper
-        watched = [context.signals.wakeup_fd]
-        if keeper is not None and keeper.wake_fd >= 0:
-            watched.append(keeper.wake_fd)
-        timeout_s = max(0.0, until - context.system.monotonic())
-        # Output and exits announce themselves through the keeper's wake pipe; 0.5 s bounds what
-        # is missed when there is none (an adopted run).
-        found = ready(watched, (), min(timeout_s, 0.5))
-        if keeper is not None and keeper.wake_fd in found:
-            keeper.clear_wake()
-        context.display.pump()
+        """Until something has happened, or so long; output is passed on without a turn."""
+        context, keeper = self._context, self._context.keeper
+        signalled = [context.signals.wakeup_fd]
+        tells = keeper is not None and keeper.wake_fd >= 0
+        begun = context.system.monotonic()
+        until = min(until, begun + (LONGEST_PAUSE_S if tells else UNTOLD_PAUSE_S))
+        while True:
+            wake = [keeper.wake_fd] if keeper is not None and keeper.wake_fd >= 0 else []
+            left_s = max(0.0, until - context.system.monotonic())
+            found = ready([*signalled, *wake], (), left_s)
+            if keeper is not None and wake and wake[0] in found:
+                keeper.clear_wake()
+            woken = signalled[0] not in found or context.signals.only_woken()
+            context.display.pump()
+            ended = keeper is None or keeper.exit is not None or keeper.wake_fd < 0
+            if ended or not woken or not found or not left_s:
+                return
+            ready(signalled, (), min(GATHER_S, left_s))
 
     def _take_signals(self) -> None:
         for number in self._context.signals.take():

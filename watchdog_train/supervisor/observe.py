@@ -29,6 +29,8 @@ from watchdog_train.supervisor.room import RestartRoom
 from watchdog_train.system.protocol import BlindError
 from watchdog_train.trusted_files import names
 
+CALM_S = 120.0
+"""After so long in which every look found progress, looks are twice as far apart."""
 QUICK_LOOK_S = 0.01
 """Between looks while something is being started or brought down, where looking is cheap."""
 QUICK_LOOK_SHARE = 0.2
@@ -56,6 +58,8 @@ class Observer:
         self._blind: str | None = None
         self._blind_since = 0.0
         """Since the look that could not be had."""
+        self._calm_since = 0.0
+        """Since the newest look that found no progress."""
         self._trace: TraceWriter | None = None
         self.requests: deque[Request] = deque()
         self._meeting = Meeting(context.environment)
@@ -181,7 +185,9 @@ class Observer:
         detection = context.policy.detection
         planned = self._blind_since or self._next_look
         late_s = max(0.0, now - planned) if planned else 0.0
-        self._interval_s = self._quick_look_s if _is_hurried(state, attempt) else detection.poll_s
+        calm = now - self._calm_since > CALM_S
+        poll_s = 2 * detection.poll_s if calm else detection.poll_s
+        self._interval_s = self._quick_look_s if _is_hurried(state, attempt) else poll_s
         self._next_look = now + self._interval_s
         self._bundles = _largest_number(context.directory.stalls)
         try:
@@ -196,6 +202,9 @@ class Observer:
         self._hear_ends()
         saves = self._saves.look(attempt, now) if attempt.launched and not attempt.ended else None
         self._assessor.advance(self._sample, state, now, saves)
+        if self._assessor.progress_at != now:
+            self._calm_since = now
+            self._next_look = min(self._next_look, now + detection.poll_s)
         self._keep(state, attempt)
 
     def _hear_ends(self) -> None:

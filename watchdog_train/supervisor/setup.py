@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -289,6 +290,8 @@ class RunSession:
         An exception of ours is recorded and raised; training lives on under its keeper.
         """
         self.context.signals.install()
+        gc.freeze()  # what is imported stays
+        gc.set_threshold(700, 10, 10)
         try:
             self.supervisor.run()
         except Exception as error:

@@ -60,6 +60,12 @@ class SignalQueue:
             taken.append(self._pending.popleft())
         return taken
 
+    def only_woken(self) -> bool:
+        """Take what the wakeup fd has; whether all of it is from wake()."""
+        with contextlib.suppress(BlockingIOError):
+            return not self._read_end.recv(4096).strip(b"\0")
+        return True
+
     def wake(self) -> None:
         """Let the loop look round, from another thread."""
         with contextlib.suppress(OSError):  # full, or closed

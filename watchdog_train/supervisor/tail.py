@@ -9,7 +9,7 @@ from pathlib import Path
 
 from watchdog_train.trusted_files import open_regular
 
-READ_BYTES = 64 * 1024
+READ_BYTES = 256 * 1024
 MOST_FILES = 4
 """Held open while somebody reads too slowly: a file in use keeps its room on the disk."""
 
@@ -55,7 +55,7 @@ class Tail:
         """The next bytes, empty when there are none now."""
         if limit_bytes <= 0:
             return b""
-        if len(self._files) < 2:
+        if not self._files:
             self.look()
         with suppress(OSError):
             while self._files:

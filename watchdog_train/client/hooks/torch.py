@@ -79,8 +79,12 @@ def _steps(torch):
 
 
 def _backward(torch):
-    original = torch.autograd.backward
+    for name in ("backward", "grad"):  # a loop by hand may ask for gradients only
+        wrapper = _counted_backward(getattr(torch.autograd, name))
+        setattr(torch.autograd, name, dynamo.remember(wrapper))
 
+
+def _counted_backward(original):
     def backward(*args, **kwargs):
         place = None
         try:
@@ -105,7 +109,7 @@ def _backward(torch):
             pass
         return result
 
-    torch.autograd.backward = dynamo.remember(phases.like(backward, original))
+    return phases.like(backward, original)
 
 
 def _batches(torch):

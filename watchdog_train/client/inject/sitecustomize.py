@@ -38,6 +38,7 @@ class _Finder(object):
             "huggingface_hub",
             "safetensors",
             "tqdm",
+            "keras",
             "wandb",
             "watchdog_train",
         )

@@ -60,6 +60,8 @@ class Activity(Value, frozen=True, kw_only=True):
     """When the first of them began."""
     stuck_windows: int = 0
     """In a row, nothing in them but processes in D state."""
+    stuck_since: float = 0.0
+    """When the first of them began."""
     spinning_windows: int = 0
     """In a row, nothing in them but CPU time and GPU kernels that spin: waits for a collective."""
     starved_windows: int = 0
@@ -109,6 +111,7 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
         quiet_windows=quiet_windows,
         quiet_since=activity.quiet_since if activity.quiet_windows else window.at,
         stuck_windows=activity.stuck_windows + 1 if still else 0,
+        stuck_since=activity.stuck_since if activity.stuck_windows else window.at,
         spinning_windows=activity.spinning_windows + 1 if spun else 0,
         starved_windows=activity.starved_windows + 1 if starved else 0,
         tcp_bytes=activity.tcp_bytes,

@@ -7,7 +7,8 @@ import math
 from watchdog_train.core.model import Phase, Value
 from watchdog_train.core.policy import Detection, PhaseBudget
 
-LEARNING_PHASES: tuple[Phase, ...] = ("train", "eval")
+LEARNING_PHASES: tuple[Phase, ...] = ("train", "eval", "unknown", "startup", "first_step")
+"""The last three are for a loop whose steps nobody counts: bars, batches, output."""
 LEARN_QUICKLY = 8
 """Gaps that the first polls may count more than once; see track._learn."""
 RING = 128
@@ -77,8 +78,9 @@ def budget_for(
         typical_s = robust_quantile(gaps)
         learnt_soft_s = max(detection.learnt_soft_floor_s, detection.learnt_factor * typical_s)
         learnt_hard_s = max(detection.learnt_hard_floor_s, detection.learnt_hard_factor * typical_s)
-        # Batches of an evaluation come fast; what follows them, a metric, does not.
-        longer_only = fresh_phase or phase == "eval"
+        # Batches of an evaluation come fast; what follows them, a metric, does not. Nor does what
+        # follows the bars of a start.
+        longer_only = fresh_phase or phase != "train"
         soft_s = max(soft_s, learnt_soft_s) if longer_only else learnt_soft_s
         hard_s = max(hard_s, learnt_hard_s) if longer_only else learnt_hard_s
     elif gaps and phase == "train":

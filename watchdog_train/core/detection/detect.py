@@ -15,6 +15,7 @@ from watchdog_train.core.detection.activity import (
     required_windows,
 )
 from watchdog_train.core.detection.budgets import Budget, budget_for, least_soft_s
+from watchdog_train.core.detection.output import by_output
 from watchdog_train.core.detection.special import (
     announced_until,
     over_users_limit,
@@ -59,7 +60,7 @@ def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
     silent = all(
         sample.at - rank.changed_at > _budget(track, rank, detection).soft_s
         and expected.get(rank.who, 0.0) <= sample.at
-        for rank in _candidates(track)
+        for rank in _candidates(track, detection)
     )
     return Signs(
         quiet=silent and is_quiet(track.activity, sample, detection),
@@ -97,7 +98,7 @@ def verdict(
 def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quiet: bool) -> Verdict:
     """As far as ranks and activity tell."""
     alive = Verdict(kind="alive", progress_at=track.progress_at, disturbed_at=track.disturbed_at)
-    candidates = _candidates(track)
+    candidates = _candidates(track, detection)
     limited = over_users_limit(candidates, track, sample, detection)
     if limited is not None and not is_saving(candidates, track, sample, detection):
         return limited
@@ -130,15 +131,22 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
     worst, budget = _worst(over, budgets, sample)
     age_s = sample.at - worst.changed_at
     too_long = age_s > budget.hard_s
-    if not (too_long or (silent and (quiet or (stuck and age_s > detection.stuck_s)))):
+    held = silent and stuck and not quiet
+    if (held and age_s <= detection.stuck_s) or not (held or too_long or (silent and quiet)):
         return alive
     found = _suspect(track, sample, judging, tuple(over))
     if quiet and silent:
         return _silent_and_quiet(
             found, track, sample, elsewhere_quiet=elsewhere_quiet, too_long=too_long
         )
-    if not too_long:
-        return _replace(found, basis="uninterruptible", why=stuck_why(sample, found))
+    if held:
+        return _replace(
+            found,
+            basis="uninterruptible",
+            quiet_s=min(age_s, sample.at - track.activity.stuck_since),
+            alone=not elsewhere_quiet,
+            why=stuck_why(sample, found),
+        )
     spins = silent and found.steady and is_spinning(track.activity, sample, detection)
     if spins and elsewhere_quiet:
         return _replace(found, basis="frozen", why=frozen_why(sample, found))
@@ -167,14 +175,18 @@ def _silent_and_quiet(
     return _replace(found, alone=True, why=alone_why(found))
 
 
-def _candidates(track: Track) -> tuple[RankTrack, ...]:
+def _candidates(track: Track, detection: Detection) -> tuple[RankTrack, ...]:
     """Who is judged: whoever is not through; a rank that is through waits for the others.
+
+    Where nobody's words move, regular output takes their place.
 
     A service between two trainings is not judged at all.
     """
     if not track.ranks:
-        return (_whole_tree(track),)
+        return (by_output(_whole_tree(track), track, detection),)
     unfinished = tuple(rank for rank in track.ranks if rank.phase not in (*OVER, "idle"))
+    if not any(any(rank.words) for rank in track.ranks):
+        unfinished = tuple(by_output(rank, track, detection) for rank in unfinished)
     if unfinished or any(rank.phase == "idle" for rank in track.ranks):
         return unfinished
     return track.ranks
@@ -201,7 +213,7 @@ def _suspect(
     """The silence of a quiet job, as far as it is known without a look at the stacks."""
     worst, budget = _worst(over, {rank.who: its for rank, its in judging}, sample)
     age_s = sample.at - worst.changed_at
-    learnt = all(rank.stepped and rank.phase == "train" and its.learnt for rank, its in judging)
+    learnt = all(rank.phase in ("train", "unknown") and its.learnt for rank, its in judging)
     steps = max(rank.steps for rank, _ in judging)
     survived = max(survived_s(track, rank.phase, sample.at) for rank, _ in judging)
     newest = max(rank.changed_at for rank, _ in judging)

@@ -41,8 +41,10 @@ def over_users_limit(
         return None
     expected = announced_until(sample)
     for rank in candidates:
-        limit_s = detection.stall_timeout_s if rank.stepped else detection.startup_timeout_s
-        since = rank.changed_at if rank.stepped else track.started_at
+        limit_s, since = detection.stall_timeout_s, rank.changed_at
+        if not rank.stepped:
+            limit_s, moves = detection.startup_timeout_s, len(rank.gaps.get(rank.phase, ()))
+            since = track.started_at if moves < detection.learn_after else rank.changed_at
         if limit_s is None or sample.at - since <= limit_s:
             continue
         if expected.get(rank.who, 0.0) > sample.at:

@@ -22,8 +22,12 @@ _replace = msgspec.structs.replace
 FRAMEWORK_STEP = 2
 STEP_WORDS = (1, FRAMEWORK_STEP)
 """Positions of optimizer steps and framework step in SlotReading.progress."""
+BACKWARDS = 3
+"""Position of backward passes; more than these without a step are steps by hand."""
+BACKWARDS_WITHOUT_STEP = 8
 BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
 """A process that is no rank is judged once it is in another phase than these, or has progressed."""
+LOG_GAPS = 16
 SURVIVED_COUNTS_S = 3600.0
 """A long silence that ended by itself is expected again for so long, then forgotten."""
 
@@ -80,6 +84,8 @@ class Track(Value, frozen=True, kw_only=True):
     """When any judged process was last seen to progress, 0 before; an adoption sees none."""
     log_bytes: int = 0
     log_at: float = 0.0
+    log_gaps: tuple[float, ...] = ()
+    """The newest seconds between polls that found more output."""
     stopped_since: float | None = None
     suspended_s: float | None = None
     slept_at: float | None = None
@@ -152,7 +158,11 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         survived = _survived(track, sample, detection)
     if progressed:
         activity = activities.restarted(activity)
-    log_at = track.log_at if sample.log_bytes == track.log_bytes else sample.at
+    log_at, log_gaps = track.log_at, track.log_gaps
+    if sample.log_bytes != track.log_bytes:
+        if track.log_bytes and not (slept_s or sample.held_back or track.stopped_since):
+            log_gaps = (*log_gaps, sample.at - log_at)[-LOG_GAPS:]
+        log_at = sample.at
     since: float | None = None
     if stopped:
         since = track.stopped_since if track.stopped_since is not None else sample.at
@@ -170,6 +180,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         progress_at=sample.at if progressed else track.progress_at,
         log_bytes=sample.log_bytes,
         log_at=log_at,
+        log_gaps=log_gaps,
         stopped_since=since,
         suspended_s=sample.suspended_s,
         slept_at=track.slept_at,
@@ -283,7 +294,8 @@ def _first_seen(member: MemberSample, slot: SlotReading, now: float, *, born: bo
 
 
 def _has_stepped(slot: SlotReading) -> bool:
-    return any(slot.progress[word] for word in STEP_WORDS)
+    by_hand = slot.progress[BACKWARDS] > BACKWARDS_WITHOUT_STEP
+    return by_hand or any(slot.progress[word] for word in STEP_WORDS)
 
 
 def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bool) -> RankTrack:

@@ -11,7 +11,7 @@ from watchdog_train.core.model.explanation import (
     Standstill,
     StoreWait,
 )
-from watchdog_train.core.model.words import Value
+from watchdog_train.core.model.words import Phase, Value
 
 PatienceRow = Literal[
     "proven",
@@ -32,6 +32,14 @@ PatienceRow = Literal[
 
 
 _OF_EVERY_STEP = (BatchWait, CollectiveWait, StoreWait)
+
+
+class Silence(Value, frozen=True, kw_only=True):
+    """Where in its training the job has fallen silent."""
+
+    phase: Phase = "train"
+    early: bool = False
+    """Before the third step."""
 
 
 class Patience(Value, frozen=True, kw_only=True):

@@ -105,8 +105,12 @@ class Detection(Section, frozen=True, kw_only=True):
     learnt_hard_floor_s: Annotated[float, positive("no hard budget below this")] = 120.0
     learnt_cap_s: Annotated[float, positive("no learnt budget above this")] = 7200.0
     stuck_s: Annotated[
-        float, positive("silence in state D (a disk, a driver) after which it is said, not ended")
+        float, positive("silence in state D (a disk, a driver) after which it is said")
     ] = 300.0
+    stuck_stall_s: Annotated[
+        float | None,
+        Meta(description="state D with everything else idle for so long is a stall; null: never"),
+    ] = 900.0
     stopped_timeout_s: Annotated[
         float | None, Meta(description="a job stopped (SIGSTOP) this long is a stall; null: never")
     ] = None

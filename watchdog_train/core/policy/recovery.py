@@ -64,7 +64,9 @@ class Recovery(Section, frozen=True, kw_only=True):
     ] = 5
     backoff_first_s: Annotated[
         float,
-        non_negative("before the same plan is tried again; doubles; a first crash does not wait"),
+        non_negative(
+            "before a plan is tried again after a failure; doubles; a first restart is at once"
+        ),
     ] = 2.0
     backoff_cap_s: Annotated[float, non_negative("longest backoff")] = 300.0
     gpu_wait_s: Annotated[

@@ -10,7 +10,7 @@ from watchdog_train.core.model import CrashFact, Value, WhyCode
 
 Reaction = Literal["stop", "once", "transient", "at-once"]
 """stop: no restart. once: a restart; none when the same comes again without a newer checkpoint.
-transient: three restarts, each later than the one before. at-once: a restart, within the limits of
+transient: three restarts, the first at once. at-once: a restart, within the limits of
 a plan without progress."""
 TRANSIENT_TRIES = 3
 _USAGE_ERROR = 2

@@ -291,7 +291,7 @@ def _restart(
         resume_arg=resume.template,
     )
     delay_s = 0.0
-    if ids(plan) == ids(case.attempt.plan) and not _begins_at_once(case):
+    if ids(plan) == ids(case.attempt.plan) and not _is_first(case):
         doublings = min(max(len(tries(case)) - 1, 0), 30)
         delay_s = min(recovery.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
     return Restart(
@@ -303,12 +303,9 @@ def _restart(
     )
 
 
-def _begins_at_once(case: Case) -> bool:
-    """A first restart after a crash whose cause does not end with time alone."""
-    crash = case.crash
-    if crash is None or crash.repeated or len(tries(case)) > 1:
-        return False
-    return crashes.row_of(crash).reaction != "transient"
+def _is_first(case: Case) -> bool:
+    """Whether this is the first restart since the last gain: it waits for nothing."""
+    return not case.idle or len(case.state.attempts) - case.state.reopened_after == 1
 
 
 def _resume_arg(case: Case) -> str | None:

@@ -1,0 +1,60 @@
+"""Progress of Keras: the list of callbacks that every fit and evaluation makes, on each backend.
+
+It must not look at the logs: reading them may wait for the device.
+"""
+
+import _thread
+
+from watchdog_train.client import first, phases, slot
+from watchdog_train.client import layout as L  # noqa: N812
+
+_evaluations: list = []
+
+
+def arm(keras):
+    """Hook into a Keras that has just been imported."""
+    lists = keras.callbacks.CallbackList
+    for name, act in (
+        ("on_train_begin", first.training_begins),
+        ("on_train_batch_end", _step_done),
+        ("on_test_begin", _evaluation_begins),
+        ("on_test_batch_end", _batch_done),
+        ("on_test_end", _evaluation_ends),
+        ("on_predict_begin", _evaluation_begins),
+        ("on_predict_batch_end", _batch_done),
+        ("on_predict_end", _evaluation_ends),
+    ):
+        setattr(lists, name, _told(getattr(lists, name), act))
+
+
+def _told(original, act):
+    def wrapper(*args, **kwargs):
+        try:
+            act()
+        except Exception:
+            pass
+        return original(*args, **kwargs)
+
+    return phases.like(wrapper, original)
+
+
+def _step_done():
+    words = slot.words
+    words[L.W_OPTIMIZER_STEPS] += 1
+    words[L.W_LAST_BEAT_NS] = slot.now_ns()
+    if slot.deciding != _thread.get_ident():
+        slot.take_decision()
+    if words[L.W_PHASE] != L.PHASE_TRAIN:
+        first.step_done()
+
+
+def _batch_done():
+    slot.words[L.W_BATCHES] += 1
+
+
+def _evaluation_begins():
+    _evaluations.append(phases.enter(L.PHASE_EVAL))
+
+
+def _evaluation_ends():
+    phases.leave(_evaluations.pop())
