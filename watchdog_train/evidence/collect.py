@@ -274,7 +274,9 @@ class _Collection:
         rules = self._rules()
         chains = Chains(evidence, rules.frames)
         found = judge(evidence, rules, self._situation(), chains)
-        granted = patience.judge(chains, silence=request.silence, limits=request.patience)
+        granted = patience.judge(
+            chains, silence=request.silence, limits=request.patience, code=sources.function
+        )
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)

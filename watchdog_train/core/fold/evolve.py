@@ -160,6 +160,7 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         host=event.host,
         argv=event.argv,
         launcher=event.launcher,
+        learnt=event.learnt,
         supervisor=ProcessId(event.pid, event.start),
         started_at=event.t,
     )
