@@ -84,7 +84,7 @@ REMEDIES = {
         {"no-eval", "raise-ddp-timeout", "preprocess-before-launch"},
     ),
     "a collective of all": (
-        [process(10, *REDUCE), process(11, *REDUCE, rank=1)], {"debug-detail", "single-process"},
+        [process(10, *REDUCE), process(11, *REDUCE, rank=1)], {"debug-detail"},
     ),
     "an own lock": (
         [process(10, *MAIN, wait={"wait": "mutex", "address": 1}, sealed=True)], set(),

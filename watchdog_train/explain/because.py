@@ -23,7 +23,7 @@ ENOUGH = 0.45
 CLOSE = 0.05
 """Families nearer than this to each other are not told apart by the evidence."""
 _PROVEN, _LIKELY = 0.9, 0.7
-_SHOWN, _LINE_SHOWN = 8, 300
+_SHOWN, _LINE_SHOWN, _TOLD = 8, 300, 60
 _NOT_TOLD_APART = 0.15
 """Taken from a family that has another one close to it."""
 _BEATEN = 0.5
@@ -143,6 +143,8 @@ def _may_speak(rule: FamilyRule, kind: DiagnosisKind, scene: Scene) -> bool:
 def _contradicted(rule: FamilyRule, match: Match, kind: DiagnosisKind, scene: Scene) -> bool:
     """Whether whom it means goes on, or only waits for the root."""
     rank = _culprit(match, scene)
+    if rule.symptom and match.hit is not None and not _says_it(match.hit.line.text, scene):
+        return True
     waits = any((one.role, one.rank) == ("rank", rank) for one in scene.victims)
     if match.bound is None and rank is not None and waits and "any" not in rule.of:
         return True
@@ -151,6 +153,13 @@ def _contradicted(rule: FamilyRule, match: Match, kind: DiagnosisKind, scene: Sc
         return False
     ranks = {one.rank for one in scene.evidence.processes if one.role == "rank"}
     return rank in going if rank is not None else ranks <= set(going)
+
+
+def _says_it(line: str, scene: Scene) -> bool:
+    """Whether a line may be of the exception that ended the root, where one did."""
+    root = scene.observed.root
+    raised = root.doing.raised if root is not None and isinstance(root.doing, x.End) else None
+    return raised is None or raised.message[:_TOLD] in line
 
 
 def _culprit(match: Match, scene: Scene) -> int | None:

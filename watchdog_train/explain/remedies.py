@@ -287,7 +287,7 @@ _GROUNDS: Mapping[str, tuple[x.RemedyGround, ...]] = {
     "raise-ddp-timeout": ("rank-works",),
     "preprocess-before-launch": ("rank-works", "datasets"),
     "debug-detail": ("collective",),
-    "single-process": ("collective",),
+    "single-process": ("nccl", "store"),
     "drop-last": ("left-early",),
     "abort-all-on-failure": ("failed-alone",),
     "no-eval": ("evaluates",),

@@ -72,7 +72,7 @@ def _ending(evidence: Evidence) -> tuple[str, ...]:
     if end is None:
         return ()
     if end.signal is not None:
-        return (f"the training was ended by {signal_name(end.signal)}",)
+        return (f"the training was killed by {signal_name(end.signal)}",)
     if end.code is not None:
         return (f"the training exited with code {end.code}",)
     return ("the training is gone and left no exit status",)
