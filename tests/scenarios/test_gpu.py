@@ -133,7 +133,7 @@ def test_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
     gpus.show(device((pid, 60), more=(f"xid {OFF_THE_BUS}",)), calls=ALL_LOST)
     found = run.wait_for("stall_explained", 60)["explanation"]["because"]
     assert (found["family"], found["certainty"]) == ("gpu-fault", "proven")
-    assert f"(GPU 0): {OFF_THE_BUS}" in found["template"]
+    assert f"(GPU 0): {OFF_THE_BUS}" in found["values"]["line"]
     run.wait_for("attempt_launched", 60, lambda event: event["attempt"] == 2)
     gpus.show(device())
     done = run.result(60).check(0)
