@@ -368,7 +368,7 @@ def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
 
 
 def _collective(wait: x.CollectiveWait) -> tuple[str, str]:
-    name = f"{wait.op}" if wait.op else "a collective"
+    name = wait.op or ("a collective" if wait.seq is None else "collective")
     number = f" number {wait.seq}" if wait.seq is not None else ""
     if wait.mismatched:
         return f"in {name}{number}", f"In another operation: {words.ranks_text(wait.mismatched)}."
