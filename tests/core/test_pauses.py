@@ -9,7 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.core.test_suspect import ALIVE, LINE, ask, event, limit_s, quiet, silent, then
+from tests.core.test_suspect import (
+    ALIVE,
+    LINE,
+    ask,
+    event,
+    limit_s,
+    looked,
+    quiet,
+    silent,
+    then,
+)
 from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.stacks import Frame
 from watchdog_train.core.fold.state import State
@@ -89,6 +99,13 @@ def test_a_pause_with_a_request_or_without_progress_is_not_remembered() -> None:
     busy = event(ask(paused(), ALIVE, 70.0))
     assert isinstance(busy, e.SuspicionEnded)
     assert not busy.remembered
+
+
+def test_a_look_at_the_end_of_a_pause_does_not_tell_what_was_waited_for() -> None:
+    """It may be younger than the last sample, and have seen the next moment of the training."""
+    sleeps = looked("sleep", place="q")
+    assert ended(then(paused(), sleeps, 69.0)).remembered
+    assert not ended(then(paused(), sleeps, 60.0)).remembered
 
 
 def test_a_run_adds_up_its_pauses() -> None:
