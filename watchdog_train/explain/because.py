@@ -15,7 +15,7 @@ from watchdog_train.core.model import explanation as x
 from watchdog_train.explain.chains import Chains, has_failed_end
 from watchdog_train.explain.explanation import Situation, explain
 from watchdog_train.explain.families import OBJECTS, SIGNALS, FamilyRule, Rules
-from watchdog_train.explain.remedies import offered, pointless
+from watchdog_train.explain.remedies import Grounds
 from watchdog_train.explain.signs import Match, Scene
 
 ENOUGH = 0.45
@@ -69,6 +69,7 @@ def judge(
     observed = explain(graph, situation)
     scene = Scene(graph, observed)
     found = _candidates(scene, rules)
+    grounds = Grounds(evidence, observed)
     best = found[0] if found and found[0].confidence >= ENOUGH else None
     remedies: tuple[str, ...] = ()
     kind: x.ExplanationKind = observed.kind
@@ -89,8 +90,8 @@ def judge(
             _named(one, min(one.confidence, confidence) if best is not None else one.confidence)
             for one in others
         ),
-        remedies=offered(remedies, evidence, observed),
-        pointless=pointless(evidence, observed),
+        remedies=grounds.offered(remedies),
+        pointless=grounds.pointless,
     )
 
 

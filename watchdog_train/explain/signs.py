@@ -9,6 +9,7 @@ from watchdog_train.core.diagnosis.collectives import Comparison, compare, from_
 from watchdog_train.core.diagnosis.facts import (
     BUSY_CPU_SHARE,
     FLAT_CPU_SHARE,
+    FULL_SHM_SHARE,
     Evidence,
     ProcessEvidence,
 )
@@ -38,7 +39,7 @@ _NATIVE_DEPTH = 3
 _COMPILERS = frozenset({"ninja", "nvcc", "cc1plus", "cicc", "ptxas", "hipcc"})
 _STEPS = 2
 _FIRST, _EARLY = 4, 20
-_SHM, _SWAP, _SWAP_BYTES_S, _MEMORY, _LOAD = 0.97, 0.9, 20e6, 0.09, 3.0
+_SWAP, _SWAP_BYTES_S, _MEMORY, _LOAD = 0.9, 20e6, 0.09, 3.0
 
 
 class Bound(Value, frozen=True, kw_only=True):
@@ -95,7 +96,7 @@ class Scene:
             "steps-differ": len(set(self.logs.last_steps().values())) > 1,
             "oom-counted": killed,
             "oom-possible": killed or not (host.oom_since_start and host.oom_kills == 0),
-            "shm-full": (host.shm_used_share or 0) > _SHM,
+            "shm-full": (host.shm_used_share or 0) > FULL_SHM_SHARE,
             "swap-full": (host.swap_used_share or 0) > _SWAP,
             "swaps": (host.swap_bytes_s or 0) > _SWAP_BYTES_S,
             "memory-short": (host.memory_available_share or 1) < _MEMORY,
@@ -127,10 +128,8 @@ class Scene:
             return None
         first = sign.root or sign.waiter
         if first is None:
-            bound = None
-            if not all(self._has(clause, None) for clause in sign.others):
-                return None
-            return Match(sign=sign, bound=None, hit=hit)
+            fits_all = all(self._has(clause, None) for clause in sign.others)
+            return Match(sign=sign, bound=None, hit=hit) if fits_all else None
         for bound in self._fitting(first, self.evidence.processes):
             if sign.root is not None and who(bound.process) in self.victims:
                 continue

@@ -39,8 +39,10 @@ def one_screen(
     remedy_words: Mapping[str, str] | None = None,
 ) -> str:
     """At most 23 lines of at most 80 characters, the last one free for the prompt."""
-    most = dict(_MOST)
-    while len(parts := _parts(verdict, found, evidence, remedy_words or {}, most)) > _ROOM:
+    most, texts = dict(_MOST), _texts(verdict, found, evidence)
+    head = _wrapped("", _head(verdict), 1 if verdict.crash is None else 3)
+    changes = _changes(found, remedy_words or {})
+    while len(parts := [*head, *_told(texts, most), *changes]) > _ROOM:
         name = next((name for name in _SHORTENED if most[name] > 1), None)
         if name is None:
             break
@@ -51,14 +53,8 @@ def one_screen(
     return "\n".join([*parts[:_ROOM], *stack, *more])
 
 
-def _parts(
-    verdict: BundleVerdict,
-    found: Explanation | None,
-    evidence: Evidence,
-    words: Mapping[str, str],
-    most: Mapping[str, int],
-) -> list[str]:
-    texts = {
+def _texts(verdict: BundleVerdict, found: Explanation | None, evidence: Evidence) -> dict[str, str]:
+    return {
         "since": _since(verdict),
         "what": _what(found, verdict),
         "waits": " ".join(more_sentences(found)) if found else "",
@@ -67,9 +63,10 @@ def _parts(
         "then": "; ".join(text.removeprefix("then ") for text in verdict.done),
         "known": "; ".join(captured_lines(verdict)),
     }
-    told = [line for name, text in texts.items() for line in _wrapped(name, text, most[name])]
-    lines = _wrapped("", _head(verdict), 1 if verdict.crash is None else 3)
-    return [*lines, *told, *_changes(found, words)]
+
+
+def _told(texts: Mapping[str, str], most: Mapping[str, int]) -> list[str]:
+    return [line for name, text in texts.items() for line in _wrapped(name, text, most[name])]
 
 
 def _what(found: Explanation | None, verdict: BundleVerdict) -> str:
