@@ -17,10 +17,16 @@ from watchdog_train.cli import group
 from watchdog_train.config import schema
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.text import dump_policy, in_order, preset_policy, scalar
-from watchdog_train.core.diagnosis import rules as rule_types
-from watchdog_train.core.diagnosis.diagnose import ENOUGH
-from watchdog_train.core.diagnosis.rules import PLACEHOLDERS, FamilyRule
 from watchdog_train.core.recovery.ladder import RUNGS
+from watchdog_train.explain import families as rule_types
+from watchdog_train.explain.because import ENOUGH
+from watchdog_train.explain.families import (
+    OBJECTS,
+    OF_PROCESSES,
+    OF_THE_JOB,
+    PLACEHOLDERS,
+    FamilyRule,
+)
 from watchdog_train.remedies.catalogue import CATALOGUE, EVERYWHERE, Remedy
 from watchdog_train.remedies.remedy import FRAMEWORKS
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
@@ -87,21 +93,16 @@ FAMILIES_HEAD = """\
 
 <!-- Written by scripts/generate_docs.py from watchdog_train/rules/*.yaml. -->
 
-A family is one cause of hangs or crashes. Each is recognised by signatures: what the stacks, the
-process states, the last lines of output and the exit status must look like. The rules are data, in
-`watchdog_train/rules/*.yaml`. "I do not know" is an answer, too: below a confidence of ENOUGH no
-family is named. The confidences are set by hand; they are not measured rates.
-
-*Patience* says what a look at a silent job means: **proven** is a stall at once, **may-end** and
-**unknown** wait longer, **input** waits for a person and is not killed, **healthy** is work. See
-[how it decides](how-it-decides.md).
+A family is one cause of hangs or crashes: what is known about such a root. It may refine what was
+observed, never contradict it. Its signs are data, in `watchdog_train/rules/*.yaml`. "I do not know"
+is an answer, too: below a confidence of ENOUGH no family is named. The confidences are set by hand;
+they are not measured rates. From 0.9 on a cause is called proven, from 0.7 likely, else possible.
 """
 
 FAMILIES_FOOT = """\
 ## Keys of a rule
 
-[Rules of your own](rules.md) shows how to write one. In `explanation` these may stand:
-PLACEHOLDERS.
+[Rules of your own](rules.md) shows how to write one. In `says` these may stand: PLACEHOLDERS.
 
 ### Keys of a family
 """
@@ -243,13 +244,10 @@ def families_page(fields: Fields) -> str:
     tree = ast.parse(Path(rule_types.__file__).read_text(encoding="utf-8"))
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     lines += ["", *fields(classes["FamilyRule"])]
-    for name, heading in (
-        ("Signature", "Keys of a signature"),
-        ("ProcessClause", "Keys of a process clause"),
-        ("RanksClause", "Keys of a ranks clause"),
-        ("HostClause", "Keys of a host clause"),
-    ):
+    for name, heading in (("Sign", "Keys of a sign"), ("Clause", "Keys of a clause")):
         lines += ["", f"### {heading}", "", *fields(classes[name])]
+    for heading, words in (("`facts`", OF_PROCESSES), ("`when`", OF_THE_JOB)):
+        lines += ["", f"### Words of {heading}", "", ", ".join(f"`{one}`" for one in sorted(words))]
     return "\n".join(lines) + "\n"
 
 
@@ -257,15 +255,21 @@ def _family(rule: FamilyRule) -> Iterator[str]:
     yield from ("", f"### {rule.family}", "")
     named = ", ".join(f"`{name}`" for name in rule.remedies) or "none"
     yield f"A {rule.kind}. Remedies, in order: {named}."
+    objects = ", ".join(f"`{one}`" for one in rule.of if one in OBJECTS)
+    if objects:
+        yield f"May explain a root in: {objects}."
     if rule.beats:
         yield f"When it fits, it explains away: {', '.join(f'`{name}`' for name in rule.beats)}."
-    yield from ("", "| signature | confidence | what it says |", "|---|---|---|")
-    for each in rule.signatures:
+    if rule.link:
+        yield f"Known from: <{rule.link}>."
+    yield from ("", "| at best | recognised by | what it says |", "|---|---|---|")
+    for each in rule.signs:
         own = ""
         if each.remedies is not None:
             own = f" Remedies: {', '.join(f'`{name}`' for name in each.remedies) or 'none'}."
-        says = _cell(each.explanation) + own
-        yield f"| `{each.id}` | {each.confidence:.2f} | {says} |"
+        parts = ("root", "waiter", "others", "when", "log")
+        known = ", ".join(name for name in parts if getattr(each, name))
+        yield f"| {each.sure:.2f} | {known} | {_cell(each.says or rule.says)}{own} |"
 
 
 def config_page() -> str:

@@ -216,7 +216,7 @@ TEXTS = {
     ),
     "an exception that led to another": (
         OWN + "KeyError: 'a'\n" + CAUSE + TRACE.format(line=9, name="main") + "RuntimeError: b\n",
-        "RuntimeError: b in train.py:9 main()",
+        "RuntimeError: b in train.py:9 main(); after KeyError: 'a'",
     ),
     "a launcher after its rank": (
         OWN
@@ -293,8 +293,8 @@ KERNEL = LogText(
     [
         ((), COUNTED, "outside", ", which wtrain did not send"),
         ((), HostFacts(), "unknown", ", which wtrain did not send"),
-        ((KERNEL,), COUNTED, "oom-killer", " of the kernel, for want of memory"),
-        ((), HostFacts(oom_kills=1, oom_since_start=True), "oom-killer", " of the kernel"),
+        ((KERNEL,), COUNTED, "oom-killer", " from the kernel's OOM killer"),
+        ((), HostFacts(oom_kills=1, oom_since_start=True), "oom-killer", " from the kernel"),
     ],
 )
 def test_who_sent_the_signal(
@@ -309,7 +309,7 @@ def test_who_sent_the_signal(
     fact = crash_of(evidence, ("torchrun",), gpu_shared=False)
     assert fact is not None
     assert fact.exception is None
-    assert crash_words(fact).startswith(f"rank 1 was ended by SIGKILL{words}")
+    assert crash_words(fact).startswith(f"rank 1 was killed by SIGKILL{words}")
 
 
 def test_the_first_exception_counts() -> None:

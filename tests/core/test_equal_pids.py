@@ -12,9 +12,9 @@ from tests.core.test_diagnose import RULES, evidence_of
 from tests.core.test_first_failure import gone
 from tests.core.test_glance import bundle_in
 from watchdog_train.core.diagnosis.collectives import compare
-from watchdog_train.core.diagnosis.diagnose import groups, root_process
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText
 from watchdog_train.core.diagnosis.first_failure import first_failure
+from watchdog_train.core.diagnosis.places import groups, root_process
 from watchdog_train.core.model import Explanation, Standstill, Who
 from watchdog_train.core.model.waits import ChildWait
 from watchdog_train.evidence.joint import answer

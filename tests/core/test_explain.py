@@ -311,7 +311,8 @@ def test_a_rank_that_was_killed_is_the_root_of_a_hang():
     """The others wait for it in vain; the end is told with its sender."""
     evidence = evidence_of({"why": "stall", "processes": [process(10, *REDUCE)]})
     ended = gone(1, 100.0, signal=9)
-    both = msgspec.structs.replace(evidence, processes=(*evidence.processes, ended))
+    none = HostFacts(oom_kills=0, oom_since_start=True)
+    both = msgspec.structs.replace(evidence, processes=(*evidence.processes, ended), host=none)
     found = explain(Chains(both, RULES.frames))
     words = sentences(found)
     assert words[0] == "rank 1 (pid 11) was killed by SIGKILL from outside wtrain at step 25."

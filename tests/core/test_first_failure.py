@@ -151,16 +151,17 @@ def meeting(*absent, seen=(), world_size=None):
 def test_all_ranks_that_have_not_come_to_the_meeting_are_named():
     """With their places, and with those of which nothing is seen on this machine."""
     family, rank, words = told(meeting(1, 3, seen=(2,), world_size=6))
-    assert (family, rank) == ("store-rendezvous", 1)
-    assert "rank 1 (pid 11) at warm_1 (prepare.py:1); rank 3 (pid 13) at warm_3" in words
+    assert (family, rank) == ("store-rendezvous", None)
+    assert "rank 1 (pid 11) is standing still in warm_1 (prepare.py:1)" in words
+    assert "rank 3 (pid 13) is standing still in warm_3 (prepare.py:3)" in words
     assert "Nothing was seen of ranks 4-5." in words
 
 
 def test_very_many_ranks_that_have_not_come_are_counted():
     """One screen, whatever the size of the job."""
     words = told(meeting(*range(1, 31)))[2]
-    assert "and 22 more" in words
-    assert len(words) < 800
+    assert "and 27 more" in words
+    assert len(words) < 1200
 
 
 BARRIER = "store based barrier to initialize process group for rank: {}, key: k:1 (world_size=4, "

@@ -7,8 +7,8 @@ import json
 import msgspec
 
 from watchdog_train.cli import main
-from watchdog_train.core.diagnosis.diagnose import evidence_fingerprint
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
+from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.evidence.bundle import (
     Bundle,
     HostRecord,

@@ -331,7 +331,7 @@ def test_a_rank_that_failed_is_tried_again_like_a_crash(code, signal, tried):
     )  # fmt: skip
     answer = step(msgspec.structs.replace(state, stalls=(stall,), rank_ends=(end,)))
     assert remedies(answer) == tried
-    how = "was ended by SIGKILL" if code is None else f"ended with exit code {code}"
+    how = "was killed by SIGKILL" if code is None else f"ended with exit code {code}"
     assert f"stood still at step 25: rank 1 (pid 11) {how} at step 25" in why_text(answer.why)
 
 

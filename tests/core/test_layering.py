@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "store": {*_LOWER, "store", "client.layout"},
     "checkpoints": {*_LOWER, "checkpoints", "client.layout"},
     "remedies": {*_LOWER, "remedies"},
-    "rules": {*_LOWER, "rules"},
+    "rules": {*_LOWER, "explain", "rules"},
     "report": {*_LOWER, "report"},
     # Reads what a run has left, and has it rendered.
     "reporting": {*_LOWER, "reporting", "report", "store", "evidence", "remedies", ""},
@@ -73,7 +73,7 @@ ROOMS["__main__"] = {"cli"}
 """What each room may import of ours; "" is the package itself, for its version."""
 
 _NOUNS = {"model", "policy", "events", "starting"}
-_DECIDING = {"decide", "suspect", "actions", "answers", "commands"}
+_DECIDING = {"decide", "suspect", "pauses", "actions", "answers", "commands"}
 _DECIDING |= {"notices", "requests", "recovery", "job"}
 IN_CORE: dict[str, set[str]] = {
     "model": set(),

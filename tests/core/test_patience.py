@@ -7,12 +7,15 @@ from collections.abc import Mapping
 
 import pytest
 
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.patience import PatienceRow, Silence
 from watchdog_train.core.policy.patience import Patience as Limits
+from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.graph import Waits
-from watchdog_train.explain.patience import ROWS, patience
+from watchdog_train.explain.patience import ROWS, judge, patience
 
 OURS = x.Place(function="fetch", file="train.py", line=3)
 LIBRARY = x.Place(function="all_reduce", file="torch/distributed/distributed_c10d.py", line=7)
@@ -81,6 +84,28 @@ NETWORK = w.TcpWait(call="read", address="10.0.0.1:80")
 )
 def test_a_row_of_the_table(doing: x.Doing, row: PatienceRow, limit_s: float | None) -> None:
     assert judged({0: doing}) == (row, limit_s)
+
+
+def at_work(*functions: tuple[str, str]) -> ProcessEvidence:
+    frames = tuple(Frame(function=name, file=file, line=1) for name, file in functions)
+    thread = ThreadStack(frames=frames, name="MainThread", os_id=7, main=True)
+    return ProcessEvidence(pid=7, start=1, ppid=1, role="other", state="S", threads=(thread,))
+
+
+WORKER = (
+    ("poll", "kombu/utils/eventio.py"),
+    ("asynloop", "celery/worker/loops.py"),
+    ("<module>", "worker.py"),
+)
+
+
+def test_a_worker_without_a_task_is_waited_for_for_ever() -> None:
+    """With its preset or not, whatever its broker; one whose task waits is not."""
+    idle = Chains(Evidence(why="stall", processes=(at_work(*WORKER),)), {})
+    assert judge(idle, silence=IN_TRAINING, limits=Limits()).row == "service"
+    task = (("train", "tasks.py"), ("trace_task", "celery/app/trace.py"), *WORKER)
+    busy = Chains(Evidence(why="stall", processes=(at_work(*task),)), {})
+    assert judge(busy, silence=IN_TRAINING, limits=Limits()).row != "service"
 
 
 def test_a_poll_of_the_users_own_is_waited_for_whatever_it_polls() -> None:

@@ -100,6 +100,12 @@ def test_the_words_on_the_page(tmp_path: Path) -> None:
         page.request_save()
         page.tell(STEPS)
         assert read_vitals(path) == STEPS
+        silent = STEPS._replace(trains=False, waits="Rank 0 waits for 10.0.0.1. A stall at 10 min.")
+        page.tell(silent)
+        assert read_vitals(path) == silent
+        assert asked("readiness", silent).words.endswith(f" 3 s ago. {silent.waits[:-1]}")
+        page.tell(silent._replace(waits="\u00e4" * layout.WAITS_BYTES))
+        assert set(getattr(read_vitals(path), "waits", "")) == {"\u00e4"}
         bare = Vitals(1, 0, 0.5, "idle", 0)
         page.tell(bare)
         assert read_vitals(path) == bare

@@ -17,7 +17,7 @@ from watchdog_train.core.recovery.helped import helped, tried
 from watchdog_train.core.recovery.ladder import Restart
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import explain
-from watchdog_train.explain.remedies import offered, pointless
+from watchdog_train.explain.remedies import Grounds
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 from watchdog_train.report.facts import tried_lines
@@ -84,7 +84,7 @@ REMEDIES = {
         {"no-eval", "raise-ddp-timeout", "preprocess-before-launch"},
     ),
     "a collective of all": (
-        [process(10, *REDUCE), process(11, *REDUCE, rank=1)], {"debug-detail", "single-process"},
+        [process(10, *REDUCE), process(11, *REDUCE, rank=1)], {"debug-detail"},
     ),
     "an own lock": (
         [process(10, *MAIN, wait={"wait": "mutex", "address": 1}, sealed=True)], set(),
@@ -105,7 +105,7 @@ def explained(processes, why="stall", **more) -> tuple[x.Explanation, dict[str, 
     ended = tuple(one for one in processes if not isinstance(one, dict))
     evidence = msgspec.structs.replace(evidence, processes=(*evidence.processes, *ended), **more)
     found = explain(Chains(evidence, RULES.frames))
-    return found, {one.name: one.ground for one in offered(ALL, evidence, found)}
+    return found, {one.name: one.ground for one in Grounds(evidence, found).offered(ALL)}
 
 
 @pytest.mark.parametrize("name", REMEDIES)
@@ -148,14 +148,15 @@ def test_facts_name_remedies_whatever_the_cause():
     evidence = evidence_of({"why": "stall", "processes": [process(10, *MAIN, wait=FIFO)]})
     evidence = msgspec.structs.replace(evidence, host=full)
     found = explain(Chains(evidence, RULES.frames))
-    assert offered((), evidence, found) == (x.Remedy(name="bigger-shm", by="fact", ground="shm"),)
+    offer = x.Remedy(name="bigger-shm", by="fact", ground="shm")
+    assert Grounds(evidence, found).offered(()) == (offer,)
     killed = msgspec.structs.replace(
         evidence_of({"why": "stall", "processes": []}),
         processes=(gone(10, 0, signal=9),),
         host=HostFacts(oom_kills=1, oom_since_start=True),
     )
     found = explain(Chains(killed, RULES.frames))
-    assert [one.name for one in offered((), killed, found)] == ["less-host-memory"]
+    assert [one.name for one in Grounds(killed, found).offered(())] == ["less-host-memory"]
 
 
 USELESS = {
@@ -177,7 +178,7 @@ def test_no_experiment_is_made_that_would_change_nothing(name):
     """The ladder passes it over, and takes the next one."""
     given, setting = USELESS[name]
     evidence = evidence_of({"why": "stall", "processes": [given]})
-    useless = pointless(evidence, explain(Chains(evidence, RULES.frames)))
+    useless = Grounds(evidence, explain(Chains(evidence, RULES.frames))).pointless
     assert setting in useless
     unknown = b.explained(family=None)
     told = msgspec.structs.replace(unknown, pointless=useless)

@@ -11,6 +11,7 @@ from watchdog_train.core.model import CapturedProcess
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.explain.because import judge
 from watchdog_train.remedies.catalogue import remedy_words
+from watchdog_train.report.explanation_text import what_happened
 from watchdog_train.report.screen_text import HEIGHT, WIDTH, one_screen
 from watchdog_train.rules import load_rules
 
@@ -61,6 +62,8 @@ def test_every_case_fits_on_one_screen(part):
         assert len(lines) < HEIGHT, (case.name, text)
         assert max(map(len, lines)) <= WIDTH, (case.name, text)
         assert (found.family or "cause unknown") in text, case.name
+        said = "".join(what_happened(found).split())
+        assert evidence.why == "crash" or said in "".join(text.split()), (case.name, text)
         if found.remedies:
             assert f"change  1 {found.remedies[0].name}"[:70] in text, (case.name, text)
 

@@ -77,6 +77,7 @@ def looked(row: PatienceRow = "unknown", since: float = 0.0, **more: Any) -> e.L
         patience=patience(row, **more),
         why=said("it waits"),
         since_mono=since,
+        limit_s=LIMITS_S[row],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.night.play import Night
-from tests.support import Event
+from tests.support import Event, sentence
 
 
 def table(night: Night) -> str:
@@ -41,7 +41,7 @@ def _words(event: Event) -> str | None:
             sure = f"{cause['family']}, {cause['certainty']}" if cause else found["kind"]
             return f"{event['stall_id']}: {sure}{where}"
         case "checkpoint_rejected":
-            return f"passed over: {event['path'].rpartition('/')[2]}: {event['why'][:80]}"
+            return f"passed over: {event['path'].rpartition('/')[2]}: {sentence(event['why'])[:80]}"
         case "attempt_launching" if event["attempt"] > 1:
             plan = event["plan"]
             step = (plan["checkpoint"] or {}).get("step")
@@ -50,9 +50,9 @@ def _words(event: Event) -> str | None:
         case "adopted":
             return f"adopted in place of pid {event['previous_pid']}"
         case "warned":
-            return f"warned: {_without_path(event['why'], event['about'])}"
+            return f"warned: {_without_path(sentence(event['why']), event['about'])}"
         case "noticed":
-            return f"noticed: {event['why'][:120]}"
+            return f"noticed: {sentence(event['why'])[:120]}"
         case "run_finished":
             return f"{event['outcome']}, exit code {event['exit_code']}"
     return None

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watchdog_train.core.diagnosis.diagnose import diagnose
 from watchdog_train.core.diagnosis.stacks import FRAMES_CAP
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import from_inside, pyspy
@@ -19,6 +18,7 @@ from watchdog_train.evidence.logs import clean_line, tail
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import Source, read_sources
+from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 
 RULES = load_rules()
@@ -99,8 +99,8 @@ PIECES = st.sampled_from(
 def test_any_mixture_of_formats_is_no_exception(lines, name):
     """Torn, mixed and foreign text gives what is whole in it, and a diagnosis."""
     evidence = gather([Source(name=name, text="\n".join(lines))])
-    diagnosis = diagnose(evidence, RULES)
-    assert 0 <= diagnosis.confidence <= 1
+    found = judge(evidence, RULES)
+    assert 0 <= found.confidence <= 1
 
 
 RECORDER = st.recursive(
@@ -158,7 +158,7 @@ def test_no_line_costs_more_than_its_length(line):
     lines = "".join(f"{chr(97 + at)}{line}\n" for at in range(26))
     text = f'Thread 1 (LWP 2 "x"):\n{lines}Thread 3 (idle): "M"\n{lines}'
     started = time.process_time()
-    diagnose(gather([Source(name="x", text=text)]), RULES)
+    judge(gather([Source(name="x", text=text)]), RULES)
     assert time.process_time() - started < 10
 
 
@@ -168,11 +168,11 @@ def test_a_night_of_progress_costs_little():
     lines.insert(20_000, "RuntimeError: DataLoader worker (pid 8) is killed by signal: Bus error.")
     started = time.process_time()
     evidence = gather([Source(name="log.txt", text="\n".join(lines))])
-    diagnosis = diagnose(evidence, RULES)
+    found = judge(evidence, RULES)
     assert time.process_time() - started < 15
     assert len(evidence.logs[0].lines) < 100
     assert any("Bus error" in line for line in evidence.logs[0].lines)
-    assert diagnosis.family != "shm-exhausted"  # training went on for hours after it
+    assert found.family != "shm-exhausted"  # training went on for hours after it
 
 
 def test_a_huge_log_is_read_at_its_ends(tmp_path):

@@ -57,7 +57,7 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
     assert not run.of_type("backing_off"), run.describe()
     if how == "kill":
         assert crash["sender"] in ("outside", "unknown")
-        assert "was ended by SIGKILL, which wtrain did not send" in run.stderr
+        assert "was killed by SIGKILL, which wtrain did not send" in run.stderr
     if how == "exception":
         summary = next(run.run_dir.glob("stalls/*/log-tail.txt")).read_text("utf-8")
         assert "planted failure" in summary

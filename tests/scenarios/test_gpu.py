@@ -93,15 +93,21 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     assert "GPU 0: 100 % utilisation, 22 % of its power limit. Also on its GPUs: pid " in said
 
 
-@pytest.mark.timeout(170)
-def test_memory_of_the_gpu_after_a_kill(tmp_path: Path) -> None:
-    """A restart waits for what is left of the rank, then for a stranger, and goes on when free."""
+def asleep(tmp_path: Path) -> tuple[Gpus, RunningWtrain, int]:
+    """A run whose rank sleeps, when its use of the GPU has been seen."""
     gpus = Gpus(tmp_path)
     run, pid = start(tmp_path, gpus, "--sleep-at", "30")
     gpus.show(device((pid, 60)))
     wait_until((tmp_path / "slept").exists, 60, "it sleeps")
     (trace,) = tmp_path.glob("wtrain-runs/*-*/**/trace*.jsonl")
     wait_until(lambda: '"gpu_util":57' in trace.read_text(), 30, "the GPU was seen")
+    return gpus, run, pid
+
+
+@pytest.mark.timeout(170)
+def test_memory_of_the_gpu_after_a_kill(tmp_path: Path) -> None:
+    """A restart waits for what is left of the rank, then for a stranger, and goes on when free."""
+    gpus, run, pid = asleep(tmp_path)
     other = subprocess.Popen(["sleep", "160"])
     try:
         os.kill(pid, signal.SIGKILL)
@@ -124,16 +130,11 @@ def test_memory_of_the_gpu_after_a_kill(tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
     """What it showed before is no sign of life; the Xid is the cause, read without root."""
-    gpus = Gpus(tmp_path)
-    run, pid = start(tmp_path, gpus, "--sleep-at", "30")
-    gpus.show(device((pid, 60)))
-    wait_until((tmp_path / "slept").exists, 60, "it sleeps")
-    (trace,) = tmp_path.glob("wtrain-runs/*-*/**/trace*.jsonl")
-    wait_until(lambda: '"gpu_util":57' in trace.read_text(), 30, "the GPU was seen")
+    gpus, run, pid = asleep(tmp_path)
     gpus.show(device((pid, 60), more=(f"xid {OFF_THE_BUS}",)), calls=ALL_LOST)
     found = run.wait_for("stall_explained", 60)["explanation"]["because"]
     assert (found["family"], found["certainty"]) == ("gpu-fault", "proven")
-    assert f"(GPU 0): {OFF_THE_BUS}" in found["template"]
+    assert f"(GPU 0): {OFF_THE_BUS}" in found["values"]["line"]
     run.wait_for("attempt_launched", 60, lambda event: event["attempt"] == 2)
     gpus.show(device())
     done = run.result(60).check(0)

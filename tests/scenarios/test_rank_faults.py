@@ -147,7 +147,7 @@ def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
     assert bundle["why"] == "crash"
     words = {
         "fail": "CRASH 0001: RuntimeError: planted failure in rank_faults.py:",
-        "die": "CRASH 0001: rank 1 was ended by SIGKILL, which wtrain did not send",
+        "die": "CRASH 0001: rank 1 was killed by SIGKILL, which wtrain did not send",
     }
     assert words.get(fault, "CRASH 0001: ") in run.stderr, run.describe()
     rejected = [Path(event["path"]).name for event in run.of_type("checkpoint_rejected")]
@@ -160,7 +160,7 @@ def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
     [
         pytest.param("fail", "ended with an exception", marks=SLOW),
         pytest.param(
-            "die", "was ended by SIGKILL", marks=(SLOW, pytest.mark.needs_exit_status_of_others)
+            "die", "was killed by SIGKILL", marks=(SLOW, pytest.mark.needs_exit_status_of_others)
         ),
     ],
 )

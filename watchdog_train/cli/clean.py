@@ -45,6 +45,8 @@ def clean(
 ) -> None:
     """Show orphaned processes, stale slots, shared memory, locks and jobs of runs that are over.
 
+    What their pauses have taught is shown, too.
+
     Nothing is removed without --yes. Run directories are touched only with --keep-last or
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
     listed with the command that takes it up again. Of a job over several machines nothing is

@@ -10,8 +10,8 @@ import click
 from watchdog_train.cli.bundles import read_or_refuse, stall_folder
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
-from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.idle import Group
+from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.evidence.bundle import Bundle
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title

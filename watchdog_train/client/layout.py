@@ -128,6 +128,8 @@ C_STEP = 13  # newest step of any rank, + 1
 C_PROGRESSED_NS = 14  # monotonic ns of the newest progress of any rank
 C_TRAINS = 15  # 1: steps are being made, and nothing is suspected
 C_TASKS = 16  # supervisors of the job, each with a page of its own; 0 or 1: this is the only one
+C_WAITS = 64  # from here on text, for probes: what a silent training waits for, and until when
+WAITS_BYTES = 512  # with zeros behind it
 
 RUN_STATES = (
     "idle",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from watchdog_train.core import events as e
+from watchdog_train.core import pauses
 from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
 from watchdog_train.core.detection.detect import BUSY, SELDOM_STEPS, Verdict
 from watchdog_train.core.fold.state import LASTING, State
@@ -27,6 +28,8 @@ from watchdog_train.core.recovery.remedy_spec import RemedySpec
 ASKS = "it waits for somebody to type"
 FRESH_S = 15.0
 """No stall by a look that is older: what was true a minute ago may be over."""
+LATE_S = 3.0
+"""A sample of the processes may be so much older than a look that it comes with."""
 LOOK_AGAIN_S = (10.0, 300.0)
 """While patience runs the distance of looks doubles, from so long to so long."""
 SLEPT_S = 1.0
@@ -75,7 +78,10 @@ def _alive(observation: Observation, state: State) -> Record | None:
         silence.discard("stopped")
     if not (state.suspicion or silence or state.muted):
         return None
-    patience = state.look.patience if state.look is not None else None
+    look = state.look
+    if look is not None and state.look_before is not None and observation.now - look.mono < LATE_S:
+        look = state.look_before  # the newer one may have seen what came after the silence
+    patience = look.patience if look is not None else None
     at = silent_at(patience, _steps(observation, state))
     paused_s = observation.now - state.silent_since if state.suspicion and patience else 0.0
     ended = e.SuspicionEnded(
@@ -83,7 +89,10 @@ def _alive(observation: Observation, state: State) -> Record | None:
         paused_s=round(paused_s, 1) if paused_s >= WORTH_A_WORD_S else 0.0,
         patience=patience,
         at=at,
-        said=at is not None and at.own in state.paused_at,
+        said=at is not None and any(one.own == at.own for one in state.pauses),
+        remembered=patience is not None
+        and paused_s >= WORTH_A_WORD_S
+        and pauses.is_worth_remembering(observation, state, patience, paused_s),
     )
     return Record(events=(ended,), consumes=("look",))
 
@@ -208,11 +217,14 @@ def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
         patience = msgspec.structs.replace(patience, limit_s=limit_s)
     patience = _asleep_again(patience, observation.now, state, policy)
     since = _since(patience, observation.now, state)
+    limit_s = _limit_s(observation, state, policy, patience)
     if result is None or result.explanation is None:
         problem = result.problem if result is not None else None
         why = said(problem) if problem else Why("no-stacks")
-        return e.Looked(patience=patience, why=why, since_mono=since)
-    return e.Looked(patience=patience, explanation=result.explanation, since_mono=since)
+        return e.Looked(patience=patience, why=why, since_mono=since, limit_s=limit_s)
+    return e.Looked(
+        patience=patience, explanation=result.explanation, since_mono=since, limit_s=limit_s
+    )
 
 
 def _since(patience: Patience, now: float, state: State) -> float:
@@ -257,6 +269,7 @@ def _limit_s(
         limit_s,
         verdict.survived_s,
         FINISHING_S if finishing else 0.0,
+        pauses.earned_s(state, patience),
         _again_s(state, policy, patience, silent_at(patience, _steps(observation, state))),
     )
 

@@ -18,9 +18,8 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_senders
-from watchdog_train.core.diagnosis.diagnose import evidence_fingerprint
 from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText
-from watchdog_train.core.diagnosis.rules import Rules
+from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.core.model import CrashFact, EvidenceResult, Member
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import (
@@ -52,6 +51,7 @@ from watchdog_train.explain import patience
 from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation
+from watchdog_train.explain.families import Rules
 from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
 from watchdog_train.system.pressure import swap_bytes
@@ -274,7 +274,9 @@ class _Collection:
         rules = self._rules()
         chains = Chains(evidence, rules.frames)
         found = judge(evidence, rules, self._situation(), chains)
-        granted = patience.judge(chains, silence=request.silence, limits=request.patience)
+        granted = patience.judge(
+            chains, silence=request.silence, limits=request.patience, code=sources.function
+        )
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnosis.diagnose import root_process
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread
+from watchdog_train.core.diagnosis.places import root_process
 from watchdog_train.core.diagnosis.stacks import deciding_frame
 from watchdog_train.core.model import JointAnswer
 from watchdog_train.errors import WtrainError

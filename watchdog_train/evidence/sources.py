@@ -6,7 +6,10 @@ It must not open what may not answer: a file system of a dead server holds its r
 from __future__ import annotations
 
 import os
+import re
+from itertools import takewhile
 
+from watchdog_train.core.diagnosis.stacks import Frame
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.system import proc
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS
@@ -14,6 +17,7 @@ from watchdog_train.trusted_files import read_regular
 
 _FILE_CAP_BYTES = 2 << 20
 _LINE_CAP = 200
+_FUNCTION_CAP_LINES = 1000
 
 
 class SourceReader:
@@ -25,17 +29,36 @@ class SourceReader:
 
     def line(self, path: str, number: int) -> str | None:
         """Line `number` of the file; None when it is not there or not safe to read."""
-        if number < 1 or not path.endswith(".py") or not os.path.isabs(path):
-            return None
-        if any(path.startswith(mount) for mount in self._network):
-            return None  # a dead server would hold us in the kernel
-        if path not in self._files:
-            self._files[path] = _read_lines(path)
-        lines = self._files[path]
-        if number > len(lines):
+        lines = self._lines(path)
+        if not 0 < number <= len(lines):
             return None
         text = lines[number - 1].decode("utf-8", "replace").strip()
         return clean_line(text)[:_LINE_CAP] or None
+
+    def function(self, frame: Frame) -> str | None:
+        """The code of a frame's function, outside of functions the unindented lines around it."""
+        lines = self._lines(frame.file)
+        if frame.line > len(lines):
+            return None
+        begins = rb"()[^\s)\]}]"
+        if frame.name != "<module>":
+            begins = rb"(\s*)(?:async )?def %s\b" % re.escape(frame.name.encode())
+        for first in range(frame.line - 1, -1, -1):
+            begin = re.match(begins, lines[first])
+            if begin:
+                deep = re.compile(rb"%s[\s)\]}]|\s*$" % begin[1])
+                rest = takewhile(deep.match, lines[first + 1 : first + _FUNCTION_CAP_LINES])
+                return b"\n".join((lines[first], *rest)).decode("utf-8", "replace")
+        return None
+
+    def _lines(self, path: str) -> list[bytes]:
+        if not path.endswith(".py") or not os.path.isabs(path):
+            return []
+        if any(path.startswith(mount) for mount in self._network):
+            return []  # a dead server would hold us in the kernel
+        if path not in self._files:
+            self._files[path] = _read_lines(path)
+        return self._files[path]
 
 
 def _read_lines(path: str) -> list[bytes]:

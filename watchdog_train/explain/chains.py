@@ -39,7 +39,7 @@ class Chains:
         self.nodes: list[_Node] = []
         self._by_pid: dict[tuple[int, int], int] = {}
         self._inner: dict[int, list[int]] = {}
-        self._sets = sets
+        self.sets = sets
         for process in evidence.processes:
             if process.role != "keeper":
                 self._add(process)
@@ -66,7 +66,7 @@ class Chains:
 
     def _add(self, process: ProcessEvidence) -> None:
         thread = of_thread.deciding_thread(process)
-        doing = of_thread.doing(process, thread, self._sets)
+        doing = of_thread.doing(process, thread, self.sets)
         doing, thread = self._collective_elsewhere(process, thread, doing)
         if isinstance(doing, w.SleepWait):
             doing = msgspec.structs.replace(doing, polls=process.polls)
@@ -83,7 +83,7 @@ class Chains:
                 _Node(
                     process=process,
                     thread=other,
-                    doing=of_thread.doing(process, other, self._sets),
+                    doing=of_thread.doing(process, other, self.sets),
                     idle=False,
                     inner=True,
                 )
@@ -96,7 +96,7 @@ class Chains:
         if not of_thread.is_backward(thread) or isinstance(doing, (w.Stopped, x.End)):
             return doing, thread
         for other in of_thread.working_threads(process):
-            found = of_thread.doing(process, other, self._sets)
+            found = of_thread.doing(process, other, self.sets)
             if isinstance(found, x.CollectiveWait) and found.op is not None:
                 return found, other
         return doing, thread

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
+from watchdog_train.core.diagnosis.crash import sender_of
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.model import Phase, Value
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.exceptions import CodePlace, Sender
+from watchdog_train.core.model.exceptions import CodePlace
 from watchdog_train.explain import waits as of_thread
 from watchdog_train.explain.chains import Chains, has_failed_end
 from watchdog_train.explain.graph import Verdict, solve
 
 _VICTIMS_CAP = 512
 _ALSO_CAP = 8
-_SIGKILL, _SIGTERM = 9, 15
-_OWN_CRASH = (4, 6, 7, 8, 11)
+_SIGTERM = 15
 
 
 class Situation(Value, frozen=True, kw_only=True):
@@ -61,6 +61,7 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
         else:
             head, root = ordered[0], found[0]
             alike = tuple(one.who for one in found[1:] if _same(root, one))
+            also = tuple(one for one in others if type(one.doing) is type(root.doing))[:_ALSO_CAP]
     elif not knot:
         root = _end_of_all(evidence)
     victims = [
@@ -160,9 +161,10 @@ def standstill(graph: Chains, at: int, situation: Situation | None = None) -> x.
     end = node.process.ended
     if isinstance(doing, x.End):
         member = doing.signal == _SIGTERM and graph.first_ends and at not in graph.first_ends
-        sender = "member" if member else _sender(graph.evidence, doing.signal)
-        sender = (end.sender if end is not None else None) or sender
-        doing = msgspec.structs.replace(doing, sender=sender)
+        sender = end.sender if end is not None else None
+        if sender is None and doing.signal is not None:
+            sender = sender_of(doing.signal, graph.evidence.host, by_member=bool(member))
+        doing = msgspec.structs.replace(doing, sender=sender or "unknown")
         raised = doing.raised
         own, called = (_place(raised.own), _place(raised.raised)) if raised else (None, None)
     return x.Standstill(
@@ -182,13 +184,6 @@ def _place(code: CodePlace | None) -> x.Place | None:
     return x.Place(function=code.function, file=code.file, line=code.line) if code else None
 
 
-def _sender(evidence: Evidence, signal: int | None) -> Sender:
-    if signal is None or signal in _OWN_CRASH:
-        return "unknown"
-    counted = evidence.host.oom_since_start and evidence.host.oom_kills
-    return "oom-killer" if signal == _SIGKILL and counted else "outside"
-
-
 def _same(one: x.Standstill, other: x.Standstill) -> bool:
     alike = type(one.doing) is type(other.doing)
     if isinstance(one.doing, x.End) and isinstance(other.doing, x.End):
@@ -201,7 +196,8 @@ def _end_of_all(evidence: Evidence) -> x.Standstill | None:
     end = evidence.exit
     if end is None or (end.code is None and end.signal is None):
         return None
-    doing = x.End(code=end.code, signal=end.signal, sender=_sender(evidence, end.signal))
+    sender = sender_of(end.signal, evidence.host) if end.signal is not None else None
+    doing = x.End(code=end.code, signal=end.signal, sender=sender or "unknown")
     return x.Standstill(who=x.Who(pid=None, role="rank"), doing=doing)
 
 

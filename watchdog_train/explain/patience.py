@@ -6,20 +6,23 @@ What is not known never shortens what is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import singledispatch
 
 import msgspec
 
+from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack, frame_matches
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.patience import Patience, PatienceRow, Silence
+from watchdog_train.core.model.patience import Patience, PatienceRow, Silence, silent_at
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import silent_nodes, standstill
 from watchdog_train.explain.graph import Node, Waits
+from watchdog_train.explain.waits import own_frame
 
 ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("proven", "nobody can ever end the wait, seen in two samples"),
@@ -33,10 +36,18 @@ ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("outsider", "a living process of this machine that is no part of the job"),
     ("sleep", "one sleep: until its end"),
     ("stopped", "stopped by a signal: detection.stopped_timeout_s"),
+    ("service", "a worker of Celery or RQ without a task: for ever"),
     ("input", "somebody is to type: for ever"),
 )
 """Each row and when it applies."""
 _STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
+_SERVES = (
+    "asynloop|synloop (celery/worker/loops.py) || workloop|wait_for_job (billiard/pool.py) || "
+    "dequeue_job_and_maintain_ttl|dequeue_any (rq/*)"
+)
+_HAS_A_TASK = (
+    "* (celery/app/trace.py) || perform_job|execute_job|monitor_work_horse|main_work_horse (rq/*)"
+)
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
 
 
@@ -89,6 +100,7 @@ def patience(
     limits: Limits,
     proven: AbstractSet[Node] = frozenset(),
     dead_holder: AbstractSet[Node] = frozenset(),
+    service: AbstractSet[Node] = frozenset(),
 ) -> Patience:
     """The patience with a job whose silent ranks all have to move.
 
@@ -101,13 +113,25 @@ def patience(
         proven: nodes whose wait can never end: sealed in two samples, held at a fork, or ranks
             in different collectives.
         dead_holder: nodes that wait for the lock file of a dead process of this machine.
+        service: nodes without a task.
     """
-    table = _Table(graph, doing, silence, limits, proven=proven, dead_holder=dead_holder)
+    rows: dict[Node, PatienceRow] = {
+        **dict.fromkeys(service, "service"),
+        **dict.fromkeys(dead_holder, "dead-holder"),
+        **dict.fromkeys(proven, "proven"),
+    }
+    table = _Table(graph, doing, silence, limits, rows)
     return table.shortest([table.of(node) for node in silent if node in graph])
 
 
-def judge(facts: Chains, *, silence: Silence, limits: Limits) -> Patience:
-    """The patience with a job of which this evidence was taken."""
+def judge(
+    facts: Chains,
+    *,
+    silence: Silence,
+    limits: Limits,
+    code: Callable[[Frame], str | None] = lambda _frame: None,
+) -> Patience:
+    """The patience with a job of which this evidence was taken; `code` of a frame's function."""
     evidence = facts.evidence
     if evidence.exchanging:
         return Patience(row="at-work", limit_s=limit_s("at-work", silence, limits))
@@ -123,9 +147,34 @@ def judge(facts: Chains, *, silence: Silence, limits: Limits) -> Patience:
         limits=limits,
         proven={at for at, one in doing.items() if _is_proven(facts, at, one.doing)},
         dead_holder=locking if dead and not alive else frozenset(),
+        service={at for at in doing if _serves(facts.nodes[at].process.threads)},
     )
     lines = (doing[at].own for at in silent_nodes(facts))
-    return msgspec.structs.replace(found, line=next((one for one in lines if one), None))
+    found = msgspec.structs.replace(found, line=next((one for one in lines if one), None))
+    if silent_at(found, 0) is None:
+        return found
+    roots = (at for at, one in doing.items() if one is found.root)
+    stacks = (facts.nodes[at].thread for at in (*roots, *silent_nodes(facts)))
+    frame = next(filter(None, map(own_frame, stacks)), None)
+    return msgspec.structs.replace(found, place=_place(facts, found, frame, code))
+
+
+def _place(
+    facts: Chains, found: Patience, frame: Frame | None, code: Callable[[Frame], str | None]
+) -> str | None:
+    if frame is None or found.root is None:
+        return None
+    world = facts.evidence.world_size or max(1, len(facts.ranks))
+    key = f"{code(frame) or frame}\0{type(found.root.doing).__name__}\0{world}"
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _serves(threads: Iterable[ThreadStack]) -> bool:
+    """A worker that waits for its next task, and has none."""
+    frames = [frame for thread in threads for frame in thread.frames]
+    return any(frame_matches(_SERVES, frame) for frame in frames) and not any(
+        frame_matches(_HAS_A_TASK, frame) for frame in frames
+    )
 
 
 def _is_proven(facts: Chains, at: int, doing: x.Doing) -> bool:
@@ -142,15 +191,13 @@ class _Table:
         doing: Mapping[Node, x.Standstill],
         silence: Silence,
         limits: Limits,
-        **rows: AbstractSet[Node],
+        rows: Mapping[Node, PatienceRow],
     ) -> None:
         self._graph = graph
         self._doing = doing
         self._silence = silence
         self._limits = limits
-        self._rows: dict[Node, PatienceRow] = {}
-        self._rows.update(dict.fromkeys(rows["dead_holder"], "dead-holder"))
-        self._rows.update(dict.fromkeys(rows["proven"], "proven"))
+        self._rows = rows
         self._known: dict[Node, Patience] = {}
         self._asked: set[Node] = set()
 

@@ -11,13 +11,12 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.facts import FULL_SHM_SHARE, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain.chains import has_failed_end
 
-_FULL_SHM = 0.97
 _LITTLE_MEMORY = 0.05
 _BUSY_PER_CORE = 1.2
 _SIGBUS = 7
@@ -33,11 +32,11 @@ class _Sign(NamedTuple):
 
     frames: str = ""
     said: str = ""
-    fact: Callable[[Scene], object] | None = None
+    fact: Callable[[Grounds], object] | None = None
 
 
-class Scene:
-    """Evidence and its explanation, with what the table asks of them."""
+class Grounds:
+    """Evidence and its explanation, with what the tables below ask of them."""
 
     def __init__(self, evidence: Evidence, found: x.Explanation) -> None:
         self.evidence = evidence
@@ -118,7 +117,7 @@ class Scene:
     def full_shm(self) -> bool:
         """No room is left for shared memory."""
         share = self.evidence.host.shm_used_share
-        return share is not None and share > _FULL_SHM
+        return share is not None and share > FULL_SHM_SHARE
 
     @property
     def little_memory(self) -> bool:
@@ -127,6 +126,48 @@ class Scene:
         share = host.memory_available_share
         killed = any(end.sender == "oom-killer" for end in self.ends)
         return killed or bool(host.swap_bytes_s) or (share is not None and share < _LITTLE_MEMORY)
+
+    def offered(self, names: Iterable[str]) -> tuple[x.Remedy, ...]:
+        """Those of a family's candidates that have grounds here, then those that a fact names."""
+        offer: dict[str, x.Remedy] = {}
+        for name in names:
+            held = next((g for g in _GROUNDS.get(name, ()) if self._holds(_SIGNS[g])), None)
+            if held is not None and name not in self.pointless:
+                offer[name] = x.Remedy(name=name, by="family", ground=held)
+        for name, ground, fact in _BY_FACT:
+            if name not in offer and fact(self):
+                offer[name] = x.Remedy(name=name, by="fact", ground=ground)
+        return tuple(offer.values())
+
+    def _holds(self, sign: _Sign) -> bool:
+        return bool(
+            (sign.fact is not None and sign.fact(self))
+            or (sign.frames and self.runs(sign.frames))
+            or (sign.said and self.says(sign.said))
+        )
+
+    @cached_property
+    def pointless(self) -> tuple[str, ...]:
+        """Settings that are known to change nothing here."""
+        if _is_outside(self.roots):
+            kept = {"named", "host-memory"}
+            return tuple(name for name, grounds in _GROUNDS.items() if kept.isdisjoint(grounds))
+        ranks = [p for p in self.evidence.processes if p.role == "rank"]
+        names = [
+            name
+            for name, (variable, values) in _ALREADY.items()
+            if ranks and all(p.environment.get(variable, "").lower() in values for p in ranks)
+        ]
+        seen = self.evidence.why == "stall" and any(p.threads for p in ranks)
+        workers = any(p.role == "worker" for p in self.evidence.processes)
+        if seen and not workers and not self.runs(_WORKER_LOOP, self.evidence.processes):
+            names += [name for name in _OF_WORKERS if name not in names]
+        if ranks and all(p.os_threads == 1 for p in ranks) and "omp-1" not in names:
+            names.append("omp-1")
+        threads = [fact.name for p in ranks for fact in p.thread_waits.values()]
+        if threads and not any(name.startswith(_CUDA_THREADS) for name in threads):
+            names += [name for name in _GROUNDS if name.startswith("nccl-") and name not in names]
+        return tuple(names)
 
 
 _OUT_OF_GPU = r"OutOfMemoryError|out of memory|ALLOC_FAILED|RESOURCE_EXHAUSTED"
@@ -287,7 +328,7 @@ _GROUNDS: Mapping[str, tuple[x.RemedyGround, ...]] = {
     "raise-ddp-timeout": ("rank-works",),
     "preprocess-before-launch": ("rank-works", "datasets"),
     "debug-detail": ("collective",),
-    "single-process": ("collective",),
+    "single-process": ("nccl", "store"),
     "drop-last": ("left-early",),
     "abort-all-on-failure": ("failed-alone",),
     "no-eval": ("evaluates",),
@@ -318,7 +359,7 @@ _GROUNDS: Mapping[str, tuple[x.RemedyGround, ...]] = {
     "dataset-subset": ("named",),
 }
 """Any of them is enough. What is not here, every attempt has, or only a person may ask for it."""
-_BY_FACT: tuple[tuple[str, x.RemedyGround, Callable[[Scene], object]], ...] = (
+_BY_FACT: tuple[tuple[str, x.RemedyGround, Callable[[Grounds], object]], ...] = (
     ("bigger-shm", "shm", lambda s: s.full_shm),
     ("less-host-memory", "host-memory", lambda s: any(e.sender == "oom-killer" for e in s.ends)),
     ("clear-stale-lock", "dead-holder", lambda s: s.dead_holder),
@@ -338,29 +379,6 @@ _ALREADY: Mapping[str, tuple[str, frozenset[str]]] = {
 _OF_WORKERS = tuple(name for name, grounds in _GROUNDS.items() if "loader" in grounds)
 
 
-def offered(names: Iterable[str], evidence: Evidence, found: x.Explanation) -> tuple[x.Remedy, ...]:
-    """Those of a family's candidates that have grounds here, then those that a fact names."""
-    scene = Scene(evidence, found)
-    useless = pointless(evidence, found)
-    offer: dict[str, x.Remedy] = {}
-    for name in names:
-        held = next((g for g in _GROUNDS.get(name, ()) if _holds(_SIGNS[g], scene)), None)
-        if held is not None and name not in useless:
-            offer[name] = x.Remedy(name=name, by="family", ground=held)
-    for name, ground, fact in _BY_FACT:
-        if name not in offer and fact(scene):
-            offer[name] = x.Remedy(name=name, by="fact", ground=ground)
-    return tuple(offer.values())
-
-
-def _holds(sign: _Sign, scene: Scene) -> bool:
-    return bool(
-        (sign.fact is not None and sign.fact(scene))
-        or (sign.frames and scene.runs(sign.frames))
-        or (sign.said and scene.says(sign.said))
-    )
-
-
 def _is_outside(roots: tuple[x.Doing, ...]) -> bool:
     """Whether the training waits for somebody outside, whom no setting of its own changes."""
     for doing in roots:
@@ -372,27 +390,3 @@ def _is_outside(roots: tuple[x.Doing, ...]) -> bool:
             case x.End(signal=int(), sender="outside" | "wtrain"):
                 return True
     return False
-
-
-def pointless(evidence: Evidence, found: x.Explanation) -> tuple[str, ...]:
-    """Settings that are known to change nothing here."""
-    scene = Scene(evidence, found)
-    if _is_outside(scene.roots):
-        kept = {"named", "host-memory"}
-        return tuple(name for name, grounds in _GROUNDS.items() if kept.isdisjoint(grounds))
-    ranks = [p for p in evidence.processes if p.role == "rank"]
-    names = [
-        name
-        for name, (variable, values) in _ALREADY.items()
-        if ranks and all(p.environment.get(variable, "").lower() in values for p in ranks)
-    ]
-    seen = evidence.why == "stall" and any(p.threads for p in ranks)
-    workers = any(p.role == "worker" for p in evidence.processes)
-    if seen and not workers and not scene.runs(_WORKER_LOOP, evidence.processes):
-        names += [name for name in _OF_WORKERS if name not in names]
-    if ranks and all(p.os_threads == 1 for p in ranks) and "omp-1" not in names:
-        names.append("omp-1")
-    threads = [fact.name for p in ranks for fact in p.thread_waits.values()]
-    if threads and not any(name.startswith(_CUDA_THREADS) for name in threads):
-        names += [name for name in _GROUNDS if name.startswith("nccl-") and name not in names]
-    return tuple(names)

@@ -143,6 +143,13 @@ def innermost_own(frames: Sequence[Frame]) -> int | None:
     return next((at for at, frame in enumerate(frames) if not is_library(frame)), None)
 
 
+def own_frame(thread: ThreadStack | None) -> Frame | None:
+    """The user's innermost own frame."""
+    frames = own_frames(thread.frames) if thread is not None else ()
+    at = innermost_own(frames)
+    return frames[at] if at is not None else None
+
+
 def places(thread: ThreadStack | None) -> tuple[x.Place | None, x.Place | None]:
     """The user's innermost own frame, and the library's function that it has called."""
     if thread is None:

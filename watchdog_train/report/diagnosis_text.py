@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.facts import Evidence
+from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.model import Explanation
 from watchdog_train.report.evidence_text import changes, group_lines
 from watchdog_train.report.explanation_text import sentences

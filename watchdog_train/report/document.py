@@ -20,6 +20,7 @@ from watchdog_train.report.facts import (
 )
 from watchdog_train.report.history import AttemptHistory, History
 from watchdog_train.report.job_text import guilty_words
+from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Document, Section
 from watchdog_train.report.stall_section import stall_section
@@ -134,6 +135,8 @@ def _about(state: State, zone: tzinfo | None) -> Section:
             what = "ended" if state.finished else "last event"
             took = duration(state.updated_at - state.started_at)
             rows.append((what, f"{clock_time(state.updated_at, zone)} ({took})"))
+    if (awaited := waiting(state, state.mono)) is not None:
+        rows.append(("waiting", awaited))
     if state.exit_code is not None:
         rows.append(("exit code", str(state.exit_code)))
     rows += [("the fault may lie with", text) for text in guilty_words(state)]

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
-from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import Group, is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame, trimmed
 from watchdog_train.core.model import Explanation
 from watchdog_train.core.model import waits as w

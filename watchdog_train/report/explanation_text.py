@@ -5,6 +5,7 @@ Who does what, on what, since when, where; who waits for it; why, as far as that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from watchdog_train.core.model import ExceptionFact, signal_name
@@ -105,9 +106,8 @@ def because(found: x.Explanation) -> str:
     cause = found.because
     if cause is None:
         return ""
-    text = cause.template
-    for name, value in cause.values.items():
-        text = text.replace(f"{{{name}}}", clean(value, _MESSAGE_CAP))
+    values = {name: clean(value, _MESSAGE_CAP) for name, value in cause.values.items()}
+    text = re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), cause.template)
     link = f" Known issue: {clean(cause.link, _PATH_CAP)}" if cause.link else ""
     told = clean(text, _CAUSE_CAP)
     return f"{clean(cause.family, 60)} ({cause.certainty}). {told}{link}".rstrip()
@@ -368,7 +368,7 @@ def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
 
 
 def _collective(wait: x.CollectiveWait) -> tuple[str, str]:
-    name = f"{wait.op}" if wait.op else "a collective"
+    name = wait.op or ("a collective" if wait.seq is None else "collective")
     number = f" number {wait.seq}" if wait.seq is not None else ""
     if wait.mismatched:
         return f"in {name}{number}", f"In another operation: {words.ranks_text(wait.mismatched)}."

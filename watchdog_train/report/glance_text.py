@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.collectives import spans
-from watchdog_train.core.diagnosis.diagnose import root_process
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_process
+from watchdog_train.core.diagnosis.places import root_process
 from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames, trimmed
 from watchdog_train.core.model import Explanation
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Explanation, Patience, PatienceRow
+from watchdog_train.core.model import Explanation, Patience, PatienceRow, Pause
 from watchdog_train.core.model.waits import SleepWait
+from watchdog_train.core.pauses import allowed_s
 from watchdog_train.report.explanation_text import what_happened
-from watchdog_train.report.words import clean, duration
+from watchdog_train.report.words import clean, count, duration
 
 EXPECT_FACTOR = 1.5
 """A pause that is announced should be announced somewhat longer than it was."""
 _ROWS: dict[PatienceRow, str] = {
     "sleep": "wtrain waits until it wakes",
+    "service": "wtrain waits until it has a task",
     "input": "wtrain waits until somebody types",
     "stopped": "wtrain waits until it is continued",
 }
@@ -35,7 +38,7 @@ def waiting(state: State, mono: float) -> str | None:
         return None
     silent_s = max(0.0, mono - state.silent_since)
     found = what(look.patience, silent_s)
-    told = [found[:1].upper() + found[1:], until_words(look.patience)]
+    told = [found[:1].upper() + found[1:], until_words(look)]
     if look.patience.row == "stopped":  # ends with a command
         told.reverse()
     return " ".join(filter(None, told))
@@ -48,16 +51,17 @@ def waiting_object(state: State, mono: float | None) -> dict[str, Any] | None:
     mono = state.mono if mono is None else mono
     return {
         **msgspec.to_builtins(state.look.patience),
+        "limit_s": state.look.limit_s,
         "silent_s": round(max(0.0, mono - state.silent_since), 1),
         "text": waiting(state, mono),
     }
 
 
-def until_words(patience: Patience) -> str:
+def until_words(look: e.Looked) -> str:
     """When the silence becomes a stall."""
-    if patience.limit_s is not None:
-        return f"A stall at {duration(patience.limit_s)}."
-    return f"{_ROWS[patience.row]}." if patience.row in _ROWS else ""
+    if look.limit_s is not None:
+        return f"A stall at {duration(look.limit_s)}."
+    return f"{_ROWS[look.patience.row]}." if look.patience.row in _ROWS else ""
 
 
 def what(patience: Patience, silent_s: float | None = None) -> str:
@@ -74,6 +78,25 @@ def what(patience: Patience, silent_s: float | None = None) -> str:
     if line is None or root.own is not None:
         return text
     return f"{text} Asked for at {clean(line.file, 200)}:{line.line}."
+
+
+def learnt_text(known: Iterable[Pause], path: Path) -> str:
+    """`wtrain config show --learnt`: a line for each place, the newest first."""
+    lines = [
+        f"{clean(one.own.file, 200)}:{one.own.line} {clean(one.own.function, 80)}(): "
+        f"{count(one.times, 'pause')} of up to {duration(one.longest_s)}; "
+        + (f"a stall at {duration(allowed_s(one))}" if allowed_s(one) else "one more counts")
+        + f" (started in {clean(one.directory, 200)})"
+        for one in known
+    ]
+    if not lines:
+        return f"No pause is remembered in {path}."
+    return "\n".join([*reversed(lines), f"wtrain clean --yes forgets them ({path})."])
+
+
+def learnt_object(known: Iterable[Pause]) -> list[dict[str, Any]]:
+    """The same as data."""
+    return [{**msgspec.to_builtins(one), "allowed_s": allowed_s(one)} for one in known]
 
 
 def table_text(table: Iterable[tuple[PatienceRow, tuple[float | None, ...], str]]) -> str:

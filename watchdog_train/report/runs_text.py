@@ -8,6 +8,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.report import words
 from watchdog_train.report.job_text import grouped, task_cell
 from watchdog_train.report.live import Live
+from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.status_json import progress_now
 from watchdog_train.report.status_text import headline
 from watchdog_train.report.words import PLAIN, Paint, clean, duration
@@ -37,7 +38,15 @@ def runs_text(
             cells[state_at] = paint(cells[state_at], headline(*runs[i - 1])[1])
         last = paint(row[-1], "dim") if i == 0 else row[-1]
         lines.append(words.cut("  ".join([*cells, last]), width))
+        awaited = _awaited(*runs[i - 1]) if i else None
+        if awaited is not None:
+            lines.append(words.cut(f"  {awaited}", width))
     return "\n".join(lines)
+
+
+def _awaited(state: State, live: Live) -> str | None:
+    watched = live.supervisor_alive and live.mono is not None
+    return waiting(state, live.mono or 0.0) if watched else None
 
 
 def _row(state: State, live: Live) -> tuple[str, ...]:

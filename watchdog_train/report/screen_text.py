@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
-from watchdog_train.core.diagnosis.diagnose import groups
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
+from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.diagnosis.stacks import trimmed
 from watchdog_train.core.model import Explanation
 from watchdog_train.report.evidence_text import captured_lines, ended, labels, title
@@ -23,6 +23,12 @@ from watchdog_train.report.glance_text import glance
 WIDTH, HEIGHT = 80, 24
 _INDENT = 8
 _FRAMES = 6
+_MOST = {"since": 1, "what": 6, "waits": 6, "why": 3, "where": 3, "then": 2, "known": 2}
+"""Lines of each part where there is room for all."""
+_SHORTENED = ("known", "where", "then", "why", "waits", "what")
+"""What gives up lines where there is not: what holds the answer comes last."""
+_ROOM = HEIGHT - 1 - 2
+"""Lines of a screen without the prompt and what `_more` says."""
 
 
 def one_screen(
@@ -33,21 +39,34 @@ def one_screen(
     remedy_words: Mapping[str, str] | None = None,
 ) -> str:
     """At most 23 lines of at most 80 characters, the last one free for the prompt."""
-    parts = [
-        *_wrapped("", _head(verdict), 1 if verdict.crash is None else 3),
-        *_wrapped("since", _since(verdict), 1),
-        *_wrapped("what", _what(found, verdict), 3),
-        *_wrapped("waits", " ".join(more_sentences(found)) if found else "", 2),
-        *_wrapped("why", _why(found), 3),
-        *_wrapped("where", glance(evidence, found), 3),
-        *_wrapped("then", "; ".join(text.removeprefix("then ") for text in verdict.done), 2),
-        *_changes(found, remedy_words or {}),
-        *_wrapped("known", "; ".join(captured_lines(verdict)), 2),
-    ]
+    most, texts = dict(_MOST), _texts(verdict, found, evidence)
+    head = _wrapped("", _head(verdict), 1 if verdict.crash is None else 3)
+    changes = _changes(found, remedy_words or {})
+    while len(parts := [*head, *_told(texts, most), *changes]) > _ROOM:
+        name = next((name for name in _SHORTENED if most[name] > 1), None)
+        if name is None:
+            break
+        most[name] -= 1
     more = _more(found)
     room = HEIGHT - 1 - len(parts) - len(more)
     stack = _raised(verdict, room) or _stack(found, evidence, room)
-    return "\n".join([*parts, *stack, *more])
+    return "\n".join([*parts[:_ROOM], *stack, *more])
+
+
+def _texts(verdict: BundleVerdict, found: Explanation | None, evidence: Evidence) -> dict[str, str]:
+    return {
+        "since": _since(verdict),
+        "what": _what(found, verdict),
+        "waits": " ".join(more_sentences(found)) if found else "",
+        "why": _why(found),
+        "where": glance(evidence, found),
+        "then": "; ".join(text.removeprefix("then ") for text in verdict.done),
+        "known": "; ".join(captured_lines(verdict)),
+    }
+
+
+def _told(texts: Mapping[str, str], most: Mapping[str, int]) -> list[str]:
+    return [line for name, text in texts.items() for line in _wrapped(name, text, most[name])]
 
 
 def _what(found: Explanation | None, verdict: BundleVerdict) -> str:
@@ -91,7 +110,7 @@ def _changes(found: Explanation | None, words: Mapping[str, str]) -> list[str]:
 def _stack(found: Explanation | None, evidence: Evidence, room: int) -> list[str]:
     """The innermost frames of the odd one, with their source."""
     together = groups(evidence, found)
-    frames = trimmed(together[0].frames)[: min(_FRAMES, room - 2)] if together else ()
+    frames = trimmed(together[0].frames)[: max(0, min(_FRAMES, room - 2))] if together else ()
     if not frames:
         return []
     lines = ["", _cut(f"{labels(together[0])}:")]

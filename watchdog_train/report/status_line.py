@@ -43,7 +43,7 @@ def _text(state: State, observation: Observation, progress: RunProgress) -> str 
         silent = f"no progress for {duration(observation.verdict.age_s)}"
         if state.look is None:
             return f"{silent}, looking into it"
-        return f"{silent}. {until_words(state.look.patience)} {awaited(state.look.patience)}"
+        return f"{silent}. {until_words(state.look)} {awaited(state.look.patience)}"
     line = progress_line(progress)
     if line is not None:
         return line

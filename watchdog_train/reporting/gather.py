@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnosis.diagnose import groups
+from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.state import StallRecord
 from watchdog_train.errors import WtrainError

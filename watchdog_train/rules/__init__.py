@@ -1,6 +1,6 @@
 """Reads rule files: the families of hangs and crashes as data, checked with file and line.
 
-Judges nothing; `core.diagnosis.diagnose` does.
+Judges nothing; `explain.because` does.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from watchdog_train.core.diagnosis.rules import (
+from watchdog_train.core.diagnosis.stacks import EITHER
+from watchdog_train.errors import WtrainError
+from watchdog_train.explain.families import (
     FamilyRule,
     FrameSets,
     Rules,
-    Signature,
-    signature_problems,
+    Sign,
+    family_problems,
+    sign_problems,
     with_sets,
 )
-from watchdog_train.core.diagnosis.stacks import EITHER
-from watchdog_train.errors import WtrainError
 
 _T = TypeVar("_T")
 FILE_CAP_BYTES = 1 << 20
@@ -165,30 +166,32 @@ class _RuleFile:
         if len(self._problems) > before:
             return None
         if not isinstance(data, dict):
-            self._complain(node, "a family is a mapping: family, kind, signatures, ...")
+            self._complain(node, "a family is a mapping: family, kind, signs, ...")
             return None
-        signatures = data.pop("signatures", None)
-        rule = self._convert(node, {**data, "signatures": []}, FamilyRule)
-        if not isinstance(signatures, list) or not signatures:
-            self._complain(node, "`signatures` is not a list of at least one")
+        signs = data.pop("signs", None)
+        rule = self._convert(node, {**data, "signs": []}, FamilyRule)
+        if not isinstance(signs, list) or not signs:
+            self._complain(node, "`signs` is not a list of at least one")
             return None
-        found = [self._signature(node, at, entry) for at, entry in enumerate(signatures)]
+        found = [self._sign(node, at, entry) for at, entry in enumerate(signs)]
+        for text in [] if self._checked or rule is None else family_problems(rule):
+            self._complain(node, text)
         if rule is None or len(self._problems) > before:
             return None
-        return msgspec.structs.replace(rule, signatures=tuple(filter(None, found)))
+        return msgspec.structs.replace(rule, signs=tuple(filter(None, found)))
 
-    def _signature(self, node: Any, at: int, data: Any) -> Signature | None:
-        path = f".signatures[{at}]"
-        signature = self._convert(node, data, Signature, path)
-        if signature is None:
+    def _sign(self, node: Any, at: int, data: Any) -> Sign | None:
+        path = f".signs[{at}]"
+        sign = self._convert(node, data, Sign, path)
+        if sign is None:
             return None
-        signature, unknown = with_sets(signature, self._sets)
+        sign, unknown = with_sets(sign, self._sets)
         # To compile all regular expressions takes 0.2 s: ours are checked by a test.
-        for text in [] if self._checked else signature_problems(signature):
+        for text in [] if self._checked else sign_problems(sign):
             self._complain(_follow(node, path), text)
         for name in unknown:
             self._complain(_follow(node, path), f"there is no set of frames called @{name}")
-        return signature
+        return sign
 
     def _convert(self, node: Any, data: Any, kind: type[_T], prefix: str = "") -> _T | None:
         try:

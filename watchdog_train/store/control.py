@@ -23,7 +23,7 @@ _REQUESTS = (
     (layout.C_STOP_REQUEST, layout.C_STOP_BASE),
     (layout.C_DUMP_REQUEST, layout.C_DUMP_BASE),
 )
-_WORDS = struct.Struct("=32Q")
+_WORDS = struct.Struct(f"={layout.C_WAITS}Q{layout.WAITS_BYTES}s")
 
 
 def read_vitals(path: Path) -> Vitals | None:
@@ -49,6 +49,7 @@ def read_vitals(path: Path) -> Vitals | None:
         step=words[layout.C_STEP] - 1 if words[layout.C_STEP] else None,
         progressed_s=words[layout.C_PROGRESSED_NS] / 1e9 or None,
         trains=words[layout.C_TRAINS] == 1,
+        waits=words[layout.C_WAITS].partition(b"\0")[0].decode("utf-8", "ignore"),
     )
 
 
@@ -156,6 +157,8 @@ class ControlPage:
 
     def tell(self, vitals: Vitals) -> None:
         """Say how the supervisor is."""
+        cap = layout.WAITS_BYTES - 1
+        waits = vitals.waits.encode("utf-8", "replace")[:cap].ljust(layout.WAITS_BYTES, b"\0")
         self._store(
             {
                 layout.C_SUPERVISOR_PID: vitals.pid,
@@ -166,6 +169,7 @@ class ControlPage:
                 layout.C_STEP: 0 if vitals.step is None else vitals.step + 1,
                 layout.C_PROGRESSED_NS: int((vitals.progressed_s or 0.0) * 1e9),
                 layout.C_TRAINS: int(vitals.trains),
+                **dict(enumerate(memoryview(waits).cast("Q"), layout.C_WAITS)),
             }
         )
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -60,7 +60,7 @@ class Helper:
         question: msgspec.Struct | None = None,
         deadline_s: float | None = None,
         env: Mapping[str, str] | None = None,
-        stays: Literal["stdout", "stderr"] | None = None,
+        stays: bool = False,
     ) -> None:
         """Start it.
 
@@ -70,7 +70,7 @@ class Helper:
                 answer is removed first.
             deadline_s: until it is killed; None: it ends by itself.
             env: None: that of the supervisor.
-            stays: which of its streams we hear; its stdin ends when we do.
+            stays: we hear its lines, and its stdin ends when we do.
 
         Raises:
             OSError: it cannot be started; no file of it is left.
@@ -86,7 +86,7 @@ class Helper:
                     question = msgspec.structs.replace(question, out=str(self.answer_file))
                 replace_json(self.question, question)
                 argv = (*argv, str(self.question))
-            if stays is not None:
+            if stays:
                 stdin, self._stdin = os.pipe()
                 self._output, said = os.pipe()
                 if sys.platform != "win32":
@@ -98,8 +98,8 @@ class Helper:
                 deadline_s=deadline_s,
                 env=env,
                 stdin=stdin,
-                stdout=said if stays == "stdout" else subprocess.DEVNULL,
-                stderr=said if stays == "stderr" else subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.DEVNULL,
             )
         except OSError:
             self.close()

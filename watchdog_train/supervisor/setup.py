@@ -17,6 +17,7 @@ import watchdog_train
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId, Why
+from watchdog_train.core.pauses import allowed_s
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
@@ -27,7 +28,7 @@ from watchdog_train.report.facts import framework
 from watchdog_train.report.narrative import closing_lines
 from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting.write import write_plain
-from watchdog_train.store import registry
+from watchdog_train.store import pauses, registry
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.lock import Holder, RunLock
@@ -241,6 +242,7 @@ class RunSession:
                 slot_dir=str(self.context.slot_dir) if self.context.slot_dir else None,
                 wtrain_version=watchdog_train.__version__,
                 launcher=launcher,
+                learnt=tuple(filter(allowed_s, pauses.known())),
             )
         )
         for event in found:
@@ -338,11 +340,20 @@ class RunSession:
         context.trace.close()
         if finished:
             registry.forget(self.directory)
+            self._remember()
             if context.job is not None:
                 context.job.leave()
             self._remove_slot_dir()
             self._remove_runtime_directories()
         self._lock.release()
+
+    def _remember(self) -> None:
+        """Leave what the pauses of this run have taught to later ones."""
+        state = self.supervisor.state
+        well = state.outcome == "succeeded"
+        lost = pauses.remember(state.pauses, directory=state.cwd, well=well)
+        if lost is not None:
+            self.context.display.say(f"wtrain: later runs will not know of these pauses: {lost}")
 
     def _remove_runtime_directories(self) -> None:
         """Leave no memory behind but what could not be written anywhere else."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.notices.vitals import Vitals
+from watchdog_train.report.patience_text import waiting
 from watchdog_train.supervisor.context import Context
 
 TELL_EVERY_S = 1.0
@@ -44,6 +45,7 @@ class VitalSigns:
                 step=signs.step if signs is not None else state.progress.step,
                 progressed_s=now - age_s if age_s is not None else None,
                 trains=_trains(state),
+                waits=waiting(state, now) or "",
             )
         )
 

@@ -97,7 +97,7 @@ def verdict(
 
 def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quiet: bool) -> Verdict:
     """As far as ranks and activity tell."""
-    alive = Verdict(kind="alive", progress_at=track.progress_at)
+    alive = Verdict(kind="alive", progress_at=track.progress_at, disturbed_at=track.disturbed_at)
     candidates = _candidates(track, detection)
     limited = over_users_limit(candidates, track, sample, detection)
     if limited is not None and not is_saving(candidates, track, sample, detection):

@@ -49,7 +49,7 @@ MERGING_S = 90.0
 
 
 def how_it_ended(end: RankEnd) -> str:
-    """`rank 1 (pid 4243) was ended by SIGKILL at step 25`."""
+    """`rank 1 (pid 4243) was killed by SIGKILL at step 25`."""
     return f"rank {end.rank} (pid {end.pid}) {ending(end)}"
 
 
@@ -58,7 +58,7 @@ def ending(end: RankEnd) -> str:
     where = f"at step {end.step}" if end.step is not None else f"in phase {end.phase}"
     if end.signal is not None:
         through = ", after its script was through" if end.said == "quiet" else ""
-        return f"was ended by {signal_name(end.signal)} {where}{through}"
+        return f"was killed by {signal_name(end.signal)} {where}{through}"
     if end.said == "exception":
         return f"ended with an exception {where}"
     if end.code is not None:

@@ -56,6 +56,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     stopped: tuple[int, ...] = ()
     """Members that a signal or a debugger holds."""
     stopped_s: float = 0.0
+    disturbed_at: float = 0.0
+    """When last something may have ended a silence from outside."""
     why: Why = Why("unknown")
 
 

@@ -153,9 +153,8 @@ def crash_words(crash: CrashFact) -> str:
     if crash.exception is not None:
         return exception_words(crash.exception, who)
     if crash.signal is not None:
-        return (
-            f"{who or 'the training'} was ended by {signal_name(crash.signal)}{_sent[crash.sender]}"
-        )
+        name = signal_name(crash.signal)
+        return f"{who or 'the training'} was killed by {name}{_sent[crash.sender]}"
     said = f": {crash.said}" if crash.said else ""
     if crash.code is None:
         return f"{who or 'the training'} is gone and left no exit status{said}"
@@ -163,9 +162,9 @@ def crash_words(crash: CrashFact) -> str:
 
 
 _sent: dict[Sender | None, str] = {
-    "wtrain": ", sent by wtrain",
-    "member": " of its launcher",
-    "oom-killer": " of the kernel, for want of memory",
+    "wtrain": " from wtrain",
+    "member": " from its launcher",
+    "oom-killer": " from the kernel's OOM killer",
     "outside": ", which wtrain did not send",
     "unknown": ", which wtrain did not send",
     None: "",
@@ -179,7 +178,9 @@ def exception_words(fact: ExceptionFact, who: str = "") -> str:
     worker = f"DataLoader worker {fact.worker}" if fact.worker is not None else ""
     thread = f"thread {fact.thread}" if fact.thread else ""
     whose = ", ".join(filter(None, (worker, thread, who)))
-    return told + place + (f", {whose}" if whose else "")
+    first = fact.chain[0] if fact.chain else None
+    cause = f"; after {first.type}: {first.message}"[:_SHOWN] if first is not None else ""
+    return told + place + (f", {whose}" if whose else "") + cause
 
 
 def _place(place: CodePlace) -> str:

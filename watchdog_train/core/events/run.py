@@ -3,7 +3,7 @@
 import msgspec
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Outcome, Why
+from watchdog_train.core.model import Outcome, Pause, Why
 from watchdog_train.core.starting.launchers import Launcher
 
 
@@ -21,6 +21,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     wtrain_version: str
     launcher: Launcher | None = None
     """What starts the ranks, where the command tells."""
+    learnt: tuple[Pause, ...] = ()
+    """Pauses of earlier runs that earn their places more patience."""
 
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):

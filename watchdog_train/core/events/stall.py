@@ -36,6 +36,8 @@ class Looked(Event, frozen=True, kw_only=True):
     explanation: Explanation | None = None
     since_mono: float = 0.0
     """From when on this patience counts: the beginning of the silence, or of a shorter patience."""
+    limit_s: float | None = None
+    """Of this silence, with what it has earned besides; None: never."""
 
 
 class SuspicionEnded(Event, frozen=True, kw_only=True):
@@ -47,6 +49,8 @@ class SuspicionEnded(Event, frozen=True, kw_only=True):
     at: SilentAt | None = None
     said: bool = False
     """A pause at the same line has been said before."""
+    remembered: bool = False
+    """Nothing else can have ended it, and it came near its limit: later runs know of it."""
 
 
 class StallDeclared(Event, frozen=True, kw_only=True):

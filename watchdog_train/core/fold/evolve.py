@@ -80,7 +80,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 look=None,
             )
         case e.Looked():
-            return _replace(state, look=event)
+            return _replace(state, look=event, look_before=state.look)
         case e.SuspicionEnded():
             return evolve_stall.went_on(state, event)
         case e.StallRecovered():
@@ -160,6 +160,7 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         host=event.host,
         argv=event.argv,
         launcher=event.launcher,
+        learnt=event.learnt,
         supervisor=ProcessId(event.pid, event.start),
         started_at=event.t,
     )

@@ -7,6 +7,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import LASTING, PAUSES_REMEMBERED, StallRecord, State
+from watchdog_train.core.model import Pause
 
 _replace = msgspec.structs.replace
 
@@ -35,9 +36,6 @@ def _declared(state: State, event: e.StallDeclared) -> State:
 
 def went_on(state: State, event: e.SuspicionEnded) -> State:
     """A silence is over, and what was said about it with it."""
-    paused_at = state.paused_at
-    if event.at is not None and not event.said:
-        paused_at = (*paused_at, event.at.own)[-PAUSES_REMEMBERED:]
     return _replace(
         state,
         suspicion=None,
@@ -45,8 +43,23 @@ def went_on(state: State, event: e.SuspicionEnded) -> State:
         muted=False,
         notices=tuple(kind for kind in state.notices if kind in LASTING),
         noticed=tuple(each for each in state.noticed if each.kind in LASTING),
-        paused_at=paused_at,
+        pauses=_paused(state.pauses, event),
     )
+
+
+def _paused(pauses: tuple[Pause, ...], event: e.SuspicionEnded) -> tuple[Pause, ...]:
+    if event.at is None or event.patience is None or not event.paused_s:
+        return pauses
+    place = event.patience.place
+    found = Pause(own=event.at.own, wait=event.at.wait, place=place)
+    same = [
+        one for one in pauses if (one.own, one.wait, one.place) == (found.own, found.wait, place)
+    ]
+    found = same[0] if same else found
+    if event.remembered:
+        longest_s = max(found.longest_s, event.paused_s)
+        found = _replace(found, times=found.times + 1, longest_s=longest_s)
+    return (*(one for one in pauses if one not in same), found)[-PAUSES_REMEMBERED:]
 
 
 def change(state: State, event: e.AnyEvent) -> State:

@@ -27,8 +27,8 @@ from watchdog_train.core.model import (
     KeptCopy,
     Member,
     Outcome,
+    Pause,
     Phase,
-    Place,
     Plan,
     ProcessId,
     RankEnd,
@@ -382,8 +382,12 @@ class State(Value, frozen=True, kw_only=True):
     """When the silence began, monotonic seconds."""
     look: Looked | None = None
     """What the last look at the present suspicion said, None before it."""
-    paused_at: tuple[Place, ...] = ()
+    look_before: Looked | None = None
+    """What the one before that said."""
+    pauses: tuple[Pause, ...] = ()
     """Lines at which it has paused and gone on, the newest last."""
+    learnt: tuple[Pause, ...] = ()
+    """The same of earlier runs, where they earn more patience."""
     notices: tuple[str, ...] = ()
     """Kinds of `noticed` that were said about the present silence."""
     noticed: tuple[Noticed, ...] = ()

@@ -71,7 +71,7 @@ def other_hosts(state: State) -> tuple[str, ...]:
 def _rank_of(stall: StallRecord) -> int | None:
     """The one rank that was seen to hold up all others, on the evidence of several machines."""
     told = stall.explanation
-    if told is None or not stall.joint or stall.culprit_host is None:
+    if told is None or told.root is None or not stall.joint or stall.culprit_host is None:
         return None
-    alone = told.root is not None and not (told.alike or told.also or told.knot)
-    return told.root.who.rank if told.root is not None and alone and told.kind == "hang" else None
+    alone = not (told.alike or told.also or told.knot)
+    return told.root.who.rank if alone and told.kind == "hang" else None

@@ -47,8 +47,6 @@ class CollectiveWait(_FrameWait, frozen=True, kw_only=True, tag="collective"):
     op: str | None = None
     """`all_reduce`; None: something that hides the operation, such as backward."""
     seq: int | None = None
-    group: str = ""
-    timeout_left_s: float | None = None
     absent: tuple[int, ...] = ()
     """Ranks that have not entered it."""
     mismatched: tuple[int, ...] = ()
@@ -58,7 +56,6 @@ class CollectiveWait(_FrameWait, frozen=True, kw_only=True, tag="collective"):
 class StoreWait(_FrameWait, frozen=True, kw_only=True, tag="store"):
     """A rendezvous or a key of the store; the store itself is a broker and never the cause."""
 
-    address: str = ""
     absent: tuple[int, ...] = ()
 
 

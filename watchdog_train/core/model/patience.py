@@ -25,6 +25,7 @@ PatienceRow = Literal[
     "outsider",
     "sleep",
     "stopped",
+    "service",
     "input",
 ]
 """In the order of the table; `explain.patience` says what each of them is."""
@@ -53,6 +54,22 @@ class Patience(Value, frozen=True, kw_only=True):
     """Whom it is granted to."""
     line: Place | None = None
     """Where the silent rank's own code stands."""
+    place: str | None = None
+    """The same in every run: of the user's function, its code, the wait and the world's size."""
+
+
+class Pause(Value, frozen=True, kw_only=True):
+    """Silences at one place that ended by themselves."""
+
+    own: Place
+    wait: str
+    place: str | None = None
+    times: int = 0
+    """How many of them are worth remembering in later runs."""
+    longest_s: float = 0.0
+    """Of these."""
+    directory: str = ""
+    """In which the training was started."""
 
 
 class SilentAt(Value, frozen=True, kw_only=True):

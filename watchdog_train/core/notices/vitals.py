@@ -35,6 +35,8 @@ class Vitals(NamedTuple):
     """When any rank has progressed last; None while none has."""
     trains: bool = False
     """Steps are being made, and nothing is suspected."""
+    waits: str = ""
+    """What a silent training waits for, and until when; empty where that is not known."""
 
 
 class Answer(NamedTuple):
@@ -90,4 +92,4 @@ def _told(vitals: Vitals, now: float) -> str:
         parts.append(f"step {vitals.step:,}")
     if vitals.progressed_s is not None:
         parts.append(f"last progress {max(0.0, now - vitals.progressed_s):.0f} s ago")
-    return ", ".join(parts)
+    return ". ".join(filter(None, (", ".join(parts), vitals.waits.removesuffix("."))))

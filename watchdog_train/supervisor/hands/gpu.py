@@ -80,7 +80,7 @@ class GpuWatch:
 
     def _start(self, now: float) -> None:
         try:
-            self._helper.start(self._argv, stays="stdout")
+            self._helper.start(self._argv, stays=True)
         except OSError as error:
             self._fail(now, f"it cannot be asked: {error.strerror}")
             return
