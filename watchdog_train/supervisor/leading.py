@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from watchdog_train.core.fold.state import State
@@ -22,9 +24,18 @@ def of_agent(policy: Policy) -> Policy:
     return msgspec.structs.replace(policy, notify=Notify(), metrics=Metrics())
 
 
+TORCH: Final = ("wtrain", "torchrun", "torch")
+"""Who starts tasks under these names means one world; a step of Slurm or MPI may be a sweep."""
+
+
 def is_led(task: JobTask | None, settings: Job) -> bool:
-    """Whether the tasks of a job have one leader; those of a sweep have none."""
-    return task is not None and settings.tasks == "together"
+    """Whether the tasks of a job have one leader from their start; those of a sweep have none."""
+    if task is None or (task.coordination is None and task.here != task.tasks):
+        return False
+    if task.kind == "node" or settings.tasks == "together":
+        return True
+    named = task.coordination is not None or task.source in TORCH
+    return settings.tasks == "auto" and named
 
 
 def led(context: Context, state: State, task: JobTask | None) -> Supervisor:

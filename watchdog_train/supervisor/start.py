@@ -29,7 +29,7 @@ from watchdog_train.supervisor.duplicates import (
 )
 from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.hands.remote import name_of
-from watchdog_train.supervisor.joining import environment_of, join, own_task
+from watchdog_train.supervisor.joining import environment_of, own_task
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.leading import AGENTS, is_led, of_agent
 from watchdog_train.supervisor.room import refuse_few_descriptors
@@ -68,17 +68,14 @@ def start_run(
     supervised = [run.run_id for run in live if run.supervised is not False]
     found = find_lookalikes(system, command, cwd, key, supervised=supervised)
     leads = task if is_led(task, policy.job) else None
-    job = join(task, system, command) if leads is None else None
     name = policy.name or name_from_command(command)
     runs_dir = default_runs_dir(policy.runs_dir)
     if leads is not None and leads.task:
         name = f"{name}-{name_of(leads, leads.task)}"
         runs_dir, policy = runs_dir / AGENTS, of_agent(policy)
-    elif leads is not None:
-        pass
-    elif job is not None:  # so that a person can tell the tasks of a job by their runs' names
-        name = f"{name}-{job.task.kind}{job.task.task}"
-    elif policy.job.coordination is not None:
+    elif task is not None and leads is None:
+        name = f"{name}-{name_of(task, task.task)}"  # a person tells tasks by their runs' names
+    elif task is None and policy.job.coordination is not None:
         display.say("wtrain: this is the only task of its job: there is nobody to meet")
     directory = create(runs_dir, name, time.time())
     write_settings(directory, policy, os.environ, hint="choose another place with --runs-dir")
@@ -94,7 +91,6 @@ def start_run(
         task=leads,
     )
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
-    session.context.job = job
     told = (OrphansFound(orphans=found),) if found else ()
     session.begin(name=name, argv=command, launcher=launcher, found=told)
     session.run()
