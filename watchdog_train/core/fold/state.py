@@ -1,6 +1,7 @@
 """What is known about a run, as one frozen value; core.fold.evolve folds the events into it."""
 
 import hashlib
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -153,7 +154,7 @@ class Tree(Value, frozen=True, kw_only=True):
         return self.ended and self.code != 0
 
 
-class AttemptRecord(Value, frozen=True, kw_only=True):
+class AttemptRecord(Value, frozen=True, kw_only=True, dict=True):
     """One attempt, from its plan to its end."""
 
     attempt: int
@@ -186,6 +187,10 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     """All tasks of the job have their evidence, or its time is up: the killing may begin."""
     cause: PeerAnnounced | None = None
     """What a peer announced, when that is why this attempt has to end."""
+
+    @cached_property
+    def by_host(self) -> dict[str, Tree]:
+        return {tree.host: tree for tree in self.trees}
 
     @property
     def launched(self) -> bool:
@@ -490,7 +495,7 @@ class State(Value, frozen=True, kw_only=True):
 
     def tree(self, host: str) -> Tree | None:
         """Of the present attempt, on one machine."""
-        return next((tree for tree in self.trees if tree.host == host), None)
+        return self.attempts[-1].by_host.get(host) if self.attempts else None
 
     @property
     def kill(self) -> Kill | None:
