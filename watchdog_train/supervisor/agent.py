@@ -127,6 +127,7 @@ class Agent(Supervisor):
         if attempt is not None and not attempt.settled:
             given_up = e.GivenUp(why=over.why, exit_code=over.exit_code, outcome=over.outcome)
             return a.Record(events=(given_up,))
+        self._copy()
         if not self._outbox.is_empty and observation.now - self._heard_at < a.UNHEARD_S:
             return None
         finished = e.RunFinished(
@@ -219,7 +220,9 @@ class Agent(Supervisor):
         now, crew, attempt = observation.now, self.state.crew, self.state.attempt
         if crew is None:
             return
-        self._copy(now)
+        if now - self._copied_at >= COPY_EVERY_S:
+            self._copied_at = now
+            self._copy()
         number = attempt.attempt if attempt is not None else 0
         number = self._refused[0] if self._refused is not None else number
         sight = self._sight(observation.trees[0])
@@ -284,15 +287,12 @@ class Agent(Supervisor):
         running = sight.running | {"evidence"}
         return msgspec.structs.replace(sight, evidence=None, running=running)
 
-    def _copy(self, now: float) -> None:
-        """Saves and output of the attempt, as they grow."""
-        attempt, context = self.state.attempt, self._context
-        if attempt is None or now - self._copied_at < COPY_EVERY_S:
-            return
-        self._copied_at = now
-        cap_bytes = context.policy.output.log_cap_bytes
-        for path in grown(context.directory.attempt(attempt.attempt), output=True):
-            self._outbox.send_file(path, cap_bytes)
+    def _copy(self) -> None:
+        """Saves and output as they grow; what came last before a restart, too."""
+        context = self._context
+        for attempt in self.state.attempts[-2:]:
+            for path in grown(context.directory.attempt(attempt.attempt)):
+                self._outbox.send_file(path, context.policy.output.log_cap_bytes)
 
     def _bye(self) -> None:
         """The last word: the leader waits for it."""
