@@ -47,7 +47,7 @@ def launcher(command: str, **environment: str) -> Any:
 def node(
     wanted: str, command: str = "torchrun train.py", rank: int | None = None, **environment: str
 ) -> JobTask | None:
-    settings = Job(nodes=wanted, node_rank=rank, coordination="/shared/meet")
+    settings = Job(nodes=wanted, node_rank=rank, coordination="tcp://n0:29400")
     return find_node(settings, environment, launcher(command, **environment))
 
 
@@ -130,12 +130,12 @@ def test_tasks_of_several_machines_meet_in_a_directory() -> None:
     apart = find_task(far)
     assert apart is not None
     assert (apart.met, apart.here, apart.tasks) == (2, 2, 4)
-    joined = find_task(far, coordination="/shared")
+    joined = find_task(far, coordination="tcp://n0:29400")
     assert joined is not None
     assert (joined.met, joined.here, joined.kind) == (4, 2, "task")
     hand = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
     assert find_task(hand) is None
-    met = find_task(hand, coordination="/shared")
+    met = find_task(hand, coordination="tcp://n0:29400")
     assert met is not None
     assert (met.met, met.here) == (2, 0)
 
@@ -246,7 +246,7 @@ def test_a_node_that_nobody_is_heard_by_is_lost_in_time() -> None:
         view = JobView(listened_s=listened_s)
         assert elsewhere_quiet(state(C10D, 0), signs, view, **waits) is wanted
     # Tasks are started one by one: one that is late has not begun, and is not lost.
-    alone = find_task({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, coordination="/shared/meet")
+    alone = find_task({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, coordination="tcp://n0:29400")
     assert alone is not None
     tasks = b.fold((b.RUN_STARTED, e.TaskJoined(task=alone, together=True)))
     assert not elsewhere_quiet(tasks, signs, JobView(listened_s=9000.0), **waits)

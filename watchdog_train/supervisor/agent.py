@@ -161,7 +161,7 @@ class Agent(Supervisor):
         refusal, policy = self._line.refusal, self._context.policy.job
         attempt = self.state.attempt
         if refusal is not None and attempt is None:
-            why = said(refusal.message)
+            why = said(f"{refusal.message}: {refusal.hint}")
             event = e.GivenUp(why=why, exit_code=EXIT_REFUSED, outcome="failed")
             return a.Record(events=(event,))
         alone_s = observation.now - self._heard_at

@@ -44,7 +44,8 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
-from watchdog_train.supervisor.leading import led
+from watchdog_train.supervisor.hands.link import Link
+from watchdog_train.supervisor.leading import led, meet
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.signals import SignalQueue
@@ -101,6 +102,8 @@ class RunSession:
         reopen: bool = False,
         lock: RunLock | None = None,
         task: JobTask | None = None,
+        children: ChildTable | None = None,
+        link: Link | None = None,
     ) -> None:
         """Hold the run.
 
@@ -117,9 +120,11 @@ class RunSession:
             reopen: it was over, and goes on.
             lock: of that run; None: it is taken here.
             task: of a job that is led: the first task leads, the others are its agents.
+            children: ours; made here by default.
+            link: to the other tasks; made here by default.
 
         Raises:
-            WtrainError: another supervisor holds it.
+            WtrainError: another supervisor holds it, or the other tasks cannot be reached.
         """
         refuse_few_descriptors()
         self.directory = directory
@@ -130,14 +135,21 @@ class RunSession:
         self._environment, self._cwd, self._foreground = dict(environment), cwd, foreground
         self.task = task
         try:
-            self.context = self._build(policy, remedies, state)
-            self.supervisor = led(self.context, state or State(), task)
+            children = children if children is not None else ChildTable(self.system)
+            if task is not None and link is None:
+                link = meet(task, children)
+            self.context = self._build(policy, remedies, state, children)
+            self.supervisor = led(self.context, state or State(), task, link)
         except BaseException:
             self._lock.release()
             raise
 
     def _build(
-        self, policy: Policy, remedies: Mapping[str, Remedy], state: State | None
+        self,
+        policy: Policy,
+        remedies: Mapping[str, Remedy],
+        state: State | None,
+        children: ChildTable,
     ) -> Context:
         system, directory = self.system, self.directory
         slot_dir = self._slot_dir(state)
@@ -148,7 +160,6 @@ class RunSession:
                 control = ControlPage.open(path) if path.exists() else ControlPage.create(path)
         spill_dir = private_runtime_directory("spill", directory.run_id, make=True)
         staging = private_runtime_directory("staging", directory.run_id, make=True)
-        children = ChildTable(system)
         system.become_subreaper()
         hup_ignored = (
             hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -269,6 +280,9 @@ class RunSession:
         state, log = self.supervisor.state, self.directory.attempts
         if not self.supervisor.speaks:
             self.context.display.deliver(log)
+            if self.exit_code:  # where nobody sees what the leader says
+                self.context.display.say(f"wtrain: {state.name}: {self.why}")
+                self.context.display.deliver(log)
             return
         lines = script_lines(framework(state))
         report = self._report(lines)

@@ -24,7 +24,6 @@ from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
-from watchdog_train.core.starting.place import is_store
 
 SAY_AFTER_S = 5.0
 NOTICE: Final = "peers"
@@ -57,7 +56,7 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
     if waited_s >= policy.job.gather_s:
         place = job.task.coordination or ""
         why = Why("not-come", who=who or "the plan of the first node", limit_s=waited_s).plus(
-            Why("ask-address" if is_store(place) else "ask-directory", path=place)
+            Why("ask-address", path=place)
         )
         return give_up(why, EXIT_RETRY_ELSEWHERE)
     if who and waited_s >= SAY_AFTER_S and NOTICE not in state.notices:

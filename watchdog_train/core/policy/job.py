@@ -42,9 +42,8 @@ class Job(Section, frozen=True, kw_only=True):
     coordination: Annotated[
         str | None,
         Meta(
-            description="where the supervisors of all machines meet: a directory on a file system "
-            "that they share, or tcp://HOST:PORT, a store that the first task holds at HOST; null: "
-            "only tasks of one machine do"
+            description="tcp://HOST:PORT where the first task listens for the others; null: all "
+            "tasks are on one machine"
         ),
     ] = None
     guilty_nodes: Annotated[

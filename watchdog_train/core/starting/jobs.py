@@ -63,7 +63,7 @@ class JobTask(Value, frozen=True, kw_only=True):
     kind: Kind = "task"
     """node: the supervisor of a whole node's launcher (`--nodes`)."""
     coordination: str | None = None
-    """Where all machines of the job meet (core.starting.place); None: those of one machine only."""
+    """`tcp://HOST:PORT` of the first task; None: the tasks are on one machine."""
 
     @property
     def met(self) -> int:
