@@ -14,9 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from watchdog_train.peers.shared import RECORDS_A_SECOND, TURN_S
+
 from tests.support import free_port
 from watchdog_train.peers.directory import DirectoryRecords
-from watchdog_train.peers.shared import RECORDS_A_SECOND, TURN_S
 from watchdog_train.store_process import Held
 
 STORE = "store"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from watchdog_train.peers.store import StoreRecords
 
 from tests.nodes import (
     assert_nothing_lives,
@@ -23,7 +24,6 @@ from tests.scenarios.checks import assert_blames
 from tests.scenarios.test_nodes import assert_finished, assert_one_plan
 from tests.support import free_port, of_type, run_wtrain, types, wait_until
 from watchdog_train.core.starting.place import StorePlace
-from watchdog_train.peers.store import StoreRecords
 
 pytestmark = [
     pytest.mark.slow,

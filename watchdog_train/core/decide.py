@@ -118,13 +118,7 @@ def _follow_one_launch(
 ) -> Action:
     report, where = observation.of(tree.host).launch, written(tree.host)
     if report is not None and report.root is not None:
-        launched = e.AttemptLaunched(
-            where=where,
-            pid=report.root.pid,
-            start=report.root.start,
-            keeper_pid=report.keeper.pid,
-            keeper_start=report.keeper.start,
-        )
+        launched = machines.launched(report.root, report.keeper, tree.host)
         return Record(events=(launched,))
     early = observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S
     if report is None and (early or not observation.of(tree.host).is_heard):
@@ -331,6 +325,7 @@ RULES: tuple[Rule, ...] = (
     _record_news,
     _record_exit,
     _of_the_crew(machines.hear),
+    _of_the_crew(machines.claim),
     _of_the_crew(machines.replace),
     _of_the_job(together.couple),
     _of_the_job(together.take_over),

@@ -39,6 +39,9 @@ def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             return (f"{kind} {event.proposer} has planned attempt {event.plan_attempt} for all",)
         case e.CheckpointUnseen():
             return (f"{clean(event.path)} is passed over: {why_text(event.why)}",)
+        case e.TaskJoined() if attempt is not None:
+            how = "task 0 decides from now on" if event.task.task else "this one leads"
+            return (f"its ranks train one world with those of the other tasks: {how}",)
         case e.MachineLost():
             return (f"{why_text(event.why)}: what runs there is unknown",)
         case e.PeerLost():

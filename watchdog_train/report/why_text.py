@@ -226,6 +226,9 @@ SENTENCES: dict[WhyCode, str] = {
     "is-node": "it is a node of the job",
     "job-tasks": "job.tasks is {option}",
     "whole-world": "all {count} ranks of its world are in this task",
+    "world-elsewhere": "only {count} of the {of} ranks of its world are here: nothing is known of "
+    "the others, and a hang may stay undetected; start all tasks with --coordination "
+    "tcp://HOST:PORT, HOST being the machine of the first one",
     "part-of-world": "it trains {count} of {of} ranks; the others are its peers",
     "peer-in-world": "{who} trains one world with the others",
     "peer-gone": "the supervisor of {who}, pid {pid}, is gone",

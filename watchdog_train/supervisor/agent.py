@@ -43,7 +43,7 @@ class Agent(Supervisor):
 
     def __init__(self, context: Context, state: State, link: Link) -> None:
         super().__init__(context, state)
-        self._link = self._line = link
+        self._line = link
         self._outbox = Outbox(context.directory.path)
         self._inbox = Inbox()
         self._current: wire.Order | None = None
@@ -78,15 +78,10 @@ class Agent(Supervisor):
         super().run()
         self._bye()
 
-    def close(self) -> None:
-        """End what looks for us."""
-        super().close()
-        self._line.close()
-
     def _decide(self, observation: a.Observation) -> a.Action:
         state, now = self.state, observation.now
         self._listen(now)
-        if state.stop is not None or state.given_up is not None:
+        if state.stop is not None or state.given_up is not None or self._was_never_led(now):
             self._report(observation)
             return super()._decide(observation)
         return (
@@ -96,6 +91,12 @@ class Agent(Supervisor):
             or self._be_alone(observation)
             or self._rest(observation)
         )
+
+    def _was_never_led(self, now: float) -> bool:
+        """Its training has ended well before any leader was heard."""
+        attempt = self.state.attempt
+        well = attempt is not None and attempt.ended and attempt.code == 0
+        return well and self._leader is None and now - self._heard_at >= a.UNHEARD_S
 
     def _write_down(self, observation: a.Observation) -> a.Action | None:
         found = attend(observation, self.state, self._context.policy)
@@ -224,6 +225,7 @@ class Agent(Supervisor):
             self._copied_at = now
             self._copy()
         number = attempt.attempt if attempt is not None else 0
+        number = 0 if number == crew.alone else number
         number = self._refused[0] if self._refused is not None else number
         sight = self._sight(observation.trees[0])
         newest = (
@@ -266,6 +268,7 @@ class Agent(Supervisor):
             place=self._place,
             run_dir=str(context.directory.path),
             agent=self.state.supervisor or ProcessId(0, 0),
+            attempts=self.state.crew.alone if self.state.crew is not None else 0,
         )
 
     def _sight(self, sight: a.TreeSight) -> a.TreeSight:

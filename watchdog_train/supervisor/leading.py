@@ -10,10 +10,8 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Job, Metrics, Notify, Policy
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.supervisor.agent import Agent
-from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.hands.link import Link, join, lead
-from watchdog_train.supervisor.hands.remote import Machines, name_of
+from watchdog_train.supervisor.hands.remote import Machines
 from watchdog_train.supervisor.loop import Supervisor
 
 AGENTS = ".agents"
@@ -39,22 +37,10 @@ def is_led(task: JobTask | None, settings: Job) -> bool:
     return settings.tasks == "auto" and named
 
 
-def meet(task: JobTask, children: ChildTable) -> Link:
-    """The link of a task: the first one lets the others come.
-
-    Raises:
-        WtrainError: the others could never be reached, or never reach us.
-    """
-    address = task.coordination
-    if task.task:
-        return join(address, name_of(task, task.task), job=task.job, children=children)
-    return lead(address, job=task.job, machines=task.tasks - 1, children=children)
-
-
-def led(context: Context, state: State, task: JobTask | None, link: Link | None) -> Supervisor:
+def led(context: Context, state: State, task: JobTask | None) -> Supervisor:
     """The supervisor of a run: of its own, of a leader, or of an agent."""
-    if task is not None and link is not None:
+    if task is not None and context.link is not None:
         if task.task:
-            return Agent(context, state, link)
-        context.machines = Machines(context, task, link)
+            return Agent(context, state, context.link)
+        context.machines = Machines(context, task, context.link)
     return Supervisor(context, state)

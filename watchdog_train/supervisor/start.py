@@ -29,10 +29,10 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.hands.remote import name_of
+from watchdog_train.supervisor.hands.remote import meet, name_of
 from watchdog_train.supervisor.joining import environment_of, own_task
 from watchdog_train.supervisor.launcher import launcher_of
-from watchdog_train.supervisor.leading import AGENTS, is_led, meet, of_agent
+from watchdog_train.supervisor.leading import AGENTS, is_led, of_agent
 from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
@@ -95,6 +95,7 @@ def start_run(
         children=children,
         link=link,
     )
+    session.context.might_join = task if leads is None else None
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     told = (OrphansFound(orphans=found),) if found else ()
     session.begin(name=name, argv=command, launcher=launcher, found=told)

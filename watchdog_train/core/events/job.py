@@ -8,15 +8,9 @@ from watchdog_train.core.starting.jobs import JobTask
 
 
 class TaskJoined(Event, frozen=True, kw_only=True):
-    """This run is one of several tasks of a job, each under its own supervisor."""
+    """This run is one task of a job; the first one leads, and the others are its agents."""
 
     task: JobTask
-    together: bool = False
-    """They are known to train one world: an ended run that goes on with the others."""
-    host: str = ""
-    """Where this one is now: an ended run may go on elsewhere."""
-    led: bool = False
-    """The first task decides for all; the others are its agents."""
 
 
 class MachineHeard(TreeEvent, frozen=True, kw_only=True):
@@ -27,6 +21,8 @@ class MachineHeard(TreeEvent, frozen=True, kw_only=True):
     """Within which a pid means something."""
     run_dir: str
     agent: ProcessId
+    attempts: int = 0
+    """The newest attempt that it had begun before it was led."""
 
 
 class MachineLost(TreeEvent, frozen=True, kw_only=True):

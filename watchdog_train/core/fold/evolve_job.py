@@ -19,11 +19,9 @@ def change(state: State, event: e.AnyEvent) -> State:
         return state
     if isinstance(event, (e.MachineHeard, e.MachineLost, e.Ordered)):
         return _led(state, event)
-    if isinstance(event, e.TaskJoined) and event.led:
-        return _replace(state, crew=Crew(task=event.task), host=event.host or state.host)
     if isinstance(event, e.TaskJoined):
-        joined = JobState(task=event.task, together=event.together, joined_mono=event.mono)
-        return _replace(state, job=joined, host=event.host or state.host)
+        alone = state.attempt.attempt if state.attempt is not None else 0
+        return _replace(state, crew=Crew(task=event.task, alone=alone))
     job, crew = state.job, state.crew
     if isinstance(event, e.PeerLost) and crew is not None:
         dead = (event.task, event.pid)
@@ -70,6 +68,7 @@ def _led(state: State, event: e.MachineHeard | e.MachineLost | e.Ordered) -> Sta
         place=event.place,
         run_dir=event.run_dir,
         agent=event.agent,
+        attempts=event.attempts,
     )
     return _replace(state, crew=_replace(crew, machines=(*others, heard)))
 

@@ -57,7 +57,8 @@ WhyCode = Literal[
     "unknown", "unsaved", "unseen", "usual-again", "valid-existed", "waited", "waited-for",
     "waited-limit", "waits-at", "waits-for-agents", "waits-for-peers", "waits-for-room",
     "waits-for-scan",
-    "whole-world", "with-remedies", "would-ask-again", "would-end-so-again", "wrong-arguments",
+    "whole-world", "with-remedies", "world-elsewhere", "would-ask-again", "would-end-so-again",
+    "wrong-arguments",
 ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from watchdog_train.core.actions import (
     TreeSight,
 )
 from watchdog_train.core.events import Signalled, TreeGone
-from watchdog_train.core.fold.state import Machine, State
+from watchdog_train.core.fold.state import Machine, State, Tree
 from watchdog_train.core.job.machines import FOLDER, folder_of
 from watchdog_train.core.model import (
     Daemon,
@@ -46,9 +46,10 @@ from watchdog_train.core.recovery.plans import launcher_environment
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import EXIT_OUR_BUG
 from watchdog_train.keeper.wake import ready
+from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
-from watchdog_train.supervisor.hands.link import Link
+from watchdog_train.supervisor.hands.link import Link, join, lead
 from watchdog_train.supervisor.job import machine_of
 from watchdog_train.trusted_files import make_folder, open_regular
 
@@ -80,6 +81,7 @@ class RemoteHands:
         self._heard_at = self._context.system.monotonic()
         self._offset = _Offset()
         self._present = 0
+        self._tree: Tree | None = None
         self._orders: deque[wire.Order] = deque()
         self._number = self._taken = self._written = 0
         self._said_at = 0.0
@@ -94,6 +96,7 @@ class RemoteHands:
     def hear(self, state: State, now: float) -> None:
         self._machines.poll(state, now)
         self._present = state.attempts[-1].attempt if state.attempts else 0
+        self._tree = state.tree(self.host)
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         """Its agent looks by itself, and reports."""
@@ -114,7 +117,7 @@ class RemoteHands:
             "agent_lives": lives,
         }
         pending = {type(order.work): order.work for order in self._orders}
-        if report is None or report.attempt != self._present:
+        if report is None or not self._is_present(report):
             blank = TreeSight(sample=together((), at=now, host=self.host))
             return msgspec.structs.replace(blank, running=_asked(pending), **known)
         sight = report.sight
@@ -132,8 +135,14 @@ class RemoteHands:
     def told(self) -> wire.Told:
         """What its training says."""
         report = self._report
-        same = report is not None and report.attempt == self._present
-        return report.told if report is not None and same else wire.Told()
+        return report.told if report is not None and self._is_present(report) else wire.Told()
+
+    def _is_present(self, report: wire.Report) -> bool:
+        """Whether it speaks of the present attempt, or of one that belongs to it."""
+        launch, tree = report.sight.launch, self._tree
+        if report.attempt or launch is None or launch.root is None:
+            return report.attempt == self._present
+        return self._present > 0 and (tree is None or tree.root == launch.root)
 
     def take(self, message: wire.Report | wire.Parcel, now: float) -> None:
         """One word of its agent."""
@@ -309,6 +318,18 @@ class Machines:
                 for each in self.hands:
                     self.link.send(each.host, wire.encode(over))
             ready([self.link.fileno()] if self.link.fileno() >= 0 else [], (), END_LOOK_S)
+
+
+def meet(task: JobTask, children: ChildTable) -> Link:
+    """The link of a task: the first one lets the others come.
+
+    Raises:
+        WtrainError: the others could never be reached, or never reach us.
+    """
+    address = task.coordination
+    if task.task:
+        return join(address, name_of(task, task.task), job=task.job, children=children)
+    return lead(address, job=task.job, machines=task.tasks - 1, children=children)
 
 
 def name_of(task: JobTask, number: int) -> str:

@@ -126,6 +126,7 @@ class Report(Value, frozen=True, kw_only=True, tag=True):
     done: int
     """The newest order of that leader that is being carried out, or has been."""
     attempt: int
+    """0: none that a leader has ordered."""
     now: float
     """By the clock of its machine, as all times in it."""
     sight: TreeSight
