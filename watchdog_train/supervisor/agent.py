@@ -17,7 +17,7 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.decide import attend
 from watchdog_train.core.fold.state import Machine, State
-from watchdog_train.core.job.machines import leave, lowest_living
+from watchdog_train.core.job.machines import PEERS, SAY_AFTER_S, leave, lowest_living
 from watchdog_train.core.job.meeting import as_this_node, with_options
 from watchdog_train.core.model import Plan, ProcessId, Why, said
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
@@ -60,8 +60,10 @@ class Agent(Supervisor):
         self._refused: tuple[int, str] | None = None
         """That attempt, and why it was not started."""
 
-    speaks = False
-    """Its leader says everything, once."""
+    @property
+    def speaks(self) -> bool:
+        """Its leader says everything, once."""
+        return self._leader is None
 
     def record(self, event: e.AnyEvent) -> None:
         """Append, fold; a launch that failed here is the leader's to know."""
@@ -141,8 +143,11 @@ class Agent(Supervisor):
         match work:
             case wire.StartAttempt():
                 self._refused, self._wanted = None, work.plan.attempt
-                if attempt is not None and not attempt.tree_gone:
-                    self._refused = (self._wanted, f"attempt {attempt.attempt} still lives there")
+                if attempt is not None and not (
+                    attempt.tree_gone and attempt.attempt < self._wanted
+                ):
+                    lives = "was begun" if attempt.tree_gone else "still lives"
+                    self._refused = (self._wanted, f"attempt {attempt.attempt} {lives} there")
                     return a.Record(events=())
                 return a.Launch(plan=own_plan(work, self.state), hosts=("",))
             case wire.Discard():
@@ -166,6 +171,9 @@ class Agent(Supervisor):
             event = e.GivenUp(why=why, exit_code=EXIT_REFUSED, outcome="failed")
             return a.Record(events=(event,))
         alone_s = observation.now - self._heard_at
+        if self._leader is None and alone_s >= SAY_AFTER_S and PEERS not in self.state.notices:
+            why = Why("waits-for-agents", who="task 0, which leads")
+            return a.Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
         if self._leader is not None and alone_s > DEAD_FOR_S:
             replaced = self._replace_leader(self._leader)
             if replaced is not None:
@@ -274,9 +282,9 @@ class Agent(Supervisor):
     def _sight(self, sight: a.TreeSight) -> a.TreeSight:
         """As the leader may see it: a bundle is there once the leader has its files."""
         result = sight.evidence
-        if self._refused is not None and sight.launch is None:
+        if self._refused is not None:
             refused = a.LaunchReport(root=None, keeper=ProcessId(0, 0), error=self._refused[1])
-            sight = msgspec.structs.replace(sight, launch=refused)
+            sight = msgspec.structs.replace(sight, launch=refused, exit=None)
         if result is None:
             return sight
         bundle = (result.stall_id, result.dir)

@@ -47,9 +47,6 @@ DRAIN_S = 2.0
 class Supervisor:
     """Drives one run until it is finished."""
 
-    speaks = True
-    """Whether it tells the user what happens."""
-
     def __init__(self, context: Context, state: State) -> None:
         self._context = context
         self.state = state
@@ -85,6 +82,11 @@ class Supervisor:
         self.on_launched: Callable[[], None] | None = None
         """Called once, when the first attempt of this supervisor runs."""
         self._begins = state.finished or not any(each.launched for each in state.attempts)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it tells the user what happens."""
+        return True
 
     def record(self, event: e.AnyEvent) -> None:
         """Append, fold, tell."""
