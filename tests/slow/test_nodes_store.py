@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +19,7 @@ from tests.nodes import (
 )
 from tests.scenarios.checks import assert_blames
 from tests.scenarios.test_nodes import assert_finished, assert_one_plan
-from tests.support import free_port, of_type, run_wtrain, types, wait_until
-from watchdog_train.core.starting.place import StorePlace
-from watchdog_train.peers.store import StoreRecords
+from tests.support import free_port, of_type, run_wtrain, types
 
 pytestmark = [
     pytest.mark.slow,
@@ -67,51 +63,3 @@ def test_a_supervisor_is_killed(tmp_path: Path, victim: int) -> None:
     taken = run_wtrain("adopt", found[victim][0]["run_id"], cwd=tmp_path, timeout_s=300)
     assert taken.returncode != 70, taken.describe()
     assert_nothing_lives(logs(tmp_path), text)
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[StoreRecords, StoreRecords]]:
-    """Two tasks at a real store."""
-    place = StorePlace(host="127.0.0.1", port=free_port())
-    found = tuple(
-        StoreRecords(place, [sys.executable], "job", number, 2, call_s=60.0) for number in range(2)
-    )
-    yield found[0], found[1]
-    for one in found:
-        one.close()
-
-
-def test_torchs_own_store(pair: tuple[StoreRecords, StoreRecords]) -> None:
-    """Words arrive; a store that ends is said; a new one at its place is found again."""
-    first, second = pair
-    first.publish(0, b"one")
-    second.publish(1, b"\x00\xff" * 5000)
-    assert dict(first.read_of([0, 1])) == {0: b"one", 1: b"\x00\xff" * 5000}
-    assert dict(second.read_of([0])) == {0: b"one"}
-    first.close()
-    wait_until(lambda: not second.read_of([0]) and second.problem, 60, "the store is gone")
-    with pytest.raises(OSError, match=r"tcp://127\.0\.0\.1"):
-        second.publish(1, b"two")
-    wait_until(lambda: first.read_of([0, 1]) == {} and not first.problem, 60, "a new, empty one")
-
-    def told() -> bool:
-        try:
-            second.publish(1, b"three")
-        except OSError:
-            return False
-        return first.read_of([1]) == {1: b"three"}
-
-    wait_until(told, 60, "it is told there")
-
-
-def test_a_port_that_is_taken_is_said(pair: tuple[StoreRecords, StoreRecords]) -> None:
-    """By the leader of the second job, who cannot hold a store there."""
-    first, _ = pair
-    first.publish(0, b"one")
-    place = StorePlace(host="127.0.0.1", port=int(first.place.port))
-    other = StoreRecords(place, [sys.executable], "other", 0, 2, call_s=60.0)
-    try:
-        with pytest.raises(OSError, match=r"EADDRINUSE|address already in use"):
-            other.publish(0, b"two")
-    finally:
-        other.close()

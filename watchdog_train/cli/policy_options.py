@@ -29,7 +29,7 @@ _METAVARS = {
     "--metrics-file": "FILE",
     "--termination-log": "FILE",
     "--nodes": "N|auto|slurm",
-    "--coordination": "DIR|tcp://HOST:PORT",
+    "--coordination": "tcp://HOST:PORT",
     "--guilty-nodes": "DIR",
 }
 

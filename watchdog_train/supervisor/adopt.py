@@ -21,7 +21,6 @@ from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, environment_again
 from watchdog_train.supervisor.hands.launch import hold_streams
 from watchdog_train.supervisor.hands.records import stream_files
-from watchdog_train.supervisor.joining import link_to
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
@@ -87,8 +86,6 @@ def adopt_run(
             why=why,
         )
     )
-    if state.job is not None:
-        session.context.job = link_to(state.job.task, session.system, state.argv)
     session.register()
     if on_adopted is not None:
         on_adopted(session)

@@ -26,7 +26,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.joining import environment_of, join, own_task
+from watchdog_train.supervisor.joining import environment_of, own_task
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import write_settings
 from watchdog_train.supervisor.terminal import terminal_now
@@ -67,13 +67,8 @@ def reopen_run(
     state = _read(directory)
     _refuse(state, system)
     policy = _policy(directory, with_remedies, allow)
-    task = own_task(os.environ, system, policy.job, state.launcher, state.cwd)
+    task = own_task(os.environ, system, policy.job, state.launcher)
     environment = environment_of(task, environment)
-    job = join(task, system, state.argv)
-    before = state.job
-    together = before is not None and before.together
-    if before is not None and together and (job is None or job.task.task != before.task.task):
-        raise _not_alone(before.task, state.name)
     write_settings(
         directory,
         policy,
@@ -114,9 +109,6 @@ def reopen_run(
             fresh_budget=fresh_budget,
         )
     )
-    session.context.job = job
-    if job is not None:
-        session.supervisor.record(e.TaskJoined(task=job.task, together=together, host=me.host))
     session.register()
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.run()

@@ -223,8 +223,7 @@ class RunSession:
     ) -> None:
         """Record the start of a new run, and what was `found` before; list it among live ones."""
         me = this_supervisor(self.system)
-        job = self.context.job
-        task = job.task if job is not None else self.task
+        task = self.task
         leads_node = task is not None and task.kind == "node"
         if launcher is not None and not leads_node:
             launcher = msgspec.structs.replace(launcher, across=None)
@@ -247,10 +246,8 @@ class RunSession:
         )
         for event in found:
             self.supervisor.record(event)
-        if job is not None:
-            self.supervisor.record(e.TaskJoined(task=job.task, together=leads_node))
-        elif self.task is not None:
-            self.supervisor.record(e.TaskJoined(task=self.task, together=True, led=True))
+        if task is not None:
+            self.supervisor.record(e.TaskJoined(task=task))
         self.register()
 
     @property
@@ -341,8 +338,6 @@ class RunSession:
         if finished:
             registry.forget(self.directory)
             self._remember()
-            if context.job is not None:
-                context.job.leave()
             self._remove_slot_dir()
             self._remove_runtime_directories()
         self._lock.release()

@@ -57,7 +57,7 @@ def start_run(
     system = current()
     display = Display()
     launcher = launcher_of(command, os.environ, cwd)
-    task = own_task(os.environ, system, policy.job, launcher, cwd)
+    task = own_task(os.environ, system, policy.job, launcher)
     environment = environment_of(task, os.environ)
     key = training_key(command, cwd, environment)
     live = live_runs(boot_id=system.boot_id())
