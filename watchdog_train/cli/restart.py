@@ -77,8 +77,7 @@ def restart(
         click.echo(f"wtrain: restarting {run.run_id}", err=True)
     state = read_run(run).state
     if not state.finished:
-        task = state.job.task if state.job is not None else None
-        stop_run(run, now=False, is_over=is_begun_again(task, os.environ))
+        stop_run(run, now=False, is_over=is_begun_again(state.task, os.environ))
 
     again = environment_again(run, os.environ, changes)
     if again.different:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.detection.detect import Signs, Verdict
 from watchdog_train.core.events import AnyEvent, CommandResult, KillSequence, KillStage
 from watchdog_train.core.fold.state import Machine
-from watchdog_train.core.job.peers import JobView, Signs
 from watchdog_train.core.model import (
     BundleWhy,
     EvidenceResult,
@@ -167,9 +166,7 @@ class Observation(Value, frozen=True, kw_only=True):
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
     signs: Signs = Signs()
-    """Of our own tree, for our peers."""
-    job: JobView | None = None
-    """None in a run that is no task of a job."""
+    """Of all trees."""
     not_resumed: str | None = None
     """Why a hook has not handed over the checkpoint of the plan, in the training's words."""
     skipped: str | None = None
@@ -288,14 +285,12 @@ class AskStop(Value, frozen=True, kw_only=True, tag=True):
 class AskSave(Value, frozen=True, kw_only=True, tag=True):
     can_be_asked: bool
     by: str
-    relayed: bool = False
-    """As in StopWord."""
     number: int = 0
-    """Which request of the job this is at least; 0: the next one of this run."""
+    """Which request of the run this is at least; 0: the next one."""
 
 
 class TakeOver(Value, frozen=True, kw_only=True):
-    """Give the run of a peer whose supervisor is gone another supervisor."""
+    """Give the run of a task whose supervisor is gone another supervisor."""
 
     task: int
     pid: int

@@ -18,7 +18,6 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.hands.launch import LaunchedKeeper
 from watchdog_train.supervisor.hands.streams import Ends
-from watchdog_train.supervisor.job import JobLink
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
@@ -59,8 +58,6 @@ class Context:
     ignore_hup: bool = False
     """nohup was meant."""
     oom_kills_before: int | None = None
-    job: JobLink | None = None
-    """None: this run is no task of a job with several tasks here."""
     might_join: JobTask | None = None
     """Of a step whose tasks may be a sweep, or train one world."""
     link: Link | None = None

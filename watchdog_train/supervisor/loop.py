@@ -144,7 +144,6 @@ class Supervisor:
             observation = self._observer.observe(self.state)
             self._vitals.tell(self.state, observation)
             action = self._decide(observation)
-            self._tell_peers()
             if isinstance(action, Wait):
                 self._telling.tell(self.state, observation)
                 self._page.write()
@@ -161,7 +160,6 @@ class Supervisor:
             self._say_when_behind()
         if not self.state.finished:
             return
-        self._tell_peers()
         self._vitals.tell(self.state)
         self._telling.ending(self.state)
         for noticed in (*self._verdict.finish(self.state), *self._guilty.finish(self.state)):
@@ -206,16 +204,6 @@ class Supervisor:
             self.record(ran)
         for noticed in self._metrics.follow(self.state, observation):
             self.record(noticed)
-
-    def _tell_peers(self) -> None:
-        context, job = self._context, self._context.job
-        if job is None:
-            return
-        before = job.problem
-        now = context.system.monotonic()
-        job.publish(self.state, self._observer.signs, now, places=self._performer.places())
-        if job.problem is not None and before is None:
-            context.display.say(f"wtrain: {job.problem}")
 
     def ask(self, kind: request_files.RequestKind, by: str) -> None:
         """Queue a request of the person who started this supervisor."""

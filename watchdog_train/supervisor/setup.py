@@ -367,8 +367,6 @@ class RunSession:
         if finished:
             registry.forget(self.directory)
             self._remember()
-            if context.job is not None:
-                context.job.leave()
             self._remove_slot_dir()
             self._remove_runtime_directories()
         self._lock.release()

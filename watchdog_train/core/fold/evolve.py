@@ -87,7 +87,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             state = records.stall(state, event.stall_id, recovered=True, collecting=False)
             back = "running" if state.state == "collecting" else state.state
             return _replace(
-                records.attempt(state, stall_id=None, cause=None),
+                records.attempt(state, stall_id=None),
                 state=back,
                 muted=False,
                 suspicion=None,

@@ -1,9 +1,6 @@
 """What is known about a run, as one frozen value; core.fold.evolve folds the events into it."""
 
-import hashlib
 from typing import Literal
-
-import msgspec
 
 from watchdog_train.core.events import (
     CheckpointsShared,
@@ -13,7 +10,6 @@ from watchdog_train.core.events import (
     KillStage,
     Looked,
     Noticed,
-    PeerAnnounced,
     Slowdown,
     Warned,
 )
@@ -182,10 +178,6 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     fastest_steps_s: float | None = None
     """The best pace that was recorded, steps a second."""
     resume: ResumeVerdict | None = None
-    barrier: bool = False
-    """All tasks of the job have their evidence, or its time is up: the killing may begin."""
-    cause: PeerAnnounced | None = None
-    """What a peer announced, when that is why this attempt has to end."""
 
     @property
     def launched(self) -> bool:
@@ -269,31 +261,6 @@ class StopAsk(Value, frozen=True, kw_only=True):
     saved: str | None = None
     """The whole checkpoint that was finished since."""
     saved_step: int | None = None
-
-
-class Agreed(Value, frozen=True, kw_only=True):
-    """The plan under which a task of a job will launch, or has launched, an attempt."""
-
-    attempt: int
-    proposer: int
-    """Task whose plan it is."""
-    digest: str
-
-
-class JobState(Value, frozen=True, kw_only=True):
-    """A run that is one of several tasks of a job."""
-
-    task: JobTask
-    joined_mono: float = 0.0
-    together: bool = False
-    """The tasks train one world: they are dumped, ended and started together."""
-    base: int = 1
-    """The newest attempt that all tasks have begun together."""
-    agreed: Agreed | None = None
-    taken_over: tuple[tuple[int, int], ...] = ()
-    """Supervisors of peers that were gone and have been replaced: task and pid."""
-    unseen: tuple[tuple[int, str, Why], ...] = ()
-    """Checkpoints that not every machine sees: whose word it is, path, and why."""
 
 
 class Machine(Value, frozen=True, kw_only=True):
@@ -421,10 +388,6 @@ class State(Value, frozen=True, kw_only=True):
     save_requested: int = 0
     save_wall: float = 0.0
     """Unix seconds of the newest save-request."""
-    save_attempt: int = 0
-    """The attempt it was made to."""
-    save_by: str = ""
-    save_relayed: bool = False
     save_answered: int = 0
     save_refused: int = 0
     save_proven: int = 0
@@ -456,8 +419,6 @@ class State(Value, frozen=True, kw_only=True):
     """Remedies that might have gone on with it and were not allowed."""
     guilty: tuple[GuiltyNode, ...] = ()
     """As the end of the job has named them."""
-    job: JobState | None = None
-    """None: the run is no task of a job."""
     crew: Crew | None = None
     """None: one supervisor, one machine."""
 
@@ -490,9 +451,7 @@ class State(Value, frozen=True, kw_only=True):
     @property
     def task(self) -> JobTask | None:
         """Which task of a job this run is."""
-        if self.crew is not None:
-            return self.crew.task
-        return self.job.task if self.job is not None else None
+        return self.crew.task if self.crew is not None else None
 
     @property
     def trees(self) -> tuple[Tree, ...]:
@@ -517,9 +476,3 @@ class State(Value, frozen=True, kw_only=True):
     def last_stall(self) -> StallRecord | None:
         """The newest bundle that is a stall or a crash."""
         return next((stall for stall in reversed(self.stalls) if stall.why != "manual"), None)
-
-
-def plan_digest(proposer: int, plan: Plan) -> str:
-    """A name for this very plan of this task of a job."""
-    content = msgspec.json.encode((proposer, plan), order="sorted")
-    return hashlib.sha256(content).hexdigest()[:16]

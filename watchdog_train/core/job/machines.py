@@ -25,6 +25,8 @@ LOOK_AGAIN_S = 0.05
 SAY_AFTER_S = 5.0
 SURE_S = 30.0
 """All ranks of one task are born by then."""
+STOPPING_S = 30.0
+"""For a machine that is silent to be heard again, once the run is stopped."""
 TAKE_OVER_LIMIT = 3
 """A supervisor that dies again and again is not replaced for ever."""
 PEERS: Final = "peers"
@@ -123,7 +125,7 @@ def lose(observation: Observation, state: State, policy: Policy) -> Action | Non
     attempt, stopping = state.attempt, state.stop is not None
     if attempt is None or attempt.settled:
         return None
-    limit_s = policy.job.barrier_s if stopping else policy.job.lost_s
+    limit_s = STOPPING_S if stopping else policy.job.lost_s
     lost = [
         tree
         for tree in attempt.trees
