@@ -350,6 +350,7 @@ RULES: tuple[Rule, ...] = (
     _of_the_job(gather),
     _of_the_job(confer),
     _of_the_crew(machines.explain_together),
+    _of_the_crew(machines.claim),
     _of_the_crew(machines.gather),
     between_attempts,
     _pursue_stall,
