@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """What an event about another machine is worth saying, as plain sentences."""
     match event:
-        case e.TaskJoined() if state.attempt is not None:
+        case e.TaskJoined() if state.attempt is not None and not state.attempt.settled:
             how = "task 0 decides from now on" if event.task.task else "this one leads"
             return (f"its ranks train one world with those of the other tasks: {how}",)
         case e.MachineLost():

@@ -226,6 +226,8 @@ SENTENCES: dict[WhyCode, str] = {
     "not-come": "{who} did not come within {limit}",
     "waits-for-agents": "waiting for {who}",
     "machine-lost": "{who} was not heard for {seconds}",
+    "requeued": "the scheduler has ended all of the job since",
+    "leader-anew": "a leader before this one had begun it; its part of it is gone",
     "leader-lost": "the leader was not heard for {seconds}",
     "guilty": "the other ranks waited for rank {rank}{family}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",

@@ -7,7 +7,10 @@ training does not work any more, it takes evidence and ends: then its supervisor
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +18,14 @@ import msgspec
 
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
+from watchdog_train.core.answers import start_evidence
 from watchdog_train.core.decide import attend
 from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.job.machines import PEERS, SAY_AFTER_S, leave, lowest_living
 from watchdog_train.core.job.meeting import as_this_node, with_options
 from watchdog_train.core.model import Plan, ProcessId, Why, said
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
+from watchdog_train.core.suspect import next_stall_id
 from watchdog_train.errors import EXIT_REFUSED
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
@@ -36,6 +41,9 @@ HURRIED_S = 0.05
 TURN_S = 0.25
 COPY_EVERY_S = 1.0
 DEAD_FOR_S = 2.0
+SEEK_EVERY_S = 0.5
+NOT_SEEN_AFTER_S = 45.0
+"""A network file system may say for so long that a new file is not there."""
 
 
 class Agent(Supervisor):
@@ -59,6 +67,7 @@ class Agent(Supervisor):
         """The newest attempt that was ordered."""
         self._refused: tuple[int, str] | None = None
         """That attempt, and why it was not started."""
+        self._sought = _Sought("", 0.0)
 
     @property
     def speaks(self) -> bool:
@@ -179,6 +188,10 @@ class Agent(Supervisor):
             if replaced is not None:
                 return replaced
         if alone_s >= (policy.gather_s if attempt is None else policy.lost_s):
+            known = attempt is None or attempt.crash_id is not None or attempt.stall_id is not None
+            if attempt is not None and attempt.ended and attempt.code != 0 and not known:
+                stall_id = next_stall_id(observation, self.state)
+                return start_evidence(observation, self.state, stall_id, "crash")
             why = Why("leader-lost", seconds=alone_s)
             return leave(observation, self.state, why)
         return None
@@ -223,6 +236,8 @@ class Agent(Supervisor):
         if crew is not None and self._inbox.take(word, crew):
             self._leader, self._agents = word.leader, word.agents
             self._outbox.taken(word.taken)
+            if word.checkpoint != self._sought.path:
+                self._sought = _Sought(word.checkpoint, self._heard_at)
 
     def _report(self, observation: a.Observation, *, over: bool = False) -> None:
         """Say what is new at once, and that we live once a second."""
@@ -235,7 +250,11 @@ class Agent(Supervisor):
         number = attempt.attempt if attempt is not None else 0
         number = 0 if number == crew.alone else number
         number = self._refused[0] if self._refused is not None else number
+        lives = attempt is not None and not attempt.settled
+        epoch = max(crew.epoch, self._inbox.epoch)
+        done = crew.done if crew.epoch == epoch else 0
         sight = self._sight(observation.trees[0])
+        sight = msgspec.structs.replace(sight, sees=self._sought.sees(now))
         newest = (
             sight.sample.at,
             sight.launch,
@@ -243,9 +262,12 @@ class Agent(Supervisor):
             sight.running,
             sight.look is None,
             sight.evidence is None,
-            crew.epoch,
-            crew.done,
+            epoch,
+            done,
             number,
+            lives,
+            sight.sees,
+            self._sought.path,
         )
         due_s = HURRIED_S if newest != self._reported else REPORT_EVERY_S
         if now - self._reported_at < due_s and not over:
@@ -253,11 +275,13 @@ class Agent(Supervisor):
         self._reported, self._reported_at = newest, now
         report = wire.Report(
             agent=self._me(),
-            epoch=crew.epoch,
-            done=crew.done,
+            epoch=epoch,
+            done=done,
             attempt=number,
+            lives=lives,
             now=now,
             sight=sight,
+            checkpoint=self._sought.path,
             told=wire.Told(
                 settings=observation.settings,
                 places=observation.places,
@@ -309,6 +333,28 @@ class Agent(Supervisor):
         """The last word: the leader waits for it."""
         observation = self._observer.observe(self.state)
         self._report(observation, over=True)
+
+
+class _Sought:
+    """A checkpoint of the leader's; a thread looks for it, as a file system may not answer."""
+
+    def __init__(self, path: str, now: float) -> None:
+        self.path, self._until = path, now + NOT_SEEN_AFTER_S
+        self._found = threading.Event()
+        if path:
+            threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        until = time.monotonic() + NOT_SEEN_AFTER_S
+        while not os.path.exists(self.path) and time.monotonic() < until:
+            time.sleep(SEEK_EVERY_S)
+        if os.path.exists(self.path):
+            self._found.set()
+
+    def sees(self, now: float) -> bool | None:
+        """None: it may come to be seen."""
+        found = not self.path or self._found.is_set()
+        return found or (False if now >= self._until else None)
 
 
 def own_plan(order: wire.StartAttempt, state: State) -> Plan:

@@ -9,6 +9,8 @@ class TaskJoined(Event, frozen=True, kw_only=True):
     """This run is one task of a job; the first one leads, and the others are its agents."""
 
     task: JobTask
+    host: str = ""
+    """Where this one is now: an ended run may be continued elsewhere."""
 
 
 class MachineHeard(TreeEvent, frozen=True, kw_only=True):

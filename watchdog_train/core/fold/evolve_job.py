@@ -19,7 +19,8 @@ def change(state: State, event: e.AnyEvent) -> State:
             return _replace(state, next_plan=event.plan)
         case e.TaskJoined():
             alone = state.attempt.attempt if state.attempt is not None else 0
-            return _replace(state, crew=Crew(task=event.task, alone=alone))
+            crew = Crew(task=event.task, alone=alone)
+            return _replace(state, crew=crew, host=event.host or state.host)
         case e.MachineLost():
             return _lost(state, event)
         case e.PeerLost() if crew is not None:

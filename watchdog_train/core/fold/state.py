@@ -291,6 +291,8 @@ class Crew(Value, frozen=True, kw_only=True):
     """Of an agent: the newest order of that leader."""
     taken_over: tuple[tuple[int, int], ...] = ()
     """Who was dead and has been replaced: task and pid."""
+    unseen: tuple[tuple[str, Why], ...] = ()
+    """Checkpoints that not every machine sees, and which does not."""
 
 
 class State(Value, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartJoint, TakeOver, Wait
 from watchdog_train.core.fold.state import Machine, State
-from watchdog_train.core.model import Explanation, GuiltyNode, ProcessId, Why, written
+from watchdog_train.core.model import Explanation, GuiltyNode, Plan, ProcessId, Why, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
@@ -59,7 +59,7 @@ def couple(task: JobTask, observation: Observation, state: State, policy: Policy
     return Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
 
 
-def claim(observation: Observation, state: State, _policy: Policy) -> Action | None:
+def take_in(observation: Observation, state: State, _policy: Policy) -> Action | None:
     """What an agent has begun before it was led belongs to the attempt in which it is found."""
     for sight in observation.trees if state.attempt is not None else ():
         report = sight.launch
@@ -96,6 +96,32 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
     return None
 
 
+def claim(observation: Observation, state: State, _policy: Policy) -> Action | None:
+    """What lives of an attempt of a leader before this run becomes ours: it has to end first."""
+    attempt = state.attempt
+    others = {sight.host: sight.other for sight in observation.trees if sight.other}
+    if not others or state.stop is not None or state.given_up is not None:
+        return None
+    if attempt is not None and not attempt.settled:
+        return None
+    number = min(others.values())
+    why = Why("leader-anew")
+    plan = Plan(
+        attempt=number,
+        why=why,
+        argv=state.argv,
+        env={},
+        in_process=(),
+        checkpoint=None,
+        resume_via="none",
+        remedies=(),
+    )
+    hosts = ("", *(host for host, other in others.items() if other == number))
+    begun = e.AttemptLaunching(token="", plan=plan, where=hosts)
+    gone = e.AttemptExited(code=None, signal=None, how_known="gone", step=None, error=why)
+    return Record(events=(begun, gone))
+
+
 def gather(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Launch nothing before every agent is heard: what cannot be heard may be at work."""
     attempt = state.attempt
@@ -105,7 +131,7 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
         return None
     missing = [sight.host for sight in observation.trees if not sight.is_heard]
     if not missing:
-        return None
+        return _see(observation, state)
     waited_s = max(observation.of(host).silent_s for host in missing)
     who = ", ".join(names_of(missing, state))
     if waited_s >= (policy.job.gather_s if attempt is None else policy.job.lost_s):
@@ -115,6 +141,20 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
         why = Why("waits-for-agents", who=who)
         return Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
     return Wait(until=observation.now + LOOK_AGAIN_S)
+
+
+def _see(observation: Observation, state: State) -> Action | None:
+    """Pass over a checkpoint that is not to be seen on every machine: it could not be loaded."""
+    plan = state.next_plan
+    if plan is None or plan.checkpoint is None:
+        return None
+    sights = {sight.host: sight.sees for sight in observation.trees}
+    unseen = [host for host, sees in sights.items() if sees is False]
+    if unseen:
+        (who, *_) = names_of(unseen, state)
+        used, why = plan.checkpoint, Why("unseen", who=who)
+        return Record(events=(e.CheckpointRejected(path=used.path, format=used.format, why=why),))
+    return Wait(until=observation.now + LOOK_AGAIN_S) if None in sights.values() else None
 
 
 def lose(observation: Observation, state: State, policy: Policy) -> Action | None:

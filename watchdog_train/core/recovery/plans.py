@@ -186,6 +186,9 @@ def name_of(path: str) -> str:
 def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
     if finding.whole is False:
         return said(finding.said)
+    unseen = dict(state.crew.unseen) if state.crew is not None else {}
+    if finding.path in unseen:
+        return unseen[finding.path]
     other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
     if other is not None:
         return Why("others-write", who=other.run_id)
