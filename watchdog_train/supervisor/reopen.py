@@ -42,7 +42,6 @@ from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
 
-
 Settings = Mapping[str, Any]
 """Settings by their keys, which count instead of the run's own."""
 

@@ -112,9 +112,7 @@ class RemoteHands:
         if agent is not None and near and silent_s > 2 * AGAIN_S:
             lives = self._context.system.is_alive(agent.agent)
         known = {
-            "is_heard": report is not None
-            and report.epoch == self.epoch
-            and silent_s < UNHEARD_S,
+            "is_heard": report is not None and report.epoch == self.epoch and silent_s < UNHEARD_S,
             "silent_s": silent_s,
             "agent": agent,
             "agent_lives": lives,
