@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
+from tests.support import wait_until
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     AskStop,
@@ -20,22 +21,29 @@ from watchdog_train.core.actions import (
     Signal,
     StartLook,
     TreeSight,
+    Wait,
 )
 from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import Crew, Machine, State
+from watchdog_train.core.job.machines import gather
 from watchdog_train.core.model import (
+    CheckpointFinding,
+    CheckpointRef,
     ExitStatus,
     Member,
     MemberSample,
     ProcessId,
+    Survey,
     Why,
     together,
 )
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.plans import choose_checkpoint
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.agent import Sought
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox
 from watchdog_train.supervisor.hands.remote import Machines
@@ -252,6 +260,54 @@ def test_a_leader_made_anew_is_later_than_the_one_before(tmp_path: Path, leader:
     assert (heard.attempt.attempt, trees) == (4, [("", True), ("task1", False)])
     hands._present = 4
     assert hands.sight.other == 0
+
+
+def test_a_checkpoint_that_a_machine_does_not_see_is_passed_over(leader: Any) -> None:
+    """Each is asked before the launch; an older one is taken, with that reason."""
+    (hands,) = leader.hands
+    used = CheckpointRef(path="/out/2", format="torch", step=2, how_checked="recorded")
+    plan = msgspec.structs.replace(b.plan(2), checkpoint=used)
+    joined = e.TaskJoined(task=TASK, together=True, led=True)
+    state = b.running(joined, b.exited(1), e.TreeGone(shared_memory_removed=(), left=()))
+    state = evolve(state, msgspec.structs.replace(e.PlanMade(plan=plan), mono=1.0))
+
+    def asked(**said: Any) -> Any:
+        heard = msgspec.structs.replace(report(leader), **said)
+        leader.context.system.now += 1.1
+        hear(leader, heard, state)
+        here = TreeSight(sample=together((), at=100.0))
+        observation = b.observation(here.sample, trees=(here, hands.sight))
+        return gather(observation, state, Policy())
+
+    assert isinstance(asked(), Wait), "of another checkpoint it says nothing"
+    assert leader.link.words()[-1].checkpoint == "/out/2"
+    seen = TreeSight(sample=together((), at=100.0))
+    assert asked(checkpoint="/out/2", sight=seen) is None
+    unseen = msgspec.structs.replace(seen, sees=False)
+    rejected = asked(checkpoint="/out/2", sight=unseen).events[0]
+    assert rejected.path == "/out/2"
+    assert rejected.why == Why("unseen", who="task1")
+    state = evolve(state, rejected)
+    assert state.next_plan is None
+    found = [
+        CheckpointFinding(
+            path=f"/out/{n}", format="torch", step=n, whole=True, said="", how_checked="recorded"
+        )
+        for n in (2, 1)
+    ]
+    choice = choose_checkpoint(state, Survey(findings=tuple(found), directories=("/out",)))
+    assert choice.chosen is not None
+    assert choice.chosen.path == "/out/1"
+    assert choice.rejected[0].why == rejected.why
+
+
+def test_a_checkpoint_is_looked_for(tmp_path: Path) -> None:
+    missing = Sought(str(tmp_path / "later.pt"), 100.0)
+    assert missing.sees(100.0) is None
+    assert missing.sees(146.0) is False
+    (tmp_path / "later.pt").touch()
+    wait_until(lambda: missing.sees(146.0), 30, "a file that comes late is seen")
+    assert Sought("", 100.0).sees(100.0)
 
 
 def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:

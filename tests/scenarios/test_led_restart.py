@@ -1,4 +1,4 @@
-"""`wtrain restart` of a job that was led: the same line in every task, with and without one disk."""
+"""`wtrain restart` of a job that was led: the same line in every task."""
 
 from __future__ import annotations
 

@@ -60,8 +60,9 @@ def test_a_node_that_is_made_anew_begins_with_the_others(tmp_path: Path, number:
     if not at[0].prefix:
         pytest.skip("NOT RUN: a machine of its own needs a host name of its own, and so root")
     at = [dataclasses.replace(place, env={VARIABLE: KEY}) for place in at]
+    options = ("--checkpoints", "checkpoints")
     meet = f"tcp://127.0.0.1:{free_port()}"
-    job = start_nodes(tmp_path, "--step-s", "0.5", at=at, job=JOB, meet=meet)
+    job = start_nodes(tmp_path, "--step-s", "0.5", at=at, job=JOB, meet=meet, options=options)
     wait_for_step(tmp_path, 2)
     reached = "the first checkpoint is there"
     wait_until(lambda: list(tmp_path.glob("checkpoints/step-000010.pt")), 120, reached)

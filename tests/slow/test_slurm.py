@@ -226,7 +226,7 @@ def test_the_end_of_the_time_is_answered_by_a_save(
     assert job.restarts == 1, text
     events = job.log(0)
     asked = of_type(events, "save_requested")[0]
-    proven = [one for one in of_type(events, "save_proven") if one["request"] == "save"][0]
+    proven = next(one for one in of_type(events, "save_proven") if one["request"] == "save")
     assert asked["can_be_asked"], text
     assert asked["seq"] < proven["seq"], text
     assert [one["request"] for one in of_type(events, "request_answered")] == ["save", "stop"]

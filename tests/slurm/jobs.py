@@ -119,15 +119,16 @@ def submit(
 
 
 def set_node(name: str, state: str) -> None:
-    """drain: no job gets it any more; resume."""
-    _slurm(
-        "scontrol",
-        "update",
-        f"nodename={name}",
-        f"state={state}",
-        "reason=test",
-        env={**os.environ},
-    )
+    """drain: no job gets it any more; resume: jobs get it again from now on."""
+    env = {**os.environ}
+    _slurm("scontrol", "update", f"nodename={name}", f"state={state}", "reason=test", env=env)
+
+    def is_idle() -> bool:
+        said = _slurm("scontrol", "show", "node", "--oneliner", name, env=env)
+        return "State=IDLE " in said
+
+    if state == "resume":
+        wait_until(is_idle, 60, f"{name} is idle", poll_s=0.2)
 
 
 def ranks_of_nodes(*program: str) -> tuple[str, ...]:

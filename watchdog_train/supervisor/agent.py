@@ -67,7 +67,7 @@ class Agent(Supervisor):
         """The newest attempt that was ordered."""
         self._refused: tuple[int, str] | None = None
         """That attempt, and why it was not started."""
-        self._sought = _Sought("", 0.0)
+        self._sought = Sought("", 0.0)
 
     @property
     def speaks(self) -> bool:
@@ -161,6 +161,8 @@ class Agent(Supervisor):
                 return a.Launch(plan=own_plan(work, self.state), hosts=("",))
             case wire.Discard():
                 return a.Record(events=(), consumes=(work.name,))
+            case wire.Known():
+                return a.Record(events=(work.event,))
             case wire.Forward():
                 self._forward_signal(work.signal)
                 return a.Record(events=())
@@ -237,7 +239,7 @@ class Agent(Supervisor):
             self._leader, self._agents = word.leader, word.agents
             self._outbox.taken(word.taken)
             if word.checkpoint != self._sought.path:
-                self._sought = _Sought(word.checkpoint, self._heard_at)
+                self._sought = Sought(word.checkpoint, self._heard_at)
 
     def _report(self, observation: a.Observation, *, over: bool = False) -> None:
         """Say what is new at once, and that we live once a second."""
@@ -335,7 +337,7 @@ class Agent(Supervisor):
         self._report(observation, over=True)
 
 
-class _Sought:
+class Sought:
     """A checkpoint of the leader's; a thread looks for it, as a file system may not answer."""
 
     def __init__(self, path: str, now: float) -> None:

@@ -101,6 +101,9 @@ class Supervisor:
         self._verdict.follow(event, self.state)
         self._notifier.follow(stamped, self.state)
         self._commands.follow(stamped, self.state)
+        if isinstance(event, (e.SaveProven, e.RequestRefused)) and context.machines is not None:
+            for each in context.machines.hands:
+                each.know(event)
         if isinstance(event, e.StallRecovered):
             self._observer.lengthen(self.state, event.stall_id)
         if isinstance(event, e.AttemptLaunched) and self._begins:

@@ -134,7 +134,8 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
         return _see(observation, state)
     waited_s = max(observation.of(host).silent_s for host in missing)
     who = ", ".join(names_of(missing, state))
-    if waited_s >= (policy.job.gather_s if attempt is None else policy.job.lost_s):
+    begins = attempt is None or state.just_reopened
+    if waited_s >= (policy.job.gather_s if begins else policy.job.lost_s):
         why = Why("not-come", who=who, limit_s=waited_s)
         return give_up(why, EXIT_RETRY_ELSEWHERE)
     if waited_s >= SAY_AFTER_S and PEERS not in state.notices:

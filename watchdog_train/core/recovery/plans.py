@@ -210,6 +210,8 @@ def _is_below(path: str, directory: str) -> bool:
 def _is_older_than(state: State, finding: CheckpointFinding) -> bool:
     if finding.saved_at is None or state.started_at is None:
         return False
+    if state.attempts and not state.attempts[0].token:
+        return False  # a leader before this run had begun it
     return finding.saved_at < state.started_at - _CLOCK_DOUBT_S
 
 

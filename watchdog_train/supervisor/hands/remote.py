@@ -27,7 +27,7 @@ from watchdog_train.core.actions import (
     TaskName,
     TreeSight,
 )
-from watchdog_train.core.events import Signalled, TreeGone
+from watchdog_train.core.events import RequestRefused, SaveProven, Signalled, TreeGone
 from watchdog_train.core.fold.state import Machine, State, Tree
 from watchdog_train.core.job.machines import FOLDER, folder_of
 from watchdog_train.core.model import (
@@ -270,6 +270,10 @@ class RemoteHands:
 
     def close(self) -> None:
         """Its agent lives on."""
+
+    def know(self, event: SaveProven | RequestRefused) -> None:
+        """Somebody may wait for it there."""
+        self._order(wire.Known(event=event))
 
     def _order(self, work: wire.Work) -> None:
         self._number += 1

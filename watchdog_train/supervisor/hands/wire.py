@@ -26,6 +26,7 @@ from watchdog_train.core.actions import (
     TaskName,
     TreeSight,
 )
+from watchdog_train.core.events import RequestRefused, SaveProven
 from watchdog_train.core.fold.state import Machine
 from watchdog_train.core.model import Outcome, Plan, RankPlaces, Value, Why
 
@@ -53,6 +54,12 @@ class Forward(Value, frozen=True, kw_only=True, tag=True):
     signal: int
 
 
+class Known(Value, frozen=True, kw_only=True, tag=True):
+    """Write down what became of a request, for those who wait for it there."""
+
+    event: SaveProven | RequestRefused
+
+
 Work = (
     StartAttempt
     | StartLook
@@ -63,6 +70,7 @@ Work = (
     | CleanUp
     | Discard
     | Forward
+    | Known
 )
 
 
