@@ -204,6 +204,8 @@ class Agent(Supervisor):
         if leader.place != self._place or system.is_alive(leader.agent) is not False:
             return None
         near = [one for one in self._agents if one.place == self._place]
+        if not any(one.agent == self.state.supervisor for one in near):
+            near.append(self._me())  # the leader has died before it could name us
         alive = [one for one in near if system.is_alive(one.agent) is not False]
         return lowest_living(leader, alive, self.state)
 
