@@ -12,7 +12,6 @@ from watchdog_train.core.actions import Observation, TreeSight
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.peers import Signs, Summary
 from watchdog_train.core.model import (
     Because,
     EvidenceResult,
@@ -294,30 +293,3 @@ def fold(history: Iterable[e.AnyEvent], *, at: float = 0.0) -> State:
         msgspec.structs.replace(event, seq=number, mono=at, t=1e9 + at, attempt=1)
         for number, event in enumerate(history, start=1)
     )
-
-
-def summary(**changes: Any) -> Summary:
-    """What task 0 of two tells the others while its training runs."""
-    said = Summary(
-        task=0,
-        run_id="r-20261122-000000-0000",
-        run_dir="/r",
-        host="alpha",
-        pid=KEEPER,
-        start=KEEPER + 1000,
-        attempt=1,
-        state="running",
-        signs=Signs(),
-        together=True,
-        trouble=None,
-        dumped=False,
-        killing=False,
-        gone=False,
-        done=False,
-        proposal=None,
-        agreed=None,
-        gave_up=None,
-        stop=None,
-        finished=None,
-    )
-    return msgspec.structs.replace(said, **changes)

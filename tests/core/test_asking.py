@@ -27,6 +27,8 @@ from watchdog_train.core.model import CheckpointFinding, MemberSample, Survey, W
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.outcome import finish
+from watchdog_train.core.requests import asking
+from watchdog_train.core.requests.request_answers import answers
 from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
@@ -268,3 +270,23 @@ def test_a_request_to_save_says_whether_anybody_listens(can_save: bool) -> None:
 
     action = act(run(), listener(can_save=can_save), request=Request(kind="save", by="wtrain save"))
     assert action == AskSave(can_be_asked=can_save, by="wtrain save")
+
+
+def test_a_refusal_is_said_once_and_shortens_the_wait() -> None:
+    """Ranks of several tasks have found no step: nothing comes any more, and the signal is next."""
+    saves = e.SaveRequested(by="wtrain save", sequence=4, can_be_asked=True)
+    history = (e.TaskJoined(task=b.node_task(0, None)), saves, STOPPED, ASK)
+    member = listener(stop_refused=1, save_refused=4)
+    now = b.observation(b.sample(2.0, member, empty_looks=2))
+    found = answers(now, run(*history))
+    assert [(type(one).__name__, one.request) for one in found] == [
+        ("RequestRefused", "save"),
+        ("RequestRefused", "stop"),
+    ]
+    after = run(*history, *found)
+    assert answers(now, after) == []
+    assert asking.ask_until(now, run(*history), POLICY.stopping) > now.now
+    assert asking.ask_until(now, after, POLICY.stopping) == now.now
+    action = act(after, member, at=2.0)
+    assert isinstance(action, Signal)
+    assert "found no step" in why_text(action.why)

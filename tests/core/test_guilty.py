@@ -11,28 +11,21 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Record
+from watchdog_train.core.actions import Observation, Record, StartJoint, TreeSight, Wait
+from watchdog_train.core.detection.detect import Signs
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.confer import as_one_job, confer
 from watchdog_train.core.job.guilty import guilty_nodes, of_the_culprit
-from watchdog_train.core.job.joint import diagnose_together
-from watchdog_train.core.job.peers import (
-    JobView,
-    PeerView,
-    Signs,
-    Summary,
-    bundle_of,
-    summarise,
-    trouble_of,
-)
+from watchdog_train.core.job.machines import explain_together, gather, lose
 from watchdog_train.core.model import (
     Explanation,
     GuiltyNode,
     JointAnswer,
+    ProcessId,
     Survey,
     Why,
     said,
+    together,
 )
 from watchdog_train.core.model.explanation import Who
 from watchdog_train.core.policy import Job, Policy, Recovery
@@ -43,33 +36,52 @@ from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 
-POLICY = Policy(recovery=Recovery(max_restarts=0), job=Job(plan_s=60.0))
+POLICY = Policy(recovery=Recovery(max_restarts=0), job=Job(gather_s=60.0, lost_s=60.0))
 BAD = GuiltyNode(host="gpu-17", why=said("it did not come"))
+BOTH = ("", "node1")
+OURS, THEIRS = "/r/stalls/0001", "/r/stalls/0001/machines/node1"
 
 
-def node(number: int, *more: e.AnyEvent, meet: str | None = "/meet") -> State:
-    """A node of two whose hung attempt is over, with its evidence on disk."""
-    who = b.node_task(number, meet)
-    coupled = e.TasksCoupled(together=True, world=2, why=said("it is a node of the job"))
-    end = (b.stall(), b.collecting(), b.collected(), b.exited(None, signal=15), e.TreeGone())
-    state = b.running(e.TaskJoined(task=who, host=f"n{number}"), coupled, *end, *more)
-    return msgspec.structs.replace(state, host=f"n{number}")
+def began(meet: str | None = "tcp://n0:29501") -> tuple[e.AnyEvent, ...]:
+    """The leader of two nodes, which has heard the other one."""
+    started = msgspec.structs.replace(b.RUN_STARTED, host="n0")
+    heard = e.MachineHeard(
+        where="node1", hostname="n1", place="p1", run_dir="/r1", agent=ProcessId(5, 5)
+    )
+    return (started, e.TaskJoined(task=b.node_task(0, meet)), heard)
 
 
-def other(**changes: Any) -> PeerView:
-    summary = summarise(node(1), Signs(ranks=1, world=2))
-    assert isinstance(summary, Summary)
-    return PeerView(summary=msgspec.structs.replace(summary, **changes), heard_s=0.1)
+def training(*more: e.AnyEvent, meet: str | None = "tcp://n0:29501") -> State:
+    """Both nodes train."""
+    root = {"pid": b.ROOT, "start": b.ROOT + 1000, "keeper_pid": 9, "keeper_start": 1009}
+    launched = [e.AttemptLaunched(where=host, **root) for host in BOTH]
+    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=BOTH)
+    return b.fold((*began(meet), e.PlanMade(plan=b.plan()), launching, *launched, *more))
 
 
-def look(at: float, *peers: PeerView, **changes: Any) -> Any:
-    poll = b.sample(at, keeper_alive=False, empty_looks=2)
-    return b.observation(poll, job=JobView(peers=peers), **changes)
+def node(*more: e.AnyEvent, meet: str | None = "tcp://n0:29501") -> State:
+    """A hung attempt is over, with the evidence of both on disk."""
+    events: list[e.AnyEvent] = [b.stall()]
+    for host in BOTH:
+        events += [
+            msgspec.structs.replace(one, where=host)
+            for one in (b.collecting(), b.collected(), b.exited(None, signal=15), e.TreeGone())
+        ]
+    return training(*events, *more, meet=meet)
+
+
+def look(at: float, *, silent_s: float = 0.0, **changes: Any) -> Observation:
+    """Both machines, of which the other one was heard so long ago."""
+    seen = b.observation(b.sample(at, keeper_alive=False, empty_looks=2), **changes)
+    other = TreeSight(
+        sample=together((), at=at, host="node1"), is_heard=silent_s < 10.0, silent_s=silent_s
+    )
+    return msgspec.structs.replace(seen, trees=(*seen.trees, other))
 
 
 def given_up(action: Any) -> e.GivenUp:
     assert isinstance(action, Record)
-    (event,) = action.events
+    event = action.events[-1]
     assert isinstance(event, e.GivenUp)
     return event
 
@@ -89,52 +101,68 @@ def diagnosed(told: Explanation, host: str | None, stall_id: str = "0001") -> e.
     return e.StallExplained(stall_id=stall_id, explanation=told, tasks=(0, 1), host=host)
 
 
-def test_a_machine_that_does_not_come_to_the_plan() -> None:
-    """Each supervisor names it, and the end of the run says so."""
-    event = given_up(confer(look(100.0, other(gone=False)), node(0), POLICY))
+def test_a_machine_that_is_lost() -> None:
+    """Once no rank makes steps; the end of the run names it."""
+    idle, busy = Signs(quiet=True, age_s=70.0), Signs(age_s=1.0)
+    assert lose(look(100.0, silent_s=59.0, signs=idle), training(), POLICY) is None
+    assert lose(look(100.0, silent_s=61.0, signs=busy), training(), POLICY) is None
+    action = lose(look(100.0, silent_s=61.0, signs=idle), training(), POLICY)
+    event = given_up(action)
     assert event.exit_code == 75
-    assert [one.host for one in event.guilty] == ["n1"]
-    last = ended(node(0), event)
+    assert isinstance(action, Record)
+    kinds = [type(one) for one in action.events]
+    assert kinds == [e.MachineLost, e.StallDeclared, e.GivenUp], "evidence of what is heard"
+    last = ended(training(), event)
     (line,) = [one for one in closing_lines(last, {}) if "fault" in one]
-    assert line.endswith("n1: it did not come to the plan of the next attempt")
+    assert line.endswith("n1: node1 (n1) was not heard for 1 min 1 s")
     (named,) = status_object(last)["job"]["guilty_nodes"]
-    assert named == {"host": "n1", "why": Why("no-plan", who="it")}
+    assert named == {"host": "n1", "why": Why("machine-lost", who="node1 (n1)", seconds=61.0)}
 
 
-def test_a_machine_that_may_still_come_is_not_named() -> None:
-    """A third one that was never heard of ends the job at once, and has no name."""
-    two = node(0).job
-    assert two is not None
-    job = msgspec.structs.replace(two, task=msgspec.structs.replace(two.task, tasks=3))
-    three = msgspec.structs.replace(node(0), job=job)
-    event = given_up(confer(look(6.0, other(gone=False)), three, POLICY))
-    assert event.guilty == ()
-    assert why_text(event.why).startswith("1 node that nothing was heard of did not come")
+def test_a_machine_that_has_not_come_is_waited_for_and_has_no_name() -> None:
+    """Nothing is launched before it is heard: what cannot be heard may be at work."""
+    before = b.fold(began())
+    assert gather(look(5.0), before, POLICY) is None
+    assert isinstance(gather(look(5.0, silent_s=40.0), before, POLICY), Record), "said once"
+    event = given_up(gather(look(100.0, silent_s=61.0), before, POLICY))
+    assert (event.exit_code, event.guilty) == (75, ())
+    assert why_text(event.why).startswith("node1 (n1) did not come")
 
 
-def test_tasks_of_one_machine_are_on_no_guilty_one() -> None:
-    """Which of them did not come is said; the machine is the only one there is."""
-    alone = node(0, meet=None)
-    event = given_up(confer(look(100.0, other(gone=False)), alone, POLICY))
-    assert event.guilty == ()
-    neighbour = other(gone=False, host="n0")
-    assert given_up(confer(look(100.0, neighbour), node(0), POLICY)).guilty == ()
+def test_the_evidence_of_all_machines_is_read_together() -> None:
+    """While it is read nothing is planned; without an answer the job goes on, and says so."""
+    started = explain_together(look(5.0), node(), POLICY)
+    assert isinstance(started, StartJoint)
+    assert started.bundles == (OURS, THEIRS)
+    reads = look(5.0, running=frozenset({"joint"}))
+    assert isinstance(explain_together(reads, node(), POLICY), Wait)
+    failed = JointAnswer(explanation=None, problem="it left no answer")
+    done = explain_together(look(5.0, joint=failed), node(), POLICY)
+    assert isinstance(done, Record)
+    (event,) = done.events
+    assert isinstance(event, e.Noticed)
+    assert "it left no answer" in why_text(event.why)
+    assert explain_together(look(5.0), node(event), POLICY) is None
+    assert explain_together(look(5.0), node(diagnosed(found(1), "n1")), POLICY) is None
+    alone = b.running(b.stall(), b.collecting(), b.collected(), b.exited(1), e.TreeGone())
+    assert explain_together(b.observation(b.sample(5.0)), alone, POLICY) is None
 
 
 def test_the_machine_of_the_guilty_rank() -> None:
     """As the evidence of all nodes has found it, where the job is given back for it."""
-    answer = JointAnswer(explanation=found(1), where="/r/stalls/0001")
-    trouble = trouble_of(node(1))
-    assert trouble is not None
-    peer = other(trouble=msgspec.structs.replace(trouble, bundle="/r1/stalls/0001"))
-    for where, host in (("/r1/stalls/0001", "n1"), ("/r/stalls/0001", "n0"), (None, None)):
-        joint = msgspec.structs.replace(answer, where=where)
-        done = diagnose_together(look(5.0, peer, joint=joint), node(0))
+    for where, meet, host in (
+        (THEIRS, "tcp://n0:1", "n1"),
+        (OURS, "tcp://n0:1", "n0"),
+        (None, "tcp://n0:1", None),
+        (THEIRS, None, None),  # tasks of one machine
+    ):
+        answer = JointAnswer(explanation=found(1), where=where)
+        done = explain_together(look(5.0, joint=answer), node(meet=meet), POLICY)
         assert isinstance(done, Record)
         (event,) = done.events
         assert isinstance(event, e.StallExplained)
-        assert event.host == host
-    state = node(0, diagnosed(found(1), "n1"))
+        assert (event.host, event.tasks) == (host, (0, 1))
+    state = node(diagnosed(found(1), "n1"))
     survey = Survey(findings=(), directories=())
     event_of_all = given_up(between_attempts(look(5.0, survey=survey), state, POLICY, {}))
     assert event_of_all.exit_code == 75
@@ -155,26 +183,20 @@ def test_the_machine_of_the_guilty_rank() -> None:
     ids=["nothing observed", "two alike", "no rank", "no machine"],
 )
 def test_what_the_evidence_does_not_tell_blames_nobody(told: Explanation, host: str | None) -> None:
-    assert of_the_culprit(node(0, diagnosed(told, host))) == ()
+    assert of_the_culprit(node(diagnosed(told, host))) == ()
 
 
 def test_a_rank_that_holds_up_the_others_is_named_without_a_family() -> None:
-    """What was observed is enough; the joint explanation counts before a victim's own family."""
-    (guilty,) = of_the_culprit(node(0, diagnosed(found(1, None), "n1")))
+    """What was observed is enough."""
+    (guilty,) = of_the_culprit(node(diagnosed(found(1, None), "n1")))
     assert why_text(guilty.why) == "the other ranks waited for rank 1"
-    guess = b.explained(family="nccl-timeout-unattributed", rank=0)
-    peer = other(trouble=msgspec.structs.replace(trouble_of(node(1)), explanation=guess))
-    state = node(0, diagnosed(found(1, None), "n1"))
-    bundle = bundle_of(as_one_job(look(5.0, peer), state))
-    assert bundle is not None
-    assert bundle.explanation == found(1, None)
 
 
 def test_a_rank_that_is_guilty_everywhere_is_the_program() -> None:
     """The same rank on another machine: the first one was healthy, and so is this one."""
     again = (b.stall("0002"), b.collecting("0002"), b.collected("0002"))
     for rank, wanted in ((1, ()), (0, ("n5",))):
-        state = node(0, diagnosed(found(1), "n1"), *again, diagnosed(found(rank), "n5", "0002"))
+        state = node(diagnosed(found(1), "n1"), *again, diagnosed(found(rank), "n5", "0002"))
         attempt = msgspec.structs.replace(state.attempts[-1], stall_id="0002")
         state = msgspec.structs.replace(state, attempts=(attempt,))
         assert tuple(one.host for one in of_the_culprit(state)) == wanted

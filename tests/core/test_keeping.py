@@ -35,7 +35,6 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import keeping
-from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.report.why_text import why_text
 
 
@@ -314,12 +313,6 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
         how="copy", seconds=0.1,
     )  # fmt: skip
     assert isinstance(before_launch(planned("/out/ckpt.pt", changed)), Launch)
-    for task in (0, 1):
-        who = JobTask(job="j", source="slurm", task=task, tasks=2, here=1)
-        joined = evolve(planned("/out/ckpt.pt"), e.TaskJoined(task=who, together=True))
-        looked = b.observation(b.sample(100.0, keeper_alive=False, empty_looks=2))
-        copies = keeping.before_launch(looked, joined, Policy()) is not None
-        assert copies is (task == 0), "not one in each of sixty-four nodes"
 
 
 def test_copies_are_kept_on_after_a_reboot() -> None:

@@ -37,9 +37,6 @@ ROOMS: dict[str, set[str]] = {
     # Processes of their own: what they show to others has no secrets.
     "notify": {*_LOWER, "notify", "evidence.redact"},
     "commands": {*_LOWER, "commands", "system", "evidence.redact"},
-    "peers": {*_LOWER, "peers"},
-    # A process of the training's interpreter, started by path: torch is there.
-    "store_process": set(),
     "service": {*_LOWER, "service"},
     # A collector is a process of its own: it puts looks, rules and wording together itself.
     "evidence": {
@@ -57,18 +54,9 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["doctor"] = {*_LOWER, "doctor", "system", "evidence", "client.libraries", "store.registry"}
 ROOMS["doctor"] |= {"report.words"}
-ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""} - {
-    "store_process",
-    "client",
-    "integrations",
-    "doctor",
-}
-ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {
-    "client",
-    "integrations",
-    "keeper",
-    "store_process",
-}
+ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""}
+ROOMS["supervisor"] -= {"client", "integrations", "doctor"}
+ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}
 ROOMS["__main__"] = {"cli"}
 """What each room may import of ours; "" is the package itself, for its version."""
 
@@ -80,8 +68,7 @@ IN_CORE: dict[str, set[str]] = {
     "policy": set(),
     "starting": {"model", "policy"},
     "events": {"model", "starting"},
-    # What the tasks of a job tell each other is measured here.
-    "detection": {*_NOUNS, "job.peers"},
+    "detection": _NOUNS,
     "diagnosis": {"model", "detection"},
     "fold": {*_NOUNS, "detection"},
 }
@@ -116,7 +103,7 @@ TRAINING = {
     "huggingface_hub",
     "wandb",
 }
-INSIDE = {"client", "integrations", "demo", "store_process", "__init__"}
+INSIDE = {"client", "integrations", "demo", "__init__"}
 """Rooms that are loaded by the training's own interpreter."""
 
 

@@ -9,19 +9,20 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
+from watchdog_train.core.actions import Record
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job import meeting
-from watchdog_train.core.job.agree import _for_this_task
-from watchdog_train.core.job.elsewhere import elsewhere_quiet
-from watchdog_train.core.job.peers import JobView, Proposal, Signs
-from watchdog_train.core.model import said
-from watchdog_train.core.policy import Job
+from watchdog_train.core.model import Survey, said
+from watchdog_train.core.policy import Job, Policy
+from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.core.recovery.plans import build, launcher_environment
 from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.jobs import JobTask, find_task
 from watchdog_train.core.starting.launchers import describe
 from watchdog_train.core.starting.nodes import NodeError, find_node
 from watchdog_train.report.why_text import why_text
+from watchdog_train.supervisor.agent import own_plan
+from watchdog_train.supervisor.hands.wire import StartAttempt
 
 # `srun -N2 --ntasks-per-node=1`, Slurm 22.05; what does not matter here is left out.
 STEP = {
@@ -33,6 +34,7 @@ STEP = {
     "SLURM_NODEID": "1",
     "SLURM_PROCID": "1",
 }
+MEET = "tcp://n1:29501"
 BATCH = {name: value for name, value in STEP.items() if "STEP" not in name}
 # An indexed Job of Kubernetes: the pod's host name is JOB-INDEX.
 POD = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "sft-workers-3"}
@@ -47,7 +49,7 @@ def launcher(command: str, **environment: str) -> Any:
 def node(
     wanted: str, command: str = "torchrun train.py", rank: int | None = None, **environment: str
 ) -> JobTask | None:
-    settings = Job(nodes=wanted, node_rank=rank, coordination="/shared/meet")
+    settings = Job(nodes=wanted, node_rank=rank, coordination=MEET)
     return find_node(settings, environment, launcher(command, **environment))
 
 
@@ -124,18 +126,18 @@ def test_one_node_is_no_job() -> None:
     assert find_node(Job(), STEP, None) is None
 
 
-def test_tasks_of_several_machines_meet_in_a_directory() -> None:
+def test_tasks_of_several_machines_meet_at_an_address() -> None:
     """Without one only those of one machine do; with one all of them, known to be here or not."""
     far = {**STEP, "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
     apart = find_task(far)
     assert apart is not None
     assert (apart.met, apart.here, apart.tasks) == (2, 2, 4)
-    joined = find_task(far, coordination="/shared")
+    joined = find_task(far, coordination=MEET)
     assert joined is not None
     assert (joined.met, joined.here, joined.kind) == (4, 2, "task")
     hand = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
     assert find_task(hand) is None
-    met = find_task(hand, coordination="/shared")
+    met = find_task(hand, coordination=MEET)
     assert met is not None
     assert (met.met, met.here) == (2, 0)
 
@@ -154,7 +156,7 @@ def state(command: str, rank: int, **environment: str) -> State:
         host=f"host{rank}",
         run_id=f"r{rank}",
     )
-    return b.fold((started, e.TaskJoined(task=who, together=True)))
+    return b.fold((started, e.TaskJoined(task=who)))
 
 
 def planned(command: str, port: int | None = 29501, **environment: str) -> Any:
@@ -213,8 +215,8 @@ def test_another_node_takes_the_plan_over_with_its_own_rank(own: str) -> None:
     plan = build(leader, 2, said("why"), (), {}, argv=(*base, "--resume", "/c/1", "--lr=2"))
     plan = meeting.meet(plan, leader, 29501)
     for_all = {k: v for k, v in plan.env.items() if launcher_environment(leader, 2).get(k) != v}
-    offer = Proposal(proposer=0, plan=plan, base_argv=tuple(base), env=for_all, delay_s=0.0)
-    taken = _for_this_task(offer, state(f"torchrun --nnodes 2 {own} --master-addr n1 train.py", 1))
+    order = StartAttempt(plan=msgspec.structs.replace(plan, env=for_all), base=tuple(base))
+    taken = own_plan(order, state(f"torchrun --nnodes 2 {own} --master-addr n1 train.py", 1))
     assert taken.argv[-4:] == ("train.py", "--resume", "/c/1", "--lr=2")
     found = command_line.find(taken.argv)
     assert found is not None
@@ -238,15 +240,15 @@ def test_ports_follow_each_other_and_end_in_time() -> None:
         assert meeting.first_port(across) == wanted, command
 
 
-def test_a_node_that_nobody_is_heard_by_is_lost_in_time() -> None:
-    """Who has taken up a node and hears nothing of the other must not watch a hang for ever."""
-    waits = {"silent_s": 15.0, "lost_s": 900.0, "part_of_more": True}
-    signs = Signs(ranks=2, world=4)
-    for listened_s, wanted in ((0.0, False), (899.0, False), (900.0, True)):
-        view = JobView(listened_s=listened_s)
-        assert elsewhere_quiet(state(C10D, 0), signs, view, **waits) is wanted
-    # Tasks are started one by one: one that is late has not begun, and is not lost.
-    alone = find_task({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, coordination="/shared/meet")
-    assert alone is not None
-    tasks = b.fold((b.RUN_STARTED, e.TaskJoined(task=alone, together=True)))
-    assert not elsewhere_quiet(tasks, signs, JobView(listened_s=9000.0), **waits)
+def test_a_taken_port_is_replaced_in_the_plan() -> None:
+    """With the reason; a free one is left as it was set."""
+    crashed = (b.exited(1), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
+    survey = Survey(findings=(), directories=())
+    poll = b.sample(5.0, keeper_alive=False, empty_looks=2)
+    for port, env in ((None, {}), (41234, {"MASTER_PORT": "41234"})):
+        seen = b.observation(poll, survey=survey, other_port=port)
+        made = between_attempts(seen, b.running(*crashed), Policy(), {})
+        assert isinstance(made, Record)
+        (plan,) = [one.plan for one in made.events if isinstance(one, e.PlanMade)]
+        assert plan.env == env
+        assert ("meet at 41234" in why_text(plan.why)) == (port is not None)

@@ -51,10 +51,6 @@ LOOK = "the worker waits for a lock; nobody can release it."
             "rank 0 made no progress for 13 s in phase train; waited 21 s more",
         ),
         (
-            Why("peer", who="task 1", because=(QUIET,)),
-            "task 1: rank 0 made no progress for 13 s in phase train",
-        ),
-        (
             Why("over-stall-timeout", rank=0, seconds=9.2, limit_s=5.0),
             "rank 0: no progress for 9.2 s, over your --stall-timeout 5 s",
         ),

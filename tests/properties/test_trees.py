@@ -82,7 +82,7 @@ def _of_host(sample: Sample, host: str) -> Sample:
 
 
 def _with_job(the_policy: Policy) -> Policy:
-    job = Job(lost_s=60.0, gather_s=60.0, barrier_s=30.0)
+    job = Job(lost_s=60.0, gather_s=60.0)
     return msgspec.structs.replace(the_policy, job=job)
 
 
@@ -102,7 +102,7 @@ class Machines(World):
         """Orders that have not come through."""
         super().__init__(_with_job(policy(max_restarts=2)), [])
         task = JobTask(job="j", source="wtrain", task=0, tasks=3, here=3)
-        self.record(e.TaskJoined(task=task, together=True, led=True))
+        self.record(e.TaskJoined(task=task))
 
     def order(self, host: str, name: str, deed: Callable[[], object]) -> None:
         """Carried out at once, or when the machine is heard again."""

@@ -209,8 +209,7 @@ class World(Machine):
     def check(self, event: e.AnyEvent) -> None:
         """What the log says is true."""
         check_event(event, self.attempts, self.state, self.policy, self.log)
-        job = self.state.job
-        if isinstance(event, e.PlanMade) and self.valid and not (job and job.unseen):
+        if isinstance(event, e.PlanMade) and self.valid:
             assert event.plan.checkpoint is not None, "begins at step 0 beside a valid checkpoint"
 
     # One turn of the loop ---------------------------------------------------------------------

@@ -8,10 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from tests.core import builders as b
 from tests.scenarios.checks import assert_tree_is_gone
 from tests.support import (
     is_alive,
@@ -23,7 +21,6 @@ from tests.support import (
     wait_until,
     write_fast_config,
 )
-from watchdog_train.system import current
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -166,53 +163,6 @@ def test_a_bad_time_is_refused(tmp_path: Path) -> None:
     """What is not a time gets an answer with exit code 78."""
     refused = run_wtrain("clean", "--older-than", "soon", cwd=tmp_path).check(78)
     assert "--older-than" in refused.stderr
-
-
-def test_jobs_of_the_dead_are_found(tmp_path: Path) -> None:
-    """What tasks told each other is left when all supervisors were killed; a living job is not."""
-    jobs = tmp_path / ".home/runtime" / f"wtrain-{os.getuid()}-jobs"
-    alive, dead = jobs / "torch-alive-1", jobs / "torch-dead-2"
-    me = current().identity(os.getpid())
-    assert me is not None
-    for folder, pid, start in ((alive, me.pid, me.start), (dead, me.pid, me.start + 1)):
-        folder.mkdir(parents=True, mode=0o700)
-        summary = b.summary(pid=pid, start=start)
-        (folder / "task-0.json").write_bytes(msgspec.json.encode(summary))
-        make_old(folder)
-    found = run_wtrain("clean", "--json", cwd=tmp_path).json()["leftovers"]
-    assert [row["what"] for row in found if row["kind"] == "job"] == [str(dead)]
-    run_wtrain("clean", "--yes", cwd=tmp_path).check(0)
-    assert alive.is_dir()
-    assert not dead.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_what_a_killed_node_told_the_others_is_found_by_its_log(tmp_path: Path) -> None:
-    """In the directory that all nodes share: kept while its supervisor lives, then removed."""
-    options = ("--nodes", "2", "--node-rank", "1", "--coordination", "meet")
-    node = start_wtrain("run", *options, "--", "true", cwd=tmp_path)
-    jobs = tmp_path / "meet" / f"wtrain-{os.getuid()}-jobs"
-    records = wait_until(lambda: list(jobs.glob("*/task-1.json")), 60, "the node tells something")
-    (record,) = records
-    kinds = lambda: [row for row in clean_here(tmp_path) if row["kind"] == "job"]  # noqa: E731
-    make_old(record.parent)
-    assert not kinds()
-    node.send(signal.SIGKILL)
-    node.result(20)
-    make_old(record.parent)
-    (row,) = kinds()
-    assert (row["what"], row["removable"]) == (str(record.parent), True)
-    assert f"task 1 (pid {node.pid} on " in str(row["why"])
-    assert record.is_file(), "a dry run removes nothing"
-    run_wtrain("clean", "--yes", cwd=tmp_path).check(0)
-    assert list((tmp_path / "meet").iterdir()) == []
-
-
-def clean_here(cwd: Path) -> list[dict[str, object]]:
-    """All that is left over in this folder."""
-    found = run_wtrain("clean", "--json", cwd=cwd).json()["leftovers"]
-    return [row for row in found if str(cwd) in str(row["what"])]
 
 
 @pytest.mark.slow

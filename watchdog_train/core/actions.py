@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
-from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.detection.detect import Signs, Verdict
 from watchdog_train.core.events import AnyEvent, CommandResult, KillSequence, KillStage
 from watchdog_train.core.fold.state import Machine
-from watchdog_train.core.job.peers import JobView, Signs
 from watchdog_train.core.model import (
     BundleWhy,
     EvidenceResult,
@@ -123,6 +122,10 @@ class TreeSight(Value, frozen=True, kw_only=True):
     """Since its agent was heard; before the first time, since somebody listens."""
     agent: Machine | None = None
     """Who speaks for it; None: it is the supervisor's own, or was never heard."""
+    other: int = 0
+    """An attempt that lives there, and that no leader of this run has begun."""
+    sees: bool | None = True
+    """Whether the checkpoint of the next plan is there; None: not known yet."""
     agent_lives: bool | None = None
     """Its process; None: on another machine, where nobody can tell, and while it is heard."""
 
@@ -168,9 +171,7 @@ class Observation(Value, frozen=True, kw_only=True, dict=True):
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
     signs: Signs = Signs()
-    """Of our own tree, for our peers."""
-    job: JobView | None = None
-    """None in a run that is no task of a job."""
+    """Of all trees."""
     not_resumed: str | None = None
     """Why a hook has not handed over the checkpoint of the plan, in the training's words."""
     skipped: str | None = None
@@ -293,14 +294,12 @@ class AskStop(Value, frozen=True, kw_only=True, tag=True):
 class AskSave(Value, frozen=True, kw_only=True, tag=True):
     can_be_asked: bool
     by: str
-    relayed: bool = False
-    """As in StopWord."""
     number: int = 0
-    """Which request of the job this is at least; 0: the next one of this run."""
+    """Which request of the run this is at least; 0: the next one."""
 
 
 class TakeOver(Value, frozen=True, kw_only=True):
-    """Give the run of a peer whose supervisor is gone another supervisor."""
+    """Give the run of a task whose supervisor is gone another supervisor."""
 
     task: int
     pid: int

@@ -31,9 +31,7 @@ from watchdog_train.core.answers import (
     start_evidence,
 )
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.job import machines, together
-from watchdog_train.core.job.confer import confer
-from watchdog_train.core.job.gathering import gather
+from watchdog_train.core.job import machines
 from watchdog_train.core.model import ExitStatus, Why, said, written
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import lost_tasks, news, progress_event
@@ -42,7 +40,7 @@ from watchdog_train.core.recovery import keeping, kill
 from watchdog_train.core.recovery.between import between_attempts, scan_early
 from watchdog_train.core.recovery.giving_up import stop_what_began_anew
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
-from watchdog_train.core.requests import asking, asking_all, sooner
+from watchdog_train.core.requests import asking, sooner
 from watchdog_train.core.suspect import next_stall_id, watch
 
 Remedies = Mapping[str, RemedySpec]
@@ -87,7 +85,7 @@ def _answer_request(
             )
             return Record(events=(event,))
         case "save":
-            return asking_all.ask_save(observation, state, request.by)
+            return asking.ask_save(observation, request.by)
         case "dump":
             if collecting(state) or not kill.live(observation.sample):
                 # The bundle under way answers it; of nobody there is nothing to dump.
@@ -118,13 +116,7 @@ def _follow_one_launch(
 ) -> Action:
     report, where = observation.of(tree.host).launch, written(tree.host)
     if report is not None and report.root is not None:
-        launched = e.AttemptLaunched(
-            where=where,
-            pid=report.root.pid,
-            start=report.root.start,
-            keeper_pid=report.keeper.pid,
-            keeper_start=report.keeper.start,
-        )
+        launched = machines.launched(report.root, report.keeper, tree.host)
         return Record(events=(launched,))
     early = observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S
     if report is None and (early or not observation.of(tree.host).is_heard):
@@ -278,8 +270,7 @@ def _pursue_stall(
     stall = present_stall(state)
     if attempt is None or stall is None or attempt.ended:
         return None
-    followed = attempt.barrier or attempt.cause is not None
-    if observation.verdict.progress_at > stall.declared_mono and not followed:
+    if observation.verdict.progress_at > stall.declared_mono:
         recovered = e.StallRecovered(stall_id=stall.id, why=Why("progress-before-kill"))
         return Record(events=(recovered,))
     if not stall.collected:
@@ -289,17 +280,6 @@ def _pursue_stall(
     if state.kill is not None:
         return None  # all that can be done is done on one machine; another has not told its end
     return kill.begin("hang", state, kill.first_alive(observation), stall.verdict)
-
-
-def _of_the_job(rule: Callable[..., Action | None]) -> Rule:
-    """A rule about the peers of a task: without a job there is nothing to ask it."""
-
-    def ask(
-        observation: Observation, state: State, policy: Policy, _remedies: Remedies
-    ) -> Action | None:
-        return None if state.job is None else rule(observation, state, policy)
-
-    return ask
 
 
 def _of_the_crew(rule: Callable[..., Action | None]) -> Rule:
@@ -328,18 +308,14 @@ def _with_scan(rule: Rule) -> Rule:
 
 RULES: tuple[Rule, ...] = (
     _answer_request,
-    _of_the_job(together.follow_stop),
-    _of_the_job(asking_all.follow_save),
     _follow_launch,
     _record_news,
     _record_exit,
     _of_the_crew(machines.hear),
+    _of_the_crew(machines.take_in),
     _of_the_crew(machines.replace),
-    _of_the_job(together.couple),
-    _of_the_job(together.take_over),
     bring_home,
     keeping.keep,
-    _of_the_job(asking_all.take_proof),
     asking.prove,
     sooner.ask,
     drop_stale,
@@ -347,12 +323,9 @@ RULES: tuple[Rule, ...] = (
     stop_what_began_anew,
     _with_scan(_pursue_kill),
     asking.stop,
-    _of_the_job(together.follow_trouble),
-    _of_the_job(together.hold_fire),
     _with_scan(_wind_up),
-    _of_the_job(gather),
-    _of_the_job(confer),
     _of_the_crew(machines.explain_together),
+    _of_the_crew(machines.claim),
     _of_the_crew(machines.gather),
     between_attempts,
     _pursue_stall,

@@ -10,35 +10,17 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.guilty import guilty_nodes
 from watchdog_train.report import words
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, duration
+from watchdog_train.report.words import clean
 
 Row = TypeVar("Row")
 
 
 def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
-    """What an event about the peers is worth saying, as plain sentences."""
-    attempt = state.attempt
-    kind = state.task.kind if state.task is not None else "task"
+    """What an event about another machine is worth saying, as plain sentences."""
     match event:
-        case e.TasksCoupled() if event.together:
-            return (f"this {kind} and its peers stand and fall together: {why_text(event.why)}",)
-        case e.TasksCoupled():
-            return (f"this {kind} stands alone: {why_text(event.why)}",)
-        case e.PeerAnnounced() if attempt is not None and attempt.ended:
-            # Otherwise the stall that follows says it.
-            return (
-                f"{kind} {event.task}: {why_text(event.why)}; this {kind} begins again with it",
-            )
-        case e.PeerRetracted():
-            return (why_text(event.why),)
-        case e.BarrierReached():
-            return (f"evidence of all {kind}s is on disk (waited {duration(event.waited_s)})",)
-        case e.BarrierMissed():
-            return (f"{why_text(event.why)}: going on without it",)
-        case e.PlanReceived():
-            return (f"{kind} {event.proposer} has planned attempt {event.plan_attempt} for all",)
-        case e.CheckpointUnseen():
-            return (f"{clean(event.path)} is passed over: {why_text(event.why)}",)
+        case e.TaskJoined() if state.attempt is not None and not state.attempt.settled:
+            how = "task 0 decides from now on" if event.task.task else "this one leads"
+            return (f"its ranks train one world with those of the other tasks: {how}",)
         case e.MachineLost():
             return (f"{why_text(event.why)}: what runs there is unknown",)
         case e.PeerLost():
@@ -48,15 +30,12 @@ def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def task_words(state: State) -> str:
-    """Which task of what, and whether it acts with the others; empty for a run that is none."""
-    job, crew = state.job, state.crew
-    if crew is not None:
-        how = "carries out what task 0 decides" if crew.task.task else "leads the others"
-        return f"{clean(crew.task.words, 120)}, {how}"
-    if job is None:
+    """Which task of what, and what it does for the others; empty for a run that is none."""
+    task = state.task
+    if task is None:
         return ""
-    how = "together with its peers" if job.together else "on its own so far"
-    return f"{clean(job.task.words, 120)}, {how}"
+    how = "carries out what task 0 decides" if task.task else "leads the others"
+    return f"{clean(task.words, 120)}, {how}"
 
 
 def job_object(state: State) -> dict[str, Any] | None:
@@ -72,7 +51,6 @@ def job_object(state: State) -> dict[str, Any] | None:
         "tasks": task.tasks,
         "here": task.here,
         "coordination": task.coordination,
-        "together": crew is not None or (state.job is not None and state.job.together),
         "machines": {one.host: one.hostname for one in crew.machines} if crew is not None else {},
         "guilty_nodes": [{"host": one.host, "why": one.why} for one in guilty_nodes(state)],
     }

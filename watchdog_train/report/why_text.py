@@ -21,7 +21,6 @@ SENTENCES: dict[WhyCode, str] = {
     "said": "{problem}",
     "unknown": "for an unknown reason",
     "exited": "{exited}",
-    "peer": "{who}: {because}",
     # -- silence
     "no-progress": "rank {rank} made no progress for {seconds} in phase {phase}",
     "no-output": "no output and no heartbeat for {seconds} in phase {phase}",
@@ -45,7 +44,6 @@ SENTENCES: dict[WhyCode, str] = {
     "waited": "waited {seconds} more",
     "progress-before-kill": "progress arrived before anything was killed",
     "ended-by-itself": "the training ended by itself before anything was killed",
-    "peer-progress": "{who} made progress before anything was killed",
     # -- ending processes
     "survived": "alive {seconds} after SIGKILL, so inside the kernel: {names}",
     "survivors": "still alive after SIGKILL: {pids}",
@@ -60,7 +58,6 @@ SENTENCES: dict[WhyCode, str] = {
     "asked-to-save": "{who}: asked training to save and stop",
     "asked-to-stop": "{who}: asked the loop to stop; saving is up to it",
     "cannot-ask": "it cannot be asked to save first",
-    "cannot-ask-peers": "{who} cannot be asked to save first",
     "no-step-yet": "no step yet",
     "save-under-way": "a save is under way: it gets up to {limit} before the training is ended",
     "save-late": "asked to save {seconds} ago",
@@ -124,7 +121,6 @@ SENTENCES: dict[WhyCode, str] = {
     "others-write": "{run} writes there, too",
     "before-this-run": "it is from before this run began",
     "no-step-from-it": "{attempts} began from it and did not reach a step: {problem}",
-    "unseen": "{who} does not see it: it has to be on a file system that all machines share",
     "not-scanned": "checkpoints were not looked for",
     "no-place": "no place with checkpoints is known{aside} (--checkpoints DIR would name it)",
     "no-valid-checkpoint": "no checkpoint of this run can be used{aside}",
@@ -223,25 +219,15 @@ SENTENCES: dict[WhyCode, str] = {
     "message-not-written": "the termination message cannot be written to {path}: {problem}",
     "guilty-not-named": "the guilty machines cannot be named in {path}: {problem}",
     # -- several tasks
-    "is-node": "it is a node of the job",
-    "job-tasks": "job.tasks is {option}",
-    "whole-world": "all {count} ranks of its world are in this task",
-    "part-of-world": "it trains {count} of {of} ranks; the others are its peers",
-    "peer-in-world": "{who} trains one world with the others",
+    "world-elsewhere": "only {count} of the {of} ranks of its world are here: nothing is known of "
+    "the others, and a hang may stay undetected; start all tasks with --coordination "
+    "tcp://HOST:PORT, HOST being the machine of the first one",
     "peer-gone": "the supervisor of {who}, pid {pid}, is gone",
-    "peer-ended": "{who} has ended (exit code {exit}) and cannot begin again",
-    "taken-back": "{who} has taken its announcement back",
-    "no-evidence": "no evidence of {who} within {seconds}",
-    "job-unheard": "nothing was heard of the rest of the job within {limit}",
     "not-come": "{who} did not come within {limit}",
-    "waits-for-peers": "this {option} has ended well; it waits for {who}",
-    "tasks-elsewhere": "{count} of the {of} tasks of the job are not on this machine: its starter "
-    "has to begin it again",
-    "no-plan": "{who} did not come to the plan of the next attempt",
-    "not-agreed": "not all nodes agreed to the first plan in time",
-    "waits-at": "waiting for {who}, at {path}",
     "waits-for-agents": "waiting for {who}",
     "machine-lost": "{who} was not heard for {seconds}",
+    "requeued": "the scheduler has ended all of the job since",
+    "leader-anew": "a leader before this one had begun it; its part of it is gone",
     "leader-lost": "the leader was not heard for {seconds}",
     "guilty": "the other ranks waited for rank {rank}{family}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",
@@ -293,10 +279,6 @@ GLUED: dict[WhyCode, str] = {
     "waits-for-room": ": the next attempt waits for room, {limit} at most",
     "no-better": ", and after {limit} of waiting it was no better",
     "needs-more": ", and training needs {rough} more",
-    "waited-limit": " within {limit}",
-    "restart-every-task": ": `wtrain restart` has to be started in every task",
-    "ask-directory": ": is {path} the same directory on every node?",
-    "ask-address": ": does every node reach {path}, an address of the first one?",
 }
 """What is said only behind another reason, with its own punctuation."""
 

@@ -9,10 +9,8 @@ import os
 
 from watchdog_train.core.actions import Sleep
 from watchdog_train.core.detection import track as tracks
-from watchdog_train.core.detection.detect import Verdict, signs, verdict
+from watchdog_train.core.detection.detect import Signs, Verdict, signs, verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.elsewhere import elsewhere_quiet
-from watchdog_train.core.job.peers import Signs
 from watchdog_train.core.model import Phase, Sample, SaveRecord, Straggler
 from watchdog_train.core.notices import ahead as outlooks
 from watchdog_train.core.notices import pace as paces
@@ -88,16 +86,15 @@ class Assessor:
             self._track,
             sample,
             detection,
-            elsewhere_quiet=elsewhere_quiet(
-                state,
-                self.signs,
-                context.job.view(now) if context.job is not None else None,
-                silent_s=context.policy.job.silent_s,
-                lost_s=context.policy.job.lost_s,
-                part_of_more=self._part_of_more,
-                all_heard=all_heard,
-            ),
+            elsewhere_quiet=self._elsewhere_quiet(state, all_heard=all_heard),
         )
+
+    def _elsewhere_quiet(self, state: State, *, all_heard: bool) -> bool:
+        """Whether no rank of the world works where we do not look, as far as is known."""
+        if state.crew is not None:
+            return all_heard
+        nodes = state.launcher.nodes if state.launcher is not None else 1
+        return self.signs.whole is not False or (nodes == 1 and not self._part_of_more)
 
     @property
     def quiet(self) -> bool:

@@ -5,30 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.together import in_one_boat
 from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.store.claims import Claims, forget, publish
-from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.system.protocol import ProcessSystem
 
 MOST_DIRECTORIES = 64
-MOST_PLACES, PATH_CAP = 16, 4096
-
-
-def places_of_all(own: Iterable[str], observation: Observation, state: State) -> tuple[str, ...]:
-    """Where all tasks that train one world save: the one of rank 0 may be another one."""
-    theirs = {
-        place
-        for peer in in_one_boat(observation, state)
-        for place in peer.summary.places[:MOST_PLACES]
-        if os.path.isabs(place) and len(place) < PATH_CAP
-    }
-    return tuple(sorted({*own} | theirs))
 
 
 def resumed_places(state: State) -> set[str]:
@@ -36,15 +20,6 @@ def resumed_places(state: State) -> set[str]:
     used = {one.plan.checkpoint.path for one in state.attempts if one.plan.checkpoint is not None}
     copied = {one.copy for one in state.kept}
     return {os.path.dirname(path) for path in used - copied | {one.path for one in state.kept}}
-
-
-def runs_of_peers(observation: Observation, state: State) -> tuple[RunDirectory, ...]:
-    """The run directories of the tasks that train one world with this one, as they name them.
-
-    One on a disk of another machine is not there, and says nothing.
-    """
-    named = (Path(peer.summary.run_dir) for peer in in_one_boat(observation, state))
-    return tuple(RunDirectory(path) for path in named if path.is_absolute())
 
 
 class OutputDirectories:

@@ -21,7 +21,6 @@ from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store import pauses, registry
 from watchdog_train.store.places import runtime_bases
 from watchdog_train.store.run_paths import RunDirectory, latest_target, runs_in
-from watchdog_train.supervisor.left_meetings import left_meetings
 from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
 from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
@@ -45,13 +44,11 @@ def find_leftovers(
         system: whose processes are looked at.
         runs_dir: whose old runs are looked at; other things are found machine-wide.
         keep_last: ended runs beyond so many newest ones count as left over; None: no limit.
-        older_than_s: ended runs that are older count as left over; None: no limit. For what
-            supervisors on other machines have said last see left_meetings().
+        older_than_s: ended runs that are older count as left over; None: no limit.
     """
     machine = look_around(system, runs_dir)
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
     found += [*_locks(machine), *_entries(machine), *_learnt()]
-    found += left_meetings(machine, system, older_than_s=older_than_s)
     if keep_last is not None or older_than_s is not None:
         found += _old_runs(machine, runs_dir, keep_last, older_than_s)
     return tuple(found)

@@ -13,7 +13,6 @@ from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import ProcessId, Value
-from watchdog_train.core.starting.place import is_store
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
 from watchdog_train.store.lock import is_held
@@ -37,8 +36,6 @@ class Machine(Value, frozen=True, kw_only=True):
     """Runs that a living supervisor holds."""
     mapped: str | None
     """See mapped_names()."""
-    meetings: frozenset[str]
-    """Directories in which supervisors of several machines meet, by the logs."""
     left: Mapping[ProcessId, str]
     """What the runs left running on purpose; not among the living ones."""
     living: Mapping[str, tuple[ProcessId, ...]]
@@ -55,7 +52,6 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
     recorded: dict[ProcessId, str] = {}
     finished = set()
     held = set()
-    meetings: set[str] = set()
     left: dict[ProcessId, str] = {}
     for run in runs.values():
         if is_held(run.lock) is not False:
@@ -64,7 +60,6 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
             events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
         except WtrainError:
             continue  # a damaged log proves nothing about any process
-        meetings.update(place for event in events if (place := _meeting(event)) is not None)
         state = replay(events)
         if None not in (state.boot_id, boot_id) and state.boot_id != boot_id:
             finished.add(run.run_id)  # whatever it was, the reboot has ended it
@@ -80,15 +75,9 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
         finished=frozenset(finished),
         held=frozenset(held),
         mapped=mapped_names(system),
-        meetings=frozenset(meetings),
         left={who: run_id for who, run_id in left.items() if system.is_alive(who)},
         living=_living(system, left),
     )
-
-
-def _meeting(event: e.AnyEvent) -> str | None:
-    place = event.task.coordination if isinstance(event, e.TaskJoined) else None
-    return None if place is None or is_store(place) else place
 
 
 def _named(event: e.AnyEvent) -> Iterable[ProcessId]:

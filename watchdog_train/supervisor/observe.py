@@ -13,7 +13,6 @@ from watchdog_train.core.actions import (
 )
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.job.peers import Signs
 from watchdog_train.core.model import newest_checkpoint, together
 from watchdog_train.core.model.gpu import GpuHold
 from watchdog_train.core.requests.asking import awaits_proof
@@ -64,11 +63,6 @@ class Observer:
         self.requests: deque[Request] = deque()
         self._meeting = Meeting(context.environment)
         self._saves = SavesSeen(context)
-
-    @property
-    def signs(self) -> Signs:
-        """Of our tree at the newest look."""
-        return self._assessor.signs
 
     def could_not_start(self, why: str, now: float) -> None:
         """What a restart needs could not be started just now."""
@@ -154,8 +148,7 @@ class Observer:
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
             resumed_step=self._resumed_step(),
-            signs=self.signs,
-            job=context.job.view(now) if context.job is not None else None,
+            signs=self._assessor.signs,
             slept=self._assessor.slept(),
             slow=self._assessor.slow,
             straggler=self._assessor.straggler,

@@ -25,11 +25,8 @@ from watchdog_train.store.slots import read_note, read_saves
 from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.directories import (
-    MOST_PLACES,
     OutputDirectories,
-    places_of_all,
     resumed_places,
-    runs_of_peers,
 )
 from watchdog_train.supervisor.evidence_requests import joint_request
 from watchdog_train.supervisor.hands import Hands
@@ -119,7 +116,6 @@ class Performer:
         if isinstance(action, a.AskSave):
             return e.SaveRequested(
                 by=action.by,
-                relayed=action.relayed,
                 sequence=sequence,
                 can_be_asked=action.can_be_asked,
             )
@@ -188,16 +184,13 @@ class Performer:
         self.note_training(observation)
         saves = [
             save
-            for directory in (context.directory, *runs_of_peers(observation, state))
             for attempt in state.attempts
-            for save in read_saves(directory.attempt(attempt.attempt), SAVES_CAP)
+            for save in read_saves(context.directory.attempt(attempt.attempt), SAVES_CAP)
         ]
         if context.slot_dir is not None:  # what the run directory had no room for
             saves += read_saves(context.slot_dir, SAVES_CAP)
         named = context.policy.recovery.checkpoints
-        places = named or places_of_all(
-            self._output_dirs | resumed_places(state), observation, state
-        )
+        places = named or tuple(sorted(self._output_dirs | resumed_places(state)))
         if not (places or saves or place_options(state.argv, state.cwd)):
             # Nowhere to look: that is an answer, and no scan that could fail.
             context.tasks.survey = Survey(findings=(), directories=())
@@ -234,11 +227,6 @@ class Performer:
             )
         except OSError as error:
             self._observer.could_not_start(error.strerror or str(error), observation.now)
-
-    def places(self) -> tuple[str, ...]:
-        """Where the training of this run saves, as far as it has told."""
-        cwd, known = self._context.cwd, sorted(self._output_dirs | self._save_dirs)
-        return tuple(os.path.join(cwd, each) for each in known[:MOST_PLACES])
 
     def note_training(self, observation: a.Observation) -> None:
         """Remember what only the living training tells: its output folders, its world size."""

@@ -34,11 +34,10 @@ from watchdog_train.core.detection.verdict import (
     quiet_why,
     stuck_why,
 )
-from watchdog_train.core.job.peers import Signs
-from watchdog_train.core.model import Basis, Phase, ProcessId, Sample, Why
+from watchdog_train.core.model import Basis, Phase, ProcessId, Sample, Value, Why
 from watchdog_train.core.policy import Detection
 
-__all__ = ["BUSY", "OVER", "Verdict", "required_windows", "signs", "verdict"]
+__all__ = ["BUSY", "OVER", "Signs", "Verdict", "required_windows", "signs", "verdict"]
 
 _replace = msgspec.structs.replace
 
@@ -52,8 +51,28 @@ SURVIVED_FACTOR = 1.5
 """A quiet silence that has ended by itself may come again, somewhat longer."""
 
 
+class Signs(Value, frozen=True, kw_only=True):
+    """The signs of life of all trees."""
+
+    quiet: bool = False
+    """Nothing worth calling work in enough windows, all after the last progress."""
+    age_s: float | None = None
+    """Since the last progress; None: none was seen."""
+    step: int | None = None
+    """The newest step of any rank."""
+    ranks: int = 0
+    """Those of this attempt that are in these trees, or were."""
+    world: int | None = None
+    """The largest WORLD_SIZE that a process of them has named."""
+
+    @property
+    def whole(self) -> bool | None:
+        """Whether the world that they train is all in these trees; None: not known."""
+        return None if self.world is None else self.world <= self.ranks
+
+
 def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
-    """What the peers of a job may know of this tree."""
+    """What was seen of them until now."""
     slots = [slot for _, slot in judged(sample)]
     steps = [slot.step for slot in slots if slot.step is not None]
     expected = announced_until(sample)
@@ -64,14 +83,10 @@ def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
     )
     return Signs(
         quiet=silent and is_quiet(track.activity, sample, detection),
-        progressed=track.world.progressed,
         age_s=sample.at - track.progress_at if track.progress_at else None,
+        step=max(steps, default=None),
         ranks=track.world.present,
         world=track.world.size,
-        step=max(steps, default=None),
-        over=bool(track.ranks) and all(rank.phase in OVER for rank in track.ranks),
-        can_save=any(slot.can_save for slot in slots),
-        can_stop=any(slot.can_stop for slot in slots),
     )
 
 

@@ -190,7 +190,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         deaths=sample.deaths,
         disturbed_at=sample.at if disturbed or not track.begun else track.disturbed_at,
         begun=True,
-        world=worlds.advance(track.world, sample, progressed=progressed),
+        world=worlds.advance(track.world, sample),
         factors=track.factors,
     )
 

@@ -1,7 +1,7 @@
-"""How much of the world that a training runs in is in our own tree. Pure.
+"""How much of the world that a training runs in is in the trees that are heard. Pure.
 
 Counted generously: a helper that is taken for a rank makes us trust our own eyes too early, as in a
-run without peers; a rank that is overlooked would keep a hang from ever being declared.
+run of one machine; a rank that is overlooked would keep a hang from ever being declared.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ MOST_RANKS = 4096
 class World(Value, frozen=True, kw_only=True):
     """What was seen of it in one attempt."""
 
-    progressed: int = 0
-    """Polls in which any judged process was seen to progress."""
     present: int = 0
     """The most ranks that were ever here: by their numbers, by their processes, and as their
     launcher counts them. A rank that is not yet born, or has ended, is still one of ours."""
@@ -26,7 +24,7 @@ class World(Value, frozen=True, kw_only=True):
     """The largest world that any process has named."""
 
 
-def advance(world: World, sample: Sample, *, progressed: bool) -> World:
+def advance(world: World, sample: Sample) -> World:
     """After one more poll."""
     seen: set[int] = set()
     slots = local = 0
@@ -44,15 +42,4 @@ def advance(world: World, sample: Sample, *, progressed: bool) -> World:
     if len(numbers) > MOST_RANKS:
         numbers = world.numbers
     present = max(world.present, len(numbers), slots, local)
-    if not progressed and (present, numbers, named or None) == (
-        world.present,
-        world.numbers,
-        world.size,
-    ):
-        return world
-    return World(
-        progressed=world.progressed + progressed,
-        present=present,
-        numbers=numbers,
-        size=named or None,
-    )
+    return World(present=present, numbers=numbers, size=named or None)

@@ -19,8 +19,6 @@ class SaveRequested(Event, frozen=True, kw_only=True):
     by: str
     sequence: int
     can_be_asked: bool
-    relayed: bool = False
-    """As in StopRequested."""
 
 
 class SaveProven(Event, frozen=True, kw_only=True):
@@ -30,8 +28,6 @@ class SaveProven(Event, frozen=True, kw_only=True):
     path: str
     step: int | None
     request: Literal["save", "stop"] = "save"
-    task: int | None = None
-    """The task of the job whose supervisor has checked it; null: this one has."""
 
 
 class StopAsked(Event, frozen=True, kw_only=True):

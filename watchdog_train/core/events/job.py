@@ -1,22 +1,16 @@
 """Only in a run that is one of several tasks of a job."""
 
-from typing import Literal
-
 from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.core.starting.jobs import JobTask
 
 
 class TaskJoined(Event, frozen=True, kw_only=True):
-    """This run is one of several tasks of a job, each under its own supervisor."""
+    """This run is one task of a job; the first one leads, and the others are its agents."""
 
     task: JobTask
-    together: bool = False
-    """They are known to train one world: an ended run that goes on with the others."""
     host: str = ""
-    """Where this one is now: an ended run may go on elsewhere."""
-    led: bool = False
-    """The first task decides for all; the others are its agents."""
+    """Where this one is now: an ended run may be continued elsewhere."""
 
 
 class MachineHeard(TreeEvent, frozen=True, kw_only=True):
@@ -27,6 +21,8 @@ class MachineHeard(TreeEvent, frozen=True, kw_only=True):
     """Within which a pid means something."""
     run_dir: str
     agent: ProcessId
+    attempts: int = 0
+    """The newest attempt that it had begun before it was led."""
 
 
 class MachineLost(TreeEvent, frozen=True, kw_only=True):
@@ -43,68 +39,8 @@ class Ordered(Event, frozen=True, kw_only=True):
     number: int
 
 
-class TasksCoupled(Event, frozen=True, kw_only=True):
-    """Whether the tasks of the job train one world: then they act together from now on."""
-
-    together: bool
-    world: int | None
-    why: Why
-
-
-class PeerAnnounced(Event, frozen=True, kw_only=True):
-    """A peer has found why the attempt has to end; this task follows it."""
-
-    task: int
-    kind: Literal["stall", "crash", "left"]
-    """left: its supervisor has ended without success."""
-    firm: bool
-    over: bool
-    """Its training was finished already."""
-    why: Why
-    code: int | None = None
-    signal: int | None = None
-
-
-class PeerRetracted(Event, frozen=True, kw_only=True):
-    """What a peer had announced is over: nothing has to be done for it."""
-
-    task: int
-    why: Why
-
-
-class BarrierReached(Event, frozen=True, kw_only=True):
-    """The evidence of all tasks is on disk: the killing may begin."""
-
-    tasks: tuple[int, ...]
-    waited_s: float
-
-
-class BarrierMissed(Event, frozen=True, kw_only=True):
-    """Not all tasks have their evidence in time: the killing begins all the same."""
-
-    missing: tuple[int, ...]
-    waited_s: float
-    why: Why
-
-
-class PlanReceived(Event, frozen=True, kw_only=True):
-    """The plan of the next attempt, as another task has made it; plan_made follows."""
-
-    proposer: int
-    plan_attempt: int
-    digest: str
-
-
-class CheckpointUnseen(Event, frozen=True, kw_only=True):
-    """The checkpoint of the leader's plan is not to be seen on the machine of a task."""
-
-    task: int
-    path: str
-    why: Why
-
-
 class PeerLost(Event, frozen=True, kw_only=True):
-    """Intent: a peer's supervisor is gone, another one takes up its run."""
+    """Intent: the supervisor of another task is gone; another one takes up its run."""
 
     task: int
     pid: int
@@ -112,18 +48,5 @@ class PeerLost(Event, frozen=True, kw_only=True):
     why: Why
 
 
-JobEvent = (
-    TaskJoined
-    | TasksCoupled
-    | PeerAnnounced
-    | PeerRetracted
-    | BarrierReached
-    | BarrierMissed
-    | PlanReceived
-    | CheckpointUnseen
-    | PeerLost
-    | MachineHeard
-    | MachineLost
-    | Ordered
-)
+JobEvent = TaskJoined | PeerLost | MachineHeard | MachineLost | Ordered
 """Only in a run that is one of several tasks of a job."""

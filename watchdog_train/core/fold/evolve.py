@@ -87,7 +87,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             state = records.stall(state, event.stall_id, recovered=True, collecting=False)
             back = "running" if state.state == "collecting" else state.state
             return _replace(
-                records.attempt(state, stall_id=None, cause=None),
+                records.attempt(state, stall_id=None),
                 state=back,
                 muted=False,
                 suspicion=None,
@@ -104,7 +104,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.CheckpointChosen():
             return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
         case e.CheckpointRejected():
-            return _replace(state, torn=(*state.torn, event.path)) if event.torn else state
+            return _rejected(state, event)
         case e.CheckpointsShared():
             return _replace(state, shared=(*state.shared, event))
         case e.GivenUp():
@@ -191,6 +191,16 @@ def _noticed(state: State, event: e.Noticed) -> State:
         notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
         noticed=(*others, event),
     )
+
+
+def _rejected(state: State, event: e.CheckpointRejected) -> State:
+    """Passed over; where it is that of a plan, a machine does not see it, and the plan is void."""
+    plan, crew = state.next_plan, state.crew
+    used = plan.checkpoint if plan is not None else None
+    if crew is not None and used is not None and used.path == event.path:
+        crew = _replace(crew, unseen=(*crew.unseen, (event.path, event.why)))
+        return _replace(state, crew=crew, next_plan=None)
+    return _replace(state, torn=(*state.torn, event.path)) if event.torn else state
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:

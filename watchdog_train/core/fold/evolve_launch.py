@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.fold import evolve_job
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import AttemptRecord, Postponed, State, Tree
 from watchdog_train.core.model import ProcessId, RunProgress
@@ -21,6 +20,8 @@ def launch(state: State, event: e.AnyEvent) -> State:
         case e.AttemptLaunching():
             return _launching(state, event)
         case e.AttemptLaunched():
+            if state.attempts and state.tree(event.host) is None:
+                state = records.attempt(state, trees=(*state.trees, Tree(host=event.host)))
             state = records.trees(
                 state,
                 event.host,
@@ -49,7 +50,6 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
     return _replace(
         state,
         state="starting",
-        job=evolve_job.launching(state.job, record.attempt),
         attempts=(*state.attempts, record),
         next_plan=None,
         restarts=state.restarts + again,

@@ -1,10 +1,7 @@
 """What is known about a run, as one frozen value; core.fold.evolve folds the events into it."""
 
-import hashlib
 from functools import cached_property
 from typing import Literal
-
-import msgspec
 
 from watchdog_train.core.events import (
     CheckpointsShared,
@@ -14,7 +11,6 @@ from watchdog_train.core.events import (
     KillStage,
     Looked,
     Noticed,
-    PeerAnnounced,
     Slowdown,
     Warned,
 )
@@ -183,10 +179,6 @@ class AttemptRecord(Value, frozen=True, kw_only=True, dict=True):
     fastest_steps_s: float | None = None
     """The best pace that was recorded, steps a second."""
     resume: ResumeVerdict | None = None
-    barrier: bool = False
-    """All tasks of the job have their evidence, or its time is up: the killing may begin."""
-    cause: PeerAnnounced | None = None
-    """What a peer announced, when that is why this attempt has to end."""
 
     @cached_property
     def by_host(self) -> dict[str, Tree]:
@@ -276,31 +268,6 @@ class StopAsk(Value, frozen=True, kw_only=True):
     saved_step: int | None = None
 
 
-class Agreed(Value, frozen=True, kw_only=True):
-    """The plan under which a task of a job will launch, or has launched, an attempt."""
-
-    attempt: int
-    proposer: int
-    """Task whose plan it is."""
-    digest: str
-
-
-class JobState(Value, frozen=True, kw_only=True):
-    """A run that is one of several tasks of a job."""
-
-    task: JobTask
-    joined_mono: float = 0.0
-    together: bool = False
-    """The tasks train one world: they are dumped, ended and started together."""
-    base: int = 1
-    """The newest attempt that all tasks have begun together."""
-    agreed: Agreed | None = None
-    taken_over: tuple[tuple[int, int], ...] = ()
-    """Supervisors of peers that were gone and have been replaced: task and pid."""
-    unseen: tuple[tuple[int, str, Why], ...] = ()
-    """Checkpoints that not every machine sees: whose word it is, path, and why."""
-
-
 class Machine(Value, frozen=True, kw_only=True):
     """Another machine of the job, or another task of this one, as its agent has named itself."""
 
@@ -311,6 +278,8 @@ class Machine(Value, frozen=True, kw_only=True):
     """Within which a pid means something: host, boot and pid namespace."""
     run_dir: str
     agent: ProcessId
+    attempts: int = 0
+    """The newest attempt that was begun there before it was led."""
 
 
 class Crew(Value, frozen=True, kw_only=True):
@@ -319,12 +288,16 @@ class Crew(Value, frozen=True, kw_only=True):
     task: JobTask
     machines: tuple[Machine, ...] = ()
     """Of the leader: those that were heard."""
+    alone: int = 0
+    """The newest attempt that was begun here before this task was led."""
     epoch: int = 0
     """Of an agent: the newest leader that it obeys."""
     done: int = 0
     """Of an agent: the newest order of that leader."""
     taken_over: tuple[tuple[int, int], ...] = ()
     """Who was dead and has been replaced: task and pid."""
+    unseen: tuple[tuple[str, Why], ...] = ()
+    """Checkpoints that not every machine sees, and which does not."""
 
 
 class State(Value, frozen=True, kw_only=True):
@@ -422,10 +395,6 @@ class State(Value, frozen=True, kw_only=True):
     save_requested: int = 0
     save_wall: float = 0.0
     """Unix seconds of the newest save-request."""
-    save_attempt: int = 0
-    """The attempt it was made to."""
-    save_by: str = ""
-    save_relayed: bool = False
     save_answered: int = 0
     save_refused: int = 0
     save_proven: int = 0
@@ -457,8 +426,6 @@ class State(Value, frozen=True, kw_only=True):
     """Remedies that might have gone on with it and were not allowed."""
     guilty: tuple[GuiltyNode, ...] = ()
     """As the end of the job has named them."""
-    job: JobState | None = None
-    """None: the run is no task of a job."""
     crew: Crew | None = None
     """None: one supervisor, one machine."""
 
@@ -482,11 +449,16 @@ class State(Value, frozen=True, kw_only=True):
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def next_attempt(self) -> int:
+        """A number that no machine has used."""
+        machines = self.crew.machines if self.crew is not None else ()
+        used = [self.attempts[-1].attempt] if self.attempts else []
+        return max((*used, *(each.attempts for each in machines)), default=0) + 1
+
+    @property
     def task(self) -> JobTask | None:
         """Which task of a job this run is."""
-        if self.crew is not None:
-            return self.crew.task
-        return self.job.task if self.job is not None else None
+        return self.crew.task if self.crew is not None else None
 
     @property
     def trees(self) -> tuple[Tree, ...]:
@@ -511,9 +483,3 @@ class State(Value, frozen=True, kw_only=True):
     def last_stall(self) -> StallRecord | None:
         """The newest bundle that is a stall or a crash."""
         return next((stall for stall in reversed(self.stalls) if stall.why != "manual"), None)
-
-
-def plan_digest(proposer: int, plan: Plan) -> str:
-    """A name for this very plan of this task of a job."""
-    content = msgspec.json.encode((proposer, plan), order="sorted")
-    return hashlib.sha256(content).hexdigest()[:16]

@@ -76,7 +76,6 @@ def reopened(state: State, event: e.Reopened) -> State:
         ranks=(),
         next_plan=None,
         crew=None,
-        job=None,  # its peers have ended with the job; it may join another one now
         suspicion=None,
         look=None,
         muted=False,

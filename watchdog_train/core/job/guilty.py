@@ -8,11 +8,8 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.job.machines import hostname_of
-from watchdog_train.core.job.peers import PeerView, bundle_of
 from watchdog_train.core.model import GuiltyNode, Why
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, survivors
 
@@ -35,17 +32,9 @@ def this_one(state: State, why: Why) -> GuiltyNode:
     return GuiltyNode(host=state.host, why=why)
 
 
-def absent_ones(absent: Iterable[PeerView], state: State, why: Why) -> tuple[GuiltyNode, ...]:
-    """Machines of peers that did not come; nobody where all tasks may be on one machine."""
-    if state.job is None or state.job.task.coordination is None:
-        return ()
-    hosts = dict.fromkeys(peer.summary.host for peer in absent)
-    return tuple(GuiltyNode(host=host, why=why) for host in hosts if host != state.host)
-
-
 def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
     """The machine of the rank that the evidence of all nodes has found guilty of the hang."""
-    stall = bundle_of(state)
+    stall = _ending(state)
     rank = _rank_of(stall) if stall is not None else None
     if stall is None or stall.culprit_host is None or rank is None or other_hosts(state):
         return ()
@@ -57,7 +46,7 @@ def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
 
 def other_hosts(state: State) -> tuple[str, ...]:
     """Other machines on which the rank that is guilty now was guilty of earlier hangs."""
-    stall = bundle_of(state)
+    stall = _ending(state)
     if stall is None or _rank_of(stall) is None:
         return ()
     found = (
@@ -66,6 +55,13 @@ def other_hosts(state: State) -> tuple[str, ...]:
         if one.culprit_host is not None and _rank_of(one) == _rank_of(stall)
     )
     return tuple(dict.fromkeys(host for host in found if host != stall.culprit_host))
+
+
+def _ending(state: State) -> StallRecord | None:
+    """The stall or crash that ends the present attempt."""
+    attempt = state.attempt
+    wanted = attempt and (attempt.stall_id or attempt.crash_id)
+    return next((stall for stall in state.stalls if stall.id == wanted), None)
 
 
 def _rank_of(stall: StallRecord) -> int | None:

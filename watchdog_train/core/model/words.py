@@ -55,8 +55,8 @@ Basis = Literal[
     "peer",
 ]
 """Why a silence is suspected or a stall; frozen: the job is busy, but its GPUs only spin; alone: of
-a suspicion only, the rest of the job works or is not heard of; peer: another task of the job has
-found the reason."""
+a suspicion only, the rest of the job works or is not heard of; peer: nothing is
+heard of the other machines."""
 
 
 Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]

@@ -18,16 +18,6 @@ class Job(Section, frozen=True, kw_only=True):
             "auto: when their ranks are seen to train one world"
         ),
     ] = "auto"
-    silent_s: Annotated[
-        float, positive("a peer's word older than this tells nothing; one comes every second")
-    ] = 10.0
-    barrier_s: Annotated[
-        float, positive("for all tasks to have their evidence before anything is killed")
-    ] = 30.0
-    plan_s: Annotated[
-        float,
-        positive("for all tasks to end their ranks and agree to a plan; a survey takes a minute"),
-    ] = 180.0
     nodes: Annotated[
         str | None,
         Meta(
@@ -42,9 +32,8 @@ class Job(Section, frozen=True, kw_only=True):
     coordination: Annotated[
         str | None,
         Meta(
-            description="where the supervisors of all machines meet: a directory on a file system "
-            "that they share, or tcp://HOST:PORT, a store that the first task holds at HOST; null: "
-            "only tasks of one machine do"
+            description="address where the first task listens for those of other machines, "
+            "tcp://HOST:PORT; null: all tasks are on one machine"
         ),
     ] = None
     guilty_nodes: Annotated[
@@ -60,7 +49,7 @@ class Job(Section, frozen=True, kw_only=True):
     lost_s: Annotated[
         float,
         positive(
-            "a supervisor on another machine that is silent for so long is lost with its ranks; "
+            "a machine that is silent for so long is lost, once no rank that is heard makes steps; "
             "long, for until then they may work"
         ),
     ] = 900.0

@@ -10,7 +10,6 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, Wait
 from watchdog_train.core.commands import before_restart
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.confer import as_one_job
 from watchdog_train.core.job.guilty import of_the_culprit
 from watchdog_train.core.job.meeting import across_of, meet
 from watchdog_train.core.model import Plan, Why, said, written
@@ -20,7 +19,6 @@ from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, finish
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 from watchdog_train.core.requests import asking
-from watchdog_train.core.requests.asking_all import waits_for_proof
 
 Remedies = Mapping[str, RemedySpec]
 
@@ -55,12 +53,12 @@ def between_attempts(
     )
     if unknown:
         return Record(events=unknown)
-    if _is_over(as_one_job(observation, state), policy):
+    if _is_over(state, policy):
         if observing and kill.live(observation.sample):
             left_s = observation.now - attempt.ended_mono
             if left_s < policy.stopping.outlive_s:
                 return Wait(until=observation.now + 0.5)
-        if asking.looks_for_proof(observation, state) or waits_for_proof(observation, state):
+        if asking.looks_for_proof(observation, state):
             return Wait(until=observation.now + 0.05)
         return Record(events=(finish(state),))
     if state.next_plan is not None:
@@ -77,12 +75,9 @@ def between_attempts(
 
 
 def scan_early(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Scan for checkpoints once nobody is left to write one, beside evidence and keeper.
-
-    In a job the other tasks may still write: there the scan waits for them.
-    """
+    """Scan for checkpoints once nobody is left to write one, beside evidence and keeper."""
     attempt = state.attempt
-    if attempt is None or not attempt.ended or attempt.settled or state.job is not None:
+    if attempt is None or not attempt.ended or attempt.settled:
         return None
     if observation.survey is not None or "survey" in observation.running or observation.short:
         return None
@@ -101,7 +96,7 @@ def _is_over(state: State, policy: Policy) -> bool:
         return True
     stall = state.last_stall if attempt.stall_id is not None else None
     if stall is not None and stall.basis == "finishing":
-        return state.next_plan is None  # unless all tasks of the job begin another attempt
+        return True
     return attempt.code == 0 and attempt.stall_id is None
 
 
@@ -118,8 +113,7 @@ def _plan_again(
         return scan.start(observation, state)
     if observation.survey.failed:
         return scan.failed(observation, state, policy)
-    job = as_one_job(observation, state)
-    step = ladder.next_step(job, observation.survey, policy, remedies)
+    step = ladder.next_step(state, observation.survey, policy, remedies)
     if isinstance(step, ladder.Stop):
         elsewhere = step.exit_code == EXIT_RETRY_ELSEWHERE
         return give_up(

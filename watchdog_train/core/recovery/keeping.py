@@ -117,8 +117,6 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return None
     if policy.recovery.keep_bytes == 0 or policy.recovery.observe:
         return None
-    if state.job is not None and state.job.together and state.job.task.task:
-        return None  # one copy is enough for a job, and that is its first task's
     if kept.saved_at == used.saved_at if kept is not None else _has_number(used.path):
         return None
     save = SaveRecord(path=used.path, format=used.format, step=used.step)

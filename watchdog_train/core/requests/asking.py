@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     Action,
+    AskSave,
     AskStop,
     Observation,
     Record,
@@ -20,11 +21,10 @@ from watchdog_train.core.actions import (
 )
 from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import SlotReading, Why, WhyCode, said
+from watchdog_train.core.model import Sample, SlotReading, Why, WhyCode, said
 from watchdog_train.core.policy import Policy, Stopping
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
-from watchdog_train.core.requests.asking_all import can_save, who_cannot
 
 PROOF_S = 60.0
 """A save that no survey has found whole by then is not looked at again."""
@@ -34,6 +34,11 @@ AHEAD_STEPS = 3
 """Ranks agree on a step some steps ahead: after so many the request can have been answered."""
 AHEAD_STEPS_OF_SEVERAL = 14
 """Ranks of several tasks: the request has to reach the others, and a second try is 8 ahead."""
+
+
+def ask_save(observation: Observation, by: str) -> AskSave:
+    """A request to save; whether somebody listens is part of it."""
+    return AskSave(can_be_asked=_can_save(observation.sample), by=by)
 
 
 def awaits_proof(state: State) -> bool:
@@ -102,10 +107,8 @@ def stop(
     if request.mode == "now":
         return kill.begin("now", state, first, Why("asked", who=request.by))
     slots = [slot for _, slot in judged(sample)]
-    listens = any(slot.can_stop for slot in slots)
-    deaf = who_cannot("stop", observation, state) if listens else None
-    if listens and deaf is None:
-        saves = can_save(sample)
+    if any(slot.can_stop for slot in slots):
+        saves = _can_save(sample)
         return AskStop(
             can_be_asked=True,
             why=Why("asked-to-save" if saves else "asked-to-stop", who=request.by),
@@ -119,8 +122,6 @@ def stop(
         why = Why("save-under-way", limit_s=limit_s)
         return Record(events=(e.Noticed(kind="save", pids=(), why=why),))
     reason = Why("cannot-ask" if _step(slots) is not None else "no-step-yet")
-    if deaf is not None:
-        reason = Why("cannot-ask-peers", who=deaf)
     return kill.begin("stop", state, first, Why("asked", who=request.by).plus(reason))
 
 
@@ -139,8 +140,7 @@ def ask_until(observation: Observation, state: State, stopping: Stopping) -> flo
     slots = [slot for _, slot in judged(observation.sample)]
     if asked is not None and observation.verdict.kind == "alive" and slots:
         step = _step(slots)
-        several = state.crew is not None or (state.job is not None and state.job.together)
-        ahead = AHEAD_STEPS_OF_SEVERAL if several else AHEAD_STEPS
+        ahead = AHEAD_STEPS if state.crew is None else AHEAD_STEPS_OF_SEVERAL
         early = step is None or asked.step is None or step < asked.step + ahead
         busy = any(slot.phase in ("eval", "checkpoint") for slot in slots)
         if busy or (early and asked.answered_mono is None):
@@ -149,6 +149,10 @@ def ask_until(observation: Observation, state: State, stopping: Stopping) -> flo
     if asked is not None and asked.answered_mono is not None:
         since = max(since, asked.answered_mono)
     return min(since + stopping.ask_s, most)
+
+
+def _can_save(sample: Sample) -> bool:
+    return any(member.slot is not None and member.slot.can_save for member in sample.members)
 
 
 def _proofs(observation: Observation, state: State) -> tuple[e.SaveProven, ...]:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from watchdog_train.core.actions import Action, Observation
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.job.together import in_one_boat, lower_peers
 from watchdog_train.core.model import RemedyUse, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.history import Case, ids
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
-from watchdog_train.core.requests import asking, asking_all
+from watchdog_train.core.requests import asking
 
 ID = "save-sooner"
 SOONEST_S = 10.0
@@ -46,9 +45,7 @@ def ask(
         return None
     if attempt.stall_id is not None or observation.verdict.kind != "alive":
         return None
-    if in_one_boat(observation, state) and lower_peers(observation, state):
-        return None  # the leader asks, and all follow
-    request = asking_all.ask_save(observation, state, by=f"the remedy {ID}")
+    request = asking.ask_save(observation, by=f"the remedy {ID}")
     every_s = interval_s(state, observation)
     if not request.can_be_asked or every_s is None:
         return None

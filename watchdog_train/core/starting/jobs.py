@@ -6,7 +6,6 @@ script of Slurm has SLURM_NTASKS and SLURM_PROCID, and is alone.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -63,20 +62,12 @@ class JobTask(Value, frozen=True, kw_only=True):
     kind: Kind = "task"
     """node: the supervisor of a whole node's launcher (`--nodes`)."""
     coordination: str | None = None
-    """Where all machines of the job meet (core.starting.place); None: those of one machine only."""
+    """tcp://HOST:PORT where the first task listens; None: only tasks of one machine meet."""
 
     @property
     def met(self) -> int:
         """How many tasks meet and can be asked, this one included."""
         return self.here if self.coordination is None else self.tasks
-
-    @property
-    def folder(self) -> str:
-        """A name that is safe as that of a folder."""
-        words = re.sub(r"[^A-Za-z0-9._-]+", "-", self.job)[:40].strip("-.")
-        digest = hashlib.sha256(self.job.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-        kind = "" if self.kind == "task" else f"-{self.kind}s"
-        return f"{self.source}{kind}-{words}-{digest}"
 
     @property
     def words(self) -> str:

@@ -50,8 +50,7 @@ def find_node(
     if settings.coordination is None:
         raise NodeError(
             f"the supervisors of {nodes} nodes need a place to meet",
-            "--coordination DIR, a directory on a file system that all nodes share, or "
-            "tcp://HOST:PORT, HOST being the first node",
+            "--coordination tcp://HOST:PORT, HOST being the first node and PORT a free one there",
         )
     job, source = _name(environment, launcher)
     return JobTask(

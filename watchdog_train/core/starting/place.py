@@ -1,48 +1,26 @@
-"""Where the supervisors of a job meet: a directory that all see, or a store at an address. Pure."""
+"""Where the tasks of several machines meet: at an address of the first one. Pure."""
 
 from __future__ import annotations
 
 import re
 
-from watchdog_train.core.model import Value
-
-SCHEME = "tcp://"
 _ADDRESS = re.compile(
     r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[^\s/:\[\]@?#]{1,253}))"
-    r":(?P<port>\d{1,5})/?\Z"
+    r":(?P<port>\d{1,5})/?",
+    re.IGNORECASE,
 )
 
 
-class StorePlace(Value, frozen=True, kw_only=True):
-    """The store that the first task of the job holds."""
-
-    host: str
-    port: int
-
-    @property
-    def words(self) -> str:
-        """As it was written."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{SCHEME}{host}:{self.port}"
-
-
-def is_store(coordination: str) -> bool:
-    """Whether this means a store, well written or not; else it is a directory."""
-    return coordination.lower().startswith(SCHEME) or "://" in coordination
-
-
-def store_place(coordination: str) -> StorePlace:
-    """The address of a store.
+def address_of(coordination: str) -> tuple[str, int]:
+    """Host and port of `tcp://HOST:PORT`.
 
     Raises:
-        ValueError: it is none; the message says what is wrong with it.
+        ValueError: it is none; the message says why.
     """
-    if not coordination.lower().startswith(SCHEME):
-        raise ValueError("only a directory or tcp://HOST:PORT")
-    match = _ADDRESS.match(SCHEME + coordination[len(SCHEME) :])
+    match = _ADDRESS.fullmatch(coordination)
     if match is None:
-        raise ValueError("it has to be tcp://HOST:PORT, an IPv6 address in brackets")
+        raise ValueError("it is not tcp://HOST:PORT, with an IPv6 address in brackets")
     port = int(match["port"])
     if not 1024 <= port < 1 << 16:
         raise ValueError(f"port {port} is none of 1024 to 65535")
-    return StorePlace(host=match["six"] or match["name"], port=port)
+    return match["six"] or match["name"], port

@@ -350,9 +350,7 @@ class Sampler:
 
     def _helpers(self) -> frozenset[int]:
         """Pids of the children that the supervisor has for itself."""
-        job = self._context.job
-        ours = self._context.children.pids()
-        return ours if job is None else ours | job.helper_pids
+        return self._context.children.pids()
 
     def _seeded_tree(self, state: State, mine: Tree, launch: LaunchReport | None) -> ProcessTree:
         """The tree's record, with the keeper and the root in it as soon as they are known.
