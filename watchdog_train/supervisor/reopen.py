@@ -13,7 +13,6 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
@@ -117,17 +116,6 @@ def reopen_run(
 
 def _read(directory: RunDirectory) -> State:
     return replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
-
-
-def _not_alone(task: JobTask, name: str) -> WtrainError:
-    kind, number = task.kind, {"task": "$SLURM_PROCID", "node": "$SLURM_NODEID"}[task.kind]
-    names = name.removesuffix(f"-{kind}{task.task}")
-    return WtrainError(
-        f"this run is {task.words}, and these {kind}s train one world: it cannot go on alone",
-        hint=f"let the launcher of the job start `wtrain restart` in every {kind}, each with its "
-        f"own run; under Slurm: srun sh -c 'wtrain restart {names}-{kind}{number}'",
-        reference="run-part-of-job",
-    )
 
 
 def _refuse(state: State, system: ProcessSystem) -> None:
