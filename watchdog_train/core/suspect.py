@@ -28,8 +28,6 @@ from watchdog_train.core.recovery.remedy_spec import RemedySpec
 ASKS = "it waits for somebody to type"
 FRESH_S = 15.0
 """No stall by a look that is older: what was true a minute ago may be over."""
-LATE_S = 3.0
-"""A sample of the processes may be so much older than a look that it comes with."""
 LOOK_AGAIN_S = (10.0, 300.0)
 """While patience runs the distance of looks doubles, from so long to so long."""
 SLEPT_S = 1.0
@@ -79,8 +77,6 @@ def _alive(observation: Observation, state: State) -> Record | None:
     if not (state.suspicion or silence or state.muted):
         return None
     look = state.look
-    if look is not None and state.look_before is not None and observation.now - look.mono < LATE_S:
-        look = state.look_before  # the newer one may have seen what came after the silence
     patience = look.patience if look is not None else None
     at = silent_at(patience, _steps(observation, state))
     paused_s = observation.now - state.silent_since if state.suspicion and patience else 0.0
