@@ -444,3 +444,14 @@ def test_a_wait_in_the_kernel_is_counted_from_its_own_beginning() -> None:
     held = judge(lambda at: poll(at, 60), 365)
     assert (held.basis, held.alone) == ("uninterruptible", False)
     assert 300 < held.quiet_s < 306
+
+
+@pytest.mark.parametrize(("until", "since"), [(102, 100), (110, 110)])
+def test_what_ends_a_step_is_no_work_of_the_silence(until: int, since: int) -> None:
+    """A log line or a worker that stops after the last beat; longer work begins the quiet anew."""
+
+    def poll(at: float) -> Sample:
+        return b.sample(at, b.rank(words=1 + int(min(at, 100))), cpu_s=min(at, until))
+
+    found = judge(poll, 150)
+    assert 150 - since - 1 <= found.quiet_s <= 150 - since

@@ -146,10 +146,14 @@ def _quiet(
     if look.patience.row == "input" and "input" not in state.notices:
         return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=said(ASKS)),))
     limit_s = _limit_s(observation, state, policy, look.patience)
-    quiet_s = min(verdict.quiet_s, observation.now - look.since_mono)
-    over = limit_s is not None and quiet_s >= limit_s
-    if not over:
-        return _look(observation, verdict) if _is_due(observation.now, state, look) else None
+    sampled = observation.sample.at
+    since = max(sampled - verdict.quiet_s, look.since_mono)
+    over_at = since + limit_s if limit_s is not None else float("inf")
+    if sampled < over_at:
+        if observation.now >= _look_at(state, look, over_at, takes_s=policy.evidence.look_s):
+            return _look(observation, verdict)
+        soon = over_at < observation.now + policy.detection.poll_s
+        return Wait(until=over_at, decides=True) if soon else None
     if (verdict.alone or verdict.quiet_at_work) and look.patience.row != "proven":
         return None
     if observation.now - look.mono > FRESH_S:
@@ -177,13 +181,14 @@ def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:
     return patience.row in ("unknown", "at-work"), limit_s
 
 
-def _is_due(now: float, state: State, look: e.Looked) -> bool:
-    """A further look: at the end of a sleep, else ever more seldom."""
+def _look_at(state: State, look: e.Looked, over_at: float, *, takes_s: float) -> float:
+    """When to look again: at the end of a sleep, else ever more seldom; and before it is over."""
     first_s, seldom_s = LOOK_AGAIN_S
     distance_s = min(seldom_s, max(first_s, look.mono - state.suspicion_mono))
     if look.patience.look_in_s is not None:
         distance_s = min(distance_s, look.patience.look_in_s + SLEPT_S)
-    return now >= look.mono + distance_s
+    at = look.mono + distance_s
+    return min(at, over_at - takes_s) if look.mono + FRESH_S < over_at else at
 
 
 def shown_basis(verdict: Verdict) -> Basis:

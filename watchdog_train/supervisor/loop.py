@@ -129,6 +129,8 @@ class Supervisor:
             action = decide(observation, self.state, self._context.policy, self._context.remedies)
             self._tell_peers()
             if isinstance(action, Wait):
+                if action.decides:
+                    self._observer.sample_by(action.until)
                 self._telling.tell(self.state, observation)
                 self._page.write()
                 self._notify(observation)
