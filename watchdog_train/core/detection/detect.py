@@ -14,7 +14,7 @@ from watchdog_train.core.detection.activity import (
     is_stuck,
     required_windows,
 )
-from watchdog_train.core.detection.budgets import Budget, budget_for, least_soft_s
+from watchdog_train.core.detection.budgets import Budget, budget_for
 from watchdog_train.core.detection.output import by_output
 from watchdog_train.core.detection.special import (
     announced_until,
@@ -201,9 +201,7 @@ def _may_be_over(candidates: tuple[RankTrack, ...], sample: Sample, detection: D
     """
     if sample.ended:
         return bool(candidates)
-    return any(
-        sample.at - rank.changed_at > least_soft_s(rank.phase, detection) for rank in candidates
-    )
+    return any(sample.at - rank.changed_at > detection.silence_s for rank in candidates)
 
 
 def _suspect(
