@@ -85,7 +85,7 @@ class Supervisor:
             number = event.plan.attempt
         stamped = context.log.append(event, number)
         self.state = evolve(self.state, stamped)
-        self._page.follow(event)
+        self._page.follow(stamped, self.state)
         self._verdict.follow(event, self.state)
         self._notifier.follow(stamped, self.state)
         self._commands.follow(stamped, self.state)
