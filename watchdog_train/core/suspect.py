@@ -30,6 +30,7 @@ FRESH_S = 15.0
 """No stall by a look that is older: what was true a minute ago may be over."""
 LOOK_AGAIN_S = (10.0, 300.0)
 """While patience runs the distance of looks doubles, from so long to so long."""
+SOON_S = 0.1
 SLEPT_S = 1.0
 """After the end of a sleep it may take so long until a sample shows that it goes on."""
 FINISHING_S = 150.0
@@ -152,8 +153,9 @@ def _quiet(
     if sampled < over_at:
         if observation.now >= _look_at(state, look, over_at, takes_s=policy.evidence.look_s):
             return _look(observation, verdict)
-        soon = over_at < observation.now + policy.detection.poll_s
-        return Wait(until=over_at, decides=True) if soon else None
+        if over_at >= observation.now + policy.detection.poll_s:
+            return None
+        return Wait(until=max(over_at, observation.now + SOON_S), decides=True)
     if (verdict.alone or verdict.quiet_at_work) and look.patience.row != "proven":
         return None
     if observation.now - look.mono > FRESH_S:
@@ -171,7 +173,7 @@ def _look(observation: Observation, verdict: Verdict) -> Action:
     for sight in observation.trees:
         if sight.look is None and "look" not in sight.running:
             return StartLook(host=sight.host, verdict=verdict)
-    return Wait(until=observation.now + 0.1)
+    return Wait(until=observation.now + SOON_S)
 
 
 def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:
