@@ -80,7 +80,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 look=None,
             )
         case e.Looked():
-            return _replace(state, look=event, look_before=state.look)
+            return _replace(state, look=event)
         case e.SuspicionEnded():
             return evolve_stall.went_on(state, event)
         case e.StallRecovered():

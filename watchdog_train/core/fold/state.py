@@ -356,8 +356,6 @@ class State(Value, frozen=True, kw_only=True):
     """When the silence began, monotonic seconds."""
     look: Looked | None = None
     """What the last look at the present suspicion said, None before it."""
-    look_before: Looked | None = None
-    """What the one before that said."""
     pauses: tuple[Pause, ...] = ()
     """Lines at which it has paused and gone on, the newest last."""
     learnt: tuple[Pause, ...] = ()
