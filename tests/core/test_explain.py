@@ -468,7 +468,7 @@ ENDS = {
     ),
     "the kernel": (
         x.End(signal=9, sender="oom-killer"),
-        "was killed by the kernel's OOM killer at step 25. The machine had no memory left.",
+        "was killed by the kernel's OOM killer at step 25.",
     ),
     "wtrain": (x.End(signal=15, sender="wtrain"), "was killed by wtrain, with SIGTERM at step 25."),
     "another process of the training": (

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from watchdog_train.core.model import ExceptionFact, signal_name
+from watchdog_train.core.model import CrashFact, ExceptionFact, signal_name
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.exceptions import ExceptionCause
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.report import words
 from watchdog_train.report.words import clean, duration, listed
@@ -133,7 +134,7 @@ def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
     where = place_words(root)
     match root.doing:
         case x.End() as end:
-            return end_words(who, end, where, root.step)
+            return f"{end_words(who, end, where, root.step)}{'' if end.raised else '.'}"
         case w.Stopped():
             to = f" To continue it: kill -CONT {root.who.pid}" if root.who.pid is not None else ""
             held = "held by a debugger" if root.doing.traced else "stopped"
@@ -174,44 +175,61 @@ def place_words(root: x.Standstill) -> str:
     return f" in {clean(line.function, 120)} ({where})"
 
 
+def crash_words(crash: CrashFact, step: int | None = None) -> str:
+    """`rank 1 raised ValueError at train.py:42, step 310: bad`; `step`: where no end tells it."""
+    who = who_words(x.Who(pid=None, role="rank", rank=crash.rank))
+    end = x.End(
+        code=crash.code,
+        signal=crash.signal,
+        sender=crash.sender or "unknown",
+        raised=crash.exception,
+    )
+    said = f": {clean(crash.said, _MESSAGE_CAP)}" if crash.said and crash.signal is None else ""
+    at = step if crash.step is None else crash.step
+    return f"{end_words(who, end, '', at)}{'' if crash.exception else said}"
+
+
 def end_words(who: str, end: x.End, where: str, at: int | None) -> str:
-    """How a process ended, the exception first."""
-    raised = end.raised
+    """How a process ended, the exception first; without a full stop."""
     number = f"step {words.number(at)}" if at is not None else ""
     step = f" at {number}" if number else ""
-    if raised is not None:
-        return f"{who} raised {_raised(raised)}{number and f', {number}'}{_message(raised)}"
+    if end.raised is not None:
+        return f"{who} raised {_raised(end.raised, number)}"
     if end.signal is not None:
         name = signal_name(end.signal)
         if end.signal in _OWN_CRASH:
-            return f"{who} crashed with {name}{step}{where}."
+            return f"{who} crashed with {name}{step}{where}"
         by = {
             "wtrain": f"by wtrain, with {name}",
             "member": f"by {name} from another process of the training",
             "oom-killer": "by the kernel's OOM killer",
             "outside": f"by {name} from outside wtrain",
-            "unknown": f"by {name}",
+            "unknown": f"by {name}, which wtrain did not send",
         }[end.sender]
-        memory = " The machine had no memory left." if end.sender == "oom-killer" else ""
-        return f"{who} was killed {by}{step}.{memory}"
+        return f"{who} was killed {by}{step}"
     if end.code is not None:
-        return f"{who} exited with code {end.code}{step}."
+        return f"{who} exited with code {end.code}{step}"
     if end.unnoticed:
-        return f"{who} has exited, and its parent has not asked for its exit status."
-    return f"{who} has exited{step}; how is unknown."
+        return f"{who} has exited, and its parent has not asked for its exit status"
+    return f"{who} has exited{step}; how is unknown"
 
 
-def _raised(raised: ExceptionFact) -> str:
-    """`RuntimeError at train.py:6 in DataLoader worker 1`."""
+def _raised(raised: ExceptionFact, step: str) -> str:
+    """`RuntimeError at train.py:6 in DataLoader worker 1, step 9: bad; after KeyError: 'a'`."""
     place = raised.place
-    inside = f" in DataLoader worker {raised.worker}" if raised.worker is not None else ""
-    inside += f" in thread {clean(raised.thread, 60)}" if raised.thread else ""
     file = clean(place.file.replace("\\", "/").rpartition("/")[2], 120) if place else ""
-    return clean(raised.type, 120) + (f" at {file}:{place.line}" if place else "") + inside
+    at = f" at {file}:{place.line}" if place else ""
+    at += f" in DataLoader worker {raised.worker}" if raised.worker is not None else ""
+    at += f" in thread {clean(raised.thread, 60)}" if raised.thread else ""
+    at += f", {step}" if step else ""
+    first = raised.chain[0] if raised.chain else None
+    after = f"; after {_told(first)}" if first is not None else ""
+    return f"{_told(raised, at)}{after}"
 
 
-def _message(raised: ExceptionFact) -> str:
-    return f": {clean(raised.message, _MESSAGE_CAP)}" if raised.message else "."
+def _told(raised: ExceptionFact | ExceptionCause, at: str = "") -> str:
+    message = clean(raised.message, _MESSAGE_CAP)
+    return f"{clean(raised.type, 120)}{at}{f': {message}' if message else ''}"
 
 
 def doing_words(  # noqa: PLR0912
