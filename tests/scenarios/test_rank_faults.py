@@ -122,6 +122,9 @@ def test_a_rank_that_hangs(hang: Hang, tmp_path: Path) -> None:
     role = "worker" if hang.workers else "rank"
     (diagnosed,) = run.of_type("stall_explained")
     assert_blames(diagnosed, hang.culprit, hang.families, surely=hang.surely, role=role)
+    if hang.fault == "sleep":
+        (victim,) = (one for one in diagnosed["explanation"]["victims"] if one["who"]["rank"] == 0)
+        assert (victim["how"]["op"], victim["how"]["inside"]) == ("allreduce", "ddp")
 
 
 CRASHES = (

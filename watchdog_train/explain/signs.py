@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from watchdog_train.core.diagnosis.collectives import Comparison, compare, from_log, not_come
+from watchdog_train.core.diagnosis.collectives import not_come
 from watchdog_train.core.diagnosis.facts import (
     BUSY_CPU_SHARE,
     FLAT_CPU_SHARE,
@@ -68,8 +68,8 @@ class Scene:
         self.evidence: Evidence = graph.evidence
         self.logs = LogIndex(self.evidence.logs)
         self.standings = standings(self.evidence.processes, graph.sets)
-        self.records = (*self.evidence.collectives, *from_log(self.logs.lines()))
-        self.recorded: Comparison | None = compare(self.records)
+        self.records = graph.records
+        self.recorded = graph.recorded
         self._doing = {(n.process.identity, id(n.thread)): n.doing for n in graph.nodes}
         self._facts: dict[tuple[tuple[int, int], int], frozenset[str]] = {}
 

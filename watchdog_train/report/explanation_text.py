@@ -386,12 +386,17 @@ def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
 
 
 def _collective(wait: x.CollectiveWait) -> tuple[str, str]:
-    name = wait.op or ("a collective" if wait.seq is None else "collective")
-    number = f" number {wait.seq}" if wait.seq is not None else ""
     if wait.mismatched:
-        return f"in {name}{number}", f"In another operation: {words.ranks_text(wait.mismatched)}."
-    missing = f"Not in it: {words.ranks_text(wait.absent)}." if wait.absent else ""
-    return f"in {name}{number}", missing
+        return _in(wait), f"In another operation: {words.ranks_text(wait.mismatched)}."
+    return _in(wait), f"Not in it: {words.ranks_text(wait.absent)}." if wait.absent else ""
+
+
+def _in(wait: x.CollectiveWait) -> str:
+    """`in allreduce number 156 of DDP's gradients, inside backward()`."""
+    number = f" number {wait.seq}" if wait.seq is not None else ""
+    text = f"in {clean(wait.op, 60) if wait.op else 'collective' if number else 'a collective'}"
+    of = {"ddp": " of DDP's gradients, inside backward()", "backward": ", inside backward()"}
+    return f"{text}{number}{of[wait.inside] if wait.inside else ''}"
 
 
 def refs_words(refs: Sequence[w.ProcessRef], own: int | None = None) -> str:
@@ -465,8 +470,8 @@ def _names(members: Sequence[x.Who], *, pid: bool = True) -> str:
 def _victim_words(doing: x.Doing) -> str | None:
     """By what it waits for somebody: ` in all_reduce`; None where it has ended, too."""
     match doing:
-        case x.CollectiveWait(op=op):
-            return f" in {op or 'a collective'}"
+        case x.CollectiveWait():
+            return f" {_in(doing)}"
         case x.StoreWait():
             return " to appear"
         case x.BatchWait():

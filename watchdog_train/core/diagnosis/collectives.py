@@ -162,6 +162,21 @@ def _reach(fact: CollectiveFact) -> int | None:
     return fact.last_enqueued if fact.last_enqueued is not None else fact.seq
 
 
+def pending(facts: Iterable[CollectiveFact], rank: int | None) -> tuple[str | None, int | None]:
+    """Operation and number of the collective that a rank began and has not completed.
+
+    None where it recorded none, and where it is in those of several groups, the number or both.
+    """
+    own = {
+        (fact.op.lower(), fact.seq)
+        for fact in facts
+        if fact.rank == rank and fact.op is not None
+        and (fact.timed_out or (fact.last_completed or 0) < (fact.last_enqueued or 0))
+    }  # fmt: skip
+    ops, numbers = {op for op, _ in own}, {seq for _, seq in own}
+    return (ops.pop() if len(ops) == 1 else None), (numbers.pop() if len(own) == 1 else None)
+
+
 def _uneven_by_nature(ops: Counter[str]) -> bool:
     """Operations in which ranks may well send different amounts."""
     return all(any(word in op for word in ("TOALL", "TOALLV", "GATHERV")) for op in ops)
