@@ -78,6 +78,7 @@ _DECIDING |= {"notices", "requests", "recovery", "job"}
 IN_CORE: dict[str, set[str]] = {
     "model": set(),
     "policy": set(),
+    "pickle_data": set(),
     "starting": {"model", "policy"},
     "events": {"model", "starting"},
     # What the tasks of a job tell each other is measured here.

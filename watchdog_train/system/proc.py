@@ -39,7 +39,6 @@ class Stat(NamedTuple):
     session: int
     terminal: int
     """Its number; 0 for none."""
-    rss_pages: int = 0
 
     @property
     def is_dead(self) -> bool:
@@ -221,7 +220,6 @@ def parse_stat(text: bytes) -> Stat | None:
             start=int(fields[19]),
             session=int(fields[3]),
             terminal=int(fields[4]),
-            rss_pages=int(fields[21]),
         )
     except (ValueError, IndexError):
         return None
