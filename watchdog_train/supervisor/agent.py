@@ -118,7 +118,8 @@ class Agent(Supervisor):
         request = observation.request
         if request is None:
             return None
-        if observation.now - self._heard_at < a.UNHEARD_S or request.kind in ("save", "dump"):
+        linked = self._leader is not None and observation.now - self._heard_at < a.UNHEARD_S
+        if linked or request.kind in ("save", "dump"):
             self._outbox.ask(request)
             return a.Record(events=())
         mode: Literal["soft", "now"] = "now" if request.kind == "stop_now" else "soft"
