@@ -253,7 +253,6 @@ class Agent(Supervisor):
             self._copied_at = now
             self._copy()
         number = attempt.attempt if attempt is not None else 0
-        number = 0 if number == crew.alone else number
         number = self._refused[0] if self._refused is not None else number
         lives = attempt is not None and not attempt.settled
         epoch = max(crew.epoch, self._inbox.epoch)
