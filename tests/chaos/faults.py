@@ -48,6 +48,10 @@ def _workers(shape: Shape) -> bool:
     return shape.workers > 0
 
 
+def _single(shape: Shape) -> bool:
+    return shape.tasks == 1
+
+
 def _job(shape: Shape) -> bool:
     return shape.tasks > 1
 
@@ -131,7 +135,7 @@ FAULTS = {
         Fault("supervisor without descriptors", m.take_descriptors, RUNNING),
         Fault("everything asleep for a while", m.sleep, RUNNING),
         Fault("a second supervisor", u.second_supervisor, ANY[1:]),
-        Fault("the same training again", u.same_training, RUNNING),
+        Fault("the same training again", u.same_training, RUNNING, _single),
         Fault("a stop", u.stop, ANY[1:]),
         Fault("a stop, now", u.stop_now, ANY[1:]),
         Fault("Ctrl-C", u.interrupt, ANY[1:]),

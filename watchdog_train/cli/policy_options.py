@@ -5,7 +5,7 @@ Must not explain a setting in words of its own: texts and defaults come from cor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def parameter_name(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def setting_option(key: str) -> Any:
+def setting_option(key: str) -> Callable[[AnyFunction], AnyFunction]:
     """The flag of one setting."""
     setting, flag = settings()[key], FLAG_OF_KEY[key]
     parameter = parameter_name(setting.key)
