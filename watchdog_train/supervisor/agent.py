@@ -96,8 +96,8 @@ class Agent(Supervisor):
             self._report(observation)
             return super()._decide(observation)
         return (
-            self._write_down(observation)
-            or self._be_asked(observation)
+            self._be_asked(observation)
+            or self._write_down(observation)
             or self._obey(observation)
             or self._be_alone(observation)
             or self._rest(observation)
