@@ -137,6 +137,9 @@ class Agent(Supervisor):
         over, attempt = self._over, self.state.attempt
         if over is None:
             return None
+        if attempt is not None and not (attempt.ended or observation.signs.quiet):
+            stop = e.StopRequested(by="task 0", mode="soft", exit_code=over.exit_code, relayed=True)
+            return a.Record(events=(stop,))
         if attempt is not None and not attempt.settled:
             given_up = e.GivenUp(why=over.why, exit_code=over.exit_code, outcome=over.outcome)
             return a.Record(events=(given_up,))
