@@ -55,17 +55,22 @@ def find_run(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
     try:
         return resolve(run_ref, runs_dir)
     except WtrainError:
-        left = runs_in((runs_dir or default_runs_dir()) / AGENTS)
+        left = _parts(runs_dir or default_runs_dir())
         own = [run for run in left if run_ref in (None, run.name.rpartition("-")[0])]
         if not own:
             raise
         return own[-1]
 
 
+def _parts(home: Path) -> tuple[RunDirectory, ...]:
+    """What tasks of jobs have left, the agents last: those of `auto` were runs of their own."""
+    return (*runs_in(home), *runs_in(home / AGENTS))
+
+
 def own_part(
     run: RunDirectory, state: State, changed: Settings
 ) -> tuple[RunDirectory, JobTask | None]:
-    """The run of this task of the job, as it was last; an agent that left none has its leader's.
+    """The run of this task of the job, as it was last; an agent that left none has another one's.
 
     Returns:
         It, and the task; None of a run that is no task of a job that is led.
@@ -90,9 +95,16 @@ def own_part(
             hint="start the job again with as many, or as a new run with: wtrain run -- COMMAND",
             reference="run-part-of-job",
         )
-    if task.task:
+    if before.task != task.task or task.task:
         named = f"{base}-{name_of(task, task.task)}"
-        left = (each for each in runs_in(_home(run) / AGENTS) if each.name == named)
+        left = [each for each in _parts(_home(run)) if each.name == named]
+        if not (left or task.task):
+            raise WtrainError(
+                "the first task of the job leads, and its run is not here",
+                context=base,
+                hint="start the line where the run of the leader is, or share the run directories",
+                reference="run-part-of-job",
+            )
         run = max(left, key=lambda each: each.stamp, default=run)
     return run, task
 
@@ -117,7 +129,8 @@ def start_agent(
         WtrainError: refused, as a new run would be.
     """
     state = _read(run)
-    policy = load_policy(run.config, None, {**changed, "runs_dir": str(_home(run))})
+    settings = {**changed, "runs_dir": str(_home(run)), "job.tasks": "together"}
+    policy = load_policy(run.config, None, settings)
     _refuse_missing_place(state)
     os.chdir(state.cwd)
     os.environ.update(environment)
