@@ -225,6 +225,8 @@ class Observation(Value, frozen=True, kw_only=True, dict=True):
 
 class Wait(Value, frozen=True, kw_only=True):
     until: float
+    decides: bool = False
+    """A limit is over then: the processes are to be sampled at that moment."""
 
 
 class Record(Value, frozen=True, kw_only=True):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -126,38 +123,3 @@ def _refuse_what_cannot_be_recorded(command: tuple[str, ...]) -> None:
             hint="put the long list into a file that the script reads",
             reference="command-not-recordable",
         )
-
-
-def pythons_of(command: Sequence[str]) -> tuple[str, ...]:
-    """Interpreters that are probably the training's, the likeliest first; ours is the last.
-
-    A launcher such as torchrun is a script: its first line names its interpreter, or that lies
-    beside it.
-    """
-    found: list[str] = []
-    for word in command:
-        if word == "--" or word.startswith("-") or word.endswith(".py"):
-            break
-        program = shutil.which(word)
-        if program is not None:
-            found += _python_of(Path(program))
-    found += [path for path in (shutil.which("python3"), sys.executable) if path]
-    return tuple(dict.fromkeys(found))
-
-
-def _python_of(program: Path) -> list[str]:
-    if program.name.startswith("python"):
-        return [str(program)]
-    try:
-        with program.open("rb") as file:
-            first = file.read(_SHEBANG_BYTES).split(b"\n", 1)[0]
-    except OSError:
-        return []
-    words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
-    if not words:
-        return []
-    # pip writes `#!/bin/sh` where the path is too long for the kernel: then it lies beside.
-    named = [shutil.which(words[1]) if words[0].endswith("/env") and words[1:] else words[0]]
-    if not Path(named[0] or "").name.startswith("python"):
-        named = [shutil.which("python3", path=str(program.parent))]
-    return [each for each in named if each]

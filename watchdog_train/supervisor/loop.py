@@ -97,7 +97,7 @@ class Supervisor:
             number = event.plan.attempt
         stamped = context.log.append(event, number)
         self.state = evolve(self.state, stamped)
-        self._page.follow(event)
+        self._page.follow(stamped, self.state)
         self._verdict.follow(event, self.state)
         self._notifier.follow(stamped, self.state)
         self._commands.follow(stamped, self.state)
@@ -148,6 +148,8 @@ class Supervisor:
             self._vitals.tell(self.state, observation)
             action = self._decide(observation)
             if isinstance(action, Wait):
+                if action.decides:
+                    self._observer.sample_by(action.until)
                 self._telling.tell(self.state, observation)
                 self._page.write()
                 self._notify(observation)

@@ -80,7 +80,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 look=None,
             )
         case e.Looked():
-            return _replace(state, look=event, look_before=state.look)
+            return _replace(state, look=event)
         case e.SuspicionEnded():
             return evolve_stall.went_on(state, event)
         case e.StallRecovered():
@@ -102,7 +102,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.AttemptExited():
             return _exited(state, event)
         case e.CheckpointChosen():
-            return _replace(state, checkpoint_chosen=event.path, best_checkpoint_step=event.step)
+            return _replace(state, checkpoint_chosen=event.path)
         case e.CheckpointRejected():
             return _rejected(state, event)
         case e.CheckpointsShared():
@@ -117,9 +117,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 guilty=event.guilty,
             )
         case e.BackingOff():
-            return _replace(
-                state, state="backoff", backoff_until=event.until_mono, backoff_s=event.delay_s
-            )
+            return _replace(state, state="backoff", backoff_until=event.until_mono)
         case e.GpuMemoryHeld():
             since = state.gpu_held_mono if state.gpu_held is not None else event.mono
             return _replace(state, state="backoff", gpu_held=event, gpu_held_mono=since)

@@ -64,12 +64,10 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
             return _replace(state, save_refused=event.sequence)
         case e.SaveProven(request="stop"):
             if asked is not None:
-                asked = _replace(asked, saved=event.path, saved_step=event.step)
+                asked = _replace(asked, saved=event.path)
             return _replace(state, stop_asked=asked)
         case e.SaveProven():
-            return _replace(
-                state, save_proven=event.sequence, saved=event.path, saved_step=event.step
-            )
+            return _replace(state, save_proven=event.sequence, saved=event.path)
         case e.Signalling():
             return _signalling(state, event)
         case e.Signalled():

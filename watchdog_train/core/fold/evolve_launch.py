@@ -43,7 +43,6 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         plan=event.plan,
         token=event.token,
         launching_mono=event.mono,
-        launched_by=state.supervisor,
         trees=tuple(Tree(host=host) for host in event.hosts),
     )
     again = 1 if state.attempts else 0
@@ -69,7 +68,6 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         straggler=None,
         warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
         backoff_until=None,
-        backoff_s=0.0,
         gpu_held=None,
         scan_failures=0,
         torn=(),

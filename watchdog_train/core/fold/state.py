@@ -157,8 +157,6 @@ class AttemptRecord(Value, frozen=True, kw_only=True, dict=True):
     plan: Plan
     token: str
     launching_mono: float
-    launched_by: ProcessId | None = None
-    """The supervisor that meant to launch it."""
     trees: tuple[Tree, ...] = (Tree(),)
     """One a machine."""
     first_beat_s: float | None = None
@@ -265,7 +263,6 @@ class StopAsk(Value, frozen=True, kw_only=True):
     """Its ranks have found no common step for it."""
     saved: str | None = None
     """The whole checkpoint that was finished since."""
-    saved_step: int | None = None
 
 
 class Machine(Value, frozen=True, kw_only=True):
@@ -332,7 +329,6 @@ class State(Value, frozen=True, kw_only=True):
     reopened_after: int = 0
     """Attempts made before the user let the finished run go on: they use up no limit."""
     best_step: int | None = None
-    best_checkpoint_step: int | None = None
     members: tuple[Member, ...] = ()
     daemons: tuple[Daemon, ...] = ()
     """Processes of the present attempt outside its session, as judged last."""
@@ -360,8 +356,6 @@ class State(Value, frozen=True, kw_only=True):
     """When the silence began, monotonic seconds."""
     look: Looked | None = None
     """What the last look at the present suspicion said, None before it."""
-    look_before: Looked | None = None
-    """What the one before that said."""
     pauses: tuple[Pause, ...] = ()
     """Lines at which it has paused and gone on, the newest last."""
     learnt: tuple[Pause, ...] = ()
@@ -400,7 +394,6 @@ class State(Value, frozen=True, kw_only=True):
     save_proven: int = 0
     saved: str | None = None
     """The whole checkpoint that has proven it."""
-    saved_step: int | None = None
     stop_asked: StopAsk | None = None
     can_be_asked_to_save: bool = False
     scan_failures: int = 0
@@ -409,8 +402,6 @@ class State(Value, frozen=True, kw_only=True):
     """When the first of them did."""
     postponed: Postponed | None = None
     backoff_until: float | None = None
-    backoff_s: float = 0.0
-    """How long the next plan waits in all."""
     gpu_held: GpuMemoryHeld | None = None
     """Who holds the GPU memory that the next attempt waits for, as said last."""
     gpu_held_mono: float = 0.0

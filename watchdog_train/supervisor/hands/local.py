@@ -103,7 +103,6 @@ class LocalHands(Sampler):
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
         self._context.children.poll(self.rows)
-        self._context.tasks.poll()
         if tree.launched and self._ending.settle(
             self._context.directory.attempt(number),
             now,
