@@ -70,6 +70,9 @@ def test_a_job_is_restarted_by_one_line_in_every_task(tmp_path: Path, tasks: str
     refused = start(tmp_path, "restart", "task_ranks", tasks=3).result(60)
     assert refused.returncode == 78, errors(tmp_path)
     assert "this run had 2 tasks, and now there are 3 tasks" in errors(tmp_path)
+    keyless = ("restart", "--coordination", "tcp://127.0.0.1:21000", "task_ranks")
+    assert start(tmp_path, *keyless).result(60).returncode == 78, errors(tmp_path)
+    assert "several machines need a key" in errors(tmp_path)
 
     assert start(tmp_path, "restart", "task_ranks").result(280).returncode == 0, errors(tmp_path)
     text = errors(tmp_path)

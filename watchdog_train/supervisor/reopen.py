@@ -26,6 +26,7 @@ from watchdog_train.store.registry import live_runs
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_directory import RunDirectory, name_from_command, point_latest
 from watchdog_train.store.run_paths import default_runs_dir, runs_in
+from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     find_twins,
@@ -33,7 +34,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.hands.remote import name_of
+from watchdog_train.supervisor.hands.remote import meet, name_of
 from watchdog_train.supervisor.joining import environment_of, own_task
 from watchdog_train.supervisor.leading import AGENTS, is_led
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
@@ -56,7 +57,8 @@ def find_run(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
         return resolve(run_ref, runs_dir)
     except WtrainError:
         left = _parts(runs_dir or default_runs_dir())
-        own = [run for run in left if run_ref in (None, run.name.rpartition("-")[0])]
+        name = RunDirectory(Path(run_ref)).name if run_ref else None
+        own = [run for run in left if name in (None, run.name.rpartition("-")[0])]
         if not own:
             raise
         return own[-1]
@@ -175,6 +177,13 @@ def reopen_run(
     _refuse(state, system)
     policy = _policy(directory, changed, with_remedies, allow)
     environment = environment_of(task, environment)
+    if policy.recovery.duplicates != "ignore":
+        live = live_runs(boot_id=system.boot_id())
+        twins = find_twins(training_key(state.argv, state.cwd, environment), live, system)
+        refuse_unwatched(twins)
+        refuse_twins(twins)
+    children = ChildTable(system)
+    link = meet(task, children) if task is not None else None
     write_settings(
         directory,
         policy,
@@ -182,18 +191,12 @@ def reopen_run(
         hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
     )
     point_latest(directory.path.parent, directory.run_id)
-    display = Display()
-    if policy.recovery.duplicates != "ignore":
-        live = live_runs(boot_id=system.boot_id())
-        twins = find_twins(training_key(state.argv, state.cwd, environment), live, system)
-        refuse_unwatched(twins)
-        refuse_twins(twins)
     session = RunSession(
         directory,
         policy,
         remedies,
         terminal=terminal_now(foreground=foreground),
-        display=display,
+        display=Display(),
         foreground=foreground,
         environment=environment,
         cwd=state.cwd,
@@ -201,6 +204,8 @@ def reopen_run(
         reopen=True,
         lock=lock,
         task=task,
+        children=children,
+        link=link,
     )
     me = this_supervisor(system)
     context = session.context
