@@ -21,16 +21,20 @@ from tests.support import (
     Event,
     RunningWtrain,
     children_of,
+    free_port,
     is_alive,
     of_type,
     read_log,
     run_directories,
     start_wtrain,
 )
+from watchdog_train.store.lock import is_held
 
 CASE_S = 400.0
 """A case that has not ended by then has failed: nothing here may wait for ever."""
 ADOPT_WITHIN_S = 2.0
+SUCCESSOR_S = 10.0
+"""For an agent to have the run of its dead leader adopted; after that a person does it."""
 SETTINGS = (
     FAST.replace("detection:\n", "detection:\n  stopped_timeout_s: 4\n")
     # Planted hangs come later: on a machine that is busy a start may take its time.
@@ -102,6 +106,10 @@ class Case:
         self.crowd: Crowd | None = None
         self.supervisor: RunningWtrain | None = None
         """The newest of them."""
+        self.agents: list[RunningWtrain] = []
+        """Of the other tasks of its job; one that was killed may have a successor that is not."""
+        self.adopt_agents = False
+        """A person who takes up the leader's run does so with those of its agents, too."""
         self.supervisors: list[RunningWtrain] = []
         self.notes: list[str] = []
         """What the fault did, for whoever reads of a failure."""
@@ -117,6 +125,10 @@ class Case:
     def run_dir(self) -> Path | None:
         found = run_directories(self.cwd)
         return found[-1] if found else None
+
+    def agent_runs(self) -> list[Path]:
+        """Run directories of agents."""
+        return run_directories(self.cwd, "wtrain-runs/.agents")
 
     @property
     def events(self) -> list[Event]:
@@ -151,15 +163,25 @@ class Case:
         """Live processes of the present attempt, or of its supervisor."""
         if role == "supervisor":
             return [self.supervisor.pid] if self.supervisor else []
+        if role == "agent":
+            return [each.pid for each in self.agents if each.process.poll() is None]
+        if role == "successor":
+            words = (b"watchdog_train adopt", os.fsencode(self.cwd))
+            found = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+            return [pid for pid in found if all(word in command_line(pid) for word in words)]
         if role in HELPERS:
             return self._helpers(role)
-        root = self.launched["pid"]
+        newest = self.launched["attempt"]
+        trees = [
+            one for one in of_type(self.events, "attempt_launched") if one["attempt"] == newest
+        ]
+        roots = [one["pid"] for one in trees if is_alive(one["pid"])]
         if role == "keeper":
-            return [pid for pid in [self.launched["keeper_pid"]] if is_alive(pid)]
+            return [one["keeper_pid"] for one in trees if is_alive(one["keeper_pid"])]
         if role == "launcher":
-            return [root] if self.shape.launcher and is_alive(root) else []
-        ranks = children_of(root) if self.shape.launcher else [root]
-        ranks = [pid for pid in ranks if is_alive(pid)]
+            return roots if self.shape.launcher else []
+        ranks = [pid for root in roots for pid in children_of(root)]
+        ranks = [pid for pid in ranks if is_alive(pid)] if self.shape.launcher else roots
         if role == "rank":
             return ranks
         workers = [pid for rank in ranks for pid in children_of(rank) if is_alive(pid)]
@@ -191,9 +213,16 @@ class Case:
 
     # -- what is done --------------------------------------------------------------------
     def start(self) -> None:
-        """wtrain run."""
+        """wtrain run, for each task of a job."""
         words = ("run", "--config", "fast.yaml", *self.shape.run_options, "--", *self.command)
-        self._follow(start_wtrain(*words, cwd=self.cwd, env=self.env, stdout=self.stdout))
+        port = free_port() if self.shape.tasks > 1 else 0
+        first, *others = (
+            {**self.env, **_task(number, self.shape.tasks, port)}
+            for number in range(self.shape.tasks)
+        )
+        self._follow(start_wtrain(*words, cwd=self.cwd, env=first, stdout=self.stdout))
+        self.agents = [start_wtrain(*words, cwd=self.cwd, env=env) for env in others]
+        self.supervisors += self.agents
         if self.stdout is not None:
             os.close(self.stdout)
 
@@ -203,6 +232,12 @@ class Case:
         assert run_dir is not None
         self.notes.append("adopted")
         self._follow(start_wtrain("adopt", run_dir.name, cwd=self.cwd, env=self.env))
+        if self.adopt_agents:
+            self.adopt_agents = False
+            for path in self.agent_runs():
+                again = start_wtrain("adopt", str(path), cwd=self.cwd, env=self.env)
+                self.agents.append(again)
+                self.supervisors.append(again)
 
     def _follow(self, running: RunningWtrain) -> None:
         self.supervisor = running
@@ -248,6 +283,12 @@ class Case:
         except ProcessLookupError:
             raise NotReachedError(f"pid {pid} was gone") from None
 
+    def go_on(self, pid: int) -> None:
+        """Continue a process that was stopped."""
+        if is_alive(pid):
+            self.notes.append(f"SIGCONT to {pid}")
+            os.kill(pid, signal.SIGCONT)
+
     def follow(self) -> int:
         """To the end, with `wtrain adopt` where a supervisor was killed; the last exit code.
 
@@ -268,10 +309,35 @@ class Case:
                 break
             if not self.events:
                 return code
+            if self.agents and self._is_taken_up():
+                code = of_type(self.events, "run_finished")[-1]["exit_code"]
+                break
             self.wait(self.chance.uniform(0.0, ADOPT_WITHIN_S))
             self.adopt()
+        while self._busy():
+            self._pause(0.05, "the other tasks end")
         self.catch_up()
         return code
+
+    def _is_taken_up(self) -> bool:
+        """Whether an agent gives the killed leader's run a successor, which ends it."""
+        assert self.run_dir is not None
+        lock, until = self.run_dir / "lock", time.monotonic() + SUCCESSOR_S
+        while not of_type(self.events, "run_finished"):
+            if is_held(lock):
+                until = time.monotonic() + SUCCESSOR_S
+            elif time.monotonic() > until or not self.pids("agent"):
+                return False
+            self._pause(0.05, "a successor ends the run")
+        self.notes.append("taken up by an agent")
+        return True
+
+    def _busy(self) -> bool:
+        """Whether tasks, or successors of killed ones, are at work."""
+        runs = (self.cwd / "wtrain-runs").glob("[!.]*/lock")
+        agents = (self.cwd / "wtrain-runs" / ".agents").glob("*/lock")
+        held = bool(self.agents) and any(is_held(lock) for lock in (*runs, *agents))
+        return held or bool(self.pids("agent"))
 
     def hurry(self, within_s: float) -> None:
         """Whoever hangs is known by a deadline that is sooner than that of all cases."""
@@ -340,6 +406,20 @@ class Case:
         except ValueError:
             return None
         return value if isinstance(value, dict) else None
+
+
+def _task(number: int, tasks: int, port: int) -> dict[str, str]:
+    """The environment of one task, as a starter of ranks sets it."""
+    if tasks == 1:
+        return {}
+    return {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(tasks),
+        "LOCAL_WORLD_SIZE": str(tasks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 def command_line(pid: int) -> bytes:

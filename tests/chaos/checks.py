@@ -131,16 +131,17 @@ def _log(case: Case, code: int) -> Iterable[str]:
 
 def _order(case: Case) -> Iterable[str]:
     """No launch over a live tree; evidence before the signals of a hang."""
-    open_attempt: int | None = None
+    living: dict[str | None, int] = {}
     collected = False
     for event in case.events:
         match event["type"]:
             case "attempt_launched":
-                if open_attempt is not None:
-                    yield f"attempt {event['attempt']} was launched over {open_attempt}"
-                open_attempt, collected = event["attempt"], False
+                number, where = event["attempt"], event.get("host")
+                if set(living.values()) - {number} or where in living:
+                    yield f"attempt {number} was launched over {living}"
+                living[where], collected = number, False
             case "tree_gone":
-                open_attempt = None
+                living.pop(event.get("host"), None)
             case "evidence_collected":
                 collected = True
             case "signalling" if event["sequence"] == "hang" and not collected:

@@ -8,6 +8,7 @@ from functools import partial
 from signal import SIGKILL, SIGSTOP, SIGTERM
 
 from tests.chaos import (
+    faults_job,
     faults_machine,
     faults_people,
     faults_processes,
@@ -47,12 +48,20 @@ def _workers(shape: Shape) -> bool:
     return shape.workers > 0
 
 
+def _single(shape: Shape) -> bool:
+    return shape.tasks == 1
+
+
+def _job(shape: Shape) -> bool:
+    return shape.tasks > 1
+
+
 def _launcher(shape: Shape) -> bool:
     return bool(shape.launcher)
 
 
 def _plain(shape: Shape) -> bool:
-    return not shape.launcher and shape.name != "trainer"
+    return not shape.launcher and shape.name != "trainer" and not _job(shape)
 
 
 def _torch_script(shape: Shape) -> bool:
@@ -61,7 +70,7 @@ def _torch_script(shape: Shape) -> bool:
 
 Isolated = partial(Fault, needs_isolation=True)
 p, s, t, u = faults_processes, faults_storage, faults_tools, faults_people
-m, o = faults_machine, faults_strangers
+j, m, o = faults_job, faults_machine, faults_strangers
 FAULTS = {
     fault.name: fault
     for fault in (
@@ -79,6 +88,11 @@ FAULTS = {
         Fault("SIGSTOP of the supervisor", p.stop_supervisor, ANY),
         Fault("SIGTERM of the supervisor", p.term_supervisor, ANY),
         Fault("SIGHUP of the supervisor", p.hup_supervisor, ANY),
+        Fault("SIGKILL of an agent", j.kill_agent, ANY, _job),
+        Fault("SIGKILL of an agent and its successor", j.kill_agent_twice, ANY, _job),
+        Fault("SIGSTOP of an agent", j.stop_agent, ANY, _job),
+        Fault("SIGTERM of an agent", j.term_agent, ANY, _job),
+        Fault("SIGKILL of leader and agent", j.kill_leader_and_agent, ANY[1:], _job),
         # The exit code is lost with it, so the end of the training may count as a crash.
         Fault("SIGKILL of the keeper", p.send("keeper", SIGKILL), RUNNING),
         Fault("SIGKILL of a keeper that starts", p.kill_new_keeper, ("begin", "restart")),
@@ -121,7 +135,7 @@ FAULTS = {
         Fault("supervisor without descriptors", m.take_descriptors, RUNNING),
         Fault("everything asleep for a while", m.sleep, RUNNING),
         Fault("a second supervisor", u.second_supervisor, ANY[1:]),
-        Fault("the same training again", u.same_training, RUNNING),
+        Fault("the same training again", u.same_training, RUNNING, _single),
         Fault("a stop", u.stop, ANY[1:]),
         Fault("a stop, now", u.stop_now, ANY[1:]),
         Fault("Ctrl-C", u.interrupt, ANY[1:]),

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tests.chaos.case import Case, NotReachedError
-from tests.support import is_alive
 
 FIND_S = 3.0
 SOON_S = 15.0
@@ -40,15 +39,9 @@ def stop(role: str) -> Callable[[Case], None]:
         if case.chance.random() < 0.5:
             case.expected.harmless = True
             case.wait(case.chance.uniform(0.2, SHORT_STOP_S))
-            _go_on(case, pid)
+            case.go_on(pid)
 
     return strike
-
-
-def _go_on(case: Case, pid: int) -> None:
-    if is_alive(pid):
-        case.notes.append(f"SIGCONT to {pid}")
-        os.kill(pid, signal.SIGCONT)
 
 
 def kill_supervisor(case: Case) -> None:
@@ -77,11 +70,11 @@ def stop_supervisor(case: Case) -> None:
     pid = case.one("supervisor")
     case.kill(pid, signal.SIGSTOP)
     case.wait(case.chance.uniform(1.0, SUPERVISOR_STOP_S))
-    _go_on(case, pid)
+    case.go_on(pid)
 
 
 def term_supervisor(case: Case) -> None:
-    case.expected.codes = {0, 77} if _is_ending(case) else {77}
+    case.expected.codes = {0, 77} if is_ending(case) else {77}
     if not case.events:
         # Nothing is installed that early: it dies as every program does.
         case.expected.codes = {-15, 77}
@@ -97,7 +90,7 @@ def hup_supervisor(case: Case) -> None:
     case.kill(case.one("supervisor"), signal.SIGHUP)
 
 
-def _is_ending(case: Case) -> bool:
+def is_ending(case: Case) -> bool:
     """The training may have ended, or be about to, by itself."""
     return any(event["type"] == "attempt_exited" for event in case.events) or bool(
         [line for line in case.journal() if line[3] == "finished"]
@@ -109,7 +102,7 @@ def stop_keeper(case: Case) -> None:
     pid = case.one("keeper", FIND_S)
     case.kill(pid, signal.SIGSTOP)
     case.wait(case.chance.uniform(0.5, 4.0))
-    _go_on(case, pid)
+    case.go_on(pid)
 
 
 def kill_supervisor_and_keeper(case: Case) -> None:

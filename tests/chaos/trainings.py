@@ -30,7 +30,8 @@ class Shape:
     """Of `wtrain run`: how it is given a checkpoint."""
     launcher: tuple[str, ...] = ()
     """Before the program; its process is the root then, and the ranks are its children."""
-    ranks: int = 1
+    tasks: int = 1
+    """Each under a wtrain of its own: the first one leads, the others are its agents."""
     workers: int = 0
     needs_subreaper: bool = False
     """Its helpers leave the family with an empty environment: only a subreaper gets them."""
@@ -78,8 +79,8 @@ SHAPES = {
             ("ranks",),
             run_options=RESUME,
             launcher=(*TORCHRUN, "--standalone"),
-            ranks=2,
         ),
+        Shape("tasks", 6, TORCH, ("ranks",), run_options=RESUME, tasks=2, same_as="torchrun"),
         Shape("trainer", 2, "chaos_trainer.py", steps=40, at=15),
     )
 }

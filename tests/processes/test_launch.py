@@ -510,6 +510,9 @@ def test_the_environment_of_a_run_is_kept_for_a_restart(tmp_path: Path) -> None:
 
     job = {**shell, "SLURM_JOB_ID": "7"}
     assert environment_again(directory, job).variables == job
-    other = RunDirectory(tmp_path / "job")
-    keep_environment(other, job)
-    assert not other.environment.exists()
+    mine, task = {**job, "RANK": "0"}, {**job, "RANK": "1", "HF_TOKEN": "its"}
+    keep_environment(directory, mine)
+    assert environment_again(directory, shell).variables == shell, "the job is over"
+    assert environment_again(directory, task).variables == task, "its script has begun anew"
+    again = environment_again(directory, task, same_job=True)
+    assert again.variables == {**mine, "HF_TOKEN": "its", "TERM": "b"}, "adopted by another task"

@@ -320,6 +320,9 @@ class World(Machine):
 
     def perform(self, action: a.Action) -> Iterator[e.AnyEvent]:
         match action:
+            case a.Several():
+                for each in action.actions:
+                    yield from self.perform(each)
             case a.Record():
                 yield from action.events
                 for name in action.consumes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Literal
 
 from watchdog_train.core.detection.detect import Signs, Verdict
@@ -130,7 +131,7 @@ class TreeSight(Value, frozen=True, kw_only=True):
         return self.sample.machine
 
 
-class Observation(Value, frozen=True, kw_only=True):
+class Observation(Value, frozen=True, kw_only=True, dict=True):
     """Everything the supervisor has seen at one moment."""
 
     now: float
@@ -200,8 +201,12 @@ class Observation(Value, frozen=True, kw_only=True):
 
     def of(self, host: str) -> TreeSight:
         """What was seen of one machine; of one that is not heard of nothing, so nothing is over."""
-        unseen = TreeSight(sample=together((), at=self.now, host=host))
-        return next((sight for sight in self.trees if sight.host == host), unseen)
+        sight = self._by_host.get(host)
+        return sight or TreeSight(sample=together((), at=self.now, host=host))
+
+    @cached_property
+    def _by_host(self) -> dict[str, TreeSight]:
+        return {sight.host: sight for sight in self.trees}
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -329,18 +334,29 @@ class CleanUp(Value, frozen=True, kw_only=True, tag=True):
     host: str
 
 
-def first_of(actions: Iterable[Action | None]) -> Action | None:
-    """The first that is to be done now; where all wait, the one that waits least."""
+class Several(Value, frozen=True, kw_only=True):
+    """To be done now, each on a machine of its own: none of them changes what the next needs."""
+
+    actions: tuple[Action, ...]
+
+
+def on_each(actions: Iterable[Action | None]) -> Action | None:
+    """What is to be done now, on all machines; where all wait, the one that waits least."""
     waits: list[Wait] = []
+    now: list[Action] = []
     for action in actions:
-        if action is not None and not isinstance(action, Wait):
-            return action
-        waits += [action] if action is not None else []
-    return min(waits, key=lambda wait: wait.until, default=None)
+        if isinstance(action, Wait):
+            waits.append(action)
+        elif action is not None:
+            now.append(action)
+    if len(now) > 1:
+        return Several(actions=tuple(now))
+    return now[0] if now else min(waits, key=lambda wait: wait.until, default=None)
 
 
 Action = (
-    Wait
+    Several
+    | Wait
     | Record
     | Launch
     | StartLook

@@ -16,6 +16,7 @@ from watchdog_train.core.actions import (
     StartEvidence,
     TaskName,
     Wait,
+    on_each,
 )
 from watchdog_train.core.detection.detect import BUSY
 from watchdog_train.core.fold.state import StallRecord, State
@@ -59,26 +60,30 @@ def bring_home(
     observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
 ) -> Action | None:
     """Bring home evidence that is being collected; start again what an adoption has lost."""
-    for stall in state.stalls:
-        for tree in state.trees if stall.collecting else ():
-            sight = observation.of(tree.host)
-            result = sight.evidence
-            if tree.lost or tree.evidence == stall.id:
-                continue
-            if result is not None and result.stall_id == stall.id:
-                events = evidence_events(result, stall.why, tree.host)
-                if tree.host != _explains(state, stall.why):
-                    events = events[:1]
-                return Record(events=events, consumes=("evidence",), host=tree.host)
-            if "evidence" not in sight.running:
-                return StartEvidence(
-                    host=tree.host,
-                    stall_id=stall.id,
-                    bundle_why=stall.why,
-                    kind=KINDS[stall.why],
-                    verdict=observation.verdict,
-                )
-    return None
+    stall = next((each for each in state.stalls if each.collecting), None)
+    if stall is None:
+        return None
+    lacking = (tree.host for tree in state.trees if not (tree.lost or tree.evidence == stall.id))
+    return on_each(_bring(observation, state, stall, host) for host in lacking)
+
+
+def _bring(observation: Observation, state: State, stall: StallRecord, host: str) -> Action | None:
+    sight = observation.of(host)
+    result = sight.evidence
+    if result is not None and result.stall_id == stall.id:
+        events = evidence_events(result, stall.why, host)
+        if host != _explains(state, stall.why):
+            events = events[:1]
+        return Record(events=events, consumes=("evidence",), host=host)
+    if "evidence" in sight.running:
+        return None
+    return StartEvidence(
+        host=host,
+        stall_id=stall.id,
+        bundle_why=stall.why,
+        kind=KINDS[stall.why],
+        verdict=observation.verdict,
+    )
 
 
 def _explains(state: State, why: BundleWhy) -> str:

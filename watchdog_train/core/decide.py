@@ -21,7 +21,7 @@ from watchdog_train.core.actions import (
     Record,
     StartEvidence,
     Wait,
-    first_of,
+    on_each,
 )
 from watchdog_train.core.answers import (
     bring_home,
@@ -108,7 +108,7 @@ def _follow_launch(
     if attempt is None:
         return None
     starting = (tree for tree in attempt.trees if not (tree.launched or tree.ended))
-    return first_of(_follow_one_launch(observation, state, attempt, tree) for tree in starting)
+    return on_each(_follow_one_launch(observation, state, attempt, tree) for tree in starting)
 
 
 def _follow_one_launch(
@@ -161,23 +161,16 @@ def _last_progress(observation: Observation, state: State) -> e.Progress:
 def _record_exit(
     observation: Observation, state: State, _policy: Policy, _remedies: Remedies
 ) -> Action | None:
-    for tree in state.trees:
-        status = observation.of(tree.host).exit
-        if tree.launched and not tree.ended and status is not None:
-            return _exited(observation, state, tree, status)
-    return None
+    running = (tree for tree in state.trees if tree.launched and not tree.ended)
+    ended = {tree.host: observation.of(tree.host).exit for tree in running}
+    found = {host: status for host, status in ended.items() if status is not None}
+    return _exited(observation, state, found) if found else None
 
 
-def _exited(observation: Observation, state: State, tree: Tree, status: ExitStatus) -> Record:
+def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStatus]) -> Record:
     last = _last_progress(observation, state)
     before = state.attempt.last_step if state.attempt is not None else None
-    exited = e.AttemptExited(
-        where=written(tree.host),
-        code=status.code,
-        signal=status.signal,
-        how_known=status.how_known,
-        step=last.progress.step if last.progress.step is not None else before,
-    )
+    step = last.progress.step if last.progress.step is not None else before
     events: list[e.AnyEvent] = []
     if last.progress.step is not None:
         # The slots may be gone already; then the progress recorded before stays the newest.
@@ -186,14 +179,24 @@ def _exited(observation: Observation, state: State, tree: Tree, status: ExitStat
     if (
         stall is not None
         and state.kill is None
-        and (status.code == 0 or stall.basis == "finishing")
+        and (stall.basis == "finishing" or any(each.code == 0 for each in ended.values()))
     ):
         # Its own end counts, also a bad one: only what we have ended may pass as finished.
         why = Why("ended-by-itself")
         events.append(e.StallRecovered(stall_id=stall.id, why=why))
-    if status.code != 0:
+    if any(each.code != 0 for each in ended.values()):
         events += lost_tasks(observation)
-    return Record(events=(*events, *milestones_event(observation, state), exited))
+    exits = (
+        e.AttemptExited(
+            where=written(host),
+            code=status.code,
+            signal=status.signal,
+            how_known=status.how_known,
+            step=step,
+        )
+        for host, status in ended.items()
+    )
+    return Record(events=(*events, *milestones_event(observation, state), *exits))
 
 
 def _pursue_kill(
@@ -220,7 +223,7 @@ def _wind_up(
         return start_evidence(observation, state, stall.id, "stall")
     if collecting(state) and not _hurried(state):
         return Wait(until=observation.now + 0.1)
-    return first_of(
+    return on_each(
         _wind_up_one(observation, state, policy, tree) for tree in attempt.trees if not tree.settled
     )
 
@@ -337,4 +340,5 @@ RULES: tuple[Rule, ...] = (
 def attend(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What an agent writes down of its own machine, whatever its leader wants; decides nothing."""
     rules = (_follow_launch, _record_news, _record_exit)
-    return first_of(rule(observation, state, policy, {}) for rule in rules)
+    found = (rule(observation, state, policy, {}) for rule in rules)
+    return next((action for action in found if action is not None), None)

@@ -138,7 +138,7 @@ def _environment(directory: RunDirectory, state: State) -> dict[str, str]:
         with suppress(psutil.Error):
             environment = dict(psutil.Process(attempt.keeper.pid).environ())
     if attempt is None or environment.get(layout.ENV_TOKEN) != attempt.token:
-        return environment_again(directory, os.environ).variables
+        return environment_again(directory, os.environ, same_job=True).variables
     for name, value in attempt.plan.env.items():
         if environment.get(name) == value:
             del environment[name]

@@ -55,13 +55,11 @@ class EnvironmentAgain(Value, frozen=True, kw_only=True):
 
 
 def keep_environment(directory: RunDirectory, environment: Mapping[str, str]) -> None:
-    """Write down what the run has; nothing of one whose job script sets it anew at every start.
+    """Write down what the run has.
 
     Raises:
         OSError: the file cannot be written.
     """
-    if _is_of_a_job(environment):
-        return
     kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
     before = read_json(directory.environment, KeptEnvironment, cap_bytes=_CAP_BYTES)
     # One that a restart went without is lacking still.
@@ -71,19 +69,25 @@ def keep_environment(directory: RunDirectory, environment: Mapping[str, str]) ->
 
 
 def environment_again(
-    directory: RunDirectory, shell: Mapping[str, str], changes: Iterable[str] = ()
+    directory: RunDirectory,
+    shell: Mapping[str, str],
+    changes: Iterable[str] = (),
+    *,
+    same_job: bool = False,
 ) -> EnvironmentAgain:
     """What the run had; a login's own variables and secrets are this shell's.
 
     Args:
         directory: the run.
         shell: the environment of this process, for all of it where the run's was not kept, and
-            inside a job, whose script has prepared it.
+            where either is of a job, whose script prepares it anew at every start.
         changes: NAME=VALUE, or NAME for the value of this shell.
+        same_job: the job has not been started anew; this shell may be that of another task.
     """
     kept = read_json(directory.environment, KeptEnvironment, cap_bytes=_CAP_BYTES)
     found, missing, different = dict(shell), set[str](), set[str]()
-    if kept is not None and not _is_of_a_job(shell):
+    of_a_job = kept is not None and (_is_of_a_job(shell) or _is_of_a_job(kept.variables))
+    if kept is not None and (same_job or not of_a_job):
         found = {name: value for name, value in shell.items() if _is_of_now(name, kept.secrets)}
         old = {name: value for name, value in kept.variables.items() if not _is_of_now(name)}
         missing = {name for name in kept.secrets if not _is_of_now(name)} - found.keys()

@@ -62,6 +62,9 @@ class Performer:
     ) -> Iterator[e.AnyEvent]:
         """Do it; yields events, intents before their deeds."""
         match action:
+            case a.Several():
+                for each in action.actions:
+                    yield from self.perform(each, state, observation)
             case a.Record():
                 yield from action.events
                 of: dict[str, Iterable[Hands | Tasks]] = {

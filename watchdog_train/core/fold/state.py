@@ -1,5 +1,6 @@
 """What is known about a run, as one frozen value; core.fold.evolve folds the events into it."""
 
+from functools import cached_property
 from typing import Literal
 
 from watchdog_train.core.events import (
@@ -149,7 +150,7 @@ class Tree(Value, frozen=True, kw_only=True):
         return self.ended and self.code != 0
 
 
-class AttemptRecord(Value, frozen=True, kw_only=True):
+class AttemptRecord(Value, frozen=True, kw_only=True, dict=True):
     """One attempt, from its plan to its end."""
 
     attempt: int
@@ -176,6 +177,10 @@ class AttemptRecord(Value, frozen=True, kw_only=True):
     fastest_steps_s: float | None = None
     """The best pace that was recorded, steps a second."""
     resume: ResumeVerdict | None = None
+
+    @cached_property
+    def by_host(self) -> dict[str, Tree]:
+        return {tree.host: tree for tree in self.trees}
 
     @property
     def launched(self) -> bool:
@@ -442,7 +447,7 @@ class State(Value, frozen=True, kw_only=True):
 
     def tree(self, host: str) -> Tree | None:
         """Of the present attempt, on one machine."""
-        return next((tree for tree in self.trees if tree.host == host), None)
+        return self.attempts[-1].by_host.get(host) if self.attempts else None
 
     @property
     def kill(self) -> Kill | None:

@@ -7,7 +7,7 @@ managers, which then clean up what was leaked; the keeper goes last, because it 
 
 from __future__ import annotations
 
-from watchdog_train.core.actions import Action, CleanUp, Observation, Record, Signal, Wait, first_of
+from watchdog_train.core.actions import Action, CleanUp, Observation, Record, Signal, Wait, on_each
 from watchdog_train.core.events import KillSequence, KillStage, SurvivedKill
 from watchdog_train.core.fold.state import Kill, State, Tree
 from watchdog_train.core.model import MemberSample, ProcessId, Sample, Why, written
@@ -94,7 +94,7 @@ def pursue_all(
             actions.append(pursue(state, sample, observation.now, stopping, ask_until=ask_until))
         elif begun.sequence != "sweep" and live(sample):
             actions.append(begin(begun.sequence, state, sample, begun.why))
-    return first_of(actions)
+    return on_each(actions)
 
 
 def _how_far(kill: Kill | None) -> int:
