@@ -6,10 +6,9 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from tests.nodes import JOB, Place, start_nodes
 from tests.support import RunningWtrain
@@ -25,7 +24,7 @@ class Network:
     names: tuple[str, str]
     hosts: Path
 
-    def places(self, env: Mapping[str, str] = MappingProxyType({})) -> list[Place]:
+    def places(self) -> list[Place]:
         """The nodes: network, host name and the device of gloo."""
         return [
             Place(
@@ -34,21 +33,14 @@ class Network:
                     *("sh", "-c", OWN, "sh", str(self.hosts), f"node-{number}"),
                 ),
                 address,
-                {"GLOO_SOCKET_IFNAME": name, **env},
+                {"GLOO_SOCKET_IFNAME": name},
             )
             for number, (name, address) in enumerate(zip(self.names, ADDRESSES, strict=True))
         ]
 
-    def start(
-        self,
-        cwd: Path,
-        meet: str,
-        *program: str,
-        job: str = JOB,
-        env: Mapping[str, str] = MappingProxyType({}),
-    ) -> list[RunningWtrain]:
+    def start(self, cwd: Path, *program: str, job: str = JOB) -> list[RunningWtrain]:
         """A job of these two nodes."""
-        return start_nodes(cwd, *program, meet=meet, at=self.places(env), port=29500, job=job)
+        return start_nodes(cwd, *program, at=self.places(), port=29500, job=job)
 
     def cut(self) -> None:
         _ip("-n", self.names[1], "link", "set", self.names[1], "down")

@@ -7,30 +7,28 @@ supervisor can tell by its pid whether the other one lives.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.led import described
 from tests.support import (
     PROGRAMS,
-    Event,
+    CompletedRun,
     RunningWtrain,
     bin_path,
     free_port,
-    is_alive,
-    of_type,
-    outline,
-    read_log,
-    run_directories,
     start_wtrain,
-    wait_until,
     write_fast_config,
 )
+from watchdog_train.supervisor.hands.link.keys import VARIABLE
 
 NODES = 2
-JOB = "job: {gather_s: 90, plan_s: 60, lost_s: 30}\n"
+JOB = "job: {gather_s: 120, lost_s: 30}\n"
+KEY = {VARIABLE: secrets.token_hex(32)}
 
 
 def own_host(number: int) -> list[str]:
@@ -56,7 +54,11 @@ class Place:
     def start(self, cwd: Path, *args: str) -> RunningWtrain:
         """A command of wtrain on this node."""
         wtrain = [*self.prefix, str(bin_path("wtrain"))]
-        return start_wtrain(*args, cwd=cwd, env=self.env, wtrain=wtrain)
+        return start_wtrain(*args, cwd=cwd, env={**KEY, **self.env}, wtrain=wtrain)
+
+    def run(self, cwd: Path, *args: str, timeout_s: float = 200.0) -> CompletedRun:
+        """The same, to its end."""
+        return self.start(cwd, *args).result(timeout_s)
 
 
 def places(*, hosts: bool = True) -> list[Place]:
@@ -67,9 +69,6 @@ def places(*, hosts: bool = True) -> list[Place]:
 def start_nodes(
     cwd: Path,
     *program: str,
-    hosts: bool = True,
-    options: tuple[str, ...] = (),
-    meet: str = "meet",
     at: Sequence[Place] | None = None,
     port: int | None = None,
     script: Path = PROGRAMS / "node_ranks.py",
@@ -77,14 +76,15 @@ def start_nodes(
     job: str = JOB,
 ) -> list[RunningWtrain]:
     """A job of two nodes; its torchruns meet at this port of the first, or at one free now."""
-    at = places(hosts=hosts) if at is None else at
+    at = places() if at is None else at
     port = free_port() if port is None else port
+    meet = f"tcp://{at[0].address}:{free_port()}"
     config = write_fast_config(cwd, job)
     config.write_text(config.read_text().replace("ask_s: 10", f"ask_s: {ask_s}"))
     return [
         place.start(
             cwd,
-            *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}", *options),
+            *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}"),
             *("--nodes", str(NODES), "--node-rank", str(number), "--coordination", meet, "--"),
             *(str(bin_path("torchrun")), f"--nnodes={NODES}", "--nproc-per-node=2"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint={at[0].address}:{port}"),
@@ -94,47 +94,9 @@ def start_nodes(
     ]
 
 
-def logs(cwd: Path) -> dict[int, list[Event]]:
-    """The event log of each node."""
-    found = {}
-    for path in run_directories(cwd):
-        events = read_log(path)
-        for joined in of_type(events, "task_joined")[:1]:
-            found[joined["task"]["task"]] = events
-    return dict(sorted(found.items()))
-
-
-def described(cwd: Path) -> str:
-    parts = [f"--- node {n}\n{outline(events)}" for n, events in sorted(logs(cwd).items())]
-    errors = [path.read_text("utf-8", "replace")[-1500:] for path in cwd.glob(".command-*.err")]
-    return "\n".join([*parts, *errors])
-
-
-def ended(
-    job: list[RunningWtrain], *codes: int, timeout_s: float = 280.0
-) -> tuple[dict[int, list[Event]], str]:
-    """The event log of each node of a job that ended with these codes, and all of it as text."""
+def ended(job: list[RunningWtrain], *codes: int, timeout_s: float = 280.0) -> str:
+    """All that is known of a job whose nodes have ended with these codes, as text."""
     done = [node.result(timeout_s) for node in job]
     text = described(job[0].cwd)
     assert tuple(one.returncode for one in done) == codes, text
-    return logs(job[0].cwd), text
-
-
-def wait_for_step(cwd: Path, step: int) -> None:
-    """Until every node has got so far."""
-
-    def there() -> bool:
-        reached = [
-            max((one["progress"]["step"] or 0 for one in of_type(log, "progress")), default=0)
-            for log in logs(cwd).values()
-        ]
-        return len(reached) == NODES and min(reached) >= step
-
-    wait_until(there, 240, f"every node is at step {step}")
-
-
-def assert_nothing_lives(found: dict[int, list[Event]], text: str) -> None:
-    for events in found.values():
-        members = {one["pid"] for each in of_type(events, "progress") for one in each["members"]}
-        left = [pid for pid in members if is_alive(pid)]
-        assert not left, text
+    return text

@@ -176,27 +176,17 @@ detection:
   quiet_windows: 3
   rank_gone_s: 2
   rank_gone_launcher_s: 20
-  learnt_soft_floor_s: 3
-  phases:
-    unknown: {soft_s: 6, hard_s: 600}
-    startup: {soft_s: 15, hard_s: 600}
-    download: {soft_s: 4, hard_s: 600}
-    load: {soft_s: 6, hard_s: 600}
-    compile: {soft_s: 10, hard_s: 600}
-    first_step: {soft_s: 5, hard_s: 600}
-    train: {soft_s: 3, hard_s: 600}
-    eval: {soft_s: 4, hard_s: 600}
-    checkpoint: {soft_s: 4, hard_s: 600}
-    finishing: {soft_s: 4, hard_s: 600}
+  silence_s: 3
+  busy_s: 600
 patience:
   proven_s: 3
   proven_saving_s: 3
-  proven_early_s: 6
+  proven_early_s: 12
   nobody_left_s: 4
   dead_holder_s: 4
   fifo_s: 4
   unknown_s: 4
-  unknown_early_s: 6
+  unknown_early_s: 12
   cost_most_s: 6
   network_s: 6
   network_eval_s: 6

@@ -38,11 +38,7 @@ SUCCESSOR_S = 10.0
 SETTINGS = (
     FAST.replace("detection:\n", "detection:\n  stopped_timeout_s: 4\n")
     # Planted hangs come later: on a machine that is busy a start may take its time.
-    .replace("early_s: 6", "early_s: 40")
-    .replace("unknown: {soft_s: 6,", "unknown: {soft_s: 60,")
-    .replace("startup: {soft_s: 15,", "startup: {soft_s: 90,")
-    .replace("load: {soft_s: 6,", "load: {soft_s: 60,")
-    .replace("first_step: {soft_s: 5,", "first_step: {soft_s: 60,")
+    .replace("early_s: 12", "early_s: 90")
     .replace("recovery:\n", "recovery:\n  room_wait_s: 20\n")
     + """\
 evidence:

@@ -10,25 +10,47 @@ from typing import Any
 import msgspec
 import pytest
 
-from watchdog_train.core.actions import CleanUp, Request, Signal, StartLook, TreeSight
+from tests.core import builders as b
+from tests.support import wait_until
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import (
+    AskStop,
+    CleanUp,
+    Record,
+    Request,
+    Signal,
+    StartLook,
+    TreeSight,
+    Wait,
+)
+from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import Crew, Machine, State
+from watchdog_train.core.job.machines import gather
 from watchdog_train.core.model import (
+    CheckpointFinding,
+    CheckpointRef,
     ExitStatus,
     Member,
     MemberSample,
     ProcessId,
+    Survey,
     Why,
     together,
 )
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.plans import choose_checkpoint
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.agent import Sought
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox
 from watchdog_train.supervisor.hands.remote import Machines
 
 TASK = JobTask(job="j", source="wtrain", task=0, tasks=2, here=2)
 HERE = Machine(host="", hostname="h", place="p", run_dir="/r", agent=ProcessId(1, 1))
+NEW = msgspec.structs.replace(HERE, run_dir="/new", agent=ProcessId(8, 8))
 
 
 class Link:
@@ -77,15 +99,27 @@ class System:
 @pytest.fixture
 def leader(tmp_path: Path) -> Any:
     context: Any = SimpleNamespace(system=System(), directory=RunDirectory(tmp_path))
-    return Machines(context, TASK, Link())  # type: ignore[arg-type]
+    machines = Machines(context, TASK, Link())  # type: ignore[arg-type]
+    hear(machines, report(machines))
+    return machines
 
 
-def report(machines: Any, *, done: int = 0, attempt: int = 0, **sight: Any) -> wire.Report:
-    now = machines.context.system.now
+def report(
+    machines: Any, *, done: int = 0, attempt: int = 0, lives: bool = False, **sight: Any
+) -> wire.Report:
+    """Of an agent that has heard this leader."""
+    now, (hands,) = machines.context.system.now, machines.hands
     seen = TreeSight(sample=sight.pop("sample", together((), at=now)), **sight)
     me = msgspec.structs.replace(HERE, agent=ProcessId(7, 7), place=machines.place)
-    epoch = machines.epoch
-    return wire.Report(agent=me, epoch=epoch, done=done, attempt=attempt, now=now, sight=seen)
+    return wire.Report(
+        agent=me,
+        epoch=hands.epoch,
+        done=done,
+        attempt=attempt,
+        lives=lives,
+        now=now,
+        sight=seen,
+    )
 
 
 def hear(machines: Any, message: Any, state: State | None = None) -> None:
@@ -136,6 +170,7 @@ def test_an_older_leader_is_refused() -> None:
 
 def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
     (hands,) = leader.hands
+    leader.link.sent.clear()
     state = State(seq=5, supervisor=ProcessId(2, 2))
     target = ProcessId(9, 9, "task1")
     signal = Signal(
@@ -148,7 +183,7 @@ def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
         leader.poll(state, leader.context.system.now)
     words = leader.link.words()
     assert len(words) == 3
-    assert {word.epoch for word in words} == {5}
+    assert {word.epoch for word in words} == {1}
     (order,) = words[-1].orders
     assert order.work.targets == (ProcessId(9, 9),)
     assert order.work.host == ""
@@ -156,6 +191,123 @@ def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
     leader.context.system.now += 1.1
     leader.poll(state, leader.context.system.now)
     assert leader.link.words()[-1].orders == ()
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["speaks first", "has heard us"])
+def test_an_agent_made_anew_begins_with_the_first_order(leader: Any, heard: bool) -> None:
+    """It has not taken up the run of the one before it: of the present attempt nothing is left."""
+    (hands,) = leader.hands
+    hands._present = 1
+    hands.ask(AskStop(can_be_asked=True, why=Why("now"), step=None, expects_save=False))
+    hear(leader, report(leader, done=1, attempt=1, lives=True))
+    hands.clean_up(State())
+    assert hands.sight.exit is None
+    new = msgspec.structs.replace(report(leader), agent=NEW, epoch=hands.epoch if heard else 0)
+    hear(leader, new)
+    assert not hands.sight.is_heard, "it has not heard of us"
+    hear(leader, msgspec.structs.replace(new, epoch=hands.epoch))
+    sight = hands.sight
+    assert (hands.epoch, sight.is_heard, sight.agent.agent) == (2, True, NEW.agent)
+    assert sight.exit.how_known == "gone"
+    assert sight.sample.empty_looks == 2
+    hands.clean_up(State())
+    leader.link.sent.clear()
+    leader.context.system.now += 1.1
+    leader.poll(State(), leader.context.system.now)
+    (word,) = leader.link.words()
+    assert [order.number for order in word.orders] == [1]
+    inbox = Inbox()
+    assert inbox.take(word, Crew(task=TASK))
+    assert inbox.next().number == 1
+
+
+def test_a_launch_that_is_not_begun_is_not_gone(leader: Any) -> None:
+    (hands,) = leader.hands
+    hands._present = 1
+    hands.launch(b.plan(), "t", State())
+    hear(leader, report(leader))
+    assert hands.sight.exit is None
+    hear(leader, report(leader, done=1))
+    assert hands.sight.exit is not None
+
+
+def test_a_leader_made_anew_is_later_than_the_one_before(tmp_path: Path, leader: Any) -> None:
+    """Its agents have an attempt that it never made: they hear it, and it has them end it."""
+    (hands,) = leader.hands
+    hands.epoch, hands._report = 0, None
+    old = msgspec.structs.replace(report(leader, attempt=4, lives=True), epoch=7)
+    hear(leader, old)
+    assert hands.epoch == 8
+    assert not hands.sight.is_heard
+    assert not hands.sight.other
+    hear(leader, msgspec.structs.replace(old, epoch=8))
+    sight = hands.sight
+    assert (sight.is_heard, sight.other) == (True, 4)
+
+    joined = e.TaskJoined(task=TASK, together=True, led=True)
+    state = b.fold((b.RUN_STARTED, joined))
+    here = TreeSight(sample=together((), at=100.0))
+    observation = b.observation(here.sample, trees=(here, sight))
+    action = decide(observation, state, Policy(), {})
+    assert isinstance(action, Record)
+    heard = b.fold((b.RUN_STARTED, joined, *action.events))
+    action = decide(observation, heard, Policy(), {})
+    assert isinstance(action, Record)
+    for event in action.events:
+        heard = evolve(heard, event)
+    assert heard.attempt is not None
+    trees = [(tree.host, tree.ended) for tree in heard.attempt.trees]
+    assert (heard.attempt.attempt, trees) == (4, [("", True), ("task1", False)])
+    hands._present = 4
+    assert hands.sight.other == 0
+
+
+def test_a_checkpoint_that_a_machine_does_not_see_is_passed_over(leader: Any) -> None:
+    """Each is asked before the launch; an older one is taken, with that reason."""
+    (hands,) = leader.hands
+    used = CheckpointRef(path="/out/2", format="torch", step=2, how_checked="recorded")
+    plan = msgspec.structs.replace(b.plan(2), checkpoint=used)
+    joined = e.TaskJoined(task=TASK, together=True, led=True)
+    state = b.running(joined, b.exited(1), e.TreeGone(shared_memory_removed=(), left=()))
+    state = evolve(state, msgspec.structs.replace(e.PlanMade(plan=plan), mono=1.0))
+
+    def asked(**said: Any) -> Any:
+        heard = msgspec.structs.replace(report(leader), **said)
+        leader.context.system.now += 1.1
+        hear(leader, heard, state)
+        here = TreeSight(sample=together((), at=100.0))
+        observation = b.observation(here.sample, trees=(here, hands.sight))
+        return gather(observation, state, Policy())
+
+    assert isinstance(asked(), Wait), "of another checkpoint it says nothing"
+    assert leader.link.words()[-1].checkpoint == "/out/2"
+    seen = TreeSight(sample=together((), at=100.0))
+    assert asked(checkpoint="/out/2", sight=seen) is None
+    unseen = msgspec.structs.replace(seen, sees=False)
+    rejected = asked(checkpoint="/out/2", sight=unseen).events[0]
+    assert rejected.path == "/out/2"
+    assert rejected.why == Why("unseen", who="task1")
+    state = evolve(state, rejected)
+    assert state.next_plan is None
+    found = [
+        CheckpointFinding(
+            path=f"/out/{n}", format="torch", step=n, whole=True, said="", how_checked="recorded"
+        )
+        for n in (2, 1)
+    ]
+    choice = choose_checkpoint(state, Survey(findings=tuple(found), directories=("/out",)))
+    assert choice.chosen is not None
+    assert choice.chosen.path == "/out/1"
+    assert choice.rejected[0].why == rejected.why
+
+
+def test_a_checkpoint_is_looked_for(tmp_path: Path) -> None:
+    missing = Sought(str(tmp_path / "later.pt"), 100.0)
+    assert missing.sees(100.0) is None
+    assert missing.sees(146.0) is False
+    (tmp_path / "later.pt").touch()
+    wait_until(lambda: missing.sees(146.0), 30, "a file that comes late is seen")
+    assert Sought("", 100.0).sees(100.0)
 
 
 def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:
@@ -173,7 +325,7 @@ def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:
     assert sight.sample.members[0].member.identity == ProcessId(9, 9, "task1")
     assert sight.agent == msgspec.structs.replace(sight.agent, host="task1")
     hands._present = 2
-    assert hands.sight.exit is None, "of an earlier attempt"
+    assert hands.sight.exit.code is None, "of an earlier attempt"
     leader.context.system.now += 11.0
     assert not hands.sight.is_heard
     assert hands.sight.agent_lives is True
@@ -234,7 +386,8 @@ def test_nonsense_says_nothing(leader: Any) -> None:
     for data in (b"", b"m", b"z", b"m\xff", big, b"m" + msgspec.msgpack.encode({"type": "Report"})):
         leader.link.come.append(("task1", data))
         leader.link.come.append(("task9", data))
-    leader.poll(State(seq=5), 100.0)
+    leader.context.system.now = 111.0
+    leader.poll(State(seq=5), 111.0)
     (hands,) = leader.hands
     assert not hands.sight.is_heard
 

@@ -72,7 +72,7 @@ recovery:
   checkpoints: [a, [b]]
 detection:
   poll_s: -1
-  phases: {train: {soft_s: 2h, hard_s: 1:30}}
+  busy_s: 1:30
   stall_timeout_s: 0
   quiet_windows: true
 stopping: 12
@@ -100,7 +100,7 @@ evidence:
         ("latin1", b"name: caf\xe9\n"),
         ("control", b"name: a\x07b\n"),
         ("deep", "name: " + "[" * 5000 + "\n"),
-        ("contradiction", "detection: {phases: {eval: {soft_s: 2h}}}\n"),
+        ("contradiction", "detection: {silence_s: 10m}\n"),
         ("huge-number", "recovery: {max_restarts: " + "9" * 5000 + "}\n"),
         ("infinite", "stopping: {grace_s: .inf}\n"),
         ("not-a-number", "stopping: {grace_s: .nan}\n"),
@@ -292,7 +292,7 @@ def test_explain() -> None:
     """A key, a bare name, a section, everything, and a near miss."""
     assert "flag:    --max-restarts (or WTRAIN_MAX_RESTARTS)" in explain("recovery.max_restarts")
     assert explain("max_restarts") == explain("recovery.max_restarts")
-    assert "detection.phases.eval.soft_s" in explain("detection.phases")
+    assert "detection.silence_s" in explain("detection")
     assert all(key in explain("") for key in settings())
     with pytest.raises(WtrainError) as caught:
         explain("recovery.max_restart")

@@ -21,6 +21,8 @@ from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.launchers import describe
 from watchdog_train.core.starting.nodes import find_node
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_REFUSED
+from watchdog_train.supervisor.hands.link.keys import VARIABLE
+from watchdog_train.supervisor.leading import is_led
 from watchdog_train.supervisor.termination_log import KUBELETS
 
 FOLDER = REPOSITORY / "examples" / "kubernetes"
@@ -92,7 +94,7 @@ def test_codes_and_times(name: str) -> None:
     assert container.get("terminationMessagePath", str(KUBELETS)) == str(KUBELETS)
     stopping = Stopping()
     needs_s = stopping.grace_s + stopping.hang_grace_s + stopping.helpers_s + KILL_S
-    needs_s += stopping.ask_s if name == "job.yaml" else 0  # several nodes are not asked
+    needs_s += stopping.ask_s
     assert pod["terminationGracePeriodSeconds"] >= needs_s + 30
     for which in ("startupProbe", "livenessProbe", "readinessProbe"):
         if which not in container:
@@ -133,3 +135,8 @@ def test_what_the_container_starts(name: str, tmp_path: Path) -> None:
     again = find_node(settings, {**pod, "JOBSET_RESTART_ATTEMPT": "1"}, launcher)
     assert again is not None
     assert again.job != node.job
+    assert is_led(node, settings)
+    first = f"{pod['JOBSET_NAME']}-node-0-0"  # by the kubelet, where the JobSet is called sft
+    assert f"{first.replace('from-the-pod', 'sft')}.sft:" in flags["coordination"]
+    (key,) = [one for one in container["env"] if one["name"] == VARIABLE]
+    assert key["valueFrom"]["secretKeyRef"]["key"] == "key"

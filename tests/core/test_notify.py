@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.core import builders
+from watchdog_train.core import events as e
 from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
@@ -40,6 +42,16 @@ def test_a_night_with_a_stall_in_five_lines() -> None:
     assert "The training succeeded after 1 restart" in finished
     assert "report.html" in finished
     assert [each.last for each in found] == [False] * 4 + [True]
+
+
+def test_a_cause_without_a_culprit_is_the_message() -> None:
+    """Of ranks in different collectives no rank is more guilty than another; the branch is."""
+    declared, collecting = builders.stall(), builders.collecting(why="stall")
+    state = builders.running(declared, collecting)
+    found = builders.explained(family="collective-mismatch")
+    said = news(e.StallExplained(stall_id="0001", explanation=found), state)
+    assert said is not None
+    assert "collective-mismatch (likely)." in said.line
 
 
 def test_a_crash_says_what_it_was() -> None:

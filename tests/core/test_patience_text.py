@@ -56,7 +56,9 @@ def test_what_is_waited_for_and_until_when(row: PatienceRow, until: str) -> None
     live = Live(at=1e9 + 41, mono=41.0, supervisor_alive=True)
     assert runs_text([(state, live)], width=None).splitlines()[-1] == f"  {text}"
     told = report_document(History(state=state, attempts=(), notables=()), {})
-    assert ("waiting", text) in [row for section in told.sections for row in section.rows]
+    rows = [row for section in told.sections for row in section.rows]
+    assert ("waiting", text) in rows
+    assert ("a stall at" in [row[0] for row in rows]) is (row == "network")
     found = waiting_object(state, 41.0)
     assert found is not None
     assert (found["row"], found["silent_s"], found["text"]) == (row, 41.0, text)

@@ -157,7 +157,7 @@ def test_a_rank_that_may_have_ended_well_is_no_stall(name: str) -> None:
     assert (found.kind, found.basis, found.ranks) == ("suspect", "rank-gone", (1,))
     assert found.may_be_through
     assert how_it_ended(end(**how)) in why_text(found.why)
-    assert judge(20, end(**how), others=lambda at: other(phase="finishing")).kind == "alive"
+    assert judge(20, end(**how), others=lambda at: other(phase="finishing")).basis == "finishing"
 
 
 def test_a_rank_that_left_before_the_last_step_is_not_through() -> None:

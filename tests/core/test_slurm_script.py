@@ -47,9 +47,14 @@ def test_the_template_says_what_wtrain_takes() -> None:
         assert said, name
     run = whole.get_command(click.Context(whole), "run")
     assert run is not None
-    flags = ["--name", "x", "--nodes", "slurm", "--coordination", "d", "--guilty-nodes", "g"]
+    flags = ["--name", "x", "--nodes", "slurm", "--coordination", "tcp://n1:20000"]
+    flags += ["--guilty-nodes", "g"]
     resume = ["--resume-arg", "--resume {checkpoint}"]
     assert run.make_context("run", [*flags, *resume, "--", "train"]).params["guilty_nodes"] == "g"
+    restart = whole.get_command(click.Context(whole), "restart")
+    assert restart is not None
+    flags = ["--keep-budget", "--coordination", "tcp://n1:20000", "x-77"]
+    assert restart.make_context("restart", flags).params["coordination"] == "tcp://n1:20000"
 
 
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8")), max_size=4)
@@ -60,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with stand-ins, which write down their words, each on a line of its own."""
     path = tmp_path_factory.mktemp("slurm")
     stand_ins = {
-        "srun": 'printf "%s\\0" srun "$@" >> "$OUT"; '
+        "srun": 'printf %s "${WTRAIN_JOB_KEY:-none}" > key; printf "%s\\0" srun "$@" >> "$OUT"; '
         'shift 2; [ -n "$WAIT_FOR" ] && { touch "$OUT.waits"; '
         'while [ ! -e "$WAIT_FOR" ]; do sleep 0.05; done; }; "$@"; exit "$CODE"',
         "scontrol": 'printf "%s\\0" scontrol "$@" >> "$OUT"; case "$1 $2" in '
@@ -68,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '"show job") echo "JobId=77 ExcNodeList=$BEFORE NodeList=n[1-2]";; '
         '"update "*) [ -e "$OUT.told" ] || { touch "$OUT.told"; echo "not now"; exit 1; };; esac',
         "sbatch": 'printf "%s\\0" sbatch "$@" >> "$OUT"; [ -z "$NO_NODES" ]',
-        "wtrain": 'printf "%s\\0" wtrain "$@" >> "$OUT"; '
+        "wtrain": '[ "$1" = key ] && { echo secret; exit; }; printf "%s\\0" wtrain "$@" >> "$OUT"; '
         'for one in $BLAMES; do touch ".sft-77.guilty/$one"; done; '
         '[ "$1" = stop ] && [ -n "$WAIT_FOR" ] && touch "$WAIT_FOR"; exit 0',
     }
@@ -103,6 +108,7 @@ class Batch:
                     "SLURM_JOB_ID": "77",
                     "SLURM_JOB_NAME": "sft",
                     "SLURM_NODEID": "1",
+                    "SLURMD_NODENAME": "n1",
                     **environment,
                 },
             )
@@ -142,8 +148,7 @@ def test_what_an_exit_code_does(place: Path, tmp_path: Path, code: int, requeued
     batch = Batch(place, tmp_path, script(), CODE=str(code))
     assert batch.process.wait(30) == code
     assert (["scontrol", "requeue", "77"] in batch.calls()) == requeued
-    assert (tmp_path / ".sft-77-node0.requeued").exists() == requeued
-    assert (tmp_path / "wtrain-meet").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / ".sft-77.requeued").exists() == requeued
 
 
 EXCLUDED = {
@@ -197,8 +202,8 @@ def test_only_guilty_machines_of_this_start_are_excluded(place: Path, tmp_path: 
     ("nodes", "tasks", "flags"),
     [
         ("1", "1", []),
-        ("4", "1", ["--nodes", "slurm", "--coordination"]),
-        ("1", "8", ["--coordination"]),
+        ("4", "1", ["--nodes", "slurm", "--coordination", "tcp://n1:20077"]),
+        ("1", "8", ["--coordination", "tcp://n1:20077"]),
     ],
 )
 def test_how_many_supervisors_there_are(
@@ -211,7 +216,8 @@ def test_how_many_supervisors_there_are(
     called = batch.out.read_bytes().decode().split("\0")
     begin = called.index("sft-77") + 1
     assert called[begin : begin + len(flags)] == flags
-    assert (tmp_path / "wtrain-meet").exists() == bool(flags)
+    assert ("--coordination" in called) == bool(flags)
+    assert (tmp_path / "key").read_text() == ("secret" if flags else "none")
 
 
 def test_a_requeued_job_goes_on_with_its_runs(place: Path, tmp_path: Path) -> None:
@@ -219,14 +225,15 @@ def test_a_requeued_job_goes_on_with_its_runs(place: Path, tmp_path: Path) -> No
     made = script()
     for restarts, asked, wanted in (("1", True, "restart"), ("1", False, "run")):
         if asked:
-            (tmp_path / ".sft-77-node0.requeued").touch()
+            (tmp_path / ".sft-77.requeued").touch()
         batch = Batch(place, tmp_path, made, SLURM_RESTART_COUNT=restarts)
         assert batch.process.wait(30) == 0
         said = batch.out.read_bytes().split(b"\0")
         last = len(said) - 1 - said[::-1].index(b"wtrain")
         assert said[last + 1] == wanted.encode()
         if asked:
-            assert said[last + 2 : last + 4] == [b"--keep-budget", b"sft-77-node1"]
+            words = [b"--keep-budget", b"--coordination", b"tcp://n1:20077", b"sft-77"]
+            assert said[last + 2 : last + 6] == words
     batch = Batch(place, tmp_path, made, SLURM_RESTART_COUNT="5", CODE="75")
     assert batch.process.wait(30) == 75
     assert b"scontrol" not in batch.out.read_bytes()
@@ -243,5 +250,5 @@ def test_the_end_of_the_time_is_answered(place: Path, tmp_path: Path) -> None:
     said = batch.out.read_bytes().split(b"\0")
     saved, stopped = said.index(b"save"), said.index(b"stop")
     assert saved < stopped < said.index(b"scontrol")
-    assert said[saved : saved + 3] == [b"save", b"--wait", b"sft-77-node0"]
-    assert said[stopped + 1] == b"sft-77-node0"
+    assert said[saved : saved + 3] == [b"save", b"--wait", b"sft-77"]
+    assert said[stopped + 1] == b"sft-77"

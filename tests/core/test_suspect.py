@@ -194,6 +194,17 @@ def test_no_stall_by_an_old_look() -> None:
     assert isinstance(event(ask(state, quiet(quiet_s=77.0), 77.0)), e.StallDeclared)
 
 
+def test_the_last_look_comes_in_time_for_the_limit() -> None:
+    """The answer is there when the limit is over, and then the processes are sampled, not later."""
+    state = then(silent("unknown", at=20.0), looked(), 55.0)
+    assert ask(state, quiet(quiet_s=66.0), 66.0) is None
+    assert isinstance(ask(state, quiet(quiet_s=67.0), 67.0), StartLook)
+    state = then(state, looked(), 69.0)
+    assert ask(state, quiet(quiet_s=73.9), 73.9) is None
+    assert ask(state, quiet(quiet_s=74.1), 74.1) == Wait(until=75.0, decides=True)
+    assert isinstance(event(ask(state, quiet(quiet_s=75.0), 75.0)), e.StallDeclared)
+
+
 def test_looks_are_repeated_ever_more_seldom() -> None:
     """The distance doubles, from 10 s to 300 s."""
     state = b.running(suspected(age_s=20.0), at=20.0)

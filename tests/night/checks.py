@@ -202,14 +202,14 @@ class Checks:
     def _story(self) -> list[str]:
         told = [
             rf"stalled at step {self._step(2)}",
-            r"stuck: worker of rank 1 .*dataloader-worker-stuck",
+            r"rank 1's worker \d .* waiting for a lock inside the process .*__getitem__",
             r"restarted .* as attempt 2, with num-workers-0",
             r"running again at step",
             r"crashed at step .*rank 1 .*SIGKILL",
             r"restarted .* as attempt 3",
             r"running again at step",
             r"stalled at step",
-            r"collective-mismatch",
+            r"collective-mismatch \(proven\)",
             r"restarted .* as attempt 4",
             r"running again at step",
             r"watched again",

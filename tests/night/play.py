@@ -69,7 +69,7 @@ FAST = Length(
     settings=TELLING
     + """\
 detection:
-  learnt_soft_floor_s: 4
+  silence_s: 4
 patience:
   proven_early_s: 10
   unknown_s: 8

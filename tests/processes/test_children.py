@@ -8,10 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support import is_alive, wait_until
+from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Patience, Why
 from watchdog_train.supervisor.children import ChildTable, FinishedChild
+from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.system import current
 
 pytestmark = pytest.mark.processes
@@ -200,3 +205,31 @@ def test_no_status_is_lost_among_adopted_exits() -> None:
         [sys.executable, "-c", ADOPTING], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_long_wait_is_written_into_the_page_and_so_is_its_end(
+    table: ChildTable, tmp_path: Path
+) -> None:
+    """Whoever opens it at night sees what is waited for; frequent waits cost little."""
+    page = ReportPage(table, tmp_path)
+
+    def is_written(event: e.AnyEvent, at: float, since: float = 0.0) -> bool:
+        state = State(silent_since=since)
+        page.follow(msgspec.structs.replace(event, mono=at), state)
+        page.write()
+        running = len(table.running())
+        table.end_all()
+        return bool(running)
+
+    wait = e.Looked(patience=Patience(row="poll"), limit_s=900.0)
+    over = e.SuspicionEnded(why=Why("progress"))
+    assert not is_written(wait, 30.0), "it is short so far"
+    assert not is_written(msgspec.structs.replace(wait, limit_s=75.0), 67.0), "a stall comes soon"
+    assert is_written(wait, 70.0)
+    assert not is_written(wait, 130.0), "it is there already"
+    assert is_written(over, 140.0)
+    again = msgspec.structs.replace(wait, since_mono=200.0)
+    assert not is_written(again, 300.0, since=200.0)
+    assert not is_written(over, 310.0)
+    again = msgspec.structs.replace(wait, since_mono=700.0)
+    assert is_written(again, 800.0, since=700.0)

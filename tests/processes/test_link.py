@@ -385,10 +385,10 @@ def test_the_key_reaches_no_training_command_or_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("node1:29400", "no address"),
-        ("tcp://node1", "no address"),
-        ("tcp://:1", "no address"),
-        ("tcp://127.0.0.1:99999", "no address"),
+        ("node1:29400", "HOST:PORT"),
+        ("tcp://node1", "HOST:PORT"),
+        ("tcp://:1", "HOST:PORT"),
+        ("tcp://127.0.0.1:99999", "port 99999"),
         ("taken", "already in use"),
     ],
 )

@@ -356,3 +356,36 @@ def test_looks_are_further_apart_only_while_steps_go_on(
     assert apart(2, 119) == {1}
     assert apart(124, 200) == {2}
     assert apart(204, 220) == {1}
+
+
+def test_what_a_look_has_found_comes_with_a_sample_taken_after_it(
+    context: SimpleNamespace, clock: MovedClock, pair: Pair
+) -> None:
+    """Else it may be of the work that followed a silence, and be believed of the silence."""
+    observer, state = Observer(context, (LocalHands(context),)), state_of(pair, 0.0)  # type: ignore[arg-type]
+    observer.observe(state)
+    answers: list[Any] = [None, builders.result()]
+
+    def answer() -> None:
+        context.tasks.look = answers.pop(0) if answers else context.tasks.look
+
+    context.tasks.poll = answer
+    clock.ahead_s += 1.0
+    assert observer.observe(state).trees[0].look is None, "it came while the processes were seen"
+    clock.ahead_s += 0.2
+    seen = observer.observe(state)
+    assert (seen.trees[0].look is not None, seen.sample.at) == (True, clock.monotonic())
+    # One sample is enough, however long the look waits for those of other machines.
+    clock.ahead_s += 0.2
+    assert observer.observe(state).sample.at < clock.monotonic()
+
+
+def test_a_sample_is_taken_at_the_moment_that_decides(
+    context: SimpleNamespace, clock: MovedClock, pair: Pair
+) -> None:
+    """Not at the poll after it."""
+    observer, state = Observer(context, (SteppingHands(context),)), state_of(pair, 0.0)
+    observer.observe(state)
+    observer.sample_by(clock.monotonic() + 0.4)
+    clock.ahead_s += 0.4
+    assert observer.observe(state).sample.at == clock.monotonic()

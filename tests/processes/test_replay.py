@@ -24,14 +24,14 @@ def test_a_strangers_trace(tmp_path: Path) -> None:
     told = run_wtrain("replay", trace.name, cwd=tmp_path).check().stdout.splitlines()
     assert told[0] == "night.jsonl: 301 samples, 5 min"
     assert told[1].split() == ["t", "verdict", "phase", "basis", "why"]
-    assert told[-1] == "first stall at 176.0 s"
+    assert told[-1] == "first stall at 175.0 s"
     data = run_wtrain("replay", trace.name, "--json", cwd=tmp_path).check().json()
     assert list(data) == ["schema_version", "verdicts", "first_stall_t", "slowdowns"]
     assert [list(verdict) for verdict in data["verdicts"]] == [
         ["t", "kind", "phase", "basis", "why"]
     ] * 2
-    assert (data["verdicts"][-1]["kind"], data["first_stall_t"]) == ("stall", 176.0)
-    settings = "detection: {learnt_soft_floor_s: 250, learnt_hard_floor_s: 400}\n"
+    assert (data["verdicts"][-1]["kind"], data["first_stall_t"]) == ("stall", 175.0)
+    settings = "detection: {silence_s: 250, learnt_hard_floor_s: 400}\n"
     (tmp_path / "slow.yaml").write_text(settings)
     slow = ["replay", trace.name, "--config", "slow.yaml"]
     assert run_wtrain(*slow, "--json", cwd=tmp_path).check().json() == {
@@ -49,7 +49,7 @@ def test_what_is_wrong_is_said_and_the_rest_is_judged(tmp_path: Path) -> None:
     trace = write(tmp_path / "t.jsonl", [*lines[:50], b"{oops", *lines[50:], b'{"t":301,"ra'])
     trace.write_bytes(trace.read_bytes()[:-1])
     done = run_wtrain("replay", str(trace), "--json", cwd=tmp_path).check()
-    assert done.json()["first_stall_t"] == 176.0
+    assert done.json()["first_stall_t"] == 175.0
     assert "no header" in done.stderr
     assert "line 51: not a sample" in done.stderr
     assert "the last line is cut off" in done.stderr

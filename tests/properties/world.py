@@ -35,8 +35,6 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.policy import (
     Detection,
-    PhaseBudget,
-    Phases,
     Policy,
     Recovery,
     Stopping,
@@ -48,23 +46,13 @@ from watchdog_train.supervisor.hands.ends import Departures
 
 MOST_ACTIONS_AT_ONCE = 60
 
-_short = PhaseBudget(soft_s=8.0, hard_s=120.0)
-PHASES = Phases(
-    unknown=_short,
-    startup=_short,
-    first_step=_short,
-    train=_short,
-    eval=_short,
-    finishing=_short,
-)
-
 
 def policy(**recovery: Any) -> Policy:
     """Real proportions, short times: a hang costs about half a minute of the simulated clock."""
     return Policy(
         detection=Detection(
-            phases=PHASES,
-            learnt_soft_floor_s=8.0,
+            silence_s=8.0,
+            busy_s=120.0,
             learnt_hard_floor_s=120.0,
             rank_gone_s=3.0,
             rank_gone_launcher_s=9.0,

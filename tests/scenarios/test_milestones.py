@@ -26,9 +26,7 @@ detection:
   poll_s: 0.25
   window_s: 0.5
   quiet_windows: 3
-  phases:
-    startup: {soft_s: 5, hard_s: 600}
-    first_step: {soft_s: 5, hard_s: 600}
+  silence_s: 5
 patience: {proven_early_s: 6, unknown_early_s: 6, cost_most_s: 6, poll_s: 6, outsider_s: 6}
 stopping: {hang_grace_s: 1}
 recovery: {backoff_first_s: 0.2}

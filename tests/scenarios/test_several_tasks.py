@@ -10,16 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.led import (
+    agents,
+    assert_evidence_first,
+    assert_nothing_lives,
+    assert_one_plan,
+    attempts,
+    described,
+    last_step,
+    leader,
+    logs,
+    runs,
+    wait_for_step,
+)
 from tests.scenarios.checks import assert_blames
 from tests.support import (
     PROGRAMS,
-    Event,
     RunningWtrain,
     bin_path,
     free_port,
-    is_alive,
     of_type,
-    outline,
     read_log,
     run_directories,
     run_wtrain,
@@ -36,20 +46,22 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.timeout(300),
 ]
+LED = "job: {tasks: together, gather_s: 90, lost_s: 25}\n"
+JOINED = "job: {gather_s: 90, lost_s: 25}\n"
+"""Each begins on its own, and the ranks show that they train one world."""
+FAMILIES = {"hang": ("rank-left-early",), "receive": ("collective-mismatch", "gloo-timeout")}
+"""What a hang of one rank is called when the evidence of all tasks is read together."""
 
 
-def start_job(
-    cwd: Path, tasks: int, *program: str, port: int = 0, options: tuple[str, ...] = ()
-) -> RunningWtrain:
+def start_job(cwd: Path, tasks: int, *program: str, job: str = LED, port: int = 0) -> RunningWtrain:
     """The job; its ranks meet at a port that is free now, or at the one that is given."""
-    port = port or free_port()
-    config = write_fast_config(cwd)
+    config = write_fast_config(cwd, job)
     resume = ("--resume-arg", "--resume {checkpoint}")
     command = [sys.executable, str(PROGRAMS / "task_ranks.py"), *program]
     return start_wtrain(
-        *("run", "--config", str(config), *resume, *options, "--", *command),
+        *("run", "--config", str(config), *resume, "--", *command),
         cwd=cwd,
-        env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+        env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())},
         wtrain=as_srun(tasks, bin_path("wtrain")),
     )
 
@@ -58,29 +70,12 @@ def as_srun(tasks: int, program: Path) -> list[str]:
     return [sys.executable, str(PROGRAMS / "srun_like.py"), str(tasks), str(program)]
 
 
-def logs(cwd: Path) -> dict[int, list[Event]]:
-    """The event log of each task."""
-    found = {}
-    for path in run_directories(cwd):
-        events = read_log(path)
-        joined = of_type(events, "task_joined")
-        if joined:
-            found[joined[0]["task"]["task"]] = events
-    return found
-
-
-def described(cwd: Path) -> str:
-    parts = [f"--- task {n}\n{outline(events)}" for n, events in sorted(logs(cwd).items())]
-    errors = [path.read_text("utf-8", "replace")[-1500:] for path in cwd.glob("task-*.err")]
-    return "\n".join([*parts, *errors])
-
-
-def ended(job: RunningWtrain, code: int = 0) -> tuple[dict[int, list[Event]], str]:
-    """The event log of each task of a job that ended with this code, and all of it as text."""
+def ended(job: RunningWtrain, code: int = 0) -> str:
+    """All that is known of a job that ended with this code, as text."""
     done = job.result(280)
     text = described(job.cwd)
     assert done.returncode == code, text
-    return logs(job.cwd), text
+    return text
 
 
 def pids(job: RunningWtrain) -> list[int]:
@@ -90,125 +85,141 @@ def pids(job: RunningWtrain) -> list[int]:
     return [int(word) for word in path.read_text().split()]
 
 
-def wait_for_step(cwd: Path, tasks: int) -> None:
-    """Until every task has recorded its first step."""
-    wait_until(
-        lambda: len([1 for events in logs(cwd).values() if of_type(events, "first_step")]) == tasks,
-        120,
-        "every task makes steps",
-    )
-
-
-def assert_one_plan(found: dict[int, list[Event]], text: str) -> None:
-    """All dumped before anybody was killed, and all began attempt 2 from the same checkpoint."""
-    plans = []
-    for number, events in found.items():
-        names = types(events)
-        assert "barrier_reached" in names, text
-        assert "barrier_missed" not in names, text
-        killed = [one["seq"] for one in of_type(events, "signalling") if one["targets"]]
-        barrier = of_type(events, "barrier_reached")[0]["seq"]
-        assert of_type(events, "evidence_collected")[0]["seq"] < barrier, text
-        assert not killed or barrier < killed[0], text
-        assert len(of_type(events, "plan_received")) == (number > 0), text
-        plans.append(of_type(events, "attempt_launching")[-1]["plan"])
-    assert all(plan == plans[0] for plan in plans), text
-    assert plans[0]["attempt"] == 2, text
-
-
 def assert_all_finished(cwd: Path, tasks: int, attempt: int, text: str) -> None:
     for number in range(tasks):
         said = (cwd / f"task-{number}.out").read_text()
         assert f"rank {number} attempt {attempt}" in said, text
         assert f"finished rank={number} step=40" in said, text
-    runtime = cwd / ".home" / "runtime"
-    assert not list(runtime.rglob("task-*.json")), text
+    assert_nothing_lives(cwd, text)
 
 
-FAMILIES = {"hang": ("rank-left-early",), "receive": ("collective-mismatch", "gloo-timeout")}
-"""What a hang of one rank is called when the evidence of all tasks is read together."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["hang", "receive", "crash", "die-in-save"])
-def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
-    """Evidence of every task before the first kill, one plan, all resumed, all finished."""
-    job = start_job(tmp_path, 2, "--fault", fault)
-    found, text = ended(job)
-    assert_one_plan(found, text)
+@pytest.mark.parametrize(
+    ("fault", "job"),
+    [
+        ("hang", JOINED),
+        ("crash", LED),
+        pytest.param("hang", LED, marks=pytest.mark.slow),
+        pytest.param("crash", JOINED, marks=pytest.mark.slow),
+        pytest.param("receive", JOINED, marks=pytest.mark.slow),
+        pytest.param("die-in-save", LED, marks=pytest.mark.slow),
+    ],
+    ids=["hang-joined", "crash-led", "hang-led", "crash-joined", "receive", "die-in-save"],
+)
+def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str, job: str) -> None:
+    """One log, one bundle, one explanation, one plan; every agent carries it out."""
+    text = ended(start_job(tmp_path, 2, "--fault", fault, job=job))
+    assert_one_plan(tmp_path, text)
     assert_all_finished(tmp_path, 2, 2, text)
-    joint = {
-        n: [one for one in of_type(log, "stall_explained") if one["tasks"]]
-        for n, log in found.items()
-    }
-    assert not joint[1], text
+    run, log = runs(tmp_path)[0], leader(tmp_path)
+    bundle = run / "stalls" / "0001"
+    for folder in (bundle, bundle / "machines" / "task1"):
+        assert (folder / "verdict.json").is_file(), sorted(folder.rglob("*"))
+    for attempt, words in ((1, "attempt 1"), (2, "finished rank=1")):
+        said = run / "attempts" / f"000{attempt}" / "machines" / "task1" / "stdout.log"
+        assert words in said.read_text(), text
+    if job == LED:
+        assert len(run_directories(tmp_path)) == 1, text
     if fault == "die-in-save":
-        rejected = of_type(found[0], "checkpoint_rejected")
+        rejected = of_type(log, "checkpoint_rejected")
         assert [Path(one["path"]).name for one in rejected] == ["step-000030.pt"], text
+    shown = run_wtrain("status", "--json", run.name, cwd=tmp_path).json()["last_stall"]
     if fault in FAMILIES:
         # Each task alone sees one rank wait; the leader reads what all have taken.
-        (diagnosed,) = joint[0]
+        (diagnosed,) = [one for one in of_type(log, "stall_explained") if one["tasks"]]
         assert diagnosed["tasks"] == [0, 1]
         assert_blames(diagnosed, 1, FAMILIES[fault], surely=fault == "hang")
-        shown = run_wtrain("status", "--json", found[0][0]["run_id"], cwd=tmp_path).json()
-        assert shown["last_stall"]["explanation"] == diagnosed["explanation"]
+        assert shown["explanation"] == diagnosed["explanation"]
+    elif fault == "crash":
+        assert "rank 1 (pid" in str(shown), shown
+        assert "exited with code 3 at step 25" in str(shown), shown
+
+
+def test_the_tasks_of_a_sweep_are_left_alone(tmp_path: Path) -> None:
+    """One of eight crashes and begins again by itself; the others end, each in its own time."""
+    config = write_fast_config(tmp_path)
+    command = ("run", "--config", str(config), "--", sys.executable, str(PROGRAMS / "sweep.py"))
+    job = start_wtrain(*command, cwd=tmp_path, wtrain=as_srun(8, bin_path("wtrain")))
+    done = job.result(200)
+    found = {path.name: read_log(path) for path in run_directories(tmp_path)}
+    assert done.returncode == 0, found
+    assert len(found) == 8, found
+    assert not [log for log in found.values() if of_type(log, "task_joined")]
+    launched = {name.split("-")[1]: attempts(log) for name, log in found.items()}
+    crashed = launched.pop("task5")
+    assert crashed == [1, 2]
+    assert all(each == [1] for each in launched.values()), launched
 
 
 @pytest.mark.slow
 def test_a_rank_that_evaluates_alone_is_no_stall(tmp_path: Path) -> None:
     """Ten soft budgets long one rank works and three wait: nobody is dumped or killed for it."""
-    job = start_job(tmp_path, 4, "--fault", "eval")
-    found, text = ended(job)
-    for events in found.values():
-        assert not of_type(events, "stall_declared"), text
-        assert not [one for one in of_type(events, "signalling") if one["targets"]], text
+    text = ended(start_job(tmp_path, 4, "--fault", "eval", job=JOINED))
+    log = leader(tmp_path)
+    assert not of_type(log, "stall_declared"), text
+    assert not [one for one in of_type(log, "signalling") if one["targets"]], text
+    assert len(agents(tmp_path)) == 3, text
     assert_all_finished(tmp_path, 4, 1, text)
 
 
 @pytest.mark.slow
-def test_the_leaders_supervisor_is_killed(tmp_path: Path) -> None:
-    """A peer gives its run another supervisor; a hang after that is handled as ever."""
-    job = start_job(tmp_path, 2, "--fault", "hang", "--at", "35")
+@pytest.mark.parametrize("job", [LED, JOINED], ids=["led", "joined"])
+@pytest.mark.parametrize("who", ["leader", "agent"])
+def test_a_supervisor_is_killed(tmp_path: Path, who: str, job: str) -> None:
+    """The other one has its run adopted; a hang after that is handled as ever."""
+    started = start_job(tmp_path, 2, "--fault", "hang", "--at", "35", job=job)
     wait_for_step(tmp_path, 2)
-    os.kill(pids(job)[0], signal.SIGKILL)
-    done = job.result(280)
+    wait_until(lambda: of_type(leader(tmp_path), "machine_heard"), 60, "they know each other")
+    os.kill(pids(started)[who == "agent"], signal.SIGKILL)
+    done = started.result(280)
 
     def finished() -> bool:
-        found = logs(tmp_path)
-        return len(found) == 2 and all(of_type(one, "run_finished") for one in found.values())
+        return all(of_type(log, "run_finished") for log in logs(tmp_path).values())
 
-    wait_until(finished, 60, "both runs come to their end")
+    wait_until(finished, 120, "leader and agent come to their end")
     text = described(tmp_path)
     assert done.returncode == 128 + signal.SIGKILL, text
     found = logs(tmp_path)
-    assert of_type(found[1], "peer_lost"), text
-    assert of_type(found[0], "adopted"), text
-    assert {of_type(one, "run_finished")[0]["exit_code"] for one in found.values()} == {0}, text
+    assert [len(of_type(log, "adopted")) for log in found.values()] == [
+        who == "leader",
+        who == "agent",
+    ], text
+    assert {of_type(log, "run_finished")[0]["exit_code"] for log in found.values()} == {0}, text
+    assert_one_plan(tmp_path, text)
+    assert_nothing_lives(tmp_path, text)
 
 
 @pytest.mark.slow
-def test_a_stop_of_one_stops_all(tmp_path: Path) -> None:
-    """`wtrain stop` of one task: every task ends with 77, and nothing is left."""
-    job = start_job(tmp_path, 2, "--steps", "4000")
+@pytest.mark.parametrize("how", ["signal", "command"])
+def test_a_stop_of_one_task_stops_all(tmp_path: Path, how: str) -> None:
+    """As scancel and an eviction send it, and as a person asks: to any task."""
+    job = start_job(tmp_path, 2, "--steps", "4000", job=LED if how == "signal" else JOINED)
     wait_for_step(tmp_path, 2)
-    listed = run_wtrain("ps", cwd=tmp_path)
-    assert "1/2 slurm" in listed.stdout, listed.describe()
-    name = next(path.name for path in run_directories(tmp_path) if "-task1-" in path.name)
-    assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=90).returncode == 0
-    found, text = ended(job, 77)
-    for events in found.values():
-        assert of_type(events, "run_finished")[0]["exit_code"] == 77, text
-        assert not [one for one in of_type(events, "attempt_launched") if is_alive(one["pid"])]
+    if how == "signal":
+        os.kill(pids(job)[1], signal.SIGTERM)
+    else:
+        wait_until(lambda: of_type(leader(tmp_path), "machine_heard"), 60, "they know each other")
+        listed = run_wtrain("ps", cwd=tmp_path)
+        assert "1/2 slurm" in listed.stdout, listed.describe()
+        name = runs(tmp_path)[1].name
+        assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=90).returncode == 0
+    text = ended(job, 77)
+    (stop,) = of_type(leader(tmp_path), "stop_requested")
+    assert stop["by"] == f"task1: {'SIGTERM' if how == 'signal' else 'wtrain stop'}", text
+    assert "evidence_collecting" not in types(leader(tmp_path)), text
+    for log in logs(tmp_path).values():
+        assert of_type(log, "run_finished")[0]["exit_code"] == 77, text
+    assert_nothing_lives(tmp_path, text)
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", [LED, JOINED], ids=["led", "joined"])
+def test_a_port_that_is_taken(tmp_path: Path, job: str) -> None:
     """The job cannot begin; the next attempt of all its tasks meets at another port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        found, text = ended(start_job(tmp_path, 2, port=port))
+        text = ended(start_job(tmp_path, 2, port=port, job=job))
     assert_all_finished(tmp_path, 2, 2, text)
-    plans = [of_type(log, "attempt_launching")[-1]["plan"] for log in found.values()]
+    plans = [of_type(log, "attempt_launching")[-1]["plan"] for log in logs(tmp_path).values()]
     ports = {plan["env"]["MASTER_PORT"] for plan in plans}
     assert len(ports) == 1, text
     assert ports != {str(port)}, text
@@ -218,37 +229,73 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_all_tasks_crash_at_once(tmp_path: Path) -> None:
     """Each of them has an end of its own to tell of; they begin again together, once."""
-    job = start_job(tmp_path, 2, "--fault", "crash", "--rank", "-1")
-    found, text = ended(job)
-    assert_one_plan(found, text)
+    text = ended(start_job(tmp_path, 2, "--fault", "crash", "--rank", "-1"))
     assert_all_finished(tmp_path, 2, 2, text)
-    for events in found.values():
-        first = of_type(events, "attempt_exited")[0]
-        assert (first["attempt"], first["code"]) == (1, 3), text
-        assert len(of_type(events, "attempt_launched")) == 2, text
+    exits = [one for one in of_type(leader(tmp_path), "attempt_exited") if one["attempt"] == 1]
+    assert [one["code"] for one in exits] == [3, 3], text
+    for log in logs(tmp_path).values():
+        assert attempts(log) == [1, 2], text
 
 
 @pytest.mark.slow
-def test_a_job_that_has_ended_is_restarted_together(tmp_path: Path) -> None:
-    """`wtrain restart` in every task: one plan from one checkpoint, under one leader, as before."""
-    first = start_job(
-        tmp_path, 2, "--fault", "crash", "--rank", "-1", options=("--on-crash", "stop")
+def test_a_silent_agent_costs_nothing_while_ranks_make_steps(tmp_path: Path) -> None:
+    """Its machine cannot be heard for longer than lost_s, and is heard again: the job goes on."""
+    job = start_job(tmp_path, 2, "--steps", "900")
+    wait_for_step(tmp_path, 2)
+    agent = pids(job)[1]
+    os.kill(agent, signal.SIGSTOP)
+    reached = last_step(tmp_path)
+
+    def silent_s() -> float:
+        newest: float = leader(tmp_path)[-1]["t"]
+        return newest - agents(tmp_path)[0][-1]["t"]
+
+    wait_until(
+        lambda: silent_s() > 30 and last_step(tmp_path) > reached + 5,
+        120,
+        "the rank that is heard makes steps while the other is not heard",
     )
-    found, text = ended(first, 3)
-    alone = run_wtrain("restart", found[1][0]["run_id"], cwd=tmp_path).check(78)
-    assert "srun sh -c 'wtrain restart task_ranks-task$SLURM_PROCID'" in alone.stderr
-    script = tmp_path / "restart.sh"
-    script.write_text(
-        f"#!/bin/sh\nexec {bin_path('wtrain')} restart task_ranks-task$SLURM_PROCID\n"
-    )
-    script.chmod(0o700)
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    again = start_wtrain(cwd=tmp_path, env=meeting, wtrain=as_srun(2, script))
-    found, text = ended(again)
-    for events in found.values():
-        assert [one["exit_code"] for one in of_type(events, "run_finished")] == [3, 0], text
-        assert len(of_type(events, "task_joined")) == 2, text
-    plans = [of_type(events, "attempt_launching")[-1]["plan"] for events in found.values()]
-    assert plans[0] == plans[1], text
-    assert Path(plans[0]["checkpoint"]["path"]).name == "step-000020.pt", text
-    assert_all_finished(tmp_path, 2, 2, text)
+    os.kill(agent, signal.SIGCONT)
+    assert run_wtrain("stop", cwd=tmp_path, timeout_s=90).returncode == 0
+    text = ended(job, 77)
+    log = leader(tmp_path)
+    assert not {"stall_declared", "machine_lost", "given_up"} & set(types(log)), text
+    assert_nothing_lives(tmp_path, text)
+
+
+@pytest.mark.slow
+def test_a_machine_that_stays_silent_gives_the_job_back(tmp_path: Path) -> None:
+    """Nobody who is heard makes steps, and `lost_s` is over: evidence, 75 on all, nothing left."""
+    job = start_job(tmp_path, 2, "--fault", "hang", "--at", "35")
+    wait_for_step(tmp_path, 2)
+    agent = pids(job)[1]
+    os.kill(agent, signal.SIGSTOP)
+    wait_until(lambda: of_type(leader(tmp_path), "run_finished"), 200, "the leader gives up")
+    os.kill(agent, signal.SIGCONT)  # it comes back late, and has to learn that it is over
+    text = ended(job, 75)
+    (lost,) = of_type(leader(tmp_path), "machine_lost")
+    assert lost["host"] == "task1", text
+    assert of_type(leader(tmp_path), "evidence_collected"), text
+    assert attempts(leader(tmp_path)) == [1], text
+    (log,) = agents(tmp_path)
+    assert of_type(log, "run_finished")[0]["exit_code"] == 75, text
+    assert_nothing_lives(tmp_path, text)
+
+
+@pytest.mark.slow
+def test_an_agent_without_a_leader_ends_its_idle_ranks(tmp_path: Path) -> None:
+    """The leader cannot be heard, and is not known to be dead: evidence, end, 75."""
+    job = start_job(tmp_path, 2, "--fault", "hang", "--at", "35")
+    wait_for_step(tmp_path, 2)
+    first = pids(job)[0]
+    os.kill(first, signal.SIGSTOP)
+    wait_until(lambda: of_type(agents(tmp_path)[0], "run_finished"), 200, "the agent gives up")
+    (log,) = agents(tmp_path)
+    text = described(tmp_path)
+    assert of_type(log, "run_finished")[0]["exit_code"] == 75, text
+    assert_evidence_first(log, text)
+    assert "peer_lost" not in types(log), text
+    os.kill(first, signal.SIGCONT)
+    text = ended(job, 75)
+    assert attempts(leader(tmp_path)) == [1], text
+    assert_nothing_lives(tmp_path, text)

@@ -22,7 +22,8 @@ from tests.support import (
     write_fast_config,
 )
 
-SETTINGS = "job: {gather_s: 60, plan_s: 30, lost_s: 30, silent_s: 5, barrier_s: 30}\n"
+SETTINGS = "job: {gather_s: 60, lost_s: 30}\n"
+AGENTS = "wtrain-runs/.agents"
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 
 
@@ -52,22 +53,22 @@ class Job:
         paths = sorted(self.cwd.glob(f"*-{self.number}.out"))
         return "\n".join(path.read_text("utf-8", "replace") for path in paths)
 
-    def logs(self) -> dict[str, list[Event]]:
-        """The event log of each run, by the run's name."""
-        found = {path.name: read_log(path) for path in run_directories(self.cwd)}
-        return {name.rsplit("-", 3)[0]: events for name, events in sorted(found.items())}
+    @property
+    def name(self) -> str:
+        return f"job-{self.number}"
+
+    def all_logs(self) -> list[list[Event]]:
+        """The event log of the run, and of each agent, oldest first."""
+        paths = (*run_directories(self.cwd), *run_directories(self.cwd, AGENTS))
+        return [log for log in map(read_log, paths) if log]
 
     def log(self, node: int) -> list[Event]:
-        """The event log of one node; nothing as long as there is none."""
-        return next((log for name, log in self.logs().items() if name.endswith(f"e{node}")), [])
-
-    @property
-    def log_of_one(self) -> list[Event]:
-        """The event log of the only run."""
-        return next(iter(self.logs().values()), [])
+        """The job's log, or that of the newest agent of a node; nothing before there is one."""
+        name = self.name + (f"-node{node}" if node else "")
+        return next((log for log in self.all_logs()[::-1] if log[0]["name"] == name), [])
 
     def described(self) -> str:
-        parts = [f"--- {name}\n{outline(events)}" for name, events in self.logs().items()]
+        parts = [f"--- {log[0]['name']}\n{outline(log)}" for log in self.all_logs()]
         return "\n".join([str(self.fields()), *parts, f"--- output\n{self.output[-6000:]}"])
 
     def wait_for_end(self, timeout_s: float) -> None:
@@ -118,15 +119,16 @@ def submit(
 
 
 def set_node(name: str, state: str) -> None:
-    """drain: no job gets it any more; resume."""
-    _slurm(
-        "scontrol",
-        "update",
-        f"nodename={name}",
-        f"state={state}",
-        "reason=test",
-        env={**os.environ},
-    )
+    """drain: no job gets it any more; resume: jobs get it again from now on."""
+    env = {**os.environ}
+    _slurm("scontrol", "update", f"nodename={name}", f"state={state}", "reason=test", env=env)
+
+    def is_idle() -> bool:
+        said = _slurm("scontrol", "show", "node", "--oneliner", name, env=env)
+        return "State=IDLE " in said
+
+    if state == "resume":
+        wait_until(is_idle, 60, f"{name} is idle", poll_s=0.2)
 
 
 def ranks_of_nodes(*program: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Must not explain a setting in words of its own: texts and defaults come from cor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from watchdog_train.cli.completion import remedies
 from watchdog_train.cli.options import AnyFunction
 from watchdog_train.config import LoadedPolicy, load
 from watchdog_train.config.presets import PRESETS
-from watchdog_train.config.schema import FLAG_OF_KEY, Setting, settings
+from watchdog_train.config.schema import FLAG_OF_KEY, settings
 from watchdog_train.config.text import scalar
 
 _OF_REMEDIES = {"--with", "--without", "--allow"}
@@ -43,8 +43,8 @@ class _Lines(click.types.StringParamType):
 
 def policy_options(function: AnyFunction) -> AnyFunction:
     """All of them; hand the command's keyword arguments to policy_from()."""
-    for key, flag in reversed(FLAG_OF_KEY.items()):
-        function = _option(settings()[key], flag)(function)
+    for key in reversed(FLAG_OF_KEY):
+        function = setting_option(key)(function)
     function = click.option(
         "--preset",
         metavar="NAME",
@@ -81,7 +81,9 @@ def parameter_name(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def _option(setting: Setting, flag: str) -> Any:
+def setting_option(key: str) -> Callable[[AnyFunction], AnyFunction]:
+    """The flag of one setting."""
+    setting, flag = settings()[key], FLAG_OF_KEY[key]
     parameter = parameter_name(setting.key)
     text, _, without = setting.text.partition("; null: ")
     text = f"{text[0].upper()}{text[1:]}."

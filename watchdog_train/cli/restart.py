@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.policy_options import setting_option
 
 if TYPE_CHECKING:
     from watchdog_train.supervisor.setup import RunSession
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     metavar="NAME[=VALUE]",
     help="Change a variable of the run's environment; NAME alone: as it is in this shell.",
 )
+@setting_option("job.coordination")
+@setting_option("job.node_rank")
 @click.option("-d", "--detach", is_flag=True, help="Return once launched; survives logout.")
 @runs_dir_option
 def restart(
@@ -45,6 +48,8 @@ def restart(
     allow: tuple[str, ...],
     keep_budget: bool,
     changes: tuple[str, ...],
+    coordination: str | None,
+    node_rank: int | None,
     detach: bool,
     runs_dir: Path | None,
 ) -> None:
@@ -52,7 +57,8 @@ def restart(
 
     A run that lives is stopped first, with time to save. What it was started with stays in
     effect: directory, environment, settings; --with, --allow and --env add to it. Secrets are not
-    kept and come from this shell, as does the whole environment of a task of a job.
+    kept and come from this shell, as does the whole environment of a task of a job. A run of
+    several tasks or nodes is restarted by the same line in each of them.
     """
     from watchdog_train.cli.reading import read_run
     from watchdog_train.cli.stop import stop_run
@@ -60,10 +66,9 @@ def restart(
     from watchdog_train.core.starting.jobs import is_begun_again
     from watchdog_train.remedies.catalogue import available, refuse_unknown
     from watchdog_train.report.words import listed
-    from watchdog_train.store.resolve import resolve
     from watchdog_train.supervisor.detach import in_background, refuse_to_detach
     from watchdog_train.supervisor.environment import environment_again
-    from watchdog_train.supervisor.reopen import reopen_run
+    from watchdog_train.supervisor.reopen import find_run, own_part, reopen_run, start_agent
 
     # Before a run that lives is stopped for a word that was misspelt.
     refuse_unknown(Policy(recovery=Recovery(with_remedies=with_remedies, allow=allow)))
@@ -71,13 +76,18 @@ def restart(
         raise click.UsageError("--env wants NAME or NAME=VALUE")
     if detach:
         refuse_to_detach()
-    run = resolve(run_ref, runs_dir)
-    run.hold()
+    run = find_run(run_ref, runs_dir)
     if run_ref is None:
         click.echo(f"wtrain: restarting {run.run_id}", err=True)
+    settings = {"job.coordination": coordination, "job.node_rank": node_rank}
+    changed = {key: value for key, value in settings.items() if value is not None}
+    run, task = own_part(run, read_run(run).state, changed)
+    run.hold()
     state = read_run(run).state
-    if not state.finished:
-        stop_run(run, now=False, is_over=is_begun_again(state.task, os.environ))
+    before = state.crew.task if state.crew is not None else None
+    number = task.task if task is not None else 0
+    if not state.finished and number == (before.task if before is not None else 0):
+        stop_run(run, now=False, is_over=is_begun_again(before, os.environ))
 
     again = environment_again(run, os.environ, changes)
     if again.different:
@@ -88,9 +98,20 @@ def restart(
         click.echo(f"wtrain: not set here, and kept nowhere: {names}", err=True)
 
     def supervise(launched: Callable[[RunSession], None] | None) -> RunSession:
+        if number:
+            return start_agent(
+                run,
+                changed,
+                available(),
+                environment=again.variables,
+                foreground=launched is None,
+                on_launched=launched,
+            )
         return reopen_run(
             run,
             available(),
+            task=task,
+            changed=changed,
             with_remedies=with_remedies,
             allow=allow,
             environment=again.variables,

@@ -122,11 +122,8 @@ def _unknown_preset(preset: str) -> Problem:
 
 
 _NOT_ABOVE = (
-    *(
-        (f"detection.phases.{phase}.soft_s", f"detection.phases.{phase}.hard_s")
-        for phase in schema.children("detection.phases")
-    ),
-    ("detection.learnt_soft_floor_s", "detection.learnt_hard_floor_s"),
+    ("detection.silence_s", "detection.busy_s"),
+    ("detection.silence_s", "detection.learnt_hard_floor_s"),
     ("detection.learnt_hard_floor_s", "detection.learnt_cap_s"),
     ("detection.learnt_factor", "detection.learnt_hard_factor"),
     ("recovery.backoff_first_s", "recovery.backoff_cap_s"),

@@ -41,18 +41,9 @@ PRESETS: dict[str, Preset] = {
     "celery-worker": Preset(
         "A worker that trains in tasks and idles between them.",
         {
-            "detection.phases.unknown.soft_s": (
-                86400.0,
-                "a worker without a task is silent for hours and healthy",
-            ),
-            "detection.phases.unknown.hard_s": (864000.0, "the same"),
-            "detection.phases.startup.soft_s": (
-                300.0,
-                "the broker may be away when the worker starts; it waits by itself",
-            ),
-            "detection.phases.finishing.soft_s": (
-                600.0,
-                "a warm shutdown lets the running task finish",
+            "patience.network_s": (
+                3600.0,
+                "the broker may be away; the worker waits for it by itself",
             ),
             "stopping.grace_s": (
                 600.0,

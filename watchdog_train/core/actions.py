@@ -122,6 +122,10 @@ class TreeSight(Value, frozen=True, kw_only=True):
     """Since its agent was heard; before the first time, since somebody listens."""
     agent: Machine | None = None
     """Who speaks for it; None: it is the supervisor's own, or was never heard."""
+    other: int = 0
+    """An attempt that lives there, and that no leader of this run has begun."""
+    sees: bool | None = True
+    """Whether the checkpoint of the next plan is there; None: not known yet."""
     agent_lives: bool | None = None
     """Its process; None: on another machine, where nobody can tell, and while it is heard."""
 
@@ -221,6 +225,8 @@ class Observation(Value, frozen=True, kw_only=True, dict=True):
 
 class Wait(Value, frozen=True, kw_only=True):
     until: float
+    decides: bool = False
+    """A limit is over then: the processes are to be sampled at that moment."""
 
 
 class Record(Value, frozen=True, kw_only=True):

@@ -116,13 +116,7 @@ def _follow_one_launch(
 ) -> Action:
     report, where = observation.of(tree.host).launch, written(tree.host)
     if report is not None and report.root is not None:
-        launched = e.AttemptLaunched(
-            where=where,
-            pid=report.root.pid,
-            start=report.root.start,
-            keeper_pid=report.keeper.pid,
-            keeper_start=report.keeper.start,
-        )
+        launched = machines.launched(report.root, report.keeper, tree.host)
         return Record(events=(launched,))
     early = observation.now - attempt.launching_mono < LAUNCH_DEADLINE_S
     if report is None and (early or not observation.of(tree.host).is_heard):
@@ -318,6 +312,7 @@ RULES: tuple[Rule, ...] = (
     _record_news,
     _record_exit,
     _of_the_crew(machines.hear),
+    _of_the_crew(machines.take_in),
     _of_the_crew(machines.replace),
     bring_home,
     keeping.keep,
@@ -330,6 +325,7 @@ RULES: tuple[Rule, ...] = (
     asking.stop,
     _with_scan(_wind_up),
     _of_the_crew(machines.explain_together),
+    _of_the_crew(machines.claim),
     _of_the_crew(machines.gather),
     between_attempts,
     _pursue_stall,

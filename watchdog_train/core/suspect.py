@@ -28,10 +28,9 @@ from watchdog_train.core.recovery.remedy_spec import RemedySpec
 ASKS = "it waits for somebody to type"
 FRESH_S = 15.0
 """No stall by a look that is older: what was true a minute ago may be over."""
-LATE_S = 3.0
-"""A sample of the processes may be so much older than a look that it comes with."""
 LOOK_AGAIN_S = (10.0, 300.0)
 """While patience runs the distance of looks doubles, from so long to so long."""
+SOON_S = 0.1
 SLEPT_S = 1.0
 """After the end of a sleep it may take so long until a sample shows that it goes on."""
 FINISHING_S = 150.0
@@ -79,8 +78,6 @@ def _alive(observation: Observation, state: State) -> Record | None:
     if not (state.suspicion or silence or state.muted):
         return None
     look = state.look
-    if look is not None and state.look_before is not None and observation.now - look.mono < LATE_S:
-        look = state.look_before  # the newer one may have seen what came after the silence
     patience = look.patience if look is not None else None
     at = silent_at(patience, _steps(observation, state))
     paused_s = observation.now - state.silent_since if state.suspicion and patience else 0.0
@@ -150,10 +147,15 @@ def _quiet(
     if look.patience.row == "input" and "input" not in state.notices:
         return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=said(ASKS)),))
     limit_s = _limit_s(observation, state, policy, look.patience)
-    quiet_s = min(verdict.quiet_s, observation.now - look.since_mono)
-    over = limit_s is not None and quiet_s >= limit_s
-    if not over:
-        return _look(observation, verdict) if _is_due(observation.now, state, look) else None
+    sampled = observation.sample.at
+    since = max(sampled - verdict.quiet_s, look.since_mono)
+    over_at = since + limit_s if limit_s is not None else float("inf")
+    if sampled < over_at:
+        if observation.now >= _look_at(state, look, over_at, takes_s=policy.evidence.look_s):
+            return _look(observation, verdict)
+        if over_at >= observation.now + policy.detection.poll_s:
+            return None
+        return Wait(until=max(over_at, observation.now + SOON_S), decides=True)
     if (verdict.alone or verdict.quiet_at_work) and look.patience.row != "proven":
         return None
     if observation.now - look.mono > FRESH_S:
@@ -171,7 +173,7 @@ def _look(observation: Observation, verdict: Verdict) -> Action:
     for sight in observation.trees:
         if sight.look is None and "look" not in sight.running:
             return StartLook(host=sight.host, verdict=verdict)
-    return Wait(until=observation.now + 0.1)
+    return Wait(until=observation.now + SOON_S)
 
 
 def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:
@@ -181,13 +183,14 @@ def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:
     return patience.row in ("unknown", "at-work"), limit_s
 
 
-def _is_due(now: float, state: State, look: e.Looked) -> bool:
-    """A further look: at the end of a sleep, else ever more seldom."""
+def _look_at(state: State, look: e.Looked, over_at: float, *, takes_s: float) -> float:
+    """When to look again: at the end of a sleep, else ever more seldom; and before it is over."""
     first_s, seldom_s = LOOK_AGAIN_S
     distance_s = min(seldom_s, max(first_s, look.mono - state.suspicion_mono))
     if look.patience.look_in_s is not None:
         distance_s = min(distance_s, look.patience.look_in_s + SLEPT_S)
-    return now >= look.mono + distance_s
+    at = look.mono + distance_s
+    return min(at, over_at - takes_s) if look.mono + FRESH_S < over_at else at
 
 
 def shown_basis(verdict: Verdict) -> Basis:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from functools import singledispatch
 
 import msgspec
 
@@ -268,78 +267,51 @@ class _Table:
             if left_s > self._limits.longest_sleep_s:
                 return self._row("unknown", node)
             return self._row("sleep", node, look_in_s=left_s)
-        return self._row(row_of(still), node)
+        return self._row(row_of(still.doing, still), node)
 
 
-def row_of(still: x.Standstill) -> PatienceRow:
-    """The row of a wait that none of the job's own processes will end."""
-    return _row_of(still.doing, still)
+def row_of(doing: x.Doing, still: x.Standstill) -> PatienceRow:  # noqa: PLR0912 - a table
+    """The row of a wait that none of the job's own processes will end.
+
+    Args:
+        doing: what is done, or one of several things that are polled for.
+        still: who does it, where.
+    """
+    match doing:
+        case w.FileWait(kind="fifo", others=()) if doing.complete:
+            return "proven" if doing.unlinked else "fifo"
+        case w.FileWait(network=network) if network and doing.kind != "fifo":
+            return "network"
+        case w.TcpWait(call="accept") | w.PipeWait(listens=True) | w.SleepWait():
+            return "poll"
+        case w.FileLockWait(holders=()) if doing.timed or not doing.path:
+            return "poll"  # a library asks again and again; the kernel wakes whoever called it
+        case w.TcpWait(others=()) if not doing.address.startswith(_LOOPBACK):
+            return "network"
+        case w.FileWait(kind="fifo", others=(_, *_)) | w.PipeWait(others=(_, *_)) | w.TcpWait():
+            return "outsider"
+        case w.FileLockWait(holders=(_, *_)) | w.ChildWait(children=(_, *_)):
+            return "outsider"
+        case w.PollWait():
+            # The user's own poll is one; a library's is as patient as what it polls.
+            if still.own is not None and (still.at is None or still.at.file.startswith(_STANDARD)):
+                return "poll"
+            rows = [row_of(one, still) for one in doing.waits]
+            return max(rows, key=_ORDER.index, default="unknown")
+        case w.MutexWait(owner_lives=False):
+            return "proven"
+        case w.UnknownWait(call="signal"):
+            return "poll"  # anybody may send it, a timer too
+        case w.TerminalWait():
+            return "input"
+        case w.Stopped():
+            return "stopped"
+        case w.Running() | x.Computing():
+            return "at-work"
+        case _:
+            return "unknown"
 
 
-@singledispatch
-def _row_of(_doing: object, _still: x.Standstill) -> PatienceRow:
-    return "unknown"
-
-
-@_row_of.register
-def _(wait: w.FileWait, _still: x.Standstill) -> PatienceRow:
-    if wait.kind != "fifo":
-        return "network" if wait.network else "unknown"
-    if wait.others:
-        return "outsider"
-    if not wait.complete:
-        return "unknown"
-    return "proven" if wait.unlinked else "fifo"
-
-
-@_row_of.register
-def _(wait: w.FileLockWait, _still: x.Standstill) -> PatienceRow:
-    """A library that locks files asks again and again; the kernel wakes whoever called it."""
-    return "outsider" if wait.holders else "poll" if wait.timed or not wait.path else "unknown"
-
-
-@_row_of.register
-def _(wait: w.PipeWait, _still: x.Standstill) -> PatienceRow:
-    return "poll" if wait.listens else "outsider" if wait.others else "unknown"
-
-
-@_row_of.register
-def _(wait: w.TcpWait, _still: x.Standstill) -> PatienceRow:
-    if wait.call == "accept":
-        return "poll"
-    return "outsider" if wait.others or wait.address.startswith(_LOOPBACK) else "network"
-
-
-@_row_of.register
-def _(wait: w.ChildWait, _still: x.Standstill) -> PatienceRow:
-    return "outsider" if wait.children else "unknown"
-
-
-@_row_of.register
-def _(wait: w.PollWait, still: x.Standstill) -> PatienceRow:
-    """The user's own poll is one; a library's is as patient as what it polls."""
-    if still.own is not None and (still.at is None or still.at.file.startswith(_STANDARD)):
-        return "poll"
-    rows = [_row_of(one, still) for one in wait.waits]
-    return max(rows, key=_ORDER.index, default="unknown")
-
-
-@_row_of.register
-def _(wait: w.MutexWait, _still: x.Standstill) -> PatienceRow:
-    return "proven" if wait.owner_lives is False else "unknown"
-
-
-@_row_of.register
-def _(wait: w.UnknownWait, _still: x.Standstill) -> PatienceRow:
-    """Anybody may send the signal that it waits for, a timer too."""
-    return "poll" if wait.call == "signal" else "unknown"
-
-
-_row_of.register(w.SleepWait, lambda *_: "poll")
-_row_of.register(w.TerminalWait, lambda *_: "input")
-_row_of.register(w.Stopped, lambda *_: "stopped")
-_row_of.register(w.Running, lambda *_: "at-work")
-_row_of.register(x.Computing, lambda *_: "at-work")
 _ORDER = [row for row, _ in ROWS]
 
 

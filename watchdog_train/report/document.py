@@ -137,12 +137,21 @@ def _about(state: State, zone: tzinfo | None) -> Section:
             rows.append((what, f"{clock_time(state.updated_at, zone)} ({took})"))
     if (awaited := waiting(state, state.mono)) is not None:
         rows.append(("waiting", awaited))
+        rows += _stall_at(state, zone)
     if state.exit_code is not None:
         rows.append(("exit code", str(state.exit_code)))
     rows += [("the fault may lie with", text) for text in guilty_words(state)]
     rows += [("left running", text) for text in left_words(state)]
     rows.append(("files", words.short_path(state.run_dir, state.cwd)))
     return Section(title="Run", rows=tuple(row for row in rows if row[1]))
+
+
+def _stall_at(state: State, zone: tzinfo | None) -> list[tuple[str, str]]:
+    """A page is read later than it is written: by the clock, not by the length of the silence."""
+    if state.look is None or state.look.limit_s is None or state.updated_at is None:
+        return []
+    at = state.updated_at + state.look.since_mono + state.look.limit_s - state.mono
+    return [("a stall at", f"{clock_time(at, zone)}, if it goes on like that")]
 
 
 def _attempts(history: History, zone: tzinfo | None) -> Section:

@@ -15,9 +15,12 @@ from watchdog_train.report.words import clean
 Row = TypeVar("Row")
 
 
-def sentences(event: e.AnyEvent, _state: State) -> tuple[str, ...]:
+def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """What an event about another machine is worth saying, as plain sentences."""
     match event:
+        case e.TaskJoined() if state.attempt is not None and not state.attempt.settled:
+            how = "task 0 decides from now on" if event.task.task else "this one leads"
+            return (f"its ranks train one world with those of the other tasks: {how}",)
         case e.MachineLost():
             return (f"{why_text(event.why)}: what runs there is unknown",)
         case e.PeerLost():

@@ -12,7 +12,7 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.scan import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.explanation_text import what_happened
+from watchdog_train.report.explanation_text import because, what_happened
 from watchdog_train.report.facts import (
     origin_words,
     run_again,
@@ -129,7 +129,8 @@ def _cause(event: e.StallExplained, state: State, at: str) -> News | None:
     if kind == "crash":
         told = f"crashed at {step_words(_step(state))}: {what_happened(found)}"
         return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
-    return News(topic="stalled", line=clean(f"{at} {what_happened(found)}", LINE_CAP))
+    told = what_happened(found) if known else because(found)
+    return News(topic="stalled", line=clean(f"{at} {told}", LINE_CAP))
 
 
 def _end(event: e.FirstStep, state: State, zone: tzinfo | None) -> str:

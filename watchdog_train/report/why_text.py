@@ -219,10 +219,15 @@ SENTENCES: dict[WhyCode, str] = {
     "message-not-written": "the termination message cannot be written to {path}: {problem}",
     "guilty-not-named": "the guilty machines cannot be named in {path}: {problem}",
     # -- several tasks
+    "world-elsewhere": "only {count} of the {of} ranks of its world are here: nothing is known of "
+    "the others, and a hang may stay undetected; start all tasks with --coordination "
+    "tcp://HOST:PORT, HOST being the machine of the first one",
     "peer-gone": "the supervisor of {who}, pid {pid}, is gone",
     "not-come": "{who} did not come within {limit}",
     "waits-for-agents": "waiting for {who}",
     "machine-lost": "{who} was not heard for {seconds}",
+    "requeued": "the scheduler has ended all of the job since",
+    "leader-anew": "a leader before this one had begun it; its part of it is gone",
     "leader-lost": "the leader was not heard for {seconds}",
     "guilty": "the other ranks waited for rank {rank}{family}",
     "not-joint": "the evidence of all {option}s was not diagnosed together: {problem}",

@@ -13,6 +13,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
+from watchdog_train.core.starting.jobs import is_begun_again
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
@@ -54,9 +55,14 @@ def adopt_run(
     _unfinished(directory)  # says so without touching anything
     system = current()
     lock = take_lock(directory, system)
+    others_ended = False
     try:
         # Whoever held it may have ended the run while we waited for the lock.
         state = _unfinished(directory)
+        task = state.crew.task if state.crew is not None else None
+        others_ended = stop_mode is not None and is_begun_again(task, os.environ)
+        if others_ended or (stop_mode is not None and task is not None and task.task):
+            task = None  # it is stopped without the others
         session = RunSession(
             directory,
             load_policy(directory.config, None, {}),
@@ -67,7 +73,7 @@ def adopt_run(
             cwd=state.cwd,
             state=state,
             lock=lock,
-            task=state.crew.task if state.crew is not None else None,
+            task=task,
         )
     except BaseException:
         lock.release()
@@ -86,6 +92,9 @@ def adopt_run(
             why=why,
         )
     )
+    for tree in state.trees if others_ended else ():
+        if tree.host and not tree.settled:
+            session.supervisor.record(e.MachineLost(where=tree.host, why=Why("requeued")))
     session.register()
     if on_adopted is not None:
         on_adopted(session)

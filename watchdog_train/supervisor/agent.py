@@ -7,7 +7,10 @@ training does not work any more, it takes evidence and ends: then its supervisor
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +18,14 @@ import msgspec
 
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
+from watchdog_train.core.answers import start_evidence
 from watchdog_train.core.decide import attend
 from watchdog_train.core.fold.state import Machine, State
-from watchdog_train.core.job.machines import leave, lowest_living
+from watchdog_train.core.job.machines import PEERS, SAY_AFTER_S, leave, lowest_living
 from watchdog_train.core.job.meeting import as_this_node, with_options
 from watchdog_train.core.model import Plan, ProcessId, Why, said
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
+from watchdog_train.core.suspect import next_stall_id
 from watchdog_train.errors import EXIT_REFUSED
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
@@ -36,6 +41,9 @@ HURRIED_S = 0.05
 TURN_S = 0.25
 COPY_EVERY_S = 1.0
 DEAD_FOR_S = 2.0
+SEEK_EVERY_S = 0.5
+NOT_SEEN_AFTER_S = 45.0
+"""A network file system may say for so long that a new file is not there."""
 
 
 class Agent(Supervisor):
@@ -43,7 +51,7 @@ class Agent(Supervisor):
 
     def __init__(self, context: Context, state: State, link: Link) -> None:
         super().__init__(context, state)
-        self._link = self._line = link
+        self._line = link
         self._outbox = Outbox(context.directory.path)
         self._inbox = Inbox()
         self._current: wire.Order | None = None
@@ -59,9 +67,12 @@ class Agent(Supervisor):
         """The newest attempt that was ordered."""
         self._refused: tuple[int, str] | None = None
         """That attempt, and why it was not started."""
+        self._sought = Sought("", 0.0)
 
-    speaks = False
-    """Its leader says everything, once."""
+    @property
+    def speaks(self) -> bool:
+        """Its leader says everything, once."""
+        return self._leader is None
 
     def record(self, event: e.AnyEvent) -> None:
         """Append, fold; a launch that failed here is the leader's to know."""
@@ -78,15 +89,10 @@ class Agent(Supervisor):
         super().run()
         self._bye()
 
-    def close(self) -> None:
-        """End what looks for us."""
-        super().close()
-        self._line.close()
-
     def _decide(self, observation: a.Observation) -> a.Action:
         state, now = self.state, observation.now
         self._listen(now)
-        if state.stop is not None or state.given_up is not None:
+        if state.stop is not None or state.given_up is not None or self._was_never_led(now):
             self._report(observation)
             return super()._decide(observation)
         return (
@@ -96,6 +102,12 @@ class Agent(Supervisor):
             or self._be_alone(observation)
             or self._rest(observation)
         )
+
+    def _was_never_led(self, now: float) -> bool:
+        """Its training has ended well before any leader was heard."""
+        attempt = self.state.attempt
+        well = attempt is not None and attempt.ended and attempt.code == 0
+        return well and self._leader is None and now - self._heard_at >= a.UNHEARD_S
 
     def _write_down(self, observation: a.Observation) -> a.Action | None:
         found = attend(observation, self.state, self._context.policy)
@@ -127,6 +139,7 @@ class Agent(Supervisor):
         if attempt is not None and not attempt.settled:
             given_up = e.GivenUp(why=over.why, exit_code=over.exit_code, outcome=over.outcome)
             return a.Record(events=(given_up,))
+        self._copy()
         if not self._outbox.is_empty and observation.now - self._heard_at < a.UNHEARD_S:
             return None
         finished = e.RunFinished(
@@ -139,12 +152,17 @@ class Agent(Supervisor):
         match work:
             case wire.StartAttempt():
                 self._refused, self._wanted = None, work.plan.attempt
-                if attempt is not None and not attempt.tree_gone:
-                    self._refused = (self._wanted, f"attempt {attempt.attempt} still lives there")
+                if attempt is not None and not (
+                    attempt.tree_gone and attempt.attempt < self._wanted
+                ):
+                    lives = "was begun" if attempt.tree_gone else "still lives"
+                    self._refused = (self._wanted, f"attempt {attempt.attempt} {lives} there")
                     return a.Record(events=())
                 return a.Launch(plan=own_plan(work, self.state), hosts=("",))
             case wire.Discard():
                 return a.Record(events=(), consumes=(work.name,))
+            case wire.Known():
+                return a.Record(events=(work.event,))
             case wire.Forward():
                 self._forward_signal(work.signal)
                 return a.Record(events=())
@@ -160,15 +178,22 @@ class Agent(Supervisor):
         refusal, policy = self._line.refusal, self._context.policy.job
         attempt = self.state.attempt
         if refusal is not None and attempt is None:
-            why = said(refusal.message)
+            why = said(f"{refusal.message}: {refusal.hint}")
             event = e.GivenUp(why=why, exit_code=EXIT_REFUSED, outcome="failed")
             return a.Record(events=(event,))
         alone_s = observation.now - self._heard_at
+        if self._leader is None and alone_s >= SAY_AFTER_S and PEERS not in self.state.notices:
+            why = Why("waits-for-agents", who="task 0, which leads")
+            return a.Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
         if self._leader is not None and alone_s > DEAD_FOR_S:
             replaced = self._replace_leader(self._leader)
             if replaced is not None:
                 return replaced
         if alone_s >= (policy.gather_s if attempt is None else policy.lost_s):
+            known = attempt is None or attempt.crash_id is not None or attempt.stall_id is not None
+            if attempt is not None and attempt.ended and attempt.code != 0 and not known:
+                stall_id = next_stall_id(observation, self.state)
+                return start_evidence(observation, self.state, stall_id, "crash")
             why = Why("leader-lost", seconds=alone_s)
             return leave(observation, self.state, why)
         return None
@@ -179,6 +204,8 @@ class Agent(Supervisor):
         if leader.place != self._place or system.is_alive(leader.agent) is not False:
             return None
         near = [one for one in self._agents if one.place == self._place]
+        if not any(one.agent == self.state.supervisor for one in near):
+            near.append(self._me())  # the leader has died before it could name us
         alive = [one for one in near if system.is_alive(one.agent) is not False]
         return lowest_living(leader, alive, self.state)
 
@@ -213,16 +240,25 @@ class Agent(Supervisor):
         if crew is not None and self._inbox.take(word, crew):
             self._leader, self._agents = word.leader, word.agents
             self._outbox.taken(word.taken)
+            if word.checkpoint != self._sought.path:
+                self._sought = Sought(word.checkpoint, self._heard_at)
 
     def _report(self, observation: a.Observation, *, over: bool = False) -> None:
         """Say what is new at once, and that we live once a second."""
         now, crew, attempt = observation.now, self.state.crew, self.state.attempt
         if crew is None:
             return
-        self._copy(now)
+        if now - self._copied_at >= COPY_EVERY_S:
+            self._copied_at = now
+            self._copy()
         number = attempt.attempt if attempt is not None else 0
+        number = 0 if number == crew.alone else number
         number = self._refused[0] if self._refused is not None else number
+        lives = attempt is not None and not attempt.settled
+        epoch = max(crew.epoch, self._inbox.epoch)
+        done = crew.done if crew.epoch == epoch else 0
         sight = self._sight(observation.trees[0])
+        sight = msgspec.structs.replace(sight, sees=self._sought.sees(now))
         newest = (
             sight.sample.at,
             sight.launch,
@@ -230,9 +266,12 @@ class Agent(Supervisor):
             sight.running,
             sight.look is None,
             sight.evidence is None,
-            crew.epoch,
-            crew.done,
+            epoch,
+            done,
             number,
+            lives,
+            sight.sees,
+            self._sought.path,
         )
         due_s = HURRIED_S if newest != self._reported else REPORT_EVERY_S
         if now - self._reported_at < due_s and not over:
@@ -240,11 +279,13 @@ class Agent(Supervisor):
         self._reported, self._reported_at = newest, now
         report = wire.Report(
             agent=self._me(),
-            epoch=crew.epoch,
-            done=crew.done,
+            epoch=epoch,
+            done=done,
             attempt=number,
+            lives=lives,
             now=now,
             sight=sight,
+            checkpoint=self._sought.path,
             told=wire.Told(
                 settings=observation.settings,
                 places=observation.places,
@@ -263,14 +304,15 @@ class Agent(Supervisor):
             place=self._place,
             run_dir=str(context.directory.path),
             agent=self.state.supervisor or ProcessId(0, 0),
+            attempts=self.state.crew.alone if self.state.crew is not None else 0,
         )
 
     def _sight(self, sight: a.TreeSight) -> a.TreeSight:
         """As the leader may see it: a bundle is there once the leader has its files."""
         result = sight.evidence
-        if self._refused is not None and sight.launch is None:
+        if self._refused is not None:
             refused = a.LaunchReport(root=None, keeper=ProcessId(0, 0), error=self._refused[1])
-            sight = msgspec.structs.replace(sight, launch=refused)
+            sight = msgspec.structs.replace(sight, launch=refused, exit=None)
         if result is None:
             return sight
         bundle = (result.stall_id, result.dir)
@@ -284,20 +326,39 @@ class Agent(Supervisor):
         running = sight.running | {"evidence"}
         return msgspec.structs.replace(sight, evidence=None, running=running)
 
-    def _copy(self, now: float) -> None:
-        """Saves and output of the attempt, as they grow."""
-        attempt, context = self.state.attempt, self._context
-        if attempt is None or now - self._copied_at < COPY_EVERY_S:
-            return
-        self._copied_at = now
-        cap_bytes = context.policy.output.log_cap_bytes
-        for path in grown(context.directory.attempt(attempt.attempt), output=True):
-            self._outbox.send_file(path, cap_bytes)
+    def _copy(self) -> None:
+        """Saves and output as they grow; what came last before a restart, too."""
+        context = self._context
+        for attempt in self.state.attempts[-2:]:
+            for path in grown(context.directory.attempt(attempt.attempt)):
+                self._outbox.send_file(path, context.policy.output.log_cap_bytes)
 
     def _bye(self) -> None:
         """The last word: the leader waits for it."""
         observation = self._observer.observe(self.state)
         self._report(observation, over=True)
+
+
+class Sought:
+    """A checkpoint of the leader's; a thread looks for it, as a file system may not answer."""
+
+    def __init__(self, path: str, now: float) -> None:
+        self.path, self._until = path, now + NOT_SEEN_AFTER_S
+        self._found = threading.Event()
+        if path:
+            threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        until = time.monotonic() + NOT_SEEN_AFTER_S
+        while not os.path.exists(self.path) and time.monotonic() < until:
+            time.sleep(SEEK_EVERY_S)
+        if os.path.exists(self.path):
+            self._found.set()
+
+    def sees(self, now: float) -> bool | None:
+        """None: it may come to be seen."""
+        found = not self.path or self._found.is_set()
+        return found or (False if now >= self._until else None)
 
 
 def own_plan(order: wire.StartAttempt, state: State) -> Plan:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
@@ -23,6 +24,7 @@ from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system.protocol import ProcessSystem
 
 if TYPE_CHECKING:
+    from watchdog_train.supervisor.hands.link import Link
     from watchdog_train.supervisor.hands.remote import Machines
 
 
@@ -56,6 +58,10 @@ class Context:
     ignore_hup: bool = False
     """nohup was meant."""
     oom_kills_before: int | None = None
+    might_join: JobTask | None = None
+    """Of a step whose tasks may be a sweep, or train one world."""
+    link: Link | None = None
+    """To the other tasks of a job that is led."""
     machines: Machines | None = None
     """Of a leader: its agents."""
     keeper: LaunchedKeeper | None = None

@@ -9,6 +9,7 @@ from watchdog_train.core.policy import Job
 from watchdog_train.core.starting.jobs import JobTask, find_task, is_part_of_more
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.core.starting.nodes import NodeError, find_node
+from watchdog_train.core.starting.place import address_of
 from watchdog_train.errors import WtrainError
 from watchdog_train.system.protocol import ProcessSystem
 
@@ -31,8 +32,18 @@ def own_task(
         launcher: what the command starts its ranks with.
 
     Raises:
-        WtrainError: which node this is cannot be told.
+        WtrainError: which node this is cannot be told, or where the nodes meet.
     """
+    if settings.coordination is not None:
+        try:
+            address_of(settings.coordination)
+        except ValueError as error:
+            raise WtrainError(
+                f"the machines of the job cannot meet at {settings.coordination[:200]}: {error}",
+                hint="--coordination tcp://HOST:PORT: an address of the first machine that all "
+                "others reach, and a free port there",
+                reference="coordination-unusable",
+            ) from None
     try:
         task = find_node(settings, environment, launcher)
     except NodeError as error:

@@ -11,8 +11,7 @@ from watchdog_train.core.policy import Job, Metrics, Notify, Policy
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.supervisor.agent import Agent
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.hands.link import join, lead
-from watchdog_train.supervisor.hands.remote import Machines, name_of
+from watchdog_train.supervisor.hands.remote import Machines
 from watchdog_train.supervisor.loop import Supervisor
 
 AGENTS = ".agents"
@@ -39,17 +38,9 @@ def is_led(task: JobTask | None, settings: Job) -> bool:
 
 
 def led(context: Context, state: State, task: JobTask | None) -> Supervisor:
-    """The supervisor of a run: of its own, of a leader, or of an agent.
-
-    Raises:
-        WtrainError: the others cannot be reached, or cannot reach us.
-    """
-    if task is None:
-        return Supervisor(context, state)
-    address, children = task.coordination, context.children
-    if task.task:
-        link = join(address, name_of(task, task.task), job=task.job, children=children)
-        return Agent(context, state, link)
-    link = lead(address, job=task.job, machines=task.tasks - 1, children=children)
-    context.machines = Machines(context, task, link)
+    """The supervisor of a run: of its own, of a leader, or of an agent."""
+    if task is not None and context.link is not None:
+        if task.task:
+            return Agent(context, state, context.link)
+        context.machines = Machines(context, task, context.link)
     return Supervisor(context, state)

@@ -12,6 +12,8 @@ from watchdog_train.core.actions import Action, Observation, Request, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.job.machines import couple
+from watchdog_train.errors import WtrainError
 from watchdog_train.keeper.wake import ready
 from watchdog_train.report.narrative import narrate, opening_lines
 from watchdog_train.store import requests as request_files
@@ -19,8 +21,8 @@ from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 from watchdog_train.supervisor.hands import Hands
-from watchdog_train.supervisor.hands.link import Link
 from watchdog_train.supervisor.hands.local import LocalHands
+from watchdog_train.supervisor.hands.remote import meet
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
@@ -45,16 +47,13 @@ DRAIN_S = 2.0
 class Supervisor:
     """Drives one run until it is finished."""
 
-    speaks = True
-    """Whether it tells the user what happens."""
-
     def __init__(self, context: Context, state: State) -> None:
         self._context = context
         self.state = state
         self._hands = LocalHands(context)
         machines = context.machines
         hands: tuple[Hands, ...] = (self._hands, *(machines.hands if machines is not None else ()))
-        self._link: Link | None = machines.link if machines is not None else None
+        self._link = context.link
         self._observer = Observer(context, hands)
         self._performer = Performer(context, self._observer, hands)
         self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
@@ -84,6 +83,11 @@ class Supervisor:
         """Called once, when the first attempt of this supervisor runs."""
         self._begins = state.finished or not any(each.launched for each in state.attempts)
 
+    @property
+    def speaks(self) -> bool:
+        """Whether it tells the user what happens."""
+        return True
+
     def record(self, event: e.AnyEvent) -> None:
         """Append, fold, tell."""
         context = self._context
@@ -93,10 +97,13 @@ class Supervisor:
             number = event.plan.attempt
         stamped = context.log.append(event, number)
         self.state = evolve(self.state, stamped)
-        self._page.follow(event)
+        self._page.follow(stamped, self.state)
         self._verdict.follow(event, self.state)
         self._notifier.follow(stamped, self.state)
         self._commands.follow(stamped, self.state)
+        if isinstance(event, (e.SaveProven, e.RequestRefused)) and context.machines is not None:
+            for each in context.machines.hands:
+                each.know(event)
         if isinstance(event, e.StallRecovered):
             self._observer.lengthen(self.state, event.stall_id)
         if isinstance(event, e.AttemptLaunched) and self._begins:
@@ -110,6 +117,11 @@ class Supervisor:
             return  # in the middle of a progress bar, which says so itself
         for line in narrate(stamped, self.state) if self.speaks else ():
             context.display.say(line)
+
+    def go_on_after(self, other: Supervisor) -> None:
+        """Take over what was asked of one that has joined the others."""
+        self.on_launched = other.on_launched
+        self._observer.requests.extend(other._observer.requests)
 
     def close(self) -> None:
         """End what looks for us."""
@@ -129,13 +141,15 @@ class Supervisor:
 
     def run(self) -> None:
         """The loop, until the run is finished."""
-        while not self.state.finished:
+        while not (self.state.finished or self.has_joined):
             self._take_signals()
             self._take_requests()
             observation = self._observer.observe(self.state)
             self._vitals.tell(self.state, observation)
             action = self._decide(observation)
             if isinstance(action, Wait):
+                if action.decides:
+                    self._observer.sample_by(action.until)
                 self._telling.tell(self.state, observation)
                 self._page.write()
                 self._notify(observation)
@@ -149,6 +163,8 @@ class Supervisor:
                     for shared in self._performer.claim_directories(self.state):
                         self.record(shared)
             self._say_when_behind()
+        if not self.state.finished:
+            return
         self._vitals.tell(self.state)
         self._telling.ending(self.state)
         for noticed in (*self._verdict.finish(self.state), *self._guilty.finish(self.state)):
@@ -162,8 +178,29 @@ class Supervisor:
             self.record(ran)
         self._metrics.finish(self.state)
 
+    @property
+    def has_joined(self) -> bool:
+        """It turned out to be one of several tasks: a leader or an agent has to go on with it."""
+        return self._context.link is not None and self._link is None
+
     def _decide(self, observation: Observation) -> Action:
-        return decide(observation, self.state, self._context.policy, self._context.remedies)
+        return self._couple(observation) or decide(
+            observation, self.state, self._context.policy, self._context.remedies
+        )
+
+    def _couple(self, observation: Observation) -> Action | None:
+        context, task = self._context, self._context.might_join
+        if task is None or observation.running:
+            return None
+        found = couple(task, observation, self.state, context.policy)
+        if found is not None and isinstance(found.events[0], e.TaskJoined):
+            context.might_join = None
+            try:
+                context.link = meet(task, context.children)
+            except WtrainError as error:
+                context.display.say(f"wtrain: the other tasks cannot be reached: {error}")
+                return None
+        return found
 
     def _notify(self, observation: Observation) -> None:
         for event in self._notifier.poll(self.state):

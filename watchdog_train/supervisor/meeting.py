@@ -32,8 +32,7 @@ class Meeting:
         if state.finished:
             return None
         if across is not None:
-            number = attempt.attempt + 1 if attempt is not None else 1
-            return self._of_nodes.free(first_port(across), number)
+            return self._of_nodes.free(first_port(across), state.next_attempt)
         if attempt is None or state.launcher is not None:
             return None
         if self._of_ranks is None:

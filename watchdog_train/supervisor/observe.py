@@ -53,7 +53,7 @@ class Observer:
         self._sample = together((), at=now)
         self._bundles = 0
         self._side_files = SideFiles(context.slot_dir)
-        self._ends_heard = 0
+        self._ends_heard = self._looks_heard = 0
         self._blind: str | None = None
         self._blind_since = 0.0
         """Since the look that could not be had."""
@@ -73,6 +73,10 @@ class Observer:
         for stall in state.stalls:
             if stall.id == stall_id:
                 self._assessor.lengthen(stall.phase)
+
+    def sample_by(self, moment: float) -> None:
+        """Look at the processes then, if not before."""
+        self._next_look = min(self._next_look, moment)
 
     def close(self) -> None:
         """End what looks for us."""
@@ -100,7 +104,8 @@ class Observer:
                 known_at = max(each.exit_known_at for each in self._hands)
                 old = attempt.ended and self._sample.at < known_at
                 quick = now if old else self._sample.at + self._quick_look_s
-                self._next_look = min(self._next_look, quick)
+                self.sample_by(quick)
+            self._hear_looks(now)
             if now >= self._next_look:
                 self._look(state, attempt, now)
                 taken_s = context.system.monotonic() - now
@@ -183,7 +188,7 @@ class Observer:
         self._assessor.begin(state, now)
         self._sample = together((), at=now)
         self._next_look = 0.0
-        self._ends_heard = 0
+        self._ends_heard = self._looks_heard = 0
         self._side_files.forget()
         self._saves.forget()
 
@@ -213,8 +218,15 @@ class Observer:
         self._assessor.advance(self._sample, state, now, saves, all_heard=heard)
         if self._assessor.progress_at != now:
             self._calm_since = now
-            self._next_look = min(self._next_look, now + detection.poll_s)
+            self.sample_by(now + detection.poll_s)
         self._keep(state, attempt)
+
+    def _hear_looks(self, now: float) -> None:
+        """What a look has found counts together with a sample of the processes after it."""
+        looks = sum(each.sight.look is not None for each in self._hands)
+        if looks > self._looks_heard:
+            self.sample_by(now)
+        self._looks_heard = looks
 
     def _hear_ends(self) -> None:
         """Once a machine: what its training has written between the last look and its end."""

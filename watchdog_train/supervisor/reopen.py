@@ -1,9 +1,14 @@
-"""Let a finished run go on: from its newest whole checkpoint, with what the user adds."""
+"""Let a finished run go on: from its newest whole checkpoint, with what the user adds.
+
+Of a job that was led the first task reopens the run, and the others become agents anew.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,11 +18,14 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import live_runs
-from watchdog_train.store.run_directory import RunDirectory, point_latest
+from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_directory import RunDirectory, name_from_command, point_latest
+from watchdog_train.store.run_paths import default_runs_dir, runs_in
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     find_twins,
@@ -25,18 +33,103 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
+from watchdog_train.supervisor.hands.remote import name_of
 from watchdog_train.supervisor.joining import environment_of, own_task
+from watchdog_train.supervisor.leading import AGENTS, is_led
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
-from watchdog_train.supervisor.start import write_settings
+from watchdog_train.supervisor.start import start_run, write_settings
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
+
+Settings = Mapping[str, Any]
+"""Settings by their keys, which count instead of the run's own."""
+
+
+def find_run(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
+    """The run that is meant; where its machine does not see it, what an agent of it has left.
+
+    Raises:
+        WtrainError: unknown or ambiguous, with the candidates.
+    """
+    try:
+        return resolve(run_ref, runs_dir)
+    except WtrainError:
+        left = runs_in((runs_dir or default_runs_dir()) / AGENTS)
+        own = [run for run in left if run_ref in (None, run.name.rpartition("-")[0])]
+        if not own:
+            raise
+        return own[-1]
+
+
+def own_part(
+    run: RunDirectory, state: State, changed: Settings
+) -> tuple[RunDirectory, JobTask | None]:
+    """The run of this task of the job, as it was last; an agent that left none has its leader's.
+
+    Returns:
+        It, and the task; None of a run that is no task of a job that is led.
+
+    Raises:
+        WtrainError: the run was one of a job, and this is not that job.
+    """
+    policy = load_policy(run.config, None, changed)
+    before = state.crew.task if state.crew is not None else None
+    task = own_task(os.environ, current(), policy.job, state.launcher)
+    task = task if before is not None or is_led(task, policy.job) else None
+    base = policy.name or name_from_command(state.argv)
+    if before is not None and task is None:
+        raise _not_alone(before, base)
+    if task is None:
+        return run, None
+    if before is None or (before.kind, before.tasks) != (task.kind, task.tasks):
+        size = f"{before.tasks} {before.kind}s" if before is not None else "one task"
+        raise WtrainError(
+            f"this run had {size}, and now there are {task.tasks} {task.kind}s",
+            context=run.run_id,
+            hint="start the job again with as many, or as a new run with: wtrain run -- COMMAND",
+            reference="run-part-of-job",
+        )
+    if task.task:
+        named = f"{base}-{name_of(task, task.task)}"
+        left = (each for each in runs_in(_home(run) / AGENTS) if each.name == named)
+        run = max(left, key=lambda each: each.stamp, default=run)
+    return run, task
+
+
+def _home(run: RunDirectory) -> Path:
+    folder = run.path.parent
+    return folder.parent if folder.name == AGENTS else folder
+
+
+def start_agent(
+    run: RunDirectory,
+    changed: Settings,
+    remedies: Mapping[str, Remedy],
+    *,
+    environment: Mapping[str, str],
+    foreground: bool,
+    on_launched: Callable[[RunSession], None] | None = None,
+) -> RunSession:
+    """Become an agent of the leader that reopens its run, with the command of this one.
+
+    Raises:
+        WtrainError: refused, as a new run would be.
+    """
+    state = _read(run)
+    policy = load_policy(run.config, None, {**changed, "runs_dir": str(_home(run))})
+    _refuse_missing_place(state)
+    os.chdir(state.cwd)
+    os.environ.update(environment)
+    return start_run(policy, state.argv, remedies, foreground=foreground, on_launched=on_launched)
 
 
 def reopen_run(
     directory: RunDirectory,
     remedies: Mapping[str, Remedy],
     *,
+    task: JobTask | None,
+    changed: Settings,
     with_remedies: tuple[str, ...],
     allow: tuple[str, ...],
     environment: Mapping[str, str],
@@ -49,6 +142,8 @@ def reopen_run(
     Args:
         directory: the run.
         remedies: the catalogue.
+        task: it leads this job; see own_part().
+        changed: settings that are different from now on.
         with_remedies: ids to apply from now on, beside those of the run's settings.
         allow: ids or kinds that are allowed from now on.
         environment: the user's, for this attempt and those after it.
@@ -65,8 +160,7 @@ def reopen_run(
     # Somebody else may have gone on with it while we waited for the lock.
     state = _read(directory)
     _refuse(state, system)
-    policy = _policy(directory, with_remedies, allow)
-    task = own_task(os.environ, system, policy.job, state.launcher)
+    policy = _policy(directory, changed, with_remedies, allow)
     environment = environment_of(task, environment)
     write_settings(
         directory,
@@ -93,6 +187,7 @@ def reopen_run(
         state=state,
         reopen=True,
         lock=lock,
+        task=task,
     )
     me = this_supervisor(system)
     context = session.context
@@ -108,6 +203,8 @@ def reopen_run(
             fresh_budget=fresh_budget,
         )
     )
+    if task is not None:
+        session.supervisor.record(e.TaskJoined(task=task, host=me.host))
     session.register()
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.run()
@@ -116,6 +213,14 @@ def reopen_run(
 
 def _read(directory: RunDirectory) -> State:
     return replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
+
+
+def _not_alone(task: JobTask, name: str) -> WtrainError:
+    return WtrainError(
+        f"this run had {task.tasks} {task.kind}s, and is restarted in all of them at once",
+        hint=f"start the same line in each {task.kind}, under Slurm: srun wtrain restart {name}",
+        reference="run-part-of-job",
+    )
 
 
 def _refuse(state: State, system: ProcessSystem) -> None:
@@ -140,13 +245,7 @@ def _refuse(state: State, system: ProcessSystem) -> None:
             hint="train again with: wtrain run -- COMMAND",
             reference="run-succeeded",
         )
-    if not os.path.isdir(state.cwd):
-        raise WtrainError(
-            "the directory it was started in is gone",
-            context=state.cwd,
-            hint="start it from its new place with: wtrain run -- COMMAND",
-            reference="run-place-gone",
-        )
+    _refuse_missing_place(state)
     living = [member.pid for member in state.members if system.is_alive(member.identity)]
     if living:
         raise WtrainError(
@@ -157,11 +256,24 @@ def _refuse(state: State, system: ProcessSystem) -> None:
         )
 
 
+def _refuse_missing_place(state: State) -> None:
+    if not os.path.isdir(state.cwd):
+        raise WtrainError(
+            "the directory it was started in is gone",
+            context=state.cwd,
+            hint="start it from its new place with: wtrain run -- COMMAND",
+            reference="run-place-gone",
+        )
+
+
 def _policy(
-    directory: RunDirectory, with_remedies: tuple[str, ...], allow: tuple[str, ...]
+    directory: RunDirectory,
+    changed: Settings,
+    with_remedies: tuple[str, ...],
+    allow: tuple[str, ...],
 ) -> Policy:
     """The run's settings and what was added: they are in effect from now on."""
-    policy = load_policy(directory.config, None, {})
+    policy = load_policy(directory.config, None, changed)
     recovery = policy.recovery
     merged = msgspec.structs.replace(
         recovery,

@@ -20,6 +20,10 @@ END_WITHIN_S = 15.0
 """At the end of a run somebody waits; the plain page is there already."""
 LONG_RUN_S = 60.0
 """A shorter run that ends well has the page of its log alone, in no time."""
+WAITED_S = 60.0
+"""A wait that has lasted so long, and is given as much again, is worth a page."""
+WAITS_EVERY_S = 600.0
+"""A training may wait in each epoch; a page costs about a second of a CPU."""
 _TOLD = (e.EvidenceCollected, e.StallExplained, e.WouldHaveKilled, e.StallRecovered)
 
 
@@ -34,11 +38,28 @@ class ReportPage:
     def __init__(self, children: ChildTable, run_dir: Path) -> None:
         self._helper = Helper(children, "report")
         self._run_dir = run_dir
-        self._due = False
+        self._due = self._shows_wait = False
+        self._next_wait = 0.0
 
-    def follow(self, event: e.AnyEvent) -> None:
-        """A stall has got its evidence or its diagnosis, or was over."""
-        self._due = self._due or isinstance(event, _TOLD)
+    def follow(self, event: e.AnyEvent, state: State) -> None:
+        """A stall has got its evidence or its diagnosis, or was over; the same of a long wait."""
+        told = isinstance(event, _TOLD) or self._is_news_of_a_wait(event, state)
+        self._due = self._due or told
+
+    def _is_news_of_a_wait(self, event: e.AnyEvent, state: State) -> bool:
+        match event:
+            case e.Looked() if not self._shows_wait and event.mono >= self._next_wait:
+                limit_s = event.limit_s if event.limit_s is not None else float("inf")
+                left_s = event.since_mono + limit_s - event.mono
+                self._shows_wait = min(event.mono - state.silent_since, left_s) >= WAITED_S
+                if self._shows_wait:
+                    self._next_wait = event.mono + WAITS_EVERY_S
+                return self._shows_wait
+            case e.SuspicionEnded() | e.StallDeclared() if self._shows_wait:
+                self._shows_wait = False
+                return True
+            case _:
+                return False
 
     def write(self) -> None:
         """Start the child if it is due and none runs; returns at once."""

@@ -44,7 +44,9 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
-from watchdog_train.supervisor.leading import led
+from watchdog_train.supervisor.hands.link import Link
+from watchdog_train.supervisor.hands.remote import meet
+from watchdog_train.supervisor.leading import led, of_agent
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.signals import SignalQueue
@@ -101,6 +103,8 @@ class RunSession:
         reopen: bool = False,
         lock: RunLock | None = None,
         task: JobTask | None = None,
+        children: ChildTable | None = None,
+        link: Link | None = None,
     ) -> None:
         """Hold the run.
 
@@ -117,9 +121,11 @@ class RunSession:
             reopen: it was over, and goes on.
             lock: of that run; None: it is taken here.
             task: of a job that is led: the first task leads, the others are its agents.
+            children: ours; made here by default.
+            link: to the other tasks; made here by default.
 
         Raises:
-            WtrainError: another supervisor holds it.
+            WtrainError: another supervisor holds it, or the other tasks cannot be reached.
         """
         refuse_few_descriptors()
         self.directory = directory
@@ -130,14 +136,22 @@ class RunSession:
         self._environment, self._cwd, self._foreground = dict(environment), cwd, foreground
         self.task = task
         try:
-            self.context = self._build(policy, remedies, state)
+            children = children if children is not None else ChildTable(self.system)
+            if task is not None and link is None:
+                link = meet(task, children)
+            self.context = self._build(policy, remedies, state, children)
+            self.context.link = link
             self.supervisor = led(self.context, state or State(), task)
         except BaseException:
             self._lock.release()
             raise
 
     def _build(
-        self, policy: Policy, remedies: Mapping[str, Remedy], state: State | None
+        self,
+        policy: Policy,
+        remedies: Mapping[str, Remedy],
+        state: State | None,
+        children: ChildTable,
     ) -> Context:
         system, directory = self.system, self.directory
         slot_dir = self._slot_dir(state)
@@ -148,7 +162,6 @@ class RunSession:
                 control = ControlPage.open(path) if path.exists() else ControlPage.create(path)
         spill_dir = private_runtime_directory("spill", directory.run_id, make=True)
         staging = private_runtime_directory("staging", directory.run_id, make=True)
-        children = ChildTable(system)
         system.become_subreaper()
         hup_ignored = (
             hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -266,6 +279,9 @@ class RunSession:
         state, log = self.supervisor.state, self.directory.attempts
         if not self.supervisor.speaks:
             self.context.display.deliver(log)
+            if self.exit_code:  # where nobody sees what the leader says
+                self.context.display.say(f"wtrain: {state.name}: {self.why}")
+                self.context.display.deliver(log)
             return
         lines = script_lines(framework(state))
         report = self._report(lines)
@@ -300,12 +316,25 @@ class RunSession:
         gc.set_threshold(700, 10, 10)
         try:
             self.supervisor.run()
+            if self.supervisor.has_joined:
+                self._go_on_together()
         except Exception as error:
             self._leave(error)
             raise
         finally:
             self.context.signals.restore()
             self._close()
+
+    def _go_on_together(self) -> None:
+        """As the leader or an agent of tasks that turned out to train one world."""
+        before, context = self.supervisor, self.context
+        self.task = before.state.task
+        before.close()
+        if self.task is not None and self.task.task:
+            context.policy = of_agent(context.policy)
+        self.supervisor = led(context, before.state, self.task)
+        self.supervisor.go_on_after(before)
+        self.supervisor.run()
 
     def _leave(self, error: Exception) -> None:
         """A bug of ours must not cost the training: it stays with its keeper, and we say so."""
@@ -322,11 +351,11 @@ class RunSession:
     def _close(self) -> None:
         context = self.context
         finished, left = self.supervisor.state.finished, self.supervisor.state.left
-        if context.machines is not None:
-            if finished:
-                context.machines.end(self.supervisor.state)
-            context.machines.link.close()
+        if context.machines is not None and finished:
+            context.machines.end(self.supervisor.state)
         self.supervisor.close()
+        if context.link is not None:
+            context.link.close()
         for child in context.children.running():
             # Or the pump of a dead one: both outlive us, but not for who is left to stay.
             if child.name == KEEPER_CHILD and not (finished and left):

@@ -19,6 +19,7 @@ from watchdog_train.store.run_directory import (
     name_from_command,
 )
 from watchdog_train.supervisor.adopt import adopt_run
+from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     Twins,
@@ -28,7 +29,7 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.hands.remote import name_of
+from watchdog_train.supervisor.hands.remote import meet, name_of
 from watchdog_train.supervisor.joining import environment_of, own_task
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.leading import AGENTS, is_led, of_agent
@@ -77,6 +78,8 @@ def start_run(
         name = f"{name}-{name_of(task, task.task)}"  # a person tells tasks by their runs' names
     elif task is None and policy.job.coordination is not None:
         display.say("wtrain: this is the only task of its job: there is nobody to meet")
+    children = ChildTable(system)
+    link = meet(leads, children) if leads is not None else None
     directory = create(runs_dir, name, time.time())
     write_settings(directory, policy, os.environ, hint="choose another place with --runs-dir")
     session = RunSession(
@@ -89,7 +92,10 @@ def start_run(
         environment=environment,
         cwd=cwd,
         task=leads,
+        children=children,
+        link=link,
     )
+    session.context.might_join = task if leads is None else None
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     told = (OrphansFound(orphans=found),) if found else ()
     session.begin(name=name, argv=command, launcher=launcher, found=told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from watchdog_train.core.model import Phase, Value
-from watchdog_train.core.policy import Detection, PhaseBudget
+from watchdog_train.core.policy import Detection
 
 LEARNING_PHASES: tuple[Phase, ...] = ("train", "eval", "unknown", "startup", "first_step")
 """The last three are for a loop whose steps nobody counts: bars, batches, output."""
@@ -15,8 +15,19 @@ RING = 128
 """Gaps remembered per phase: old ones are forgotten, so a run that gets slower is followed."""
 FEW_GAPS_FACTOR = 5.0
 """Times the longest of too few gaps to learn from: the first steps are the least even ones."""
-_AS: dict[Phase, Phase] = {"finished": "finishing", "idle": "unknown"}
-"""Phases without a limit of their own. A service that idles is not judged at all: it has none."""
+_BUSY_TIMES: dict[Phase, int] = {
+    "unknown": 8,
+    "idle": 8,
+    "download": 4,
+    "compile": 4,
+    "eval": 4,
+    "load": 2,
+    "first_step": 2,
+    "checkpoint": 2,
+    "finishing": 2,
+    "finished": 2,
+}
+"""Times `detection.busy_s`: phases that may be busy for long without a sign of progress."""
 
 
 class Budget(Value, frozen=True, kw_only=True):
@@ -39,18 +50,9 @@ def robust_quantile(gaps: tuple[float, ...]) -> float:
     return ordered[min(len(ordered) - 2, math.ceil(0.98 * len(ordered)) - 1)]
 
 
-def default_budget(phase: Phase, detection: Detection) -> PhaseBudget:
-    """What applies to a phase while nothing is learnt."""
-    found: PhaseBudget = getattr(detection.phases, _AS.get(phase, phase))
-    return found
-
-
-def least_soft_s(phase: Phase, detection: Detection) -> float:
-    """No soft budget of this phase is ever shorter, whatever is learnt."""
-    default_s = default_budget(phase, detection).soft_s
-    if phase not in LEARNING_PHASES:
-        return default_s
-    return min(default_s, detection.learnt_soft_floor_s, detection.learnt_cap_s)
+def busy_s(phase: Phase, detection: Detection) -> float:
+    """How long a phase may be busy without progress while nothing is learnt."""
+    return detection.busy_s * _BUSY_TIMES.get(phase, 1)
 
 
 def budget_for(
@@ -71,17 +73,15 @@ def budget_for(
         factor: lengthening earned by an earlier stall that recovered by itself.
         detection: the policy.
     """
-    default = default_budget(phase, detection)
-    soft_s, hard_s = default.soft_s, default.hard_s
+    soft_s, hard_s = detection.silence_s, busy_s(phase, detection)
     learnt = phase in LEARNING_PHASES and len(gaps) >= detection.learn_after
     if learnt:
         typical_s = robust_quantile(gaps)
-        learnt_soft_s = max(detection.learnt_soft_floor_s, detection.learnt_factor * typical_s)
+        soft_s = max(soft_s, detection.learnt_factor * typical_s)
         learnt_hard_s = max(detection.learnt_hard_floor_s, detection.learnt_hard_factor * typical_s)
         # Batches of an evaluation come fast; what follows them, a metric, does not. Nor does what
         # follows the bars of a start.
         longer_only = fresh_phase or phase != "train"
-        soft_s = max(soft_s, learnt_soft_s) if longer_only else learnt_soft_s
         hard_s = max(hard_s, learnt_hard_s) if longer_only else learnt_hard_s
     elif gaps and phase == "train":
         soft_s = max(soft_s, FEW_GAPS_FACTOR * max(gaps))

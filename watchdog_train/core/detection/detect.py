@@ -14,7 +14,7 @@ from watchdog_train.core.detection.activity import (
     is_stuck,
     required_windows,
 )
-from watchdog_train.core.detection.budgets import Budget, budget_for, least_soft_s
+from watchdog_train.core.detection.budgets import Budget, budget_for
 from watchdog_train.core.detection.output import by_output
 from watchdog_train.core.detection.special import (
     announced_until,
@@ -47,6 +47,8 @@ SELDOM_STEPS: tuple[Phase, ...] = ("unknown", "eval", "checkpoint")
 """Phases in which a quiet wait is nothing unusual, though no step is known that it follows."""
 RECENT_SHARE = 0.5
 """Of a silence: a weak sign of life that is older than this share says nothing any more."""
+TAIL_WINDOWS = 2
+"""After the last progress: what moves in them ends a step, and is no work of the silence."""
 SURVIVED_FACTOR = 1.5
 """A quiet silence that has ended by itself may come again, somewhat longer."""
 
@@ -60,8 +62,15 @@ class Signs(Value, frozen=True, kw_only=True):
     """Since the last progress; None: none was seen."""
     step: int | None = None
     """The newest step of any rank."""
-    whole: bool | None = None
-    """Whether the world that they train is all in these trees; None: not known."""
+    ranks: int = 0
+    """Those of this attempt that are in these trees, or were."""
+    world: int | None = None
+    """The largest WORLD_SIZE that a process of them has named."""
+
+    @property
+    def whole(self) -> bool | None:
+        """Whether the world that they train is all in these trees; None: not known."""
+        return None if self.world is None else self.world <= self.ranks
 
 
 def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
@@ -78,7 +87,8 @@ def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
         quiet=silent and is_quiet(track.activity, sample, detection),
         age_s=sample.at - track.progress_at if track.progress_at else None,
         step=max(steps, default=None),
-        whole=None if track.world.size is None else track.world.size <= track.world.present,
+        ranks=track.world.present,
+        world=track.world.size,
     )
 
 
@@ -141,7 +151,7 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
     held = silent and stuck and not quiet
     if (held and age_s <= detection.stuck_s) or not (held or too_long or (silent and quiet)):
         return alive
-    found = _suspect(track, sample, judging, tuple(over))
+    found = _suspect(track, sample, detection, judging, tuple(over))
     if quiet and silent:
         return _silent_and_quiet(
             found, track, sample, elsewhere_quiet=elsewhere_quiet, too_long=too_long
@@ -206,14 +216,13 @@ def _may_be_over(candidates: tuple[RankTrack, ...], sample: Sample, detection: D
     """
     if sample.ended:
         return bool(candidates)
-    return any(
-        sample.at - rank.changed_at > least_soft_s(rank.phase, detection) for rank in candidates
-    )
+    return any(sample.at - rank.changed_at > detection.silence_s for rank in candidates)
 
 
 def _suspect(
     track: Track,
     sample: Sample,
+    detection: Detection,
     judging: tuple[tuple[RankTrack, Budget], ...],
     over: tuple[RankTrack, ...],
 ) -> Verdict:
@@ -238,13 +247,19 @@ def _suspect(
         hard_s=budget.hard_s,
         steady=learnt,
         stirs=_stirs(track, newest, sample.at, phase=worst.phase),
-        quiet_s=min(age_s, sample.at - track.activity.quiet_since),
+        quiet_s=_quiet_s(age_s, track, sample, detection),
         survived_s=SURVIVED_FACTOR * survived,
         early=steps < EARLY_STEPS and worst.phase not in OVER,
         unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
         progress_at=track.progress_at,
         why=quiet_why(worst, budget, age_s, has_slot=bool(track.ranks), prints=prints),
     )
+
+
+def _quiet_s(age_s: float, track: Track, sample: Sample, detection: Detection) -> float:
+    """Of the silence; what still moves shortly after the last progress is the end of that."""
+    quiet_s = sample.at - track.activity.quiet_since
+    return age_s if age_s - quiet_s <= TAIL_WINDOWS * detection.window_s else quiet_s
 
 
 def _worst(

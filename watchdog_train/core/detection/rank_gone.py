@@ -16,6 +16,8 @@ from watchdog_train.core.policy import Detection
 ALONE: tuple[Phase, ...] = ("download", "load", "compile", "eval", "checkpoint")
 """Phases that one rank may be in for the others: it has its usual time for them."""
 NEVER: tuple[Phase, ...] = ("idle", "finishing", "finished")
+ALONE_FACTOR = 2
+"""Times `detection.silence_s`: what such a rank does would be lost."""
 STEPS_MISSED = 2
 """Whoever needs the failed rank stands still within a step; one more for jitter."""
 
@@ -123,7 +125,7 @@ def waits_in_vain(
         if not quiet:
             reaction_s = max(reaction_s, MERGING_S)
         idle_s = sample.at - last
-        if all(idle_s > max(reaction_s, _usual_s(rank, budgets)) for rank in others):
+        if all(idle_s > max(reaction_s, _usual_s(rank, budgets, detection)) for rank in others):
             return Gone(end=end, others=others, idle_s=idle_s)
     return None
 
@@ -149,10 +151,10 @@ def left_early(gone: Gone, sample: Sample) -> bool:
     return bool(totals) and gone.end.step is not None and gone.end.step < max(totals)
 
 
-def _usual_s(rank: RankTrack, budgets: dict[ProcessId, Budget]) -> float:
+def _usual_s(rank: RankTrack, budgets: dict[ProcessId, Budget], detection: Detection) -> float:
     """How long this rank may well be silent without any other."""
     if rank.phase in ALONE:
-        return budgets[rank.who].soft_s
+        return max(budgets[rank.who].soft_s, ALONE_FACTOR * detection.silence_s)
     gaps = rank.gaps.get(rank.phase, ()) if rank.phase in LEARNING_PHASES else ()
     return STEPS_MISSED * robust_quantile(gaps) if gaps else 0.0
 

@@ -11,7 +11,7 @@ from watchdog_train.core.detection import activity as activities
 from watchdog_train.core.detection import usual as usuals
 from watchdog_train.core.detection import world as worlds
 from watchdog_train.core.detection.activity import Activity
-from watchdog_train.core.detection.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING
+from watchdog_train.core.detection.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING, busy_s
 from watchdog_train.core.detection.usual import Usual
 from watchdog_train.core.detection.world import World
 from watchdog_train.core.model import MemberSample, Phase, ProcessId, Sample, SlotReading, Value
@@ -357,7 +357,7 @@ def is_saving(
 
     The other ranks wait for it. Past the hard limit of the phase it is none any more.
     """
-    hard_s = detection.phases.checkpoint.hard_s
+    most_s = busy_s("checkpoint", detection)
     return track.quiet_windows == 0 and any(
-        rank.phase == "checkpoint" and sample.at - rank.changed_at <= hard_s for rank in candidates
+        rank.phase == "checkpoint" and sample.at - rank.changed_at <= most_s for rank in candidates
     )

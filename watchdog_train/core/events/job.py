@@ -9,6 +9,8 @@ class TaskJoined(Event, frozen=True, kw_only=True):
     """This run is one task of a job; the first one leads, and the others are its agents."""
 
     task: JobTask
+    host: str = ""
+    """Where this one is now: an ended run may be continued elsewhere."""
 
 
 class MachineHeard(TreeEvent, frozen=True, kw_only=True):
@@ -19,6 +21,8 @@ class MachineHeard(TreeEvent, frozen=True, kw_only=True):
     """Within which a pid means something."""
     run_dir: str
     agent: ProcessId
+    attempts: int = 0
+    """The newest attempt that it had begun before it was led."""
 
 
 class MachineLost(TreeEvent, frozen=True, kw_only=True):

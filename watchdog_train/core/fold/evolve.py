@@ -80,7 +80,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 look=None,
             )
         case e.Looked():
-            return _replace(state, look=event, look_before=state.look)
+            return _replace(state, look=event)
         case e.SuspicionEnded():
             return evolve_stall.went_on(state, event)
         case e.StallRecovered():
@@ -104,7 +104,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.CheckpointChosen():
             return _replace(state, checkpoint_chosen=event.path)
         case e.CheckpointRejected():
-            return _replace(state, torn=(*state.torn, event.path)) if event.torn else state
+            return _rejected(state, event)
         case e.CheckpointsShared():
             return _replace(state, shared=(*state.shared, event))
         case e.GivenUp():
@@ -189,6 +189,16 @@ def _noticed(state: State, event: e.Noticed) -> State:
         notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
         noticed=(*others, event),
     )
+
+
+def _rejected(state: State, event: e.CheckpointRejected) -> State:
+    """Passed over; where it is that of a plan, a machine does not see it, and the plan is void."""
+    plan, crew = state.next_plan, state.crew
+    used = plan.checkpoint if plan is not None else None
+    if crew is not None and used is not None and used.path == event.path:
+        crew = _replace(crew, unseen=(*crew.unseen, (event.path, event.why)))
+        return _replace(state, crew=crew, next_plan=None)
+    return _replace(state, torn=(*state.torn, event.path)) if event.torn else state
 
 
 def _exited(state: State, event: e.AttemptExited) -> State:

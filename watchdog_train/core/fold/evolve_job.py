@@ -18,7 +18,9 @@ def change(state: State, event: e.AnyEvent) -> State:
         case e.PlanMade():
             return _replace(state, next_plan=event.plan)
         case e.TaskJoined():
-            return _replace(state, crew=Crew(task=event.task))
+            alone = state.attempt.attempt if state.attempt is not None else 0
+            crew = Crew(task=event.task, alone=alone)
+            return _replace(state, crew=crew, host=event.host or state.host)
         case e.MachineLost():
             return _lost(state, event)
         case e.PeerLost() if crew is not None:
@@ -34,6 +36,7 @@ def change(state: State, event: e.AnyEvent) -> State:
                 place=event.place,
                 run_dir=event.run_dir,
                 agent=event.agent,
+                attempts=event.attempts,
             )
             return _replace(state, crew=_replace(crew, machines=(*others, heard)))
         case _:

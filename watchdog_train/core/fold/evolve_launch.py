@@ -20,6 +20,8 @@ def launch(state: State, event: e.AnyEvent) -> State:
         case e.AttemptLaunching():
             return _launching(state, event)
         case e.AttemptLaunched():
+            if state.attempts and state.tree(event.host) is None:
+                state = records.attempt(state, trees=(*state.trees, Tree(host=event.host)))
             state = records.trees(
                 state,
                 event.host,

@@ -275,6 +275,8 @@ class Machine(Value, frozen=True, kw_only=True):
     """Within which a pid means something: host, boot and pid namespace."""
     run_dir: str
     agent: ProcessId
+    attempts: int = 0
+    """The newest attempt that was begun there before it was led."""
 
 
 class Crew(Value, frozen=True, kw_only=True):
@@ -283,12 +285,16 @@ class Crew(Value, frozen=True, kw_only=True):
     task: JobTask
     machines: tuple[Machine, ...] = ()
     """Of the leader: those that were heard."""
+    alone: int = 0
+    """The newest attempt that was begun here before this task was led."""
     epoch: int = 0
     """Of an agent: the newest leader that it obeys."""
     done: int = 0
     """Of an agent: the newest order of that leader."""
     taken_over: tuple[tuple[int, int], ...] = ()
     """Who was dead and has been replaced: task and pid."""
+    unseen: tuple[tuple[str, Why], ...] = ()
+    """Checkpoints that not every machine sees, and which does not."""
 
 
 class State(Value, frozen=True, kw_only=True):
@@ -350,8 +356,6 @@ class State(Value, frozen=True, kw_only=True):
     """When the silence began, monotonic seconds."""
     look: Looked | None = None
     """What the last look at the present suspicion said, None before it."""
-    look_before: Looked | None = None
-    """What the one before that said."""
     pauses: tuple[Pause, ...] = ()
     """Lines at which it has paused and gone on, the newest last."""
     learnt: tuple[Pause, ...] = ()
@@ -434,6 +438,13 @@ class State(Value, frozen=True, kw_only=True):
     @property
     def attempt(self) -> AttemptRecord | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def next_attempt(self) -> int:
+        """A number that no machine has used."""
+        machines = self.crew.machines if self.crew is not None else ()
+        used = [self.attempts[-1].attempt] if self.attempts else []
+        return max((*used, *(each.attempts for each in machines)), default=0) + 1
 
     @property
     def task(self) -> JobTask | None:

@@ -14,14 +14,17 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, StartJoint, TakeOver, Wait
 from watchdog_train.core.fold.state import Machine, State
-from watchdog_train.core.model import Explanation, GuiltyNode, Why, written
+from watchdog_train.core.model import Explanation, GuiltyNode, Plan, ProcessId, Why, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.suspect import next_stall_id
 
 LOOK_AGAIN_S = 0.05
 SAY_AFTER_S = 5.0
+SURE_S = 30.0
+"""All ranks of one task are born by then."""
 STOPPING_S = 30.0
 """For a machine that is silent to be heard again, once the run is stopped."""
 TAKE_OVER_LIMIT = 3
@@ -30,6 +33,50 @@ PEERS: Final = "peers"
 JOINT: Final = "joint"
 FOLDER = "machines"
 """In an attempt or a bundle: a folder a machine, with what its agent has sent."""
+
+
+def couple(task: JobTask, observation: Observation, state: State, policy: Policy) -> Record | None:
+    """A task on its own joins the others, once its ranks are seen to train one world with theirs.
+
+    Each task of a sweep trains a world of its own. Ranks that are still to be born are no sign of
+    others, so nothing is concluded before a step, the end of the attempt, or SURE_S.
+    """
+    attempt, signs = state.attempt, observation.signs
+    if policy.job.tasks != "auto" or state.crew is not None or state.stop is not None:
+        return None
+    if attempt is None or state.kill is not None or state.given_up is not None:
+        return None
+    if not signs.ranks or signs.whole is not False or (signs.world or 0) < task.tasks:
+        return None
+    begun = attempt.launched and observation.now - attempt.launching_mono >= SURE_S
+    if not (begun or attempt.ended or signs.step is not None):
+        return None
+    if task.here == task.tasks:
+        return Record(events=(e.TaskJoined(task=task),))
+    if PEERS in state.notices:
+        return None
+    why = Why("world-elsewhere", count=signs.ranks, of=signs.world)
+    return Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
+
+
+def take_in(observation: Observation, state: State, _policy: Policy) -> Action | None:
+    """What an agent has begun before it was led belongs to the attempt in which it is found."""
+    for sight in observation.trees if state.attempt is not None else ():
+        report = sight.launch
+        if report is not None and report.root is not None and state.tree(sight.host) is None:
+            return Record(events=(launched(report.root, report.keeper, sight.host),))
+    return None
+
+
+def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched:
+    """The event of a training that runs on one machine."""
+    return e.AttemptLaunched(
+        where=written(host),
+        pid=root.pid,
+        start=root.start,
+        keeper_pid=keeper.pid,
+        keeper_start=keeper.start,
+    )
 
 
 def hear(observation: Observation, state: State, _policy: Policy) -> Action | None:
@@ -43,9 +90,36 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
                 place=sight.agent.place,
                 run_dir=sight.agent.run_dir,
                 agent=sight.agent.agent,
+                attempts=sight.agent.attempts,
             )
             return Record(events=(heard,))
     return None
+
+
+def claim(observation: Observation, state: State, _policy: Policy) -> Action | None:
+    """What lives of an attempt of a leader before this run becomes ours: it has to end first."""
+    attempt = state.attempt
+    others = {sight.host: sight.other for sight in observation.trees if sight.other}
+    if not others or state.stop is not None or state.given_up is not None:
+        return None
+    if attempt is not None and not attempt.settled:
+        return None
+    number = min(others.values())
+    why = Why("leader-anew")
+    plan = Plan(
+        attempt=number,
+        why=why,
+        argv=state.argv,
+        env={},
+        in_process=(),
+        checkpoint=None,
+        resume_via="none",
+        remedies=(),
+    )
+    hosts = ("", *(host for host, other in others.items() if other == number))
+    begun = e.AttemptLaunching(token="", plan=plan, where=hosts)
+    gone = e.AttemptExited(code=None, signal=None, how_known="gone", step=None, error=why)
+    return Record(events=(begun, gone))
 
 
 def gather(observation: Observation, state: State, policy: Policy) -> Action | None:
@@ -57,16 +131,31 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
         return None
     missing = [sight.host for sight in observation.trees if not sight.is_heard]
     if not missing:
-        return None
+        return _see(observation, state)
     waited_s = max(observation.of(host).silent_s for host in missing)
     who = ", ".join(names_of(missing, state))
-    if waited_s >= (policy.job.gather_s if attempt is None else policy.job.lost_s):
+    begins = attempt is None or state.just_reopened
+    if waited_s >= (policy.job.gather_s if begins else policy.job.lost_s):
         why = Why("not-come", who=who, limit_s=waited_s)
         return give_up(why, EXIT_RETRY_ELSEWHERE)
     if waited_s >= SAY_AFTER_S and PEERS not in state.notices:
         why = Why("waits-for-agents", who=who)
         return Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
     return Wait(until=observation.now + LOOK_AGAIN_S)
+
+
+def _see(observation: Observation, state: State) -> Action | None:
+    """Pass over a checkpoint that is not to be seen on every machine: it could not be loaded."""
+    plan = state.next_plan
+    if plan is None or plan.checkpoint is None:
+        return None
+    sights = {sight.host: sight.sees for sight in observation.trees}
+    unseen = [host for host, sees in sights.items() if sees is False]
+    if unseen:
+        (who, *_) = names_of(unseen, state)
+        used, why = plan.checkpoint, Why("unseen", who=who)
+        return Record(events=(e.CheckpointRejected(path=used.path, format=used.format, why=why),))
+    return Wait(until=observation.now + LOOK_AGAIN_S) if None in sights.values() else None
 
 
 def lose(observation: Observation, state: State, policy: Policy) -> Action | None:

@@ -26,7 +26,7 @@ WhyCode = Literal[
     "gpu-other-holds", "gpu-ours-holds", "gpu-shared", "gpu-taken", "gpu-unnamed", "gpus-spin",
     "gpus-unseen", "guilty", "guilty-not-named", "hung-from-it", "in-kernel", "in-memory-only",
     "input", "interrupted", "job-busy", "job-idle", "job-no-progress", "keeper-ended-early",
-    "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived", "leader-lost",
+    "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived", "leader-anew", "leader-lost",
     "learnt-limit", "left-killed", "limit", "loaded", "loaded-but-at", "machine-failed",
     "machine-lost", "machine-slept", "maybe-incomplete", "memory-fills", "memory-low",
     "message-not-written", "metrics-not-written", "needs-more", "never-saved", "newer-waited",
@@ -43,16 +43,16 @@ WhyCode = Literal[
     "output-lost", "over-stall-timeout", "over-startup-timeout", "own-count", "parser-knows",
     "passing-over", "peer-gone", "plan-failed", "port-taken", "prints", "progress",
     "progress-before-kill", "put-back", "quiet-at-work", "rank-ended", "rank-ended-before",
-    "rank-not-loaded", "reader-behind", "rebooted", "restarted", "restarts-used",
+    "rank-not-loaded", "reader-behind", "rebooted", "requeued", "restarted", "restarts-used",
     "resume-by-option", "resume-by-script", "resumed-from", "resumes-from", "run-over", "said",
     "same-again", "samples-left-out", "save-late", "save-not-taken", "save-overdue", "save-taken",
     "save-under-way", "scan-again", "scan-failed", "scans-failed", "shared-directory", "skipped",
     "slow", "slower", "stalled-before-save", "starved", "stopped", "stopped-anew",
     "supervisor-gone", "supervisor-slept", "survived", "survivors", "survivors-block",
     "taking-back", "task-acknowledged", "task-delivered-again", "task-lost", "task-maybe-lost",
-    "training-finished", "tree-idle", "trying", "unknown", "unsaved", "usual-again",
+    "training-finished", "tree-idle", "trying", "unknown", "unsaved", "unseen", "usual-again",
     "valid-existed", "waited", "waited-for", "waits-for-agents", "waits-for-room", "waits-for-scan",
-    "with-remedies", "would-ask-again", "would-end-so-again", "wrong-arguments",
+    "with-remedies", "world-elsewhere", "would-ask-again", "would-end-so-again", "wrong-arguments",
 ]  # fmt: skip
 
 

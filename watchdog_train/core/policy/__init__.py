@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from watchdog_train.core.policy.base import Section, positive
-from watchdog_train.core.policy.detection import Detection, PhaseBudget, Phases
+from watchdog_train.core.policy.detection import Detection
 from watchdog_train.core.policy.job import Job
 from watchdog_train.core.policy.patience import Patience
 from watchdog_train.core.policy.recovery import Recovery, Stopping
@@ -23,8 +23,6 @@ __all__ = [
     "Notify",
     "Output",
     "Patience",
-    "PhaseBudget",
-    "Phases",
     "Policy",
     "Recovery",
     "Stopping",

@@ -7,57 +7,6 @@ from msgspec import Meta
 from watchdog_train.core.policy.base import Section, non_negative, positive
 
 
-class PhaseBudget(Section, frozen=True, kw_only=True):
-    """How long one phase may be silent."""
-
-    soft_s: Annotated[
-        float, positive("silence in a quiet job after which we look what it waits for")
-    ]
-    hard_s: Annotated[
-        float, positive("silence after which even a busy job is dumped and shown as suspected")
-    ]
-
-
-class Phases(Section, frozen=True, kw_only=True):
-    """First-run budgets per phase, used until the run's own timings are known."""
-
-    unknown: Annotated[
-        PhaseBudget,
-        Meta(description="no heartbeat reaches us: output and activity tell, and patience grows"),
-    ] = PhaseBudget(soft_s=20.0, hard_s=7200.0)
-    startup: Annotated[
-        PhaseBudget,
-        Meta(description="imports and process start; cold imports from a slow disk take a minute"),
-    ] = PhaseBudget(soft_s=20.0, hard_s=900.0)
-    download: Annotated[
-        PhaseBudget,
-        Meta(description="a stalled connection recovers or fails within its own timeouts, 10-60 s"),
-    ] = PhaseBudget(soft_s=20.0, hard_s=3600.0)
-    load: Annotated[
-        PhaseBudget, Meta(description="reading weights or building a dataset; busy while healthy")
-    ] = PhaseBudget(soft_s=20.0, hard_s=1800.0)
-    compile: Annotated[
-        PhaseBudget, Meta(description="max-autotune compiles for tens of minutes, always busy")
-    ] = PhaseBudget(soft_s=20.0, hard_s=3600.0)
-    first_step: Annotated[
-        PhaseBudget,
-        Meta(description="first batch with spawned workers and first kernels; busy while healthy"),
-    ] = PhaseBudget(soft_s=20.0, hard_s=1800.0)
-    train: Annotated[
-        PhaseBudget, Meta(description="before step times are learnt; then the learnt budget rules")
-    ] = PhaseBudget(soft_s=20.0, hard_s=900.0)
-    eval: Annotated[
-        PhaseBudget,
-        Meta(description="an evaluation of 500 steps' length is normal, a quiet one is not"),
-    ] = PhaseBudget(soft_s=20.0, hard_s=3600.0)
-    checkpoint: Annotated[
-        PhaseBudget, Meta(description="a slow save writes or waits in D state; both count as life")
-    ] = PhaseBudget(soft_s=20.0, hard_s=1800.0)
-    finishing: Annotated[
-        PhaseBudget, Meta(description="final save, merge, upload, exit handlers")
-    ] = PhaseBudget(soft_s=20.0, hard_s=1800.0)
-
-
 class Detection(Section, frozen=True, kw_only=True):
     """When silence becomes a suspicion, and a suspicion a stall."""
 
@@ -91,19 +40,30 @@ class Detection(Section, frozen=True, kw_only=True):
         float,
         non_negative("keep-alives make some bytes; the slowest download worth sparing 10 kB/s"),
     ] = 2048.0
+    silence_s: Annotated[
+        float, positive("silence in a quiet job after which we sample what it waits for")
+    ] = 12.0
+    busy_s: Annotated[
+        float,
+        positive(
+            "silence after which a busy job is dumped and said; twice as long in a load, a save "
+            "and the first step, 4 times in a compilation, a download and an evaluation, 8 times "
+            "without heartbeats"
+        ),
+    ] = 900.0
     learn_after: Annotated[
-        int, Meta(ge=2, description="step intervals before a learnt budget replaces the default")
+        int, Meta(ge=2, description="step intervals that are needed to learn limits from them")
     ] = 8
     learnt_factor: Annotated[
-        float, positive("learnt soft budget = this times about the 98th percentile of intervals")
+        float, positive("silence_s is at least this times about the 98th percentile of intervals")
     ] = 2.5
-    learnt_hard_factor: Annotated[float, positive("the same for the hard budget")] = 30.0
-    learnt_soft_floor_s: Annotated[
-        float,
-        positive("no soft budget below this: quiet moments of 15 s that nothing explains exist"),
-    ] = 12.0
-    learnt_hard_floor_s: Annotated[float, positive("no hard budget below this")] = 120.0
-    learnt_cap_s: Annotated[float, positive("no learnt budget above this")] = 7200.0
+    learnt_hard_factor: Annotated[
+        float, positive("a busy job in training may be silent for this times that percentile")
+    ] = 30.0
+    learnt_hard_floor_s: Annotated[float, positive("no learnt limit of a busy job below this")] = (
+        120.0
+    )
+    learnt_cap_s: Annotated[float, positive("no learnt limit above this")] = 7200.0
     stuck_s: Annotated[
         float, positive("silence in state D (a disk, a driver) after which it is said")
     ] = 300.0
@@ -141,4 +101,3 @@ class Detection(Section, frozen=True, kw_only=True):
     startup_timeout_s: Annotated[
         float | None, Meta(description="the same before the first step; null: automatic")
     ] = None
-    phases: Phases = Phases()

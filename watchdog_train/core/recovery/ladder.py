@@ -281,7 +281,7 @@ def _restart(
     )
     plan = plans.build(
         case.state,
-        case.attempt.attempt + 1,
+        case.state.next_attempt,
         why,
         uses,
         catalogue,

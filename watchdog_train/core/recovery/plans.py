@@ -186,6 +186,9 @@ def name_of(path: str) -> str:
 def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
     if finding.whole is False:
         return said(finding.said)
+    unseen = dict(state.crew.unseen) if state.crew is not None else {}
+    if finding.path in unseen:
+        return unseen[finding.path]
     other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
     if other is not None:
         return Why("others-write", who=other.run_id)
@@ -207,6 +210,8 @@ def _is_below(path: str, directory: str) -> bool:
 def _is_older_than(state: State, finding: CheckpointFinding) -> bool:
     if finding.saved_at is None or state.started_at is None:
         return False
+    if state.attempts and not state.attempts[0].token:
+        return False  # a leader before this run had begun it
     return finding.saved_at < state.started_at - _CLOCK_DOUBT_S
 
 

@@ -50,7 +50,7 @@ def find_node(
     if settings.coordination is None:
         raise NodeError(
             f"the supervisors of {nodes} nodes need a place to meet",
-            "--coordination tcp://HOST:PORT, HOST being the first node",
+            "--coordination tcp://HOST:PORT, HOST being the first node and PORT a free one there",
         )
     job, source = _name(environment, launcher)
     return JobTask(

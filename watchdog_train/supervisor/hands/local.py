@@ -103,7 +103,6 @@ class LocalHands(Sampler):
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
         self._context.children.poll(self.rows)
-        self._context.tasks.poll()
         if tree.launched and self._ending.settle(
             self._context.directory.attempt(number),
             now,
@@ -183,7 +182,8 @@ class LocalHands(Sampler):
         attempt_dir = context.directory.attempt(plan.attempt)
         if context.control is not None:
             # Requests to the attempt before must not make this one save and stop at its first step.
-            context.control.begin_attempt(state.task.tasks if state.task is not None else 1)
+            task = state.task or context.might_join
+            context.control.begin_attempt(task.tasks if task is not None else 1)
         run = LaunchContext(
             run_id=context.run_id,
             token=token,

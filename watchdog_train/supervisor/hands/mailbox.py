@@ -148,13 +148,13 @@ class Outbox:
         return None
 
 
-def grown(attempt_dir: Path, *, output: bool) -> list[Path]:
+def grown(attempt_dir: Path) -> list[Path]:
     """Files of an attempt that the leader wants as they grow: finished saves, and output."""
     with suppress(OSError):
         return [
             attempt_dir / name
             for name in sorted(os.listdir(attempt_dir))
             if (name.startswith("saves.") and name.endswith(".jsonl"))
-            or (output and name in ("output.log", "stdout.log", "stderr.log"))
+            or name in ("output.log", "stdout.log", "stderr.log")
         ]
     return []

@@ -27,11 +27,12 @@ from watchdog_train.core.actions import (
     TaskName,
     TreeSight,
 )
-from watchdog_train.core.events import Signalled, TreeGone
-from watchdog_train.core.fold.state import Machine, State
+from watchdog_train.core.events import RequestRefused, SaveProven, Signalled, TreeGone
+from watchdog_train.core.fold.state import Machine, State, Tree
 from watchdog_train.core.job.machines import FOLDER, folder_of
 from watchdog_train.core.model import (
     Daemon,
+    ExitStatus,
     Hold,
     MemberSample,
     Plan,
@@ -46,9 +47,10 @@ from watchdog_train.core.recovery.plans import launcher_environment
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import EXIT_OUR_BUG
 from watchdog_train.keeper.wake import ready
+from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
-from watchdog_train.supervisor.hands.link import Link
+from watchdog_train.supervisor.hands.link import Link, join, lead
 from watchdog_train.supervisor.job import machine_of
 from watchdog_train.trusted_files import make_folder, open_regular
 
@@ -80,7 +82,11 @@ class RemoteHands:
         self._heard_at = self._context.system.monotonic()
         self._offset = _Offset()
         self._present = 0
+        self._tree: Tree | None = None
+        self._checkpoint = ""
         self._orders: deque[wire.Order] = deque()
+        self.epoch = 0
+        """Later than that of every leader that its agent knows; 0: it was never heard."""
         self._number = self._taken = self._written = 0
         self._said_at = 0.0
         self.over = False
@@ -94,6 +100,7 @@ class RemoteHands:
     def hear(self, state: State, now: float) -> None:
         self._machines.poll(state, now)
         self._present = state.attempts[-1].attempt if state.attempts else 0
+        self._tree = state.tree(self.host)
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         """Its agent looks by itself, and reports."""
@@ -108,32 +115,54 @@ class RemoteHands:
         if agent is not None and near and silent_s > 2 * AGAIN_S:
             lives = self._context.system.is_alive(agent.agent)
         known = {
-            "is_heard": report is not None and silent_s < UNHEARD_S,
+            "is_heard": report is not None and report.epoch == self.epoch and silent_s < UNHEARD_S,
             "silent_s": silent_s,
             "agent": agent,
             "agent_lives": lives,
+            "sees": report.sight.sees if report and report.checkpoint == self._checkpoint else None,
         }
         pending = {type(order.work): order.work for order in self._orders}
-        if report is None or report.attempt != self._present:
-            blank = TreeSight(sample=together((), at=now, host=self.host))
-            return msgspec.structs.replace(blank, running=_asked(pending), **known)
-        sight = report.sight
+        asked = _asked(pending)
         forgotten = {work.name for work in pending.values() if isinstance(work, wire.Discard)}
-        forgotten |= _asked(pending)
+        forgotten |= asked
+        sight = self._seen(now, is_begun=wire.StartAttempt not in pending)
         return msgspec.structs.replace(
             sight,
-            running=sight.running | _asked(pending),
+            running=sight.running | asked,
             look=None if "look" in forgotten else sight.look,
             evidence=None if "evidence" in forgotten else sight.evidence,
             **known,
+        )
+
+    def _seen(self, now: float, *, is_begun: bool) -> TreeSight:
+        """Of the present attempt; where its agent has heard us and has none, that one is gone."""
+        report, nothing = self._report, together((), at=now, host=self.host)
+        if report is not None and self._is_present(report):
+            return report.sight
+        if report is None or report.epoch != self.epoch or not is_begun:
+            return TreeSight(sample=nothing)
+        if report.lives:
+            return TreeSight(sample=nothing, other=report.attempt)
+        return msgspec.structs.replace(
+            report.sight,
+            sample=msgspec.structs.replace(nothing, empty_looks=2, keeper_alive=False),
+            launch=None,
+            exit=ExitStatus(code=None, signal=None, how_known="gone"),
+            last_words=(),
         )
 
     @property
     def told(self) -> wire.Told:
         """What its training says."""
         report = self._report
-        same = report is not None and report.attempt == self._present
-        return report.told if report is not None and same else wire.Told()
+        return report.told if report is not None and self._is_present(report) else wire.Told()
+
+    def _is_present(self, report: wire.Report) -> bool:
+        """Whether it speaks of the present attempt, or of one that belongs to it."""
+        launch, tree = report.sight.launch, self._tree
+        if report.attempt or launch is None or launch.root is None:
+            return report.attempt == self._present
+        return self._present > 0 and (tree is None or tree.root == launch.root)
 
     def take(self, message: wire.Report | wire.Parcel, now: float) -> None:
         """One word of its agent."""
@@ -146,6 +175,12 @@ class RemoteHands:
         had_exit = before is not None and before.sight.exit is not None
         if before is not None and before.agent.agent != message.agent.agent:
             self._taken = 0  # another process: it counts anew
+            done = message.done if message.epoch == self.epoch else 0
+            if done < self._number - len(self._orders):
+                # It has not taken up the run of the one before: nothing is left of what we led.
+                self._orders.clear()
+                self._number, self.epoch = 0, self.epoch + 1
+        self.epoch = self.epoch or message.epoch + 1
         self._heard_at, self.over = now, message.over
         offset_s = self._offset.measure(now, now - message.now)
         sight = as_of(message.sight, self.host, offset_s)
@@ -157,7 +192,7 @@ class RemoteHands:
         self._report = msgspec.structs.replace(message, agent=agent, sight=sight)
         if message.sight.exit is not None and not had_exit:
             self.exit_known_at = now
-        if message.epoch == self._machines.epoch:
+        if message.epoch == self.epoch:
             while self._orders and self._orders[0].number <= message.done:
                 self._orders.popleft()
 
@@ -236,20 +271,29 @@ class RemoteHands:
     def close(self) -> None:
         """Its agent lives on."""
 
+    def know(self, event: SaveProven | RequestRefused) -> None:
+        """Somebody may wait for it there."""
+        self._order(wire.Known(event=event))
+
     def _order(self, work: wire.Work) -> None:
         self._number += 1
         self._orders.append(wire.Order(number=self._number, work=work))
         self._said_at = 0.0
 
-    def say(self, leader: Machine, agents: tuple[Machine, ...], now: float) -> None:
+    def say(
+        self, leader: Machine, agents: tuple[Machine, ...], now: float, *, checkpoint: str
+    ) -> None:
         """What it has not answered, and that we live."""
-        if now - self._said_at >= AGAIN_S:
+        if checkpoint != self._checkpoint:
+            self._checkpoint, self._said_at = checkpoint, 0.0
+        if self.epoch and now - self._said_at >= AGAIN_S:
             word = wire.Orders(
-                epoch=self._machines.epoch,
+                epoch=self.epoch,
                 leader=leader,
                 agents=agents,
                 orders=tuple(self._orders),
                 taken=self._taken,
+                checkpoint=checkpoint,
             )
             if self._machines.link.send(self.host, wire.encode(word)):
                 self._said_at = now
@@ -271,7 +315,6 @@ class Machines:
         self.context = context
         self.link = link
         self.place = machine_of(context.system)
-        self.epoch = 0
         self.requests: list[Request] = []
         """What people have asked an agent."""
         self.hands = tuple(RemoteHands(name_of(task, n), self) for n in range(1, task.tasks))
@@ -279,7 +322,6 @@ class Machines:
 
     def poll(self, state: State, now: float) -> None:
         """Take what has come, and say what is due."""
-        self.epoch = self.epoch or state.seq  # later than that of every leader before
         for name, data in self.link.receive():
             hands, message = self._by_name.get(name), wire.decode(wire.up, data)
             if hands is not None and message is not None:
@@ -291,8 +333,10 @@ class Machines:
             host="", hostname=state.host, place=self.place, run_dir=state.run_dir, agent=me
         )
         agents = state.crew.machines if state.crew is not None else ()
+        plan = state.next_plan
+        used = plan.checkpoint.path if plan is not None and plan.checkpoint is not None else ""
         for each in self.hands:
-            each.say(leader, agents, now)
+            each.say(leader, agents, now, checkpoint=used)
 
     def end(self, state: State) -> None:
         """Tell all that the run is over; those that cannot be heard learn nothing."""
@@ -309,6 +353,18 @@ class Machines:
                 for each in self.hands:
                     self.link.send(each.host, wire.encode(over))
             ready([self.link.fileno()] if self.link.fileno() >= 0 else [], (), END_LOOK_S)
+
+
+def meet(task: JobTask, children: ChildTable) -> Link:
+    """The link of a task: the first one lets the others come.
+
+    Raises:
+        WtrainError: the others could never be reached, or never reach us.
+    """
+    address = task.coordination
+    if task.task:
+        return join(address, name_of(task, task.task), job=task.job, children=children)
+    return lead(address, job=task.job, machines=task.tasks - 1, children=children)
 
 
 def name_of(task: JobTask, number: int) -> str:

@@ -26,6 +26,7 @@ from watchdog_train.core.actions import (
     TaskName,
     TreeSight,
 )
+from watchdog_train.core.events import RequestRefused, SaveProven
 from watchdog_train.core.fold.state import Machine
 from watchdog_train.core.model import Outcome, Plan, RankPlaces, Value, Why
 
@@ -53,6 +54,12 @@ class Forward(Value, frozen=True, kw_only=True, tag=True):
     signal: int
 
 
+class Known(Value, frozen=True, kw_only=True, tag=True):
+    """Write down what became of a request, for those who wait for it there."""
+
+    event: SaveProven | RequestRefused
+
+
 Work = (
     StartAttempt
     | StartLook
@@ -63,6 +70,7 @@ Work = (
     | CleanUp
     | Discard
     | Forward
+    | Known
 )
 
 
@@ -83,6 +91,8 @@ class Orders(Value, frozen=True, kw_only=True, tag=True):
     orders: tuple[Order, ...] = ()
     taken: int = 0
     """The newest parcel that the leader has."""
+    checkpoint: str = ""
+    """Of the next plan: is it to be seen there?"""
 
 
 class Over(Value, frozen=True, kw_only=True, tag=True):
@@ -123,12 +133,18 @@ class Report(Value, frozen=True, kw_only=True, tag=True):
 
     agent: Machine
     epoch: int
+    """Of the newest leader that was heard; 0: none was."""
     done: int
     """The newest order of that leader that is being carried out, or has been."""
     attempt: int
+    """0: none that a leader has ordered."""
+    lives: bool = False
+    """That attempt: something may be left of it."""
     now: float
     """By the clock of its machine, as all times in it."""
     sight: TreeSight
+    checkpoint: str = ""
+    """About which `sight.sees` says something."""
     told: Told = Told()
     over: bool = False
     """The last word of this agent."""

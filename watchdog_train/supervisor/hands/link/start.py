@@ -13,8 +13,8 @@ from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from watchdog_train.core.starting.place import address_of
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.places import (
     private_runtime_directory,
@@ -154,12 +154,10 @@ def relay(address: str, children: ChildTable, *, leads: bool) -> Callable[[], so
     """
     if find_spec("zmq") is None:
         raise _refusal(address, "pyzmq is not installed", "pip install 'watchdog-train[nodes]'")
-    host, port = None, None
-    with suppress(ValueError):
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    if not address.startswith("tcp://") or host is None or not port:
-        raise _refusal(address, "this is no address of a leader", "write tcp://HOST:PORT")
+    try:
+        host, port = address_of(address)
+    except ValueError as error:
+        raise _refusal(address, str(error), "write tcp://HOST:PORT") from None
     order = [_own_address(address, host, port) if leads else host, port, job_key(os.environ), leads]
 
     def start() -> socket.socket:
@@ -188,7 +186,9 @@ def _own_address(address: str, host: str, port: int) -> str:
             found = str(tried.getsockname()[0])
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise _refusal(address, f"{error.strerror}", "choose another port") from error
+            raise _refusal(
+                address, f"{error.strerror}", "start the first task once, or choose another port"
+            ) from error
         return "*"
     return "*" if found == "127.0.1.1" else found  # Debian's own: others cannot come there
 
