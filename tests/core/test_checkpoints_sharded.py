@@ -27,7 +27,7 @@ from tests.checkpoint_samples import (
 )
 from watchdog_train.checkpoints import dcp
 from watchdog_train.checkpoints.files import DamagedError
-from watchdog_train.core.diagnosis import pickle_data
+from watchdog_train.core import pickle_data
 
 REAL_SAVES = """
 import sys

@@ -13,8 +13,6 @@ from tests.core.test_ladder import history, step
 from tests.support import REPOSITORY
 from watchdog_train.core.diagnosis.crash import (
     crash_of,
-    crash_words,
-    exception_words,
     named_path,
     with_senders,
 )
@@ -39,6 +37,7 @@ from watchdog_train.core.recovery.crashes import ROWS, Crash, may_restart, row_o
 from watchdog_train.core.recovery.ladder import Restart, Stop
 from watchdog_train.evidence.exceptions import of_elastic
 from watchdog_train.evidence.text.exceptions import exceptions, is_wrapper, last_of
+from watchdog_train.report.explanation_text import crash_words
 from watchdog_train.report.why_text import why_text
 
 
@@ -146,7 +145,7 @@ def test_the_same_twice_ends_with_the_childs_code() -> None:
     answer = step(crashed("exit1@50", "exit1@50"))
     assert isinstance(answer, Stop)
     assert (answer.exit_code, answer.outcome) == (1, "failed")
-    assert "RuntimeError: size mismatch in train.py:49 step()" in why_text(answer.why)
+    assert "RuntimeError at train.py:49, step 50: size mismatch" in why_text(answer.why)
     assert isinstance(step(crashed("exit1@50")), Restart)
 
 
@@ -189,22 +188,22 @@ GROUP = """\
 TEXTS = {
     "the user's frame above a library's": (
         OWN + SITE + "RuntimeError: size mismatch\n",
-        "RuntimeError: size mismatch in train.py:49 step()",
+        "RuntimeError at train.py:49: size mismatch",
     ),
     "a rank's prefix": (
         "".join(f"[rank1]: {line}\n" for line in (OWN + "ValueError: bad").splitlines()),
-        "ValueError: bad in train.py:49 step()",
+        "ValueError at train.py:49: bad",
     ),
     "what says more in its next line": (
         OWN + "RuntimeError: Error(s) in loading for N:\n\tsize mismatch for w\n",
-        "RuntimeError: Error(s) in loading for N: size mismatch for w in train.py:49 step()",
+        "RuntimeError at train.py:49: Error(s) in loading for N: size mismatch for w",
     ),
     "a DataLoader worker": (
         OWN
         + "OSError: Caught OSError in DataLoader worker process 3.\nOriginal "
         + TRACE.format(line=7, name="__getitem__")
         + "OSError: no sample\n",
-        "OSError: no sample in train.py:7 __getitem__(), DataLoader worker 3",
+        "OSError at train.py:7 in DataLoader worker 3: no sample",
     ),
     "torch.multiprocessing": (
         OWN
@@ -212,26 +211,26 @@ TEXTS = {
         + "-- Process 0 terminated with the following error:\n"
         + TRACE.format(line=7, name="work")
         + "OSError: no sample\n\n",
-        "OSError: no sample in train.py:7 work()",
+        "OSError at train.py:7: no sample",
     ),
     "an exception that led to another": (
         OWN + "KeyError: 'a'\n" + CAUSE + TRACE.format(line=9, name="main") + "RuntimeError: b\n",
-        "RuntimeError: b in train.py:9 main(); after KeyError: 'a'",
+        "RuntimeError at train.py:9: b; after KeyError: 'a'",
     ),
     "a launcher after its rank": (
         OWN
         + "ValueError: bad\n"
         + TRACE.format(line=1, name="run")
         + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n=====\n",
-        "ValueError: bad in train.py:49 step()",
+        "ValueError at train.py:49: bad",
     ),
     "a script that does not parse": (
         '  File "/home/me/train.py", line 3\n    f(:\n      ^\nSyntaxError: invalid syntax\n',
-        "SyntaxError: invalid syntax in train.py:3",
+        "SyntaxError at train.py:3: invalid syntax",
     ),
     "the first of a group": (
         GROUP,
-        "OSError: no sample in train.py:7 work()",
+        "OSError at train.py:7: no sample",
     ),
 }
 
@@ -241,7 +240,7 @@ def test_what_a_text_tells(text: str, words: str) -> None:
     fact = last_of(exceptions(text, "output"))
     assert fact is not None
     assert not is_wrapper(fact)
-    assert exception_words(fact) == words
+    assert crash_words(CrashFact(exception=fact)) == f"the training raised {words}"
 
 
 def test_a_text_is_untrusted() -> None:
@@ -291,10 +290,10 @@ KERNEL = LogText(
 @pytest.mark.parametrize(
     ("logs", "host", "sender", "words"),
     [
-        ((), COUNTED, "outside", ", which wtrain did not send"),
-        ((), HostFacts(), "unknown", ", which wtrain did not send"),
-        ((KERNEL,), COUNTED, "oom-killer", " from the kernel's OOM killer"),
-        ((), HostFacts(oom_kills=1, oom_since_start=True), "oom-killer", " from the kernel"),
+        ((), COUNTED, "outside", "SIGKILL from outside wtrain at step 20"),
+        ((), HostFacts(), "unknown", "SIGKILL, which wtrain did not send"),
+        ((KERNEL,), COUNTED, "oom-killer", "the kernel's OOM killer"),
+        ((), HostFacts(oom_kills=1, oom_since_start=True), "oom-killer", "the kernel's OOM killer"),
     ],
 )
 def test_who_sent_the_signal(
@@ -309,7 +308,7 @@ def test_who_sent_the_signal(
     fact = crash_of(evidence, ("torchrun",), gpu_shared=False)
     assert fact is not None
     assert fact.exception is None
-    assert crash_words(fact).startswith(f"rank 1 was killed by SIGKILL{words}")
+    assert crash_words(fact).startswith(f"rank 1 was killed by {words}")
 
 
 def test_the_first_exception_counts() -> None:
@@ -321,7 +320,7 @@ def test_the_first_exception_counts() -> None:
     )
     fact = crash_of(Evidence(why="crash", processes=(later, ours)), (), gpu_shared=False)
     assert fact is not None
-    assert crash_words(fact) == "ValueError: bad in train.py:49 step(), rank 1"
+    assert crash_words(fact) == "rank 1 raised ValueError at train.py:49, step 20: bad"
 
 
 @pytest.mark.parametrize(
@@ -345,4 +344,4 @@ def test_without_a_traceback_the_last_line_is_the_message() -> None:
     exit_ = ExitStatus(code=3, signal=None, how_known="keeper")
     fact = crash_of(Evidence(why="crash", exit=exit_, logs=logs), (), gpu_shared=False)
     assert fact is not None
-    assert crash_words(fact) == "exit code 3: no license"
+    assert crash_words(fact) == "the training exited with code 3: no license"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.test_diagnose import RULES, evidence_of, frames_of
 from tests.core.test_first_failure import gone
-from watchdog_train.core.diagnosis.facts import Evidence, HostFacts
+from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, HostFacts
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import ExceptionFact
 from watchdog_train.core.model import explanation as x
@@ -307,6 +307,38 @@ def test_ranks_in_different_collectives_are_a_deadlock():
     assert "Nothing was seen of rank 2." in words
 
 
+BACKWARD = (
+    "c10d::Reducer::finalize_backward (torch/lib/libtorch_cpu.so:0)",
+    "_engine_run_backward (torch/autograd/graph.py:979)",
+    "backward (torch/_tensor.py:623)",
+    "step (train.py:16)",
+)
+BEGUN = CollectiveFact(rank=0, op="ALLREDUCE", seq=156, last_enqueued=156, last_completed=155)
+DONE = CollectiveFact(rank=1, op="ALLREDUCE", seq=155, last_enqueued=155, last_completed=155)
+
+
+@pytest.mark.parametrize(
+    ("stack", "records", "words"),
+    [
+        (BACKWARD, (BEGUN, DONE), "allreduce number 156 of DDP's gradients, inside backward()"),
+        (BACKWARD[1:], (BEGUN, DONE), "allreduce number 156, inside backward()"),
+        (BACKWARD, (), "a collective of DDP's gradients, inside backward()"),
+        (BACKWARD, (DONE,), "a collective of DDP's gradients, inside backward()"),
+        (
+            BACKWARD[1:],
+            (BEGUN, msgspec.structs.replace(BEGUN, group="1", op="BROADCAST")),
+            "a collective, inside backward()",
+        ),
+    ],
+)
+def test_the_operation_that_backward_hides_is_what_the_rank_recorded(stack, records, words):
+    """Only one that it began and has not completed; several that differ tell none."""
+    found, text = told(process(10, *stack), other(11, 1, *MAIN, wait=FIFO), collectives=records)
+    assert found.root is not None
+    assert found.root.who.rank == 1
+    assert f"rank 0 waits for rank 1 (pid 11) in {words} (train.py:16)." in text
+
+
 def test_a_rank_that_was_killed_is_the_root_of_a_hang():
     """The others wait for it in vain; the end is told with its sender."""
     evidence = evidence_of({"why": "stall", "processes": [process(10, *REDUCE)]})
@@ -468,7 +500,7 @@ ENDS = {
     ),
     "the kernel": (
         x.End(signal=9, sender="oom-killer"),
-        "was killed by the kernel's OOM killer at step 25. The machine had no memory left.",
+        "was killed by the kernel's OOM killer at step 25.",
     ),
     "wtrain": (x.End(signal=15, sender="wtrain"), "was killed by wtrain, with SIGTERM at step 25."),
     "another process of the training": (

@@ -66,6 +66,7 @@ _DECIDING |= {"notices", "requests", "recovery", "job"}
 IN_CORE: dict[str, set[str]] = {
     "model": set(),
     "policy": set(),
+    "pickle_data": set(),
     "starting": {"model", "policy"},
     "events": {"model", "starting"},
     "detection": _NOUNS,

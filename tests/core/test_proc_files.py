@@ -18,7 +18,7 @@ FIELDS = "S 7 3 3 0 -1 4194560 1 2 3 4 50 25 7 3 20 0 4 0 268441 1 2 3"
 def test_stat_with_any_name(name: str) -> None:
     """The fields are found behind the last parenthesis, whatever the name is."""
     found = proc.parse_stat(f"42 ({name}) {FIELDS}\n".encode())
-    assert found == proc.Stat(42, name, "S", 7, 75, 10, 4, 268441, 3, 0, 2)
+    assert found == proc.Stat(42, name, "S", 7, 75, 10, 4, 268441, 3, 0)
     assert not found.is_dead
 
 

@@ -262,6 +262,32 @@ def test_what_is_different_is_named(
     assert straggler_words(found).startswith("rank 1 (pid 11) has its batch 0.5 s after the other")
 
 
+@pytest.mark.parametrize(
+    ("cpu", "asked", "named"),
+    [(0.15, 1.0, False), (0.15, 0.0, True), (0.5, 1.0, True)],
+    ids=["all wait for a CPU", "it alone waits", "it computes most of the time"],
+)
+def test_who_waits_longest_on_a_full_machine_is_no_straggler(
+    cpu: float, asked: float, named: bool
+) -> None:
+    """The others wait for a CPU, too, as often as they want one: chance may have chosen it."""
+
+    def seen(sample: Sample) -> Sample:
+        first, second = sample.members
+        ready = asked and int(sample.at) % 3 == 0
+        first = msgspec.structs.replace(
+            first, state="R" if ready else "S", cpu_s=0.05 * asked * sample.at
+        )
+        second = msgspec.structs.replace(second, state="R", cpu_s=cpu * sample.at)
+        return msgspec.structs.replace(sample, members=(first, second))
+
+    found = watch(SLOW, seen=seen)[-1]
+    assert (found is not None) == named
+    if found is not None:
+        kinds = {each.kind for each in found.differs}
+        assert ("cpu-line" in kinds) == (not asked)
+
+
 def test_it_is_an_event_when_it_changes() -> None:
     """Said once; a supervisor that takes over goes on from what was said."""
     poll = SLOW.look(150.0)

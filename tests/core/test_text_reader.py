@@ -133,7 +133,7 @@ def test_every_format_gives_the_main_threads_frames(text, names):
 def test_a_dump_says_whose_it_is():
     """Process, version, threads and who holds the interpreter lock."""
     dump = read_text(PY_SPY).dumps[0]
-    assert (dump.pid, dump.python, dump.command) == (812, "3.10.12", "python -u train.py --lr 1e-4")
+    assert (dump.pid, dump.command) == (812, "python -u train.py --lr 1e-4")
     assert [thread.owns_gil for thread in dump.threads] == [True, False]
     assert dump.threads[1].name == "QueueFeederThread"
 

@@ -205,7 +205,7 @@ class Checks:
             r"rank 1's worker \d .* waiting for a lock inside the process .*__getitem__",
             r"restarted .* as attempt 2, with num-workers-0",
             r"running again at step",
-            r"crashed at step .*rank 1 .*SIGKILL",
+            r"crashed: rank 1 .*SIGKILL",
             r"restarted .* as attempt 3",
             r"running again at step",
             r"stalled at step",
@@ -219,7 +219,7 @@ class Checks:
         ]
         if self.night.disk.mounted:
             told += [
-                r"crashed at step .*No space left on device",
+                r"crashed: .*No space left on device",
                 r"waits for room",
                 r"restarted .* as attempt 6",
                 r"running again at step",

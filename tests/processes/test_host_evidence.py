@@ -1,9 +1,8 @@
-"""What is told of the machine around a training: the kernel log, connections, memory, GPUs."""
+"""What is told of the machine around a training: the kernel log, memory, GPUs."""
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -12,11 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watchdog_train.evidence import host, kernel_log
-from watchdog_train.evidence.gpu import GpuLook
-from watchdog_train.evidence.open_files import open_files
-from watchdog_train.evidence.sockets import Connections
-from watchdog_train.system import current
+from watchdog_train.doctor.gpu_look import GpuLook
+from watchdog_train.evidence import kernel_log
+from watchdog_train.system import cgroup, current
 
 pytestmark = [
     pytest.mark.processes,
@@ -96,26 +93,9 @@ def test_the_kernels_clock_of_a_process():
     assert 0 < time.monotonic() - since < time.monotonic() + 1
 
 
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_connections_are_told_with_what_is_not_sent(family):
-    """Who talks to whom, and bytes that nobody reads."""
-    with socket.socket(family) as listener:
-        try:
-            listener.bind(("localhost", 0))
-        except OSError:
-            pytest.skip("no such addresses here")
-        listener.listen()
-        port = listener.getsockname()[1]
-        with socket.create_connection(listener.getsockname()[:2]) as one, listener.accept()[0]:
-            one.sendall(b"x" * 77)
-            rows = Connections().of(os.getpid(), open_files(os.getpid())["sockets"])
-    assert any(row.endswith("ESTABLISHED, 77 bytes not read") for row in rows), rows
-    assert any(row.endswith(f":{port} LISTEN") for row in rows), rows
-
-
 def test_memory_of_the_container_is_told_in_bytes():
     """Used is a number wherever there is a memory cgroup; no limit is None, not a huge number."""
-    found = host.cgroup_memory()
+    found = cgroup.cgroup_memory()
     if found is None:
         pytest.skip("no memory cgroup here")
     assert found["used_bytes"] > 1 << 20

@@ -171,3 +171,35 @@ def _is_at_its_line(fact: dict[str, Any]) -> bool:
         and thread.owns_gil == fact["owns_gil"]
         and (here in [(frame.file, frame.line) for frame in thread.frames])
     )
+
+
+POLLS = """
+import pathlib, sys, time
+
+def until_there(flag, tries):
+    print(flush=True)
+    while not flag.exists() and tries:
+        time.sleep(0.2)
+
+until_there(pathlib.Path(sys.argv[1]), 5)
+"""
+
+
+def test_the_path_that_is_polled_for_is_named(tmp_path: Path) -> None:
+    """An object of pathlib, too, of which py-spy shows the address alone."""
+    script, wanted = tmp_path / "polls.py", str(tmp_path / "rank1" / "ready")
+    script.write_text(POLLS)
+    command = (sys.executable, str(script), wanted)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+
+            def seen() -> tuple[str, str] | None:
+                reads = pyspy.command(pyspy.find(), process.pid, nonblocking=True, variables=True)
+                said = subprocess.run(reads, capture_output=True, text=True, check=False)
+                return pyspy.path_variable(said.stdout, process.pid, process.pid)
+
+            assert wait_until(seen, 20, "the path was asked for once") == ("flag", wanted)
+            assert proc.path_text(process.pid, 8) is None
+        finally:
+            process.kill()

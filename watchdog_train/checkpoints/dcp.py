@@ -28,7 +28,7 @@ from watchdog_train.checkpoints.formats import (
     stale_words,
 )
 from watchdog_train.checkpoints.torch_zip import END_MAGIC, END_RECORD_BYTES, BoundedReads
-from watchdog_train.core.diagnosis import pickle_data
+from watchdog_train.core import pickle_data
 from watchdog_train.core.model import Value
 
 NAME = "dcp"

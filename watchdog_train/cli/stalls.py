@@ -12,7 +12,7 @@ import msgspec
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.evidence.bundle import Bundle, bundles_in
-from watchdog_train.report.facts import what_ended
+from watchdog_train.report.explanation_text import crash_words
 from watchdog_train.store.resolve import resolve
 
 
@@ -50,7 +50,7 @@ def _row(path: Path, bundle: Bundle) -> dict[str, object]:
         "why": verdict.why,
         "processes": len(verdict.processes),
         "captured": sum(process.captured for process in verdict.processes),
-        "what": what_ended(verdict.crash) if verdict.crash is not None else None,
+        "what": crash_words(verdict.crash) if verdict.crash is not None else None,
         "crash": msgspec.to_builtins(verdict.crash),
         "family": bundle.explanation.family if bundle.explanation else None,
     }

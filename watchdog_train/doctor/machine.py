@@ -18,11 +18,11 @@ import msgspec
 
 from watchdog_train.client.libraries import HOOKS
 from watchdog_train.doctor import Check
+from watchdog_train.doctor.gpu_look import DEADLINE_S, GpuLook
 from watchdog_train.evidence import pyspy
-from watchdog_train.evidence.gpu import DEADLINE_S, GpuLook
-from watchdog_train.evidence.host import oom_kills
 from watchdog_train.evidence.jobs import Finished, Job
 from watchdog_train.report.words import size_text
+from watchdog_train.system.cgroup import oom_kills
 from watchdog_train.system.places import ROOM_BYTES
 from watchdog_train.system.protocol import ProcessSystem
 

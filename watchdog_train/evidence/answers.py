@@ -60,8 +60,6 @@ def record(target: Target, facts: ProcessEvidence) -> bundle.ProcessRecord:
     return bundle.ProcessRecord(
         facts=msgspec.structs.replace(facts, threads=threads),
         stack_file=f"{bundle.stack_name(facts)}.json" if facts.threads else None,
-        environment_names=target.environment_names,
-        files=target.files,
         kernel_stack=target.kernel_stack,
         notes=tuple(target.notes),
     )

@@ -53,8 +53,6 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     facts: ProcessEvidence
     """Without stacks: those are in the stacks folder."""
     stack_file: str | None
-    environment_names: tuple[str, ...] = ()
-    files: dict[str, Any] = msgspec.field(default_factory=dict)
     kernel_stack: str | None = None
     notes: tuple[str, ...] = ()
 

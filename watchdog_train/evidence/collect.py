@@ -36,7 +36,6 @@ from watchdog_train.evidence import (
 )
 from watchdog_train.evidence.attaching import Attaching, Tools
 from watchdog_train.evidence.draft import CUT_SHORT, Draft
-from watchdog_train.evidence.gpu import GpuLook
 from watchdog_train.evidence.open_files import is_fed_by
 from watchdog_train.evidence.process_look import thread_reader
 from watchdog_train.evidence.recorders import Recorders
@@ -44,7 +43,6 @@ from watchdog_train.evidence.request import (
     EvidenceRequest,
     read_request,
 )
-from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.explain import patience
@@ -128,7 +126,6 @@ class _Collection:
         self.problems: list[str] = []
         self.cut_short = False
         self.swap_before = swap_bytes()
-        self.gpus = GpuLook(request.gpu) if request.mode == "full" else None
         # Tools that hang must leave time for the ways that need no tool.
         kept_s = _ASKING_S if request.slot_dir is not None else 0.0
         tools_until = max(self.started + 1.0, self.until - kept_s)
@@ -146,9 +143,8 @@ class _Collection:
     def run(self) -> None:
         """Everything that touches processes."""
         self.recorders.first_look()
-        connections = Connections()
         for target in self.targets:
-            target.read_facts(self.request.slot_dir, connections)
+            target.read_facts(self.request.slot_dir)
         self.draft.keep_now()
         if self.request.mode == "look":
             self.attaching.dump(self._eligible(), nonblocking=True)
@@ -280,15 +276,16 @@ class _Collection:
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)
+        crash = self._crash(evidence)
         result = EvidenceResult(
             stall_id=request.stall_id,
             dir=request.out_dir,
             processes=tuple(target.row() for target in self.targets),
             explanation=found,
             patience=granted,
-            fingerprint=evidence_fingerprint(evidence, found.family),
+            fingerprint=evidence_fingerprint(evidence, found.family, crash),
             seconds=round(time.monotonic() - self.started, 3),
-            crash=self._crash(evidence),
+            crash=crash,
             problem="; ".join(self.problems) or None,
         )
         if request.mode == "look":
@@ -319,8 +316,7 @@ class _Collection:
         now = swap_bytes() if passed_s >= _APART_S else None  # no rate of a moment
         if before is not None and now is not None:
             details["swap_bytes_s"] = round((now - before) / passed_s)
-        if self.gpus is not None:
-            details["gpu"] = self.gpus.answer(self.until)
+        details["gpu"] = self.request.gpu_seen
         starts = [target.identity.start for target in self.targets]
         told = tuple(
             f"NVRM: Xid ({'GPU' if xid.index is None else f'GPU {xid.index}'}): {xid.code}, "

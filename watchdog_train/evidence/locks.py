@@ -30,7 +30,7 @@ def find(pid: int) -> tuple[LockFact, ...]:
     for path in names:
         owner = _owner(path) if path.endswith(".lock") else None
         if owner is not None:
-            found.append(LockFact(path=path, owner_pid=owner, owner_alive=proc.exists(owner)))
+            found.append(LockFact(path=path, owner_alive=proc.exists(owner)))
     return tuple(found)
 
 

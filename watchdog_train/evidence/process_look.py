@@ -5,7 +5,6 @@ Only reads; two looks some time apart are compared. Where there is no /proc, psu
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -34,8 +33,6 @@ class ProcLook(msgspec.Struct, frozen=True, kw_only=True):
     os_threads: int
     at: float
     wchan: str | None = None
-    io_bytes: int | None = None
-    rss_bytes: int | None = None
     traced: bool = False
     """Another debugger holds it."""
     threads: tuple[ThreadFact, ...] = ()
@@ -76,8 +73,6 @@ def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook |
         os_threads=found.threads,
         at=now,
         wchan=wchan if wchan not in ("", "0") else None,
-        io_bytes=proc.read_io_bytes(pid),
-        rss_bytes=found.rss_pages * mmap.PAGESIZE,
         traced=about.get("TracerPid", "0") != "0",
         threads=reader(pid, None) if reader is not None else (),
         handles_signals=_handled(about.get("SigCgt")),
@@ -107,7 +102,7 @@ def _portable_look(pid: int, now: float) -> ProcLook | None:
     found = portable.look(pid)
     if found is None:
         return None
-    row, threads, rss_bytes = found
+    row, threads = found
     return ProcLook(
         pid=pid,
         start=row.start,
@@ -117,7 +112,6 @@ def _portable_look(pid: int, now: float) -> ProcLook | None:
         cpu_s=row.cpu_s or 0.0,
         os_threads=threads,
         at=now,
-        rss_bytes=rss_bytes,
     )
 
 
@@ -161,14 +155,6 @@ def cpu_share(first: ProcLook, second: ProcLook) -> float | None:
     if passed <= 0.05 or first.start != second.start:
         return None
     return max(0.0, second.cpu_s - first.cpu_s) / passed
-
-
-def io_rate(first: ProcLook, second: ProcLook) -> float | None:
-    """Bytes through system calls between two looks, a second."""
-    passed = second.at - first.at
-    if passed <= 0.05 or first.io_bytes is None or second.io_bytes is None:
-        return None
-    return max(0, second.io_bytes - first.io_bytes) / passed
 
 
 def is_python(pid: int) -> bool | None:

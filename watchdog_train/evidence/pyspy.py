@@ -45,11 +45,22 @@ _REASONS = (
 _PATH_CAP = 400
 _PATH = re.compile(r'"([^"\\\n]*/[^"\\\n]+|[^"\\\s/]+\.\w{1,12})"')
 """A text with a slash or an extension, as py-spy shows it when it has not cut it short."""
+_PATH_OBJECT = re.compile(r"<(?:Posix)?Path at ")
+"""Of an object py-spy shows the address alone."""
 
 
 class _Variable(msgspec.Struct):
     name: str = ""
     repr: str | None = None
+    addr: int = 0
+
+    def path(self, pid: int) -> str | None:
+        """What it holds, where that is a path: as text, or an object of pathlib."""
+        shown = self.repr or ""
+        if _PATH_OBJECT.match(shown):
+            return proc.path_text(pid, self.addr)
+        match = _PATH.fullmatch(shown)
+        return match[1] if match else None
 
 
 class _FrameVariables(msgspec.Struct):
@@ -129,7 +140,7 @@ def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
     frames = next((t.frames for t in data if (t.os_thread_id or pid) == tid), ())
     own = (f for f in frames if not is_library(Frame(function="", file=f.filename, line=0)))
     held = next(own, _FrameVariables()).locals
-    found = [(one.name, match[1]) for one in held if (match := _PATH.fullmatch(one.repr or ""))]
+    found = [(one.name, path) for one in held if (path := one.path(pid))]
     if len(found) != 1:
         return None
     return printable(found[0][0]), redact_text(printable(found[0][1], _PATH_CAP))

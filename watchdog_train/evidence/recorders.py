@@ -19,17 +19,17 @@ import msgspec
 
 from watchdog_train.client import layout
 from watchdog_train.core.diagnosis.facts import CollectiveFact
-from watchdog_train.core.diagnosis.pickle_data import (
-    DamagedPickleError,
-    UnreadablePickleError,
-    read,
-)
 from watchdog_train.core.diagnosis.recorder import (
     advanced,
     joined,
     looks_like_recorder,
     read_recorder,
     still_in,
+)
+from watchdog_train.core.pickle_data import (
+    DamagedPickleError,
+    UnreadablePickleError,
+    read,
 )
 from watchdog_train.trusted_files import names, read_regular
 

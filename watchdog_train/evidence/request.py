@@ -51,8 +51,6 @@ class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """More rule files of the user's."""
     oom_kills_before: int | None = None
     """`host.oom_kills()` at the start of the attempt, so that only newer ones count."""
-    gpu: str = "auto"
-    """The setting detection.gpu."""
     gpu_seen: GpuSeen = GpuSeen()
     silence: Silence = Silence()
     patience: Limits = Limits()

@@ -12,7 +12,7 @@ import msgspec
 from watchdog_train.client import layout
 from watchdog_train.core.detection.rank_gone import ending
 from watchdog_train.core.diagnosis.facts import EndFact, How, ProcessEvidence
-from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_worker, places_at_work
 from watchdog_train.core.diagnosis.stacks import (
     WAITS,
     ThreadStack,
@@ -25,8 +25,6 @@ from watchdog_train.core.model.gpu import FLAT_UTIL, GpuUse
 from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
-from watchdog_train.evidence.open_files import open_files
-from watchdog_train.evidence.sockets import Connections
 from watchdog_train.evidence.text.tracebacks import kernel_frames
 from watchdog_train.system import current, proc
 from watchdog_train.trusted_files import read_regular
@@ -62,8 +60,6 @@ class Target:
         self.python: bool | None = None
         self.command: tuple[str, ...] = ()
         self.environment: dict[str, str] = {}
-        self.environment_names: tuple[str, ...] = ()
-        self.files: dict[str, Any] = {}
         self.kernel_stack: str | None = None
         self.waits_for_input: bool | None = None
         self.polls: tuple[str, str] | None = None
@@ -131,7 +127,8 @@ class Target:
     @property
     def uses_gpu(self) -> bool:
         """Whether it has the device of an NVIDIA GPU open."""
-        return any(name.startswith("/dev/nvidia") for name in self.files.get("files", ()))
+        files = proc.open_files(self.pid) or ()
+        return any(file.name.startswith("/dev/nvidia") for file in files)
 
     @property
     def identity(self) -> ProcessId:
@@ -152,7 +149,7 @@ class Target:
             self.second = again
             self.waits_for_input = current().waits_for_input(self.pid)
 
-    def read_facts(self, slot_dir: str | None, connections: Connections) -> None:
+    def read_facts(self, slot_dir: str | None) -> None:
         """Everything that needs no second look: of /proc, and its own words."""
         self.milestones = read_milestones(slot_dir, self.identity)
         self.milestones_at = time.monotonic() if self.milestones else None
@@ -168,10 +165,6 @@ class Target:
         self.command = tuple(printable(text, _ARGUMENT_CAP) for text in command[:_ARGUMENTS_CAP])
         kept = [name for name in variables if _KEEP_VARIABLES.match(name)]
         self.environment = redact.redact_environment(variables, kept)
-        self.environment_names = tuple(sorted(set(variables) - set(kept)))[:500]
-        self.files = open_files(self.pid)
-        if self.files:
-            self.files["sockets"] = connections.of(self.pid, self.files["sockets"])
         # Reading does not attach, so it is safe in state D; root only.
         self.kernel_stack = proc.text(f"/proc/{self.pid}/stack", 16384) or None
 
@@ -181,7 +174,7 @@ class Target:
 
     def compare(self, again: tuple[ThreadStack, ...]) -> None:
         """Another dump: a difference proves life."""
-        self.changed = _shape(self.threads) != _shape(again)
+        self.changed = places_at_work(self.threads) != places_at_work(again)
 
     @property
     def wants_native(self) -> bool:
@@ -225,10 +218,8 @@ class Target:
     def evidence(self) -> ProcessEvidence:
         """As a diagnosis sees it."""
         look, member = self.last, self.member
-        rate = None
         facts = look.threads if look else ()
         if self.first is not None and self.second is not None:
-            rate = process_look.io_rate(self.first, self.second)
             facts = process_look.settled(self.first, self.second)
         waits = {fact.tid: fact for fact in facts}
         deciding = waits.get(self.deciding_tid or self.pid)
@@ -251,9 +242,7 @@ class Target:
             sealed=self.sealed(),
             cpu_share=self.cpu_share(),
             gpu=self.gpu,
-            io_bytes_s=rate,
             os_threads=look.os_threads if look else None,
-            rss_bytes=look.rss_bytes if look else None,
             waits_for_input=self.waits_for_input,
             polls=self.polls,
             environment=self.environment,
@@ -307,14 +296,6 @@ def with_sources(threads: tuple[ThreadStack, ...], line: Any) -> tuple[ThreadSta
                 frames[position] = msgspec.structs.replace(frame, source=text)
         result.append(msgspec.structs.replace(thread, frames=tuple(frames)))
     return tuple(result)
-
-
-def _shape(threads: tuple[ThreadStack, ...]) -> dict[Any, tuple[tuple[str, int], ...]]:
-    return {
-        thread.os_id: tuple((frame.function, frame.line) for frame in thread.frames)
-        for thread in threads
-        if not is_idle_helper(thread)
-    }
 
 
 def read_milestones(slot_dir: str | None, who: ProcessId) -> tuple[Milestone, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core.detection.rank_gone import has_failed
-from watchdog_train.core.diagnosis.collectives import compare, from_log
+from watchdog_train.core.diagnosis.collectives import compare, from_log, pending
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.log_search import LogIndex
@@ -44,7 +44,8 @@ class Chains:
             if process.role != "keeper":
                 self._add(process)
         self.ranks = [n for n, node in enumerate(self.nodes) if self._is_rank(node)]
-        self._records = compare((*evidence.collectives, *from_log(LogIndex(evidence.logs).lines())))
+        self.records = (*evidence.collectives, *from_log(LogIndex(evidence.logs).lines()))
+        self.recorded = compare(self.records)
         self.first_ends = self._first_bad_ends()
         self._away = [n for n in self.ranks if self._is_away(n)]
         self._unseen = self.unseen()
@@ -67,7 +68,11 @@ class Chains:
     def _add(self, process: ProcessEvidence) -> None:
         thread = of_thread.deciding_thread(process)
         doing = of_thread.doing(process, thread, self.sets)
-        doing, thread = self._collective_elsewhere(process, thread, doing)
+        inside = of_thread.started_by(process, thread)
+        if inside is not None and not isinstance(doing, (w.Stopped, x.End)):
+            doing, thread = self._collective_elsewhere(process, thread, doing)
+        if isinstance(doing, x.CollectiveWait):
+            doing = msgspec.structs.replace(doing, inside=inside)
         if isinstance(doing, w.SleepWait):
             doing = msgspec.structs.replace(doing, polls=process.polls)
         at = len(self.nodes)
@@ -93,8 +98,6 @@ class Chains:
         self, process: ProcessEvidence, thread: ThreadStack | None, doing: x.Doing
     ) -> tuple[x.Doing, ThreadStack | None]:
         """Backward runs its collectives in threads of autograd's: those tell the operation."""
-        if not of_thread.is_backward(thread) or isinstance(doing, (w.Stopped, x.End)):
-            return doing, thread
         for other in of_thread.working_threads(process):
             found = of_thread.doing(process, other, self.sets)
             if isinstance(found, x.CollectiveWait) and found.op is not None:
@@ -132,10 +135,11 @@ class Chains:
         if isinstance(node.doing, x.StoreWait):
             return msgspec.structs.replace(node.doing, absent=seen)
         other = [self._rank(n) for n in self._in_others(at)]
-        records = self._records
+        op, seq = pending(self.records, self._rank(at))
         return msgspec.structs.replace(
             node.doing,
-            seq=records.seq if records is not None else None,
+            op=node.doing.op or op,
+            seq=seq,
             absent=seen,
             mismatched=tuple(sorted(rank for rank in other if rank is not None)),
         )
@@ -234,7 +238,7 @@ class Chains:
 
     def _behind(self, at: int) -> int | None:
         """The rank that has begun fewer collectives than the others, by their records."""
-        records = self._records
+        records = self.recorded
         if records is None or records.culprit is None or records.relation == "same":
             return None
         found = next((n for n in self.ranks if self._rank(n) == records.culprit), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from watchdog_train.core.diagnosis.collectives import Comparison, compare, from_log, not_come
+from watchdog_train.core.diagnosis.collectives import not_come
 from watchdog_train.core.diagnosis.facts import (
     BUSY_CPU_SHARE,
     FLAT_CPU_SHARE,
@@ -67,9 +67,9 @@ class Scene:
         self.observed = observed
         self.evidence: Evidence = graph.evidence
         self.logs = LogIndex(self.evidence.logs)
-        self.standings = standings(self.evidence.processes, graph.sets)
-        self.records = (*self.evidence.collectives, *from_log(self.logs.lines()))
-        self.recorded: Comparison | None = compare(self.records)
+        self.standing, self.odd = standings(self.evidence.processes, graph.sets)
+        self.records = graph.records
+        self.recorded = graph.recorded
         self._doing = {(n.process.identity, id(n.thread)): n.doing for n in graph.nodes}
         self._facts: dict[tuple[tuple[int, int], int], frozenset[str]] = {}
 
@@ -83,7 +83,7 @@ class Scene:
         """What is true of the job and the machine."""
         evidence, host, recorded = self.evidence, self.evidence.host, self.recorded
         killed = bool(host.oom_kills) and host.oom_since_start
-        odd = {p.rank for p in evidence.processes if p.identity in self.standings.odd}
+        odd = {p.rank for p in evidence.processes if p.identity in self.odd}
         seq = recorded.seq if recorded and recorded.seq is not None else _FAR
         found = {
             "stacks": any(process.threads for process in evidence.processes),
@@ -105,7 +105,7 @@ class Scene:
             "lock-owner-dead": any(lock.owner_alive is False for lock in evidence.locks),
         }
         words = {word for word, true in found.items() if true} | set(self._signals())
-        words |= {evidence.why, self.standings.standing, self.logs.movement()}
+        words |= {evidence.why, self.standing, self.logs.movement()}
         return frozenset(words | ({f"recorded-{recorded.relation}"} if recorded else set()))
 
     def _signals(self) -> Iterator[str]:
@@ -225,7 +225,7 @@ class Scene:
             "running_now": active,
             "idle_now": active is False,
             "captured": process.how is not None,
-            "apart": process.identity in self.standings.odd,
+            "apart": process.identity in self.odd,
             "holds_gil": thread is not None and thread.owns_gil,
             "uninterruptible": process.state == "D",
             "runnable": process.state == "R",

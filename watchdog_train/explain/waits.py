@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -40,6 +41,7 @@ _DDP = (
     "_sync_module_states|_sync_params_and_buffers|_broadcast_coalesced (torch/*)"
 )
 _BACKWARD = "_engine_run_backward|run_backward|*PythonEngine*|*autograd::Engine*"
+_REDUCER = "c10d::Reducer::*"
 _IMPORT = (
     "acquire|_lock_unlock_module|__enter__ (<frozen importlib._bootstrap>|importlib/_bootstrap.py)"
 )
@@ -322,6 +324,11 @@ def is_idle(process: ProcessEvidence) -> bool:
     )
 
 
-def is_backward(thread: ThreadStack | None) -> bool:
-    """Its collectives run in a thread of autograd's."""
-    return thread is not None and find_chain((_BACKWARD,), thread.frames)
+def started_by(
+    process: ProcessEvidence, thread: ThreadStack | None
+) -> Literal["backward", "ddp"] | None:
+    """What has started the collective of a thread; that of a backward pass may run in another."""
+    if thread is None or not find_chain((_BACKWARD,), thread.frames):
+        return None
+    frames = (frame for each in process.threads for frame in each.frames)
+    return "ddp" if any(frame_matches(_REDUCER, frame) for frame in frames) else "backward"

@@ -12,8 +12,13 @@ from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame, trimmed
 from watchdog_train.core.model import Explanation
 from watchdog_train.core.model import waits as w
-from watchdog_train.report.explanation_text import because, doing_words, remedy_line, sentences
-from watchdog_train.report.facts import what_ended
+from watchdog_train.report.explanation_text import (
+    because,
+    crash_words,
+    doing_words,
+    remedy_line,
+    sentences,
+)
 from watchdog_train.report.glance_text import glance
 from watchdog_train.report.pace_text import straggler_words
 from watchdog_train.report.places_text import process_sentences
@@ -63,8 +68,8 @@ def summary(
 
 
 def title(verdict: BundleVerdict) -> str:
-    """`Crash 0001: RuntimeError: size mismatch in train.py:49 step(), at step 20`."""
-    told = f": {what_ended(verdict.crash)}" if verdict.crash is not None else ""
+    """`Crash 0001: rank 0 raised RuntimeError at train.py:49, step 20: size mismatch`."""
+    told = f": {crash_words(verdict.crash)}" if verdict.crash is not None else ""
     return f"{TITLES[verdict.why]} {verdict.id}{told}"
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from watchdog_train.core.model import ExceptionFact, signal_name
+from watchdog_train.core.model import CrashFact, ExceptionFact, signal_name
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.exceptions import ExceptionCause
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.report import words
 from watchdog_train.report.words import clean, duration, listed
@@ -133,7 +134,7 @@ def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
     where = place_words(root)
     match root.doing:
         case x.End() as end:
-            return end_words(who, end, where, root.step)
+            return f"{end_words(who, end, where, root.step)}{'' if end.raised else '.'}"
         case w.Stopped():
             to = f" To continue it: kill -CONT {root.who.pid}" if root.who.pid is not None else ""
             held = "held by a debugger" if root.doing.traced else "stopped"
@@ -174,44 +175,61 @@ def place_words(root: x.Standstill) -> str:
     return f" in {clean(line.function, 120)} ({where})"
 
 
+def crash_words(crash: CrashFact, step: int | None = None) -> str:
+    """`rank 1 raised ValueError at train.py:42, step 310: bad`; `step`: where no end tells it."""
+    who = who_words(x.Who(pid=None, role="rank", rank=crash.rank))
+    end = x.End(
+        code=crash.code,
+        signal=crash.signal,
+        sender=crash.sender or "unknown",
+        raised=crash.exception,
+    )
+    said = f": {clean(crash.said, _MESSAGE_CAP)}" if crash.said and crash.signal is None else ""
+    at = step if crash.step is None else crash.step
+    return f"{end_words(who, end, '', at)}{'' if crash.exception else said}"
+
+
 def end_words(who: str, end: x.End, where: str, at: int | None) -> str:
-    """How a process ended, the exception first."""
-    raised = end.raised
+    """How a process ended, the exception first; without a full stop."""
     number = f"step {words.number(at)}" if at is not None else ""
     step = f" at {number}" if number else ""
-    if raised is not None:
-        return f"{who} raised {_raised(raised)}{number and f', {number}'}{_message(raised)}"
+    if end.raised is not None:
+        return f"{who} raised {_raised(end.raised, number)}"
     if end.signal is not None:
         name = signal_name(end.signal)
         if end.signal in _OWN_CRASH:
-            return f"{who} crashed with {name}{step}{where}."
+            return f"{who} crashed with {name}{step}{where}"
         by = {
             "wtrain": f"by wtrain, with {name}",
             "member": f"by {name} from another process of the training",
             "oom-killer": "by the kernel's OOM killer",
             "outside": f"by {name} from outside wtrain",
-            "unknown": f"by {name}",
+            "unknown": f"by {name}, which wtrain did not send",
         }[end.sender]
-        memory = " The machine had no memory left." if end.sender == "oom-killer" else ""
-        return f"{who} was killed {by}{step}.{memory}"
+        return f"{who} was killed {by}{step}"
     if end.code is not None:
-        return f"{who} exited with code {end.code}{step}."
+        return f"{who} exited with code {end.code}{step}"
     if end.unnoticed:
-        return f"{who} has exited, and its parent has not asked for its exit status."
-    return f"{who} has exited{step}; how is unknown."
+        return f"{who} has exited, and its parent has not asked for its exit status"
+    return f"{who} has exited{step}; how is unknown"
 
 
-def _raised(raised: ExceptionFact) -> str:
-    """`RuntimeError at train.py:6 in DataLoader worker 1`."""
+def _raised(raised: ExceptionFact, step: str) -> str:
+    """`RuntimeError at train.py:6 in DataLoader worker 1, step 9: bad; after KeyError: 'a'`."""
     place = raised.place
-    inside = f" in DataLoader worker {raised.worker}" if raised.worker is not None else ""
-    inside += f" in thread {clean(raised.thread, 60)}" if raised.thread else ""
     file = clean(place.file.replace("\\", "/").rpartition("/")[2], 120) if place else ""
-    return clean(raised.type, 120) + (f" at {file}:{place.line}" if place else "") + inside
+    at = f" at {file}:{place.line}" if place else ""
+    at += f" in DataLoader worker {raised.worker}" if raised.worker is not None else ""
+    at += f" in thread {clean(raised.thread, 60)}" if raised.thread else ""
+    at += f", {step}" if step else ""
+    first = raised.chain[0] if raised.chain else None
+    after = f"; after {_told(first)}" if first is not None else ""
+    return f"{_told(raised, at)}{after}"
 
 
-def _message(raised: ExceptionFact) -> str:
-    return f": {clean(raised.message, _MESSAGE_CAP)}" if raised.message else "."
+def _told(raised: ExceptionFact | ExceptionCause, at: str = "") -> str:
+    message = clean(raised.message, _MESSAGE_CAP)
+    return f"{clean(raised.type, 120)}{at}{f': {message}' if message else ''}"
 
 
 def doing_words(  # noqa: PLR0912
@@ -368,12 +386,17 @@ def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
 
 
 def _collective(wait: x.CollectiveWait) -> tuple[str, str]:
-    name = wait.op or ("a collective" if wait.seq is None else "collective")
-    number = f" number {wait.seq}" if wait.seq is not None else ""
     if wait.mismatched:
-        return f"in {name}{number}", f"In another operation: {words.ranks_text(wait.mismatched)}."
-    missing = f"Not in it: {words.ranks_text(wait.absent)}." if wait.absent else ""
-    return f"in {name}{number}", missing
+        return _in(wait), f"In another operation: {words.ranks_text(wait.mismatched)}."
+    return _in(wait), f"Not in it: {words.ranks_text(wait.absent)}." if wait.absent else ""
+
+
+def _in(wait: x.CollectiveWait) -> str:
+    """`in allreduce number 156 of DDP's gradients, inside backward()`."""
+    number = f" number {wait.seq}" if wait.seq is not None else ""
+    text = f"in {clean(wait.op, 60) if wait.op else 'collective' if number else 'a collective'}"
+    of = {"ddp": " of DDP's gradients, inside backward()", "backward": ", inside backward()"}
+    return f"{text}{number}{of[wait.inside] if wait.inside else ''}"
 
 
 def refs_words(refs: Sequence[w.ProcessRef], own: int | None = None) -> str:
@@ -447,8 +470,8 @@ def _names(members: Sequence[x.Who], *, pid: bool = True) -> str:
 def _victim_words(doing: x.Doing) -> str | None:
     """By what it waits for somebody: ` in all_reduce`; None where it has ended, too."""
     match doing:
-        case x.CollectiveWait(op=op):
-            return f" in {op or 'a collective'}"
+        case x.CollectiveWait():
+            return f" {_in(doing)}"
         case x.StoreWait():
             return " to appear"
         case x.BatchWait():

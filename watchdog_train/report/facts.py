@@ -9,9 +9,8 @@ from pathlib import PurePath
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.model import CrashFact, Member, Plan, ProcessId, Why
+from watchdog_train.core.model import Member, Plan, ProcessId, Why
 from watchdog_train.core.recovery.helped import helped, tried
 from watchdog_train.report import words
 from watchdog_train.report.why_text import exit_text, why_text
@@ -43,12 +42,6 @@ def exit_words(attempt: AttemptRecord | Tree) -> str:
     if attempt.how_known == "not-started":
         return f"could not be started: {why_text(attempt.error or Why('unknown'))}"
     return exit_text(attempt.code, attempt.signal)
-
-
-def what_ended(crash: CrashFact) -> str:
-    """What ended an attempt, in one line: the exception, the signal or the exit code."""
-    at = f", at {step_words(crash.step)}" if crash.step is not None else ""
-    return f"{clean(crash_words(crash), 700)}{at}"
 
 
 def step_words(step: int | None) -> str:

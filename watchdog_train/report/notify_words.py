@@ -6,13 +6,12 @@ from datetime import tzinfo
 from typing import Literal
 
 from watchdog_train.core import events as e
-from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.scan import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.explanation_text import because, what_happened
+from watchdog_train.report.explanation_text import because, crash_words, what_happened
 from watchdog_train.report.facts import (
     origin_words,
     run_again,
@@ -121,7 +120,7 @@ def _cause(event: e.StallExplained, state: State, at: str) -> News | None:
     kind = of.why if of is not None else None
     found = event.explanation
     if of is not None and of.crash is not None:
-        told = f"crashed at {step_words(_step(state))}: {crash_words(of.crash)}"
+        told = f"crashed: {crash_words(of.crash, _step(state))}"
         return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
     known = found.root is not None or found.knot
     if kind not in ("crash", "stall") or not (known or found.because):

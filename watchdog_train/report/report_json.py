@@ -8,7 +8,8 @@ import msgspec
 
 from watchdog_train.core.recovery.helped import helped
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.facts import ScriptLines, run_again, what_ended
+from watchdog_train.report.explanation_text import crash_words
+from watchdog_train.report.facts import ScriptLines, run_again
 from watchdog_train.report.history import History
 from watchdog_train.report.status_json import SCHEMA_VERSION, status_object
 from watchdog_train.report.time_line import SPAN_WORDS
@@ -37,7 +38,7 @@ def report_object(
                 "stall_id": record.stall_id,
                 "crash_id": record.crash_id,
                 "crash": msgspec.to_builtins(record.crash),
-                "what": what_ended(record.crash) if record.crash is not None else None,
+                "what": crash_words(record.crash) if record.crash is not None else None,
                 "resume": record.resume,
                 "killed": [
                     {"role": role, "signal": signal, "processes": number}

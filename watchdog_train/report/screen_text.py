@@ -58,7 +58,7 @@ def _texts(verdict: BundleVerdict, found: Explanation | None, evidence: Evidence
         "since": _since(verdict),
         "what": _what(found, verdict),
         "waits": " ".join(more_sentences(found)) if found else "",
-        "why": _why(found),
+        "why": _why(found, verdict),
         "where": glance(evidence, found),
         "then": "; ".join(text.removeprefix("then ") for text in verdict.done),
         "known": "; ".join(captured_lines(verdict)),
@@ -87,15 +87,16 @@ def _when(verdict: BundleVerdict) -> str:
 def _since(verdict: BundleVerdict) -> str:
     since = [_when(verdict)] if verdict.crash is not None else []
     since += [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
-    since += [f"in phase {verdict.phase}"] if verdict.phase else []
+    since += [f"in phase {verdict.phase}"] if verdict.phase not in (None, "unknown") else []
     since += [f"ended by {ended(verdict)}"] if verdict.exit is not None else []
     return ", ".join(since)
 
 
-def _why(found: Explanation | None) -> str:
+def _why(found: Explanation | None, verdict: BundleVerdict) -> str:
     if found is None:
         return ""
-    return because(found) or "cause unknown"
+    told = verdict.crash is not None and verdict.crash.exception is not None
+    return because(found) or ("" if told else "cause unknown")
 
 
 def _changes(found: Explanation | None, words: Mapping[str, str]) -> list[str]:

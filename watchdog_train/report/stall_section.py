@@ -9,8 +9,13 @@ from itertools import pairwise
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.report import words
-from watchdog_train.report.explanation_text import because, more_sentences, what_happened
-from watchdog_train.report.facts import origin_words, what_ended
+from watchdog_train.report.explanation_text import (
+    because,
+    crash_words,
+    more_sentences,
+    what_happened,
+)
+from watchdog_train.report.facts import origin_words
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Fold, Section
 from watchdog_train.report.why_text import why_text
@@ -39,7 +44,7 @@ def stall_section(
     what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
     told = []
     if stall.crash is not None:
-        told.append(what_ended(stall.crash))
+        told.append(crash_words(stall.crash))
     if stall.why == "stall":
         told.append(why_text(stall.verdict))
     found = stall.explanation

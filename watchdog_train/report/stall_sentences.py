@@ -5,8 +5,7 @@ from __future__ import annotations
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.report import words
-from watchdog_train.report.explanation_text import because, sentences
-from watchdog_train.report.facts import what_ended
+from watchdog_train.report.explanation_text import because, crash_words, sentences
 from watchdog_train.report.notices import warning_over
 from watchdog_train.report.pace_text import slow_words, straggler_words
 from watchdog_train.report.patience_text import pause_sentence
@@ -72,7 +71,7 @@ def evidence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             lines = []
             if event.crash is not None:
                 head = f"{CAPITALS[event.why]} {clean(event.stall_id, 40)}"
-                lines.append(f"{head}: {what_ended(event.crash)}")
+                lines.append(f"{head}: {crash_words(event.crash)}")
             lines += [f"evidence on disk: {number}{duration(event.seconds)}, {where}"]
             if event.why != "crash":
                 lines += [

@@ -9,8 +9,8 @@ import msgspec
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RankStatus
 from watchdog_train.report import job_text, words
-from watchdog_train.report.explanation_text import because, what_happened
-from watchdog_train.report.facts import run_again, what_ended
+from watchdog_train.report.explanation_text import because, crash_words, what_happened
+from watchdog_train.report.facts import run_again
 from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.patience_text import waiting
@@ -336,7 +336,7 @@ def _stall_rows(
 def stall_sentence(stall: StallRecord) -> str:
     """What a bundle is about, in one sentence."""
     if stall.crash is not None:
-        return what_ended(stall.crash)
+        return crash_words(stall.crash)
     found = stall.explanation
     if found is not None and (found.root is not None or found.knot):
         return what_happened(found)

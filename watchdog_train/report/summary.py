@@ -10,14 +10,13 @@ from watchdog_train.core.recovery.helped import helped
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.report import words
 from watchdog_train.report.daemons_text import left_words
-from watchdog_train.report.explanation_text import sentences
+from watchdog_train.report.explanation_text import crash_words, sentences
 from watchdog_train.report.facts import (
     ScriptLines,
     run_again,
     stalls_dir,
     step_words,
     tried_lines,
-    what_ended,
 )
 from watchdog_train.report.job_text import guilty_words
 from watchdog_train.report.why_text import why_text
@@ -217,7 +216,7 @@ def _caught(caught: StallRecord) -> str:
     if caught.why == "stall":
         text += f": {why_text(caught.verdict)}"
     if caught.crash is not None:
-        text += f": {what_ended(caught.crash)}"
+        text += f": {crash_words(caught.crash)}"
     if caught.explanation is None:
         return f"{text}."
     return f"{text}. {clean(' '.join(sentences(caught.explanation)), _WHY)}"

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.detection.rank_gone import how_it_ended
-from watchdog_train.core.diagnosis.crash import crash_words
 from watchdog_train.core.model import Why, WhyCode, signal_name
 from watchdog_train.core.model.gpu import GpuHolder
 from watchdog_train.report import words
+from watchdog_train.report.explanation_text import crash_words
 from watchdog_train.report.words import clean, span
 
 SENTENCES: dict[WhyCode, str] = {
@@ -83,7 +83,7 @@ SENTENCES: dict[WhyCode, str] = {
     "first-attempt": "first attempt, the command as it was given",
     "not-available": "not available here: {names}",
     "attempt-ended": "{attempts} ended {reached}, {exited}{family}",
-    "attempt-failed": "{attempts} failed {reached}: {crash}{family}",
+    "attempt-failed": "{attempts}: {crash}{family}",
     "attempt-stood-still": "{attempts} stood still {reached}: {end}{family}",
     "attempt-hung": "{attempts} hung {reached}{family}",
     "on-stall": "no restart, because on-stall is {option}",
@@ -359,7 +359,7 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "before": why.before or 0.0,
         "factor": (why.number or 0.0) / (why.before or 1.0),
         "exited": exit_text(why.exit, why.signal),
-        "crash": clean(crash_words(why.crash), 800) if why.crash is not None else "it failed",
+        "crash": crash_words(why.crash, why.step) if why.crash is not None else "it failed",
         "end": how_it_ended(why.end) if why.end is not None else "a rank ended",
         "holders": holders_text(why.holders),
         "run": f"the run {found['who']}{pid}" if why.who else "another run",

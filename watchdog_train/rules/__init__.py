@@ -71,16 +71,6 @@ def load_rules(extra_dirs: Iterable[str | Path] = ()) -> Rules:
     return Rules(families=tuple(families.values()), frames=sets)
 
 
-def rule_problems() -> list[RuleProblem]:
-    """What is wrong with our own files; a test asks, so that no start has to pay for it."""
-    problems: list[RuleProblem] = []
-    files = [_RuleFile(name, text, problems) for name, text in _ours()]
-    sets = {name: EITHER.join(e) for file in files for name, e in file.frame_sets().items()}
-    for file in files:
-        file.rules(sets)
-    return problems
-
-
 def _ours() -> Iterator[tuple[str, str]]:
     for entry in sorted(files(__name__).iterdir(), key=lambda item: item.name):
         if entry.name.endswith(".yaml"):

@@ -89,7 +89,6 @@ class EvidenceRequests:
             exit=sight.exit,
             command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
-            gpu=context.policy.detection.gpu,
             gpu_seen=msgspec.structs.replace(self.gpu_seen, uses=_uses(sight.sample)),
             patience=context.policy.patience,
             done=self._what_follows(why),

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from watchdog_train.core.notices.ahead import DiskRoom, Room
-from watchdog_train.evidence.host import cgroup_cache_bytes, cgroup_memory
 from watchdog_train.system import proc
+from watchdog_train.system.cgroup import cgroup_cache_bytes, cgroup_memory
 
 EVERY_S = 30.0
 MOST_PLACES = 6

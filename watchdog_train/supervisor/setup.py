@@ -22,7 +22,6 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
-from watchdog_train.evidence.host import oom_kills
 from watchdog_train.remedies.catalogue import Remedy, script_lines
 from watchdog_train.report.facts import framework
 from watchdog_train.report.narrative import closing_lines
@@ -53,6 +52,7 @@ from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
+from watchdog_train.system.cgroup import oom_kills
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.whole_files import replace_whole
 

@@ -202,11 +202,11 @@ def _row_of(pid: int, starts: Mapping[int, int]) -> ProcessRow | None:
         return None
 
 
-def look(pid: int) -> tuple[ProcessRow, int, int] | None:
-    """One process, the number of its threads, and its memory in bytes."""
+def look(pid: int) -> tuple[ProcessRow, int] | None:
+    """One process, and the number of its threads."""
     with suppress(*REFUSED):
         process = psutil.Process(pid)
-        return _row(process, {}), process.num_threads(), process.memory_info().rss
+        return _row(process, {}), process.num_threads()
     return None
 
 

@@ -39,7 +39,6 @@ class Stat(NamedTuple):
     session: int
     terminal: int
     """Its number; 0 for none."""
-    rss_pages: int = 0
 
     @property
     def is_dead(self) -> bool:
@@ -139,6 +138,43 @@ def thread_at(pid: int, handle: int) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
+_OBJECT, _WORD, _TEXT_CAP = 256, 8, 1024
+
+
+def path_text(pid: int, address: int) -> str | None:
+    """What a path of pathlib in a process of CPython has put into words, as for a system call.
+
+    The kinds of the objects are checked by the names of their types, and only memory is read.
+    None where the layout is another one, and of a path that is not ASCII.
+    """
+    kind, size = _object_type(pid, address)
+    if kind not in (b"PosixPath", b"Path") or not 0 < size <= _OBJECT:
+        return None
+    said = memory(pid, address, size) or b""
+    found = {_object_text(pid, at) for (at,) in struct.iter_unpack("=Q", said[2 * _WORD :])}
+    return max(found - {"/"}, key=len, default="") or None
+
+
+def _object_type(pid: int, address: int) -> tuple[bytes, int]:
+    """The name of an object's type, and the size of such an object."""
+    try:
+        (kind,) = struct.unpack("=8xQ", memory(pid, address, 2 * _WORD) or b"")
+        name, size = struct.unpack("=24xQQ", memory(pid, kind, 5 * _WORD) or b"")
+    except struct.error:
+        return b"", 0
+    return (memory(pid, name, 32) or b"").partition(b"\0")[0], size
+
+
+def _object_text(pid: int, address: int) -> str:
+    if address < 1 << 12 or _object_type(pid, address)[0] != b"str":
+        return ""
+    said = memory(pid, address, 6 * _WORD + _TEXT_CAP) or b""
+    count = int.from_bytes(said[2 * _WORD : 3 * _WORD], "little")
+    texts = (said[at : at + count + 1] for at in (5 * _WORD, 6 * _WORD))  # since 3.12, before it
+    whole = (each[:-1] for each in texts if each.find(0) == count and each.isascii())
+    return next(whole, b"").decode()
+
+
 def memory(pid: int, address: int, count: int) -> bytes | None:
     """Bytes of its memory; needs the right to trace it. Short where less is mapped."""
     if sys.platform == "win32":
@@ -184,7 +220,6 @@ def parse_stat(text: bytes) -> Stat | None:
             start=int(fields[19]),
             session=int(fields[3]),
             terminal=int(fields[4]),
-            rss_pages=int(fields[21]),
         )
     except (ValueError, IndexError):
         return None

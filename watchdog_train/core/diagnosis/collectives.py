@@ -38,14 +38,8 @@ class Comparison(Value, frozen=True, kw_only=True):
     relation: Relation
     culprit: int | None
     """The rank that differs or is behind; None when no single one does."""
-    ranks: tuple[int, ...]
-    """Those that recorded something."""
     seq: int | None
-    op: str | None
-    words: tuple[str, ...]
-    """One line for each kind of record."""
     single_element: bool
-    nothing_completed: bool
 
 
 def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact]:
@@ -143,23 +137,31 @@ def _compared(facts: list[CollectiveFact]) -> Comparison:
         least = min(reached)
         late = [rank for rank, value in reach.items() if value == least]
         culprit = late[0] if len(late) == 1 or len(late) * 2 < len(reach) else None
-    first = facts[0]
     return Comparison(
         relation=relation,
         culprit=culprit,
-        ranks=tuple(sorted(reach)),
         seq=min((fact.seq for fact in facts if fact.seq is not None), default=None),
-        op=first.op if len(ops) == 1 else None,
-        words=_words(facts),
         single_element=all(fact.size in ("in 1, out 1", "1", "[[1]]") for fact in facts),
-        nothing_completed=all(
-            fact.last_completed is not None and fact.last_completed <= 0 for fact in facts
-        ),
     )
 
 
 def _reach(fact: CollectiveFact) -> int | None:
     return fact.last_enqueued if fact.last_enqueued is not None else fact.seq
+
+
+def pending(facts: Iterable[CollectiveFact], rank: int | None) -> tuple[str | None, int | None]:
+    """Operation and number of the collective that a rank began and has not completed.
+
+    None where it recorded none, and where it is in those of several groups, the number or both.
+    """
+    own = {
+        (fact.op.lower(), fact.seq)
+        for fact in facts
+        if fact.rank == rank and fact.op is not None
+        and (fact.timed_out or (fact.last_completed or 0) < (fact.last_enqueued or 0))
+    }  # fmt: skip
+    ops, numbers = {op for op, _ in own}, {seq for _, seq in own}
+    return (ops.pop() if len(ops) == 1 else None), (numbers.pop() if len(own) == 1 else None)
 
 
 def _uneven_by_nature(ops: Counter[str]) -> bool:
@@ -175,17 +177,6 @@ def _odd(
     if number * 2 >= sum(counts.values()) or number > 1:
         return None
     return next((fact.rank for fact in facts if getattr(fact, field) == value), None)
-
-
-def _words(facts: Sequence[CollectiveFact]) -> tuple[str, ...]:
-    groups: dict[str, list[int]] = {}
-    for fact in sorted(facts, key=lambda one: one.rank):
-        parts = [f"collective {fact.seq}" if fact.seq is not None else "", fact.op or ""]
-        parts.append(f"({fact.size})" if fact.size else "")
-        if fact.last_enqueued is not None:
-            parts.append(f"enqueued {fact.last_enqueued}, completed {fact.last_completed}")
-        groups.setdefault(" ".join(filter(None, parts)), []).append(fact.rank)
-    return tuple(f"{spans(ranks)}: {text}" for text, ranks in groups.items())[:8]
 
 
 def spans(ranks: Sequence[int]) -> str:

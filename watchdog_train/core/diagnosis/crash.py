@@ -9,7 +9,7 @@ import msgspec
 
 from watchdog_train.core.diagnosis.facts import Evidence, HostFacts, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import FirstFailure, first_failure
-from watchdog_train.core.model import CodePlace, CrashFact, ExceptionFact, Sender, signal_name
+from watchdog_train.core.model import CrashFact, ExceptionFact, Sender
 
 _OWN_CRASH = (4, 5, 6, 7, 8, 11)
 """SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: a process raises them by what it does."""
@@ -90,7 +90,7 @@ def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) ->
         code=end.code,
         signal=end.signal,
         sender=process.ended.sender if process.ended is not None else None,
-        rank=end.rank if (end.world_size or 1) > 1 or end.rank else None,
+        rank=end.rank,
         pid=end.pid,
         step=end.step,
         said=_last_line(evidence.logs) if exception is None else "",
@@ -145,49 +145,6 @@ def _last_line(logs: Iterable[LogText]) -> str:
     of_errors = sorted(logs, key=lambda log: log.source != "stderr.log")
     lines = (line.strip() for log in of_errors[:1] for line in reversed(log.lines))
     return next(filter(None, lines), "")[:_SHOWN]
-
-
-def crash_words(crash: CrashFact) -> str:
-    """`RuntimeError: size mismatch in train.py:49 step(), rank 1`; else the signal or the code."""
-    who = f"rank {crash.rank}" if crash.rank is not None else ""
-    if crash.exception is not None:
-        return exception_words(crash.exception, who)
-    if crash.signal is not None:
-        name = signal_name(crash.signal)
-        return f"{who or 'the training'} was killed by {name}{_sent[crash.sender]}"
-    said = f": {crash.said}" if crash.said else ""
-    if crash.code is None:
-        return f"{who or 'the training'} is gone and left no exit status{said}"
-    return f"{f'{who}: ' if who else ''}exit code {crash.code}{said}"
-
-
-_sent: dict[Sender | None, str] = {
-    "wtrain": " from wtrain",
-    "member": " from its launcher",
-    "oom-killer": " from the kernel's OOM killer",
-    "outside": ", which wtrain did not send",
-    "unknown": ", which wtrain did not send",
-    None: "",
-}
-
-
-def exception_words(fact: ExceptionFact, who: str = "") -> str:
-    """The one line for an exception: type, message, the user's line, whose it is."""
-    told = f"{fact.type}: {fact.message}" if fact.message else fact.type
-    place = f" in {_place(fact.place)}" if fact.place is not None else ""
-    worker = f"DataLoader worker {fact.worker}" if fact.worker is not None else ""
-    thread = f"thread {fact.thread}" if fact.thread else ""
-    whose = ", ".join(filter(None, (worker, thread, who)))
-    first = fact.chain[0] if fact.chain else None
-    cause = f"; after {first.type}: {first.message}"[:_SHOWN] if first is not None else ""
-    return told + place + (f", {whose}" if whose else "") + cause
-
-
-def _place(place: CodePlace) -> str:
-    name = place.file.replace("\\", "/").rpartition("/")[2]
-    return f"{name}:{place.line}" + (
-        "" if place.function.startswith("<") else f" {place.function}()"
-    )
 
 
 def traceback_lines(fact: ExceptionFact) -> tuple[str, ...]:

@@ -87,9 +87,7 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
     """Of one core, between two looks."""
     gpu: GpuUse | None = None
     """What its own GPU showed last."""
-    io_bytes_s: float | None = None
     os_threads: int | None = None
-    rss_bytes: int | None = None
     waits_for_input: bool | None = None
     polls: tuple[str, str] | None = None
     """Name and value of a variable that holds a path, of the function that sleeps."""
@@ -171,7 +169,6 @@ class CollectiveFact(Value, frozen=True, kw_only=True):
     last_enqueued: int | None = None
     last_completed: int | None = None
     timed_out: bool = False
-    from_recorder: bool = False
 
 
 class HostFacts(Value, frozen=True, kw_only=True):
@@ -187,7 +184,6 @@ class HostFacts(Value, frozen=True, kw_only=True):
     swap_bytes_s: float | None = None
     """Moved to and from swap; of the whole machine."""
     load_per_core: float | None = None
-    disk_free_bytes: int | None = None
     gpu_others: tuple[str, ...] = ()
     """Processes of others with memory on the GPUs of the training, for a person."""
 
@@ -196,7 +192,6 @@ class LockFact(Value, frozen=True, kw_only=True):
     """A lock file that the training waits for or holds open."""
 
     path: str
-    owner_pid: int | None
     owner_alive: bool | None
 
 

@@ -25,7 +25,6 @@ _NATIVE_CRASH = (4, 7, 8, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGSEGV."""
 _NOT_CAUSED_BY_PEERS = (9, *_NATIVE_CRASH)
 _SENT_TO_VICTIMS = (1, 2, 15)
-_NAMED = 4
 _LAUNCHER_TELLS = re.compile(
     r"exit ?code\s{0,4}: ?(?P<code>-?\d{1,3})\)?[^()]{0,40}\(pid: ?(?P<pid>\d{1,10})\)"
 )
@@ -38,11 +37,6 @@ class FirstFailure(Value, frozen=True, kw_only=True):
     processes: tuple[ProcessEvidence, ...]
     ends: tuple[RankEnd, ...]
     """Of these processes, in the same order."""
-
-    @property
-    def rank(self) -> int | None:
-        """The one that was first, where it is one."""
-        return self.processes[0].rank if len(self.processes) == 1 else None
 
     @property
     def signals(self) -> frozenset[int]:

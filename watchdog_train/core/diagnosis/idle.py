@@ -96,6 +96,15 @@ def busiest_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
     return next((thread for thread in working if thread.main), working[0] if working else None)
 
 
+def places_at_work(threads: Sequence[ThreadStack]) -> frozenset[tuple[tuple[str, int], ...]]:
+    """Where the threads that are no idle helpers are: another place is life."""
+    return frozenset(
+        tuple((frame.function, frame.line) for frame in thread.frames)
+        for thread in threads
+        if not is_idle_helper(thread)
+    )
+
+
 WORKER_LOOP = "_worker_loop (torch/utils/data/*|torchdata/*)"
 _QUEUE_GET = "get (*multiprocess*/queues.py)"
 

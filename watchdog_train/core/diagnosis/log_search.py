@@ -15,7 +15,6 @@ from typing import Literal
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import (
-    LINE_CAP,
     LogLine,
     advances,
     progress_of,
@@ -38,7 +37,6 @@ MOVED_ON = 2
 class Hit(Value, frozen=True, kw_only=True):
     """A line that fits."""
 
-    raw: str
     line: LogLine
     log: int
     position: int
@@ -56,11 +54,6 @@ class LogIndex:
 
     def __init__(self, logs: Sequence[LogText]) -> None:
         self._logs = [_Prepared(number, log) for number, log in enumerate(logs)]
-
-    @property
-    def empty(self) -> bool:
-        """No line at all."""
-        return not any(log.lines for log in self._logs)
 
     def hits(self, patterns: Sequence[str]) -> Iterator[Hit]:
         """Lines that fit one of the patterns, log by log."""
@@ -131,7 +124,6 @@ class _Prepared:
     def __init__(self, number: int, log: LogText) -> None:
         self.number = number
         self.rank = log.rank
-        self.raw = log.lines
         self.lines = [read_line(raw) for raw in log.lines]
         self._text = "\n".join(line.text for line in self.lines)
         self._starts: list[int] = []
@@ -165,7 +157,6 @@ class _Prepared:
             if count > HITS_CAP:
                 return
             yield Hit(
-                raw=self.raw[position][:LINE_CAP],
                 line=line,
                 log=self.number,
                 position=position,

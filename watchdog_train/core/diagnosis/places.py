@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import Group, busiest_thread, group, is_idle_worker
 from watchdog_train.core.diagnosis.stacks import fingerprint, place
-from watchdog_train.core.model import Explanation, signal_name
-
-_LINE_SHOWN = 300
+from watchdog_train.core.model import CrashFact, Explanation
 
 
 def groups(evidence: Evidence, found: Explanation | None = None) -> tuple[Group, ...]:
@@ -36,7 +32,9 @@ def root_process(evidence: Evidence, found: Explanation | None) -> ProcessEviden
     return fitting[0] if len(fitting) == 1 else None
 
 
-def evidence_fingerprint(evidence: Evidence, family: str | None) -> str:
+def evidence_fingerprint(
+    evidence: Evidence, family: str | None, crash: CrashFact | None = None
+) -> str:
     """The same for the same hang or crash in two attempts."""
     places: list[tuple[str, tuple[str, ...]]] = []
     for process in evidence.processes:
@@ -45,34 +43,6 @@ def evidence_fingerprint(evidence: Evidence, family: str | None) -> str:
         thread = busiest_thread(process.threads)
         if thread is not None:
             places.append((process.role, place(thread.frames)))
-    if evidence.why == "crash":
-        places += [("exit", _ending(evidence)), ("error", _error_lines(evidence))]
+    if crash is not None:
+        places.append(("crash", crash.key))
     return fingerprint(family, places)
-
-
-_ERROR = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)")
-_NOISE = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
-
-
-def _error_lines(evidence: Evidence) -> tuple[str, ...]:
-    """The first error of each log without its numbers."""
-    found = []
-    for log in evidence.logs:
-        for line in log.lines:
-            match = _ERROR.match(line[:_LINE_SHOWN])
-            if match:
-                found.append(f"{match[1]}: {_NOISE.sub('#', match[2])[:120]}")
-                break
-    return tuple(found)
-
-
-def _ending(evidence: Evidence) -> tuple[str, ...]:
-    """How the training ended, if it did."""
-    end = evidence.exit
-    if end is None:
-        return ()
-    if end.signal is not None:
-        return (f"the training was killed by {signal_name(end.signal)}",)
-    if end.code is not None:
-        return (f"the training exited with code {end.code}",)
-    return ("the training is gone and left no exit status",)

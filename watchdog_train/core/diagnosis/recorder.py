@@ -208,7 +208,6 @@ def _fact(rank: int, group: str, entry: dict[str, Any] | None, status: Any) -> C
         size=str(sizes) if sizes is not None else None,
         last_enqueued=enqueued,
         last_completed=_integer(status.get("last_completed_collective")),
-        from_recorder=True,
     )
 
 

@@ -45,8 +45,11 @@ class CollectiveWait(_FrameWait, frozen=True, kw_only=True, tag="collective"):
     """An operation that ends when all ranks of its group are in it; a rendezvous, too."""
 
     op: str | None = None
-    """`all_reduce`; None: something that hides the operation, such as backward."""
+    """`all_reduce`; None: something that hides the operation, and no record of the rank tells."""
     seq: int | None = None
+    """As the rank itself recorded it."""
+    inside: Literal["backward", "ddp"] | None = None
+    """Started by a backward pass; ddp: by DDP's reducer, of gradients."""
     absent: tuple[int, ...] = ()
     """Ranks that have not entered it."""
     mismatched: tuple[int, ...] = ()

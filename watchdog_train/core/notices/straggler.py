@@ -18,6 +18,7 @@ from watchdog_train.core.model import MemberSample, Sample, SlotReading, StepPla
 from watchdog_train.core.notices.surroundings import (
     Tally,
     counted_s,
+    crowded,
     differences,
     fold,
     mean,
@@ -45,6 +46,9 @@ SHARE = 0.5
 """Of what is lost by all that come last; else the ranks are uneven, and nobody is the straggler."""
 SIGMAS = 5.0
 """How often it comes last, against the next: ranks that take turns differ by one or two."""
+BY_CHANCE = 0.5
+"""Of its delay: where all ranks wait for a CPU, who waits so much longer than the others may be
+late for that alone, and another one tomorrow."""
 EARLIEST = 0.7
 """A place at which so much of the whole delay is there already is where it came about."""
 _STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
@@ -271,8 +275,11 @@ def _straggler(memory: Standing, step_s: float) -> Straggler | None:
         return said
     if worst.last - following.last <= SIGMAS * sqrt(worst.last + following.last):
         return said if known else None
-    others = tuple(means(ledger.tally) for i, ledger in enumerate(ledgers) if i != first)
+    others = mean(tuple(means(ledger.tally) for i, ledger in enumerate(ledgers) if i != first))
     own = means(worst.tally)
+    in_line = (own.cpu_line or 0.0) - (others.cpu_line or 0.0)
+    if crowded(others, own) and in_line > BY_CHANCE * lost:
+        return said if known else None
     at = {
         place: total / known
         for place, (total, known) in zip(_PLACES, worst.places, strict=True)
@@ -287,7 +294,7 @@ def _straggler(memory: Standing, step_s: float) -> Straggler | None:
         lost=round(lost, 3),
         share=round(share, 3),
         steps=round(memory.looks),
-        differs=differences(mean(others), own),
+        differs=differences(others, own),
     )
 
 

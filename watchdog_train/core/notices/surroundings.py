@@ -11,6 +11,10 @@ CLOCK_FALLS = 0.8
 """Below this share of the clock before: more than what a GPU does by itself between kernels."""
 RISES = 0.2
 """Of the looks that find somebody in state D, or of the time on a CPU, or in line for one."""
+HARDLY = 0.05
+"""Of the looks: too few to tell how often it gets a CPU."""
+ALIKE = 1.5
+"""Between shares of the time in line: who wants a CPU more often than others waits more often."""
 PRESSURE_RISES = 0.15
 """Of the time; an idle machine has 0, a busy one a few per cent."""
 BYTES_S = 1e6
@@ -54,6 +58,13 @@ class Means(Value, frozen=True, kw_only=True):
         if self.running is None or self.cpu is None:
             return None
         return max(0.0, self.running - self.cpu)
+
+    @property
+    def line_share(self) -> float | None:
+        """The same, of the time that it is ready to run; None of who hardly ever is."""
+        if self.cpu_line is None or self.running is None or self.running < HARDLY:
+            return None
+        return self.cpu_line / self.running
 
 
 NAMES = ("others", "slowed_by", "busy")
@@ -144,7 +155,8 @@ def differences(usual: Means, now: Means) -> tuple[Difference, ...]:
     add("gpu-clock", clock_fell, "gpu_clock", held)
     add("gpu-held", bool(held) and not clock_fell, who=held)
     add("swap", _more_bytes(usual.swap_bytes_s, now.swap_bytes_s), "swap_bytes_s")
-    add("cpu-line", _rose(usual.cpu_line, now.cpu_line, RISES), "cpu_line", now.busy)
+    in_line = _rose(usual.cpu_line, now.cpu_line, RISES) and not crowded(usual, now)
+    add("cpu-line", in_line, "cpu_line", now.busy)
     for kind, name in _PRESSURES:
         rose = _rose(getattr(usual, name), getattr(now, name), PRESSURE_RISES)
         add(kind, rose, name, now.busy if kind == "cpu" else ())
@@ -153,6 +165,12 @@ def differences(usual: Means, now: Means) -> tuple[Difference, ...]:
     add("computes", _rose(usual.cpu, now.cpu, RISES), "cpu")
     add("gpu-util", _fell(usual.gpu_util, now.gpu_util, UTIL_FALLS), "gpu_util")
     return tuple(found)
+
+
+def crowded(usual: Means, now: Means) -> bool:
+    """Whether both wait for a CPU about as often as they want one: the machine has too few."""
+    shares = usual.line_share, now.line_share
+    return shares[0] is not None and shares[1] is not None and shares[1] <= ALIKE * shares[0]
 
 
 _PRESSURES: tuple[tuple[DifferenceKind, str], ...] = (

@@ -7,38 +7,24 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import How, ProcessEvidence
-from watchdog_train.core.diagnosis.idle import is_idle_helper
+from watchdog_train.core.diagnosis.idle import places_at_work
 from watchdog_train.core.diagnosis.stacks import ThreadStack
-from watchdog_train.core.model import Role, Value
+from watchdog_train.core.model import Role
 from watchdog_train.evidence.text import roles, tables
 from watchdog_train.evidence.text.reader import Dump, Raised, Reading
 from watchdog_train.evidence.text.roles import Who
 
 PROCESSES_CAP = 5000
 _HOW: dict[str, How] = {"py-spy": "py-spy", "fault handler": "fault handler", "gdb": "gdb"}
-
-
-class _Found(Value, frozen=True, kw_only=True):
-    """A process as far as it is known."""
-
-    who: Who
-    role: Role
-    threads: tuple[ThreadStack, ...] = ()
-    how: How | None = None
-    command: str | None = None
-    state: str | None = None
-    cpu_share: float | None = None
-    wchan: str | None = None
-    ppid: int | None = None
-    kernel: tuple[str, ...] = ()
-    changed: bool | None = None
+_ORDER: dict[Role, int] = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
+_replace = msgspec.structs.replace
 
 
 class Assembly:
-    """Puts together what texts tell about each process."""
+    """Puts together what texts tell about each process; a pid or parent of 0 is not known."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[object, ...], _Found] = {}
+        self._found: dict[tuple[object, ...], ProcessEvidence] = {}
         self._rows: list[tables.Row] = []
         self._named: dict[int, Who] = {}
         """Who a pid is by the name of a file that holds no stacks."""
@@ -55,18 +41,10 @@ class Assembly:
         if who.role is None or (not own and not reading.kernel):
             return
         key = self._key(who, who.role)
-        known = self._found.get(key) or _Found(who=who, role=who.role)
+        known = self._found.get(key) or _process(who, who.role)
         for row in own:
-            known = msgspec.structs.replace(
-                known,
-                state=known.state or row.state,
-                wchan=known.wchan or row.wchan,
-                cpu_share=row.cpu_share if known.cpu_share is None else known.cpu_share,
-                ppid=known.ppid or row.ppid,
-            )
-        if reading.kernel:
-            known = msgspec.structs.replace(known, kernel=known.kernel or reading.kernel)
-        self._found[key] = known
+            known = _with_row(known, row)
+        self._found[key] = _replace(known, kernel=known.kernel or reading.kernel)
 
     def add_dump(self, dump: Dump, who: Who, *, first: bool = True) -> None:
         """One process's stacks; a second dump of the same process tells whether it moved."""
@@ -81,26 +59,27 @@ class Assembly:
             return
         if known is not None and key[0] == "loose":  # nothing tells that it is the same process
             known, key = None, ("loose", len(self._found))
-        changed = known.changed if known else None
-        if known is not None and known.threads:
-            changed = bool(changed) or _moved(known.threads, dump.threads)
-        self._found[key] = _Found(
-            who=who,
-            role=role,
+        changed, cpu_share = None, dump.cpu_share
+        if known is not None:
+            changed, cpu_share = known.changed, known.cpu_share
+            if known.threads:
+                changed = bool(changed) or _moved(known.threads, dump.threads)
+        known = known or _process(who, role)
+        self._found[key] = _replace(
+            known,
+            rank=who.rank,
+            worker=who.worker,
             threads=dump.threads,
             how=_HOW.get(dump.tool, "text"),
-            command=dump.command or (known.command if known else None),
-            state=dump.state or (known.state if known else None),
-            cpu_share=dump.cpu_share if known is None else known.cpu_share,
-            wchan=known.wchan if known else None,
-            ppid=known.ppid if known else None,
-            kernel=known.kernel if known else (),
+            command=_words(dump.command) or known.command,
+            state=dump.state or known.state,
+            cpu_share=cpu_share,
             changed=changed,
         )
 
     def add_interrupted(self, raised: Iterable[Raised]) -> None:
         """Tracebacks of an interrupt show where a process was, if no dump does."""
-        dumped = {(f.role, f.who.rank) for f in self._found.values() if f.threads}
+        dumped = {(one.role, one.rank) for one in self._found.values() if one.threads}
         for item in raised:
             if not item.interrupted or item.owner == "ignored":
                 continue
@@ -110,11 +89,11 @@ class Assembly:
                 role = "other"
             if (role, item.rank) in dumped or len(self._found) >= PROCESSES_CAP:
                 continue
-            who = Who(role=role, rank=item.rank)
             key: tuple[object, ...] = ("interrupted", role, item.rank, len(self._found))
             if role == "rank":
                 key = ("interrupted", role, item.rank)  # the last one is the innermost handler
-            self._found[key] = _Found(who=who, role=role, threads=(thread,), how="traceback")
+            found = _process(Who(rank=item.rank), role)
+            self._found[key] = _replace(found, threads=(thread,), how="traceback")
 
     def _key(self, who: Who, role: Role) -> tuple[object, ...]:
         if who.pid is not None:
@@ -130,21 +109,25 @@ class Assembly:
         """
         rows = tables.merged(self._rows)
         found = [*self._found.values(), *self._listed_only(rows)]
-        order: dict[Role, int] = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
-        found.sort(key=lambda f: (order[f.role], f.who.rank or 0, f.who.worker or 0))
-        pids = [f.who.pid or -at for at, f in enumerate(found, start=1)]
-        parents = _Parents(found, pids)
-        return tuple(
-            msgspec.structs.replace(
-                _evidence(f, pid, parents.of(f, pid), rows.get(pid)), environment=environment
+        found.sort(key=lambda one: (_ORDER[one.role], one.rank or 0, one.worker or 0))
+        found = [
+            _replace(
+                _with_row(one, rows.get(one.pid)),
+                pid=one.pid or -at,
+                environment=environment,
+                why_not=None if one.how else "nobody dumped it",
             )
-            for f, pid in zip(found, pids, strict=True)
-        )
+            for at, one in enumerate(found, start=1)
+        ]
+        ranks = [one for one in found if one.role == "rank"]
+        by_rank = {one.rank: one.pid for one in ranks}
+        single = ranks[0].pid if len(ranks) == 1 else 0
+        return tuple(_replace(one, ppid=one.ppid or _parent(one, by_rank, single)) for one in found)
 
-    def _listed_only(self, rows: dict[int, tables.Row]) -> list[_Found]:
+    def _listed_only(self, rows: dict[int, tables.Row]) -> list[ProcessEvidence]:
         """Processes of a list that nobody dumped but that may matter: dead, in D, compilers."""
-        known = {f.who.pid for f in self._found.values() if f.who.pid is not None}
-        found: list[_Found] = []
+        known = {one.pid for one in self._found.values()}
+        found: list[ProcessEvidence] = []
         for pid, row in rows.items():
             if pid in known or len(self._found) + len(found) >= PROCESSES_CAP:
                 continue
@@ -153,7 +136,7 @@ class Assembly:
                 continue
             role: Role = "launcher" if roles.is_launcher(command) else "other"
             who = self._named.get(pid, Who(role=role, pid=pid))
-            found.append(_Found(who=who, role=who.role or role, command=command))
+            found.append(_process(who, who.role or role))
         return found
 
 
@@ -162,57 +145,39 @@ def _matters(command: str) -> bool:
     return any(word in command for word in words)
 
 
-class _Parents:
-    """Who started whom, where nothing says it: workers belong to their rank."""
-
-    def __init__(self, found: Sequence[_Found], pids: Sequence[int]) -> None:
-        ranks = [(f, pid) for f, pid in zip(found, pids, strict=True) if f.role == "rank"]
-        self._by_rank = {f.who.rank: pid for f, pid in ranks}
-        self._single = ranks[0][1] if len(ranks) == 1 else 0
-
-    def of(self, found: _Found, pid: int) -> int:
-        if found.ppid is not None:
-            return found.ppid
-        if found.role not in ("worker", "other"):
-            return 0
-        parent = self._by_rank.get(found.who.rank) if found.who.rank is not None else None
-        return parent if parent not in (None, pid) else self._single
-
-
-def _evidence(found: _Found, pid: int, parent: int, row: tables.Row | None) -> ProcessEvidence:
-    command = found.command or (row.command if row else None) or ""
-    state = found.state or (row.state if row else None)
-    share = found.cpu_share
-    if share is None and row is not None:
-        share = row.cpu_share
+def _process(who: Who, role: Role) -> ProcessEvidence:
     return ProcessEvidence(
-        pid=pid,
-        start=0,
-        ppid=(row.ppid if row and row.ppid else None) or parent,
-        role=found.role,
-        rank=found.who.rank,
-        worker=found.who.worker,
-        name=(command.split() or [""])[0].rpartition("/")[2],
-        command=tuple(command.split()[:100]),
-        state=state,
-        wchan=found.wchan or (row.wchan if row else None),
-        kernel=found.kernel,
-        cpu_share=share,
-        threads=found.threads,
-        how=found.how,
-        why_not=None if found.how else "nobody dumped it",
-        changed=found.changed,
+        pid=who.pid or 0, start=0, ppid=0, role=role, rank=who.rank, worker=who.worker
     )
+
+
+def _words(command: str | None) -> tuple[str, ...]:
+    return tuple((command or "").split()[:100])
+
+
+def _with_row(known: ProcessEvidence, row: tables.Row | None) -> ProcessEvidence:
+    """With what a list of processes adds to it."""
+    command = known.command or _words(row.command if row is not None else None)
+    known = _replace(known, command=command, name=(command or ("",))[0].rpartition("/")[2])
+    if row is None:
+        return known
+    return _replace(
+        known,
+        ppid=known.ppid or row.ppid or 0,
+        state=known.state or row.state,
+        wchan=known.wchan or row.wchan,
+        cpu_share=row.cpu_share if known.cpu_share is None else known.cpu_share,
+    )
+
+
+def _parent(one: ProcessEvidence, by_rank: dict[int | None, int], single: int) -> int:
+    """Who started it, where nothing says it: workers belong to their rank."""
+    if one.role not in ("worker", "other"):
+        return 0
+    parent = by_rank.get(one.rank, one.pid) if one.rank is not None else one.pid
+    return parent if parent != one.pid else single
 
 
 def _moved(before: Sequence[ThreadStack], after: Sequence[ThreadStack]) -> bool:
     """Whether any thread that is no idle helper is at another place."""
-    return _places(before) != _places(after)
-
-
-def _places(threads: Sequence[ThreadStack]) -> set[tuple[tuple[str, int], ...]]:
-    return {
-        tuple((frame.function, frame.line) for frame in thread.frames)
-        for thread in threads
-        if not is_idle_helper(thread)
-    }
+    return places_at_work(before) != places_at_work(after)

@@ -26,7 +26,6 @@ class Head(Value, frozen=True, kw_only=True):
     name: str | None = None
     active: bool | None = None
     owns_gil: bool = False
-    current: bool = False
     main: bool = False
     outermost_first: bool = False
     same_thread: bool = False
@@ -58,7 +57,7 @@ _PYSPY_THREAD = re.compile(
     r"(?::? ?\"?(?P<name>[^\"\n]{0,200})\"?)?"
 )
 _FAULT_THREAD = re.compile(
-    r"\s*(?P<current>Current thread|Thread) (?P<id>0x[0-9a-fA-F]{1,16}|\d{1,20})"
+    r"\s*(?:Current thread|Thread) (?P<id>0x[0-9a-fA-F]{1,16}|\d{1,20})"
     r"(?: \[(?P<name>[^\]\n]{0,100})\])?(?: \((?!most)[^)]{0,60}\))? ?\(most recent call first\):?"
 )
 _GDB_THREAD = re.compile(
@@ -125,9 +124,7 @@ def thread_head(line: str) -> Head | None:
         return None
     match = _FAULT_THREAD.match(line)
     if match:
-        return Head(
-            tool="fault handler", name=_name(match["name"]), current=match["current"][0] == "C"
-        )
+        return Head(tool="fault handler", name=_name(match["name"]))
     match = _PYSPY_THREAD.match(line)
     if match:
         name = _name((match["name"] or "").strip().strip('"') or match["bare"])

@@ -27,11 +27,11 @@ from watchdog_train.evidence.text.mains import with_main
 LINES_CAP = 200_000
 _LINE_CAP = 4000
 _MESSAGE_CAP, _SOURCE_CAP = 500, 200
-_PYTHON_VERSION = re.compile(r"\s*Python v?(?P<version>\d+\.\d+[\w.+-]*)(?: \(.*\))?\s*\Z")
 _SKIPPED = re.compile(
     r"\s*(?:\.\.\.|\(no frames\)|<no Python frame>|(?:Arguments|Locals):|[~^]{1,400}|"
     r"\(frame information optimized out\)|\[Previous line repeated \d+ more times?\]|"
-    r"#\d+ .*|\(gdb\).*|--Type <.*|stacks by .{0,40}|command: .*|no stack: .*)\s*\Z"
+    r"#\d+ .*|\(gdb\).*|--Type <.*|stacks by .{0,40}|Python v?\d+\.\d.*|command: .*|"
+    r"no stack: .*)\s*\Z"
 )
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
 
@@ -47,7 +47,6 @@ class Dump(Value, frozen=True, kw_only=True):
     command: str | None = None
     state: str | None = None
     cpu_share: float | None = None
-    python: str | None = None
 
 
 class Raised(Value, frozen=True, kw_only=True):
@@ -130,7 +129,6 @@ class _Stream:
         self._returned: list[str] = []
         self._pending: tuple[ProcessHead, str] | None = None
         self._process: ProcessHead | None = None
-        self._python: str | None = None
         self._head: Head | None = None
         self._frames: list[Frame] = []
         self._gdb_text = ""
@@ -212,13 +210,9 @@ class _Stream:
             self._drop_pending()
             self._pending = (process, line)
             return True
-        if self._pending is not None or self._threads:
-            version = _PYTHON_VERSION.match(line)
-            if version:
-                self._python = version["version"]
-                return True
-            if not line.strip() or _SKIPPED.match(line):
-                return True
+        inside = self._pending is not None or self._threads
+        if inside and (not line.strip() or _SKIPPED.match(line)):
+            return True
         self._drop_pending()
         if self._threads and line.strip():
             self._end_dump()
@@ -334,10 +328,9 @@ class _Stream:
                     command=process.command if process else None,
                     state=process.state if process else None,
                     cpu_share=process.cpu_share if process else None,
-                    python=self._python,
                 )
             )
-            self._threads, self._process, self._python = [], None, None
+            self._threads, self._process = [], None
 
     def _in_traceback(self, line: str, log_position: int) -> None:
         frames = self._traceback
