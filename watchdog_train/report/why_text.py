@@ -222,6 +222,7 @@ SENTENCES: dict[WhyCode, str] = {
     "world-elsewhere": "only {count} of the {of} ranks of its world are here: nothing is known of "
     "the others, and a hang may stay undetected; start all tasks with --coordination "
     "tcp://HOST:PORT, HOST being the machine of the first one",
+    "unseen": "{who} does not see it: it has to be on a file system that all machines share",
     "peer-gone": "the supervisor of {who}, pid {pid}, is gone",
     "not-come": "{who} did not come within {limit}",
     "waits-for-agents": "waiting for {who}",
