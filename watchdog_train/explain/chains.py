@@ -68,7 +68,7 @@ class Chains:
     def _add(self, process: ProcessEvidence) -> None:
         thread = of_thread.deciding_thread(process)
         doing = of_thread.doing(process, thread, self.sets)
-        inside = of_thread.started_by(process, thread)
+        inside = of_thread.started_by(process, thread, self.sets)
         if inside is not None and not isinstance(doing, (w.Stopped, x.End)):
             doing, thread = self._collective_elsewhere(process, thread, doing)
         if isinstance(doing, x.CollectiveWait):

@@ -13,7 +13,6 @@ from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_helper, i
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
     ThreadStack,
-    find_chain,
     frame_matches,
     is_library,
     own_frames,
@@ -40,11 +39,7 @@ _DDP = (
     "_verify_param_shape*|_verify_model_across_ranks|_verify_params_across_processes|"
     "_sync_module_states|_sync_params_and_buffers|_broadcast_coalesced (torch/*)"
 )
-_BACKWARD = "_engine_run_backward|run_backward|*PythonEngine*|*autograd::Engine*"
 _REDUCER = "c10d::Reducer::*"
-_IMPORT = (
-    "acquire|_lock_unlock_module|__enter__ (<frozen importlib._bootstrap>|importlib/_bootstrap.py)"
-)
 _DEBUGGER = (
     "cmdloop|interaction|_cmdloop|interactive (cmd.py|pdb.py|bdb.py|code.py|*ipdb*|IPython/*) || "
     "getpass|unix_getpass|_raw_input|fallback_getpass|win_getpass (getpass.py)"
@@ -257,12 +252,12 @@ def _by_library(
         return None
     if synchronises:  # CUDA spins there by default: the CPU's work is none then
         return w.DeviceWait(path="", gpu=process.gpu)
-    if any(frame_matches(_BACKWARD, frame) for frame in call):
+    if _any(sets, "backward", call):
         return x.CollectiveWait()
     if process.waits_for_input or any(frame_matches(_DEBUGGER, frame) for frame in call):
         wait = kernel_wait(process, thread)
         return w.TerminalWait(others=wait.others if isinstance(wait, w.PipeWait) else ())
-    if any(frame_matches(_IMPORT, frame) for frame in frames[:3]):
+    if _any(sets, "import-lock", frames[:3]):
         return x.ImportWait()
     return None
 
@@ -325,10 +320,10 @@ def is_idle(process: ProcessEvidence) -> bool:
 
 
 def started_by(
-    process: ProcessEvidence, thread: ThreadStack | None
+    process: ProcessEvidence, thread: ThreadStack | None, sets: Frames
 ) -> Literal["backward", "ddp"] | None:
     """What has started the collective of a thread; that of a backward pass may run in another."""
-    if thread is None or not find_chain((_BACKWARD,), thread.frames):
+    if thread is None or not _any(sets, "backward", thread.frames):
         return None
     frames = (frame for each in process.threads for frame in each.frames)
     return "ddp" if any(frame_matches(_REDUCER, frame) for frame in frames) else "backward"
