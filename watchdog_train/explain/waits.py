@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import BUSY_CPU_SHARE, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_helper, is_idle_process
+from watchdog_train.core.diagnosis.ranks import Frames, in_set
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
     ThreadStack,
@@ -20,8 +21,6 @@ from watchdog_train.core.diagnosis.stacks import (
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 
-Frames = Mapping[str, str]
-"""Name of a set -> one pattern for all of it; see rules/frames.yaml."""
 _TICKERS = re.compile(r"gloo_tcp_loop|pt_|cuda-|cuda\d|tqdm|asyncio_\d|QueueFeeder|wandb|IOThread")
 """Names of threads that tick or wait in every healthy run, whatever their frames say."""
 _WRAPPERS = (
@@ -238,7 +237,7 @@ def _by_library(
             owner_tid=owner.os_id if owner else None, owner=owner.name if owner else None
         )
     for frame in call:
-        if _fits(sets, "collective", frame):
+        if in_set(sets, "collective", frame):
             return x.CollectiveWait(op=frame.name.rpartition("::")[2])
     if any(frame_matches(_STORE, frame) for frame in call):
         return x.StoreWait()
@@ -262,12 +261,8 @@ def _by_library(
     return None
 
 
-def _fits(sets: Frames, name: str, frame: Frame) -> bool:
-    return bool(sets.get(name)) and frame_matches(sets[name], frame)
-
-
 def _any(sets: Frames, name: str, frames: Sequence[Frame]) -> bool:
-    return any(_fits(sets, name, frame) for frame in frames)
+    return any(in_set(sets, name, frame) for frame in frames)
 
 
 def _by_frame(call: Sequence[Frame], own: Frame | None) -> x.Doing | None:
