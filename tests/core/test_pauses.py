@@ -15,7 +15,6 @@ from tests.core.test_suspect import (
     ask,
     event,
     limit_s,
-    looked,
     quiet,
     silent,
     then,
