@@ -109,7 +109,7 @@ def _order(case: Case) -> Iterable[str]:
                         yield f"node {node} launched attempt {event['attempt']} over another one"
                     lives.add(host)
                     collected.discard(host)
-                case "tree_gone":
+                case "tree_gone" | "machine_lost":
                     lives.discard(host)
                 case "evidence_collected":
                     collected.add(host)
