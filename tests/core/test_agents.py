@@ -244,7 +244,7 @@ def test_a_leader_made_anew_is_later_than_the_one_before(tmp_path: Path, leader:
     sight = hands.sight
     assert (sight.is_heard, sight.other) == (True, 4)
 
-    joined = e.TaskJoined(task=TASK, together=True, led=True)
+    joined = e.TaskJoined(task=TASK)
     state = b.fold((b.RUN_STARTED, joined))
     here = TreeSight(sample=together((), at=100.0))
     observation = b.observation(here.sample, trees=(here, sight))
@@ -267,7 +267,7 @@ def test_a_checkpoint_that_a_machine_does_not_see_is_passed_over(leader: Any) ->
     (hands,) = leader.hands
     used = CheckpointRef(path="/out/2", format="torch", step=2, how_checked="recorded")
     plan = msgspec.structs.replace(b.plan(2), checkpoint=used)
-    joined = e.TaskJoined(task=TASK, together=True, led=True)
+    joined = e.TaskJoined(task=TASK)
     state = b.running(joined, b.exited(1), e.TreeGone(shared_memory_removed=(), left=()))
     state = evolve(state, msgspec.structs.replace(e.PlanMade(plan=plan), mono=1.0))
 
