@@ -14,7 +14,6 @@ from watchdog_train.store.log_lines import MAX_LINE_BYTES
 
 MAX_COMMAND_BYTES = MAX_LINE_BYTES - 128 * 1024
 """The rest of its line in the log is for the environment of a plan, and for words."""
-_SHEBANG_BYTES = 512
 _FIND_S, _NOT_FOUND = 10.0, 9
 _FIND_MODULE = (
     "import importlib.util, sys\n"

@@ -74,7 +74,6 @@ NoticeKind = Literal[
     "busy",
     "uninterruptible",
     "suspended",
-    "client",
     "keeper",
     "no-heartbeat",
     "save",
