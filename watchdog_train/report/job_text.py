@@ -37,6 +37,12 @@ def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             return ()
 
 
+def led_by(state: State) -> str | None:
+    """The job for whose leader this run does what one machine has to do; None: for nobody."""
+    task = state.task
+    return task.job if task is not None and task.task else None
+
+
 def task_words(state: State) -> str:
     """Which task of what, and what it does for the others; empty for a run that is none."""
     task = state.task

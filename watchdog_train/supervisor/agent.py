@@ -70,6 +70,11 @@ class Agent(Supervisor):
         self._sought = Sought("", 0.0)
 
     @property
+    def is_delivered(self) -> bool:
+        """Its leader has everything."""
+        return self._outbox.is_empty
+
+    @property
     def speaks(self) -> bool:
         """Its leader says everything, once."""
         return self._leader is None

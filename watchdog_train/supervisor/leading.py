@@ -14,9 +14,6 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands.remote import Machines
 from watchdog_train.supervisor.loop import Supervisor
 
-AGENTS = ".agents"
-"""Beside the runs: a directory for each agent. What is worth keeping goes to the leader's run."""
-
 
 def of_agent(policy: Policy) -> Policy:
     """The settings of an agent: its leader tells the world."""

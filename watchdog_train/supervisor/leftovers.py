@@ -20,7 +20,7 @@ from watchdog_train.core.model import ProcessId
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store import pauses, registry
 from watchdog_train.store.places import runtime_bases
-from watchdog_train.store.run_paths import RunDirectory, latest_target, runs_in
+from watchdog_train.store.run_paths import AGENTS, RunDirectory, latest_target, runs_in
 from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
 from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
@@ -50,7 +50,8 @@ def find_leftovers(
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
     found += [*_locks(machine), *_entries(machine), *_learnt()]
     if keep_last is not None or older_than_s is not None:
-        found += _old_runs(machine, runs_dir, keep_last, older_than_s)
+        for place in (runs_dir, runs_dir / AGENTS):
+            found += _old_runs(machine, place, keep_last, older_than_s)
     return tuple(found)
 
 
