@@ -70,11 +70,6 @@ class Agent(Supervisor):
         self._sought = Sought("", 0.0)
 
     @property
-    def is_delivered(self) -> bool:
-        """Its leader has everything."""
-        return self._outbox.is_empty
-
-    @property
     def speaks(self) -> bool:
         """Its leader says everything, once."""
         return self._leader is None
@@ -277,6 +272,9 @@ class Agent(Supervisor):
             lives,
             sight.sees,
             self._sought.path,
+            observation.gpu_hold,
+            observation.short,
+            observation.no_room,
         )
         due_s = HURRIED_S if newest != self._reported else REPORT_EVERY_S
         if now - self._reported_at < due_s and not over:
@@ -296,6 +294,11 @@ class Agent(Supervisor):
                 places=observation.places,
                 hooks=observation.hooks,
                 not_resumed=observation.not_resumed,
+                gpu_hold=observation.gpu_hold,
+                gpu_trouble=observation.gpu_trouble,
+                group_trouble=observation.group_trouble,
+                short=observation.short,
+                no_room=observation.no_room,
             ),
             over=over,
         )

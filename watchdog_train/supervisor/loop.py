@@ -84,11 +84,6 @@ class Supervisor:
         self._begins = state.finished or not any(each.launched for each in state.attempts)
 
     @property
-    def is_delivered(self) -> bool:
-        """Whether nothing of this run is only here and wanted elsewhere."""
-        return True
-
-    @property
     def speaks(self) -> bool:
         """Whether it tells the user what happens."""
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 import socket
 import time
@@ -38,7 +37,6 @@ from watchdog_train.store.places import (
     release_runtime_directory,
 )
 from watchdog_train.store.run_directory import RunDirectory
-from watchdog_train.store.run_paths import AGENTS, LATEST, latest_target
 from watchdog_train.store.trace_file import TraceFile
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
@@ -284,7 +282,6 @@ class RunSession:
             if self.exit_code:  # where nobody sees what the leader says
                 self.context.display.say(f"wtrain: {state.name}: {self.why}")
                 self.context.display.deliver(log)
-            self._remove_directory()
             return
         lines = script_lines(framework(state))
         report = self._report(lines)
@@ -395,17 +392,6 @@ class RunSession:
         if spill_dir is not None:
             # No command finds events of a run whose directory somebody has deleted.
             release_runtime_directory(spill_dir, with_content=self.context.log.is_removed)
-
-    def _remove_directory(self) -> None:
-        """An agent's own, once all went well and its leader has what is worth keeping."""
-        folder = self.directory.path
-        well = self.supervisor.state.outcome == "succeeded" and self.supervisor.is_delivered
-        if folder.parent.name != AGENTS or not well:
-            return
-        shutil.rmtree(folder, ignore_errors=True)
-        if latest_target(folder.parent) == folder.name:
-            with suppress(OSError):
-                (folder.parent / LATEST).unlink()
 
     def _remove_slot_dir(self) -> None:
         slot_dir = self.context.slot_dir
