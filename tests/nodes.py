@@ -72,6 +72,7 @@ def start_nodes(
     at: Sequence[Place] | None = None,
     port: int | None = None,
     script: Path = PROGRAMS / "node_ranks.py",
+    options: tuple[str, ...] = (),
     ask_s: int = 10,
     job: str = JOB,
 ) -> list[RunningWtrain]:
@@ -84,7 +85,7 @@ def start_nodes(
     return [
         place.start(
             cwd,
-            *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}"),
+            *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}", *options),
             *("--nodes", str(NODES), "--node-rank", str(number), "--coordination", meet, "--"),
             *(str(bin_path("torchrun")), f"--nnodes={NODES}", "--nproc-per-node=2"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint={at[0].address}:{port}"),

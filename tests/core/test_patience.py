@@ -42,7 +42,7 @@ def judged(
         silent,
         silence=silence,
         limits=Limits(),
-        proven=proven,
+        rows=dict.fromkeys(proven, "proven"),
     )
     return found.row, found.limit_s
 

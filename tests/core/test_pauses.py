@@ -15,7 +15,6 @@ from tests.core.test_suspect import (
     ask,
     event,
     limit_s,
-    looked,
     quiet,
     silent,
     then,
@@ -99,13 +98,6 @@ def test_a_pause_with_a_request_or_without_progress_is_not_remembered() -> None:
     busy = event(ask(paused(), ALIVE, 70.0))
     assert isinstance(busy, e.SuspicionEnded)
     assert not busy.remembered
-
-
-def test_a_look_at_the_end_of_a_pause_does_not_tell_what_was_waited_for() -> None:
-    """It may be younger than the last sample, and have seen the next moment of the training."""
-    sleeps = looked("sleep", place="q")
-    assert ended(then(paused(), sleeps, 69.0)).remembered
-    assert not ended(then(paused(), sleeps, 60.0)).remembered
 
 
 def test_a_run_adds_up_its_pauses() -> None:

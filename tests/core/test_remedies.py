@@ -136,7 +136,7 @@ def test_every_remedy_has_grounds_or_is_in_every_attempt():
 def test_a_stale_lock_is_one_whose_holder_is_dead(alive):
     """Nor where nobody knows who holds it."""
     waiting = process(10, "acquire (filelock/_api.py:1)", *MAIN)
-    locks = () if alive is None else (LockFact(path="x.lock", owner_pid=9, owner_alive=alive),)
+    locks = () if alive is None else (LockFact(path="x.lock", owner_alive=alive),)
     _, offer = explained([waiting], locks=locks)
     assert ("clear-stale-lock" in offer) is (alive is False)
     assert "local-cache" not in offer

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.diagnosis.idle import group, is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
     ThreadStack,
@@ -103,10 +105,13 @@ def test_the_deciding_frame_is_not_the_wait():
 
 def test_groups_put_idle_workers_last():
     """Idle workers wait for the others, whatever their number."""
-    idle, busy = [stack(*IDLE_WORKER, main=True)], [stack("f train.py", main=True)]
-    workers = (("w0", 1, idle), ("w1", 2, busy), ("w2", 3, busy))
-    found = group([(name, (0, pid), "worker", stacks) for name, pid, stacks in workers])
-    assert [entry.pids for entry in found] == [(2, 3), (1,)]
+    idle, busy = (stack(*IDLE_WORKER, main=True),), (stack("f train.py", main=True),)
+    workers = tuple(
+        ProcessEvidence(pid=pid, start=1, ppid=9, role="worker", threads=threads)
+        for pid, threads in ((1, idle), (2, busy), (3, busy))
+    )
+    found = groups(Evidence(why="stall", processes=workers))
+    assert [[one.pid for one in entry.processes] for entry in found] == [[2, 3], [1]]
 
 
 def test_names_cannot_carry_terminal_commands():

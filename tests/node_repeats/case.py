@@ -10,16 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.cut_link import ADDRESSES, Network
-from tests.nodes import NODES, Place, described, logs, places, start_nodes
+from tests.cut_link import Network
+from tests.led import described, leader, logs, runs
+from tests.nodes import NODES, Place, places, start_nodes
 from tests.support import (
     MARKER,
     Event,
     RunningWtrain,
-    free_port,
     marked_processes,
     of_type,
-    run_directories,
     wait_until,
 )
 
@@ -31,7 +30,7 @@ ENDED_S = 500.0
 KINDS: dict[str, tuple[str, ...]] = {
     "kill": ("a rank", "torchrun", "a supervisor, adopted", "a supervisor, and a hang"),
     "hang": ("a rank sleeps",),
-    "cut": ("a link, over a store", "a link, over a directory"),
+    "cut": ("a link", "a link, mended"),
     "healthy": ("rank 0 evaluates alone",),
 }
 """What can be done, by kind; the cases of a kind take them in turn."""
@@ -57,19 +56,6 @@ class Spec:
         ways = KINDS[self.kind]
         return ways[self.number % len(ways)]
 
-    @property
-    def over(self) -> str:
-        """Where the supervisors meet: each way in turns, but a cut says it itself."""
-        if self.kind == "cut":
-            return self.way.rpartition(" ")[2]
-        turn = self.number // len(KINDS[self.kind])
-        return ("directory", "store")[turn % 2]
-
-    @property
-    def words(self) -> str:
-        """For a table."""
-        return self.way if self.kind == "cut" else f"{self.way}, over a {self.over}"
-
 
 @dataclass
 class Case:
@@ -93,12 +79,10 @@ class Case:
         sizes = ("--steps", str(STEPS), "--step-s", str(STEP_S))
         if self.network is not None:
             self.at = self.network.places()
-            meet = f"tcp://{ADDRESSES[0]}:29400" if self.spec.over == "store" else "meet"
-            self.job = self.network.start(self.cwd, meet, *sizes, *program)
+            self.job = self.network.start(self.cwd, *sizes, *program)
             return
         self.at = places()
-        meet = f"tcp://127.0.0.1:{free_port()}" if self.spec.over == "store" else "meet"
-        self.job = start_nodes(self.cwd, *sizes, *program, meet=meet, at=self.at)
+        self.job = start_nodes(self.cwd, *sizes, *program, at=self.at)
 
     def random_moment(self, *, startup: bool = True) -> None:
         """Wait for one: while the ranks start, or after a step, and then up to a second more."""
@@ -164,7 +148,7 @@ class Case:
 
     def run_of(self, node: int) -> Path:
         """The run directory of a node."""
-        return next(path for path in run_directories(self.cwd) if f"-node{node}-" in path.name)
+        return runs(self.cwd)[node]
 
     def codes(self) -> list[int]:
         """Of both nodes, when they have ended."""
@@ -173,29 +157,27 @@ class Case:
     def restart(self) -> None:
         """As an engine does that starts a job again."""
         began = time.time()
-        runs = [self.run_of(node).name for node in range(NODES)]
-        before = self.launched()
+        before, name = self.launched(), self.run_of(0).name
+        which = ("restart", "--node-rank")
         self.job = [
-            place.start(self.cwd, "restart", run) for place, run in zip(self.at, runs, strict=True)
+            place.start(self.cwd, *which, str(node), name) for node, place in enumerate(self.at)
         ]
         self.restarted = True
         self.until(lambda: self.launched() > before, "both are launched again")
         self.seconds["restarted"] = time.time() - began
 
     def launched(self) -> int:
-        """The attempts that both nodes have launched."""
-        return min(
-            (len(of_type(log, "attempt_launched")) for log in logs(self.cwd).values()), default=0
-        )
+        """The attempts that the leader has seen launched on both nodes."""
+        seen = [one.get("host", "") for one in of_type(leader(self.cwd), "attempt_launched")]
+        return min(seen.count(""), seen.count("node1"))
 
     def said(self) -> list[tuple[str, dict[str, str]]]:
-        """What the ranks have said in all attempts, by the logs of both nodes."""
+        """What the ranks have said in all attempts, as the leader has it of both nodes."""
         found = []
-        for run in run_directories(self.cwd):
-            for path in sorted(run.glob("attempts/*/*.log")):
-                for word, rest in _LINE.findall(path.read_text("utf-8", "replace")):
-                    pairs = (each.partition("=") for each in rest.split() if "=" in each)
-                    found.append((word, {name: value for name, _, value in pairs}))
+        for path in sorted(self.run_of(0).glob("attempts/**/*.log")):
+            for word, rest in _LINE.findall(path.read_text("utf-8", "replace")):
+                pairs = (each.partition("=") for each in rest.split() if "=" in each)
+                found.append((word, {name: value for name, _, value in pairs}))
         return found
 
     def describe(self) -> str:

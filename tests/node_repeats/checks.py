@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.led import logs, runs
 from tests.node_repeats.case import STEPS, Case, progress
-from tests.nodes import NODES, logs
-from tests.support import MARKER, Event, marked_processes, of_type, run_directories, wait_until
+from tests.nodes import NODES
+from tests.support import MARKER, Event, marked_processes, of_type, wait_until
 from watchdog_train.store.lock import is_held
 
 _OUR_FRAME = re.compile(r'File ".*/watchdog_train/(?!client/)')
@@ -72,7 +73,8 @@ def _plans(case: Case) -> Iterable[str]:
         yield f"there are event logs of nodes {sorted(found)}"
         return
     said = case.said()
-    for attempt in sorted(set(found[0]) | set(found[1])):
+    # Restarted, an agent has a new log.
+    for attempt in sorted(found[1] if case.restarted else found[0].keys() | found[1].keys()):
         one, other = found[0].get(attempt), found[1].get(attempt)
         if one != other:
             yield f"attempt {attempt} has the plans {one} and {other}"
@@ -97,15 +99,17 @@ def _told(events: list[Event]) -> dict[int, tuple[int | None, str, str]]:
 def _order(case: Case) -> Iterable[str]:
     """No launch over a live tree, and evidence before the signals of a hang."""
     for node, events in logs(case.cwd).items():
-        lives = collected = False
+        lives, collected = set(), False
         for event in events:
+            host = event.get("host", "")
             match event["type"]:
                 case "attempt_launched":
-                    if lives:
+                    if host in lives:
                         yield f"node {node} launched attempt {event['attempt']} over another one"
-                    lives, collected = True, False
+                    lives.add(host)
+                    collected = False
                 case "tree_gone":
-                    lives = False
+                    lives.discard(host)
                 case "evidence_collected":
                     collected = True
                 case "signalling" if event["sequence"] == "hang" and not collected:
@@ -128,15 +132,14 @@ def _left(case: Case) -> Iterable[str]:
         yield f"processes are left: {marked_processes(marker)}"
     if case.network is not None and case.network.pids().strip():
         yield "something lives in the networks"
-    meet = case.cwd / "meet"
     home = case.cwd / ".home"
-    records = [*meet.rglob("*"), *(home / "runtime").rglob("*")]
+    records = [*(home / "runtime").rglob("*")]
     if records:
         yield f"private folders are left: {[str(path) for path in records[:12]]}"
     entries = [path.name for path in (home / "state").rglob("runs/*.json")]
     if entries:
         yield f"still listed as live: {entries}"
-    for run in run_directories(case.cwd):
+    for run in runs(case.cwd).values():
         memory = [path.name for path in Path("/dev/shm").rglob(f"*{run.name}*")]
         if memory:
             yield f"shared memory is left: {memory}"

@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
 ]
-JOB = "job: {tasks: together, gather_s: 90, lost_s: 25}\n"
 
 
 def start(cwd: Path, *words: str, tasks: int = 2) -> RunningWtrain:
@@ -42,15 +41,16 @@ def start(cwd: Path, *words: str, tasks: int = 2) -> RunningWtrain:
     return start_wtrain(*words, cwd=cwd, env=env, wtrain=as_srun(tasks, script))
 
 
-def run(cwd: Path, *program: str) -> RunningWtrain:
-    options = ("--config", str(write_fast_config(cwd, JOB)), "--on-crash", "stop")
+def run(cwd: Path, *program: str, tasks: str) -> RunningWtrain:
+    config = write_fast_config(cwd, f"job: {{tasks: {tasks}, gather_s: 90, lost_s: 25}}\n")
+    options = ("--config", str(config), "--on-crash", "stop")
     command = [str(bin_path("python")), str(PROGRAMS / "task_ranks.py"), *program]
     return start(cwd, "run", *options, "--resume-arg", "--resume {checkpoint}", "--", *command)
 
 
 def logs(cwd: Path) -> list[list[Event]]:
     """Of the run, and of its agents in their order."""
-    folders = ("runs-0", "runs-1/.agents")
+    folders = ("runs-0", "runs-1", "runs-1/.agents")
     return [read_log(path) for each in folders for path in run_directories(cwd, each)]
 
 
@@ -59,14 +59,20 @@ def errors(cwd: Path) -> str:
     return "\n".join([*said, *map(outline, logs(cwd))])
 
 
-def test_a_job_is_restarted_by_one_line_in_every_task(tmp_path: Path) -> None:
-    assert run(tmp_path, "--fault", "crash", "--rank", "-1").result(280).returncode == 3
+@pytest.mark.parametrize("tasks", ["together", "auto"])
+def test_a_job_is_restarted_by_one_line_in_every_task(tmp_path: Path, tasks: str) -> None:
+    """Told to be one world, or seen to be; refused alone, and where the job has another size."""
+    ended = run(tmp_path, "--fault", "crash", "--rank", "-1", tasks=tasks).result(280)
+    assert ended.returncode == 3, errors(tmp_path)
     refused = start(tmp_path, "restart", "task_ranks", tasks=1).result(60)
     assert refused.returncode == 78, errors(tmp_path)
     assert "srun wtrain restart task_ranks" in errors(tmp_path)
     refused = start(tmp_path, "restart", "task_ranks", tasks=3).result(60)
     assert refused.returncode == 78, errors(tmp_path)
     assert "this run had 2 tasks, and now there are 3 tasks" in errors(tmp_path)
+    keyless = ("restart", "--coordination", "tcp://127.0.0.1:21000", "task_ranks")
+    assert start(tmp_path, *keyless).result(60).returncode == 78, errors(tmp_path)
+    assert "several machines need a key" in errors(tmp_path)
 
     assert start(tmp_path, "restart", "task_ranks").result(280).returncode == 0, errors(tmp_path)
     text = errors(tmp_path)

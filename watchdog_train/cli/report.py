@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Path | None) -> None:
     """Tell what happened to RUN: outcome, attempts, time, stalls, checkpoints, what to keep.
 
-    The page is in the run directory, too: report.html, after a stall, in a long wait, at the end.
+    The page is also in the run directory (report.html): after a stall, in a long wait, at the end.
     """
     from watchdog_train.cli.reading import read_run
     from watchdog_train.reporting.gather import gather

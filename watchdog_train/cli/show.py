@@ -10,8 +10,7 @@ import click
 from watchdog_train.cli.bundles import read_or_refuse, stall_folder
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
-from watchdog_train.core.diagnosis.idle import Group
-from watchdog_train.core.diagnosis.places import groups
+from watchdog_train.core.diagnosis.places import Group, groups
 from watchdog_train.evidence.bundle import Bundle, BundleMachine
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
@@ -79,8 +78,8 @@ def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str,
         "sentences": sentences(bundle.explanation) if bundle.explanation is not None else (),
         "groups": [
             {
-                "who": group.labels,
-                "pids": group.pids,
+                "who": [process.label for process in group.processes],
+                "pids": [process.pid for process in group.processes],
                 "idle": group.idle,
                 "frames": [str(frame) for frame in group.frames],
             }

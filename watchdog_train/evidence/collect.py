@@ -37,8 +37,7 @@ from watchdog_train.evidence import (
 )
 from watchdog_train.evidence.attaching import Attaching, Tools
 from watchdog_train.evidence.draft import CUT_SHORT, Draft
-from watchdog_train.evidence.open_files import is_fed_by
-from watchdog_train.evidence.process_look import thread_reader
+from watchdog_train.evidence.process_look import is_fed_by, thread_reader
 from watchdog_train.evidence.recorders import Recorders
 from watchdog_train.evidence.request import (
     EvidenceRequest,
@@ -62,7 +61,6 @@ _APART_S = 0.6
 _CLOSING_S = 1.5
 """Kept of the deadline for diagnosis and writing."""
 _ASKING_S = 3.0
-_ANSWERING = {"fault handler": "fault handler", "control page": "pulse thread"}
 _OUTPUT_FILES = ("output.log", "stdout.log", "stderr.log")
 
 
@@ -219,12 +217,13 @@ class _Collection:
     def _hear(self, asked: list[from_inside.Asked], how: How, answers_s: float) -> None:
         """Takes what came back by then."""
         from_inside.wait_for(asked, min(self.until, time.monotonic() + answers_s))
+        who = "pulse thread" if how == "control page" else how
         for one in asked:
             target = self.by_pid[one.who.pid]
             text = one.text()
             threads = from_inside.parse(text) if text else None
             if threads is None:
-                target.add_why(f"its {_ANSWERING[how]} did not answer")
+                target.add_why(f"its {who} did not answer")
                 continue
             problem = f"py-spy did not work: {target.why_not}"
             target.note(problem)

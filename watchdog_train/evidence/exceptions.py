@@ -30,19 +30,6 @@ class Told(Value, frozen=True):
     at: float = 0.0
 
 
-class _Details(Value, frozen=True):
-    py_callstack: str = ""
-
-
-class _Message(Value, frozen=True):
-    message: str = ""
-    extraInfo: _Details = _Details()  # noqa: N815 - torch's name
-
-
-class _Elastic(Value, frozen=True):
-    message: _Message | str = ""
-
-
 def of_hooks(
     slot_dir: str | None, attempt: int, processes: Sequence[ProcessEvidence]
 ) -> tuple[tuple[ProcessEvidence, ...], tuple[ExceptionFact, ...]]:
@@ -93,11 +80,10 @@ def of_elastic(attempt_dir: str | None) -> ExceptionFact | None:
     if attempt_dir is None:
         return None
     content = read_regular(Path(attempt_dir, layout.ELASTIC_ERROR), _FILE_BYTES)
-    with suppress(msgspec.DecodeError, ValueError, RecursionError):
+    with suppress(msgspec.DecodeError, ValueError, RecursionError, KeyError, TypeError):
         if content is not None:
-            said = msgspec.json.decode(content[0], type=_Elastic).message
-            if isinstance(said, _Message):
-                return last_of(exceptions(said.extraInfo.py_callstack, "elastic"))
+            said = msgspec.json.decode(content[0])["message"]["extraInfo"]["py_callstack"]
+            return last_of(exceptions(str(said), "elastic"))
     return None
 
 

@@ -104,16 +104,10 @@ def ask_by_page(slot_dir: str, targets: list[ProcessId]) -> dict[int, Asked] | s
     return asked
 
 
-def wait_for(asked: list[Asked], until: float) -> set[int]:
-    """Pids of those that have answered by `until` (monotonic)."""
-    waiting, answered = list(asked), set[int]()
-    while waiting and time.monotonic() < until:
-        ready = [one for one in waiting if one.is_answered()]
-        answered |= {one.who.pid for one in ready}
-        waiting = [one for one in waiting if one.who.pid not in answered]
-        if waiting:
-            time.sleep(_POLL_S)
-    return answered
+def wait_for(asked: list[Asked], until: float) -> None:
+    """Until all have answered, at most until then (monotonic)."""
+    while time.monotonic() < until and not all(one.is_answered() for one in asked):
+        time.sleep(_POLL_S)
 
 
 def size_of(path: str) -> int:

@@ -21,6 +21,7 @@ from watchdog_train.core.diagnosis.stacks import (
 from watchdog_train.evidence.jobs import Finished
 from watchdog_train.evidence.programs import find_program
 from watchdog_train.evidence.redact import redact_text
+from watchdog_train.evidence.text.mains import with_main
 from watchdog_train.system import proc
 
 NAME = "py-spy"
@@ -152,23 +153,7 @@ def threads_of(data: Any, pid: int | None) -> tuple[ThreadStack, ...] | None:
         return None
     threads = [_thread(entry, pid) for entry in data[:THREADS_CAP] if isinstance(entry, dict)]
     found = tuple(thread for thread in threads if thread is not None)
-    return _with_main(found) or None
-
-
-def _with_main(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
-    """In another pid namespace neither name nor number tell the main thread: its bottom does."""
-    if any(thread.main for thread in threads):
-        return threads
-    bottoms = [at for at, one in enumerate(threads) if _starts_a_script(one)]
-    if len(bottoms) != 1:
-        return threads
-    main = msgspec.structs.replace(threads[bottoms[0]], main=True)
-    return (*threads[: bottoms[0]], main, *threads[bottoms[0] + 1 :])
-
-
-def _starts_a_script(thread: ThreadStack) -> bool:
-    python = [frame for frame in thread.frames if not frame.native]
-    return bool(python) and python[-1].function == "<module>"
+    return with_main(found, pid) or None
 
 
 def _thread(entry: dict[str, Any], pid: int | None) -> ThreadStack | None:
@@ -186,7 +171,6 @@ def _thread(entry: dict[str, Any], pid: int | None) -> ThreadStack | None:
         frames=tuple(_frame(frame) for frame in frames if isinstance(frame, dict)),
         name=printable(name) if isinstance(name, str) else None,
         os_id=os_id if isinstance(os_id, int) else None,
-        main=name == "MainThread" or (isinstance(os_id, int) and os_id == pid),
         active=active if isinstance(active, bool) else None,
         owns_gil=entry.get("owns_gil") is True,
     )

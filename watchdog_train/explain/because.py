@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from watchdog_train.core.diagnosis.collectives import spans
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.log_search import MOVED_ON, before
 from watchdog_train.core.diagnosis.stacks import deciding_frame
@@ -23,7 +24,7 @@ ENOUGH = 0.45
 CLOSE = 0.05
 """Families nearer than this to each other are not told apart by the evidence."""
 _PROVEN, _LIKELY = 0.9, 0.7
-_SHOWN, _LINE_SHOWN, _TOLD = 8, 300, 60
+_LINE_SHOWN, _TOLD = 300, 60
 _NOT_TOLD_APART = 0.15
 """Taken from a family that has another one close to it."""
 _BEATEN = 0.5
@@ -223,7 +224,7 @@ def _because(best: _Candidate, confidence: float, scene: Scene) -> x.Because:
         "frame": str(frame) if frame is not None else "an unknown frame",
         "line": hit.line.text.strip()[:_LINE_SHOWN] if hit is not None else "",
         "others": ", ".join(scene.evidence.host.gpu_others[:4]) or "others",
-        "missing": _numbers(scene.not_come),
+        "missing": spans(scene.not_come)[:_LINE_SHOWN],
     }
     text = best.match.sign.says or best.rule.says
     if hit is not None and "{line}" not in text:
@@ -236,12 +237,6 @@ def _because(best: _Candidate, confidence: float, scene: Scene) -> x.Because:
         values={name: value for name, value in values.items() if f"{{{name}}}" in text},
         link=best.rule.link,
     )
-
-
-def _numbers(ranks: tuple[int, ...]) -> str:
-    """`rank 3`, `ranks 1, 2, 5`, at most so many of them."""
-    more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_SHOWN]))}{more}"
 
 
 def _named(one: _Candidate, confidence: float) -> x.Because:

@@ -9,7 +9,7 @@ from watchdog_train.core.diagnosis.collectives import compare, from_log, pending
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.log_search import LogIndex
-from watchdog_train.core.diagnosis.ranks import plain_operation
+from watchdog_train.core.diagnosis.ranks import Frames, plain_operation
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
@@ -34,7 +34,7 @@ class _Node(msgspec.Struct, kw_only=True):
 class Chains:
     """The processes of one piece of evidence as nodes, numbered; `waits` is their graph."""
 
-    def __init__(self, evidence: Evidence, sets: of_thread.Frames) -> None:
+    def __init__(self, evidence: Evidence, sets: Frames) -> None:
         self.evidence = evidence
         self.nodes: list[_Node] = []
         self._by_pid: dict[tuple[int, int], int] = {}
@@ -68,7 +68,7 @@ class Chains:
     def _add(self, process: ProcessEvidence) -> None:
         thread = of_thread.deciding_thread(process)
         doing = of_thread.doing(process, thread, self.sets)
-        inside = of_thread.started_by(process, thread)
+        inside = of_thread.started_by(process, thread, self.sets)
         if inside is not None and not isinstance(doing, (w.Stopped, x.End)):
             doing, thread = self._collective_elsewhere(process, thread, doing)
         if isinstance(doing, x.CollectiveWait):

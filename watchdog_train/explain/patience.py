@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -97,9 +96,7 @@ def patience(
     *,
     silence: Silence,
     limits: Limits,
-    proven: AbstractSet[Node] = frozenset(),
-    dead_holder: AbstractSet[Node] = frozenset(),
-    service: AbstractSet[Node] = frozenset(),
+    rows: Mapping[Node, PatienceRow] | None = None,
 ) -> Patience:
     """The patience with a job whose silent ranks all have to move.
 
@@ -109,17 +106,9 @@ def patience(
         silent: who is judged.
         silence: where in the training.
         limits: the settings.
-        proven: nodes whose wait can never end: sealed in two samples, held at a fork, or ranks
-            in different collectives.
-        dead_holder: nodes that wait for the lock file of a dead process of this machine.
-        service: nodes without a task.
+        rows: of nodes of which more is known than their own wait.
     """
-    rows: dict[Node, PatienceRow] = {
-        **dict.fromkeys(service, "service"),
-        **dict.fromkeys(dead_holder, "dead-holder"),
-        **dict.fromkeys(proven, "proven"),
-    }
-    table = _Table(graph, doing, silence, limits, rows)
+    table = _Table(graph, doing, silence, limits, rows or {})
     return table.shortest([table.of(node) for node in silent if node in graph])
 
 
@@ -135,18 +124,9 @@ def judge(
     if evidence.exchanging:
         return Patience(row="at-work", limit_s=limit_s("at-work", silence, limits))
     doing = {at: standstill(facts, at) for at in facts.waits}
-    dead = any(lock.owner_alive is False for lock in evidence.locks)
-    alive = any(lock.owner_alive is True for lock in evidence.locks)
-    locking = {at for at, one in doing.items() if isinstance(one.doing, w.FileLockWait)}
+    rows = {at: row for at, one in doing.items() if (row := _known_row(facts, at, one.doing))}
     found = patience(
-        facts.waits,
-        doing,
-        silent_nodes(facts),
-        silence=silence,
-        limits=limits,
-        proven={at for at, one in doing.items() if _is_proven(facts, at, one.doing)},
-        dead_holder=locking if dead and not alive else frozenset(),
-        service={at for at in doing if _serves(facts.nodes[at].process.threads)},
+        facts.waits, doing, silent_nodes(facts), silence=silence, limits=limits, rows=rows
     )
     lines = (doing[at].own for at in silent_nodes(facts))
     found = msgspec.structs.replace(found, line=next((one for one in lines if one), None))
@@ -176,7 +156,18 @@ def _serves(threads: Iterable[ThreadStack]) -> bool:
     )
 
 
+def _known_row(facts: Chains, at: int, doing: x.Doing) -> PatienceRow | None:
+    """What more is known of a node than its wait."""
+    if _is_proven(facts, at, doing):
+        return "proven"
+    owners = {lock.owner_alive for lock in facts.evidence.locks}
+    if isinstance(doing, w.FileLockWait) and False in owners and True not in owners:
+        return "dead-holder"
+    return "service" if _serves(facts.nodes[at].process.threads) else None
+
+
 def _is_proven(facts: Chains, at: int, doing: x.Doing) -> bool:
+    """It can never end: sealed in two samples, held at a fork, or ranks in other collectives."""
     if isinstance(doing, x.CollectiveWait):
         seen = facts.evidence.world_size is not None and not facts.unseen()
         return bool(doing.mismatched) and not doing.absent and seen

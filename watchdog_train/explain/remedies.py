@@ -12,6 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from watchdog_train.core.diagnosis.facts import FULL_SHM_SHARE, Evidence, ProcessEvidence
+from watchdog_train.core.diagnosis.idle import WORKER_LOOP
 from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
@@ -21,7 +22,6 @@ _LITTLE_MEMORY = 0.05
 _BUSY_PER_CORE = 1.2
 _SIGBUS = 7
 _LOADER = "* (torch/utils/data/*|torchdata/*)"
-_WORKER_LOOP = "_worker_loop (torch/utils/data/*|torchdata/*)"
 _BUILDS = "_run_ninja_build|_write_ninja_file_and_build_library (torch/*)"
 _NETWORK_KERNEL = re.compile(r"nfs|rpc_wait|lustre|ptlrpc|ceph|fuse|cifs|smb|gpfs|9p_")
 _CUDA_THREADS = ("cuda", "pt_nccl")
@@ -160,7 +160,7 @@ class Grounds:
         ]
         seen = self.evidence.why == "stall" and any(p.threads for p in ranks)
         workers = any(p.role == "worker" for p in self.evidence.processes)
-        if seen and not workers and not self.runs(_WORKER_LOOP, self.evidence.processes):
+        if seen and not workers and not self.runs(WORKER_LOOP, self.evidence.processes):
             names += [name for name in _OF_WORKERS if name not in names]
         if ranks and all(p.os_threads == 1 for p in ranks) and "omp-1" not in names:
             names.append("omp-1")
@@ -185,7 +185,7 @@ _SIGNS: Mapping[x.RemedyGround, _Sign] = {
     ),
     "pinning": _Sign("_pin_memory_loop || *pin_memory*", r"[Pp]in[_ ]memory"),
     "forked": _Sign(
-        _WORKER_LOOP,
+        WORKER_LOOP,
         r"\bfork",
         lambda s: (
             any(p.forked for p in s.involved)
@@ -291,7 +291,7 @@ _SIGNS: Mapping[x.RemedyGround, _Sign] = {
     "nan": _Sign(said=r"(?i)\bnan\b|overflow|\binf\b|loss scale"),
     "mps": _Sign("*mps*|*MPS*|*Metal*", r"MPS|mps|[Mm]etal"),
     "batch-failed": _Sign(
-        fact=lambda s: s.runs(_WORKER_LOOP) or any(
+        fact=lambda s: s.runs(WORKER_LOOP) or any(
             raised.worker is not None for raised in s.evidence.exceptions)),
 }  # fmt: skip
 """What has to be seen for each ground."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import BUSY_CPU_SHARE, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_helper, is_idle_process
+from watchdog_train.core.diagnosis.ranks import Frames, in_set
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
     ThreadStack,
-    find_chain,
     frame_matches,
     is_library,
     own_frames,
@@ -21,8 +21,6 @@ from watchdog_train.core.diagnosis.stacks import (
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 
-Frames = Mapping[str, str]
-"""Name of a set -> one pattern for all of it; see rules/frames.yaml."""
 _TICKERS = re.compile(r"gloo_tcp_loop|pt_|cuda-|cuda\d|tqdm|asyncio_\d|QueueFeeder|wandb|IOThread")
 """Names of threads that tick or wait in every healthy run, whatever their frames say."""
 _WRAPPERS = (
@@ -40,11 +38,7 @@ _DDP = (
     "_verify_param_shape*|_verify_model_across_ranks|_verify_params_across_processes|"
     "_sync_module_states|_sync_params_and_buffers|_broadcast_coalesced (torch/*)"
 )
-_BACKWARD = "_engine_run_backward|run_backward|*PythonEngine*|*autograd::Engine*"
 _REDUCER = "c10d::Reducer::*"
-_IMPORT = (
-    "acquire|_lock_unlock_module|__enter__ (<frozen importlib._bootstrap>|importlib/_bootstrap.py)"
-)
 _DEBUGGER = (
     "cmdloop|interaction|_cmdloop|interactive (cmd.py|pdb.py|bdb.py|code.py|*ipdb*|IPython/*) || "
     "getpass|unix_getpass|_raw_input|fallback_getpass|win_getpass (getpass.py)"
@@ -243,7 +237,7 @@ def _by_library(
             owner_tid=owner.os_id if owner else None, owner=owner.name if owner else None
         )
     for frame in call:
-        if _fits(sets, "collective", frame):
+        if in_set(sets, "collective", frame):
             return x.CollectiveWait(op=frame.name.rpartition("::")[2])
     if any(frame_matches(_STORE, frame) for frame in call):
         return x.StoreWait()
@@ -257,22 +251,18 @@ def _by_library(
         return None
     if synchronises:  # CUDA spins there by default: the CPU's work is none then
         return w.DeviceWait(path="", gpu=process.gpu)
-    if any(frame_matches(_BACKWARD, frame) for frame in call):
+    if _any(sets, "backward", call):
         return x.CollectiveWait()
     if process.waits_for_input or any(frame_matches(_DEBUGGER, frame) for frame in call):
         wait = kernel_wait(process, thread)
         return w.TerminalWait(others=wait.others if isinstance(wait, w.PipeWait) else ())
-    if any(frame_matches(_IMPORT, frame) for frame in frames[:3]):
+    if _any(sets, "import-lock", frames[:3]):
         return x.ImportWait()
     return None
 
 
-def _fits(sets: Frames, name: str, frame: Frame) -> bool:
-    return bool(sets.get(name)) and frame_matches(sets[name], frame)
-
-
 def _any(sets: Frames, name: str, frames: Sequence[Frame]) -> bool:
-    return any(_fits(sets, name, frame) for frame in frames)
+    return any(in_set(sets, name, frame) for frame in frames)
 
 
 def _by_frame(call: Sequence[Frame], own: Frame | None) -> x.Doing | None:
@@ -325,10 +315,10 @@ def is_idle(process: ProcessEvidence) -> bool:
 
 
 def started_by(
-    process: ProcessEvidence, thread: ThreadStack | None
+    process: ProcessEvidence, thread: ThreadStack | None, sets: Frames
 ) -> Literal["backward", "ddp"] | None:
     """What has started the collective of a thread; that of a backward pass may run in another."""
-    if thread is None or not find_chain((_BACKWARD,), thread.frames):
+    if thread is None or not _any(sets, "backward", thread.frames):
         return None
     frames = (frame for each in process.threads for frame in each.frames)
     return "ddp" if any(frame_matches(_REDUCER, frame) for frame in frames) else "backward"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
-from watchdog_train.core.diagnosis.idle import Group, is_idle_helper, is_idle_worker
-from watchdog_train.core.diagnosis.places import groups
+from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_worker
+from watchdog_train.core.diagnosis.places import Group, groups
 from watchdog_train.core.diagnosis.stacks import Frame, deciding_frame, trimmed
 from watchdog_train.core.model import Explanation
 from watchdog_train.core.model import waits as w
@@ -129,10 +129,10 @@ def group_lines(found: Sequence[Group]) -> list[str]:
 
 def labels(group: Group) -> str:
     """Who is in the group, shortened."""
-    shown = ", ".join(group.labels[:_LABELS_SHOWN])
+    shown = ", ".join(process.label for process in group.processes[:_LABELS_SHOWN])
     more = (
-        f" and {len(group.labels) - _LABELS_SHOWN} more"
-        if len(group.labels) > _LABELS_SHOWN
+        f" and {len(group.processes) - _LABELS_SHOWN} more"
+        if len(group.processes) > _LABELS_SHOWN
         else ""
     )
     return f"{shown}{more}{' (idle)' if group.idle else ''}"

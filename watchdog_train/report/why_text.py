@@ -121,6 +121,7 @@ SENTENCES: dict[WhyCode, str] = {
     "others-write": "{run} writes there, too",
     "before-this-run": "it is from before this run began",
     "no-step-from-it": "{attempts} began from it and did not reach a step: {problem}",
+    "unseen": "{who} does not see it: it has to be on a file system that all machines share",
     "not-scanned": "checkpoints were not looked for",
     "no-place": "no place with checkpoints is known{aside} (--checkpoints DIR would name it)",
     "no-valid-checkpoint": "no checkpoint of this run can be used{aside}",
@@ -222,7 +223,6 @@ SENTENCES: dict[WhyCode, str] = {
     "world-elsewhere": "only {count} of the {of} ranks of its world are here: nothing is known of "
     "the others, and a hang may stay undetected; start all tasks with --coordination "
     "tcp://HOST:PORT, HOST being the machine of the first one",
-    "unseen": "{who} does not see it: it has to be on a file system that all machines share",
     "peer-gone": "the supervisor of {who}, pid {pid}, is gone",
     "not-come": "{who} did not come within {limit}",
     "waits-for-agents": "waiting for {who}",

@@ -96,8 +96,8 @@ class Agent(Supervisor):
             self._report(observation)
             return super()._decide(observation)
         return (
-            self._write_down(observation)
-            or self._be_asked(observation)
+            self._be_asked(observation)
+            or self._write_down(observation)
             or self._obey(observation)
             or self._be_alone(observation)
             or self._rest(observation)
@@ -118,7 +118,8 @@ class Agent(Supervisor):
         request = observation.request
         if request is None:
             return None
-        if observation.now - self._heard_at < a.UNHEARD_S or request.kind in ("save", "dump"):
+        linked = self._leader is not None and observation.now - self._heard_at < a.UNHEARD_S
+        if linked or request.kind in ("save", "dump"):
             self._outbox.ask(request)
             return a.Record(events=())
         mode: Literal["soft", "now"] = "now" if request.kind == "stop_now" else "soft"
@@ -136,6 +137,9 @@ class Agent(Supervisor):
         over, attempt = self._over, self.state.attempt
         if over is None:
             return None
+        if attempt is not None and not (attempt.ended or observation.signs.quiet):
+            stop = e.StopRequested(by="task 0", mode="soft", exit_code=over.exit_code, relayed=True)
+            return a.Record(events=(stop,))
         if attempt is not None and not attempt.settled:
             given_up = e.GivenUp(why=over.why, exit_code=over.exit_code, outcome=over.outcome)
             return a.Record(events=(given_up,))
@@ -252,7 +256,6 @@ class Agent(Supervisor):
             self._copied_at = now
             self._copy()
         number = attempt.attempt if attempt is not None else 0
-        number = 0 if number == crew.alone else number
         number = self._refused[0] if self._refused is not None else number
         lives = attempt is not None and not attempt.settled
         epoch = max(crew.epoch, self._inbox.epoch)

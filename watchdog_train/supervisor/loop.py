@@ -190,7 +190,7 @@ class Supervisor:
 
     def _couple(self, observation: Observation) -> Action | None:
         context, task = self._context, self._context.might_join
-        if task is None or observation.running:
+        if task is None or observation.running or observation.request is not None:
             return None
         found = couple(task, observation, self.state, context.policy)
         if found is not None and isinstance(found.events[0], e.TaskJoined):

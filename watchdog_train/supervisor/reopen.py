@@ -26,6 +26,7 @@ from watchdog_train.store.registry import live_runs
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_directory import RunDirectory, name_from_command, point_latest
 from watchdog_train.store.run_paths import AGENTS, default_runs_dir, runs_in
+from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     find_twins,
@@ -33,7 +34,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.hands.remote import name_of
+from watchdog_train.supervisor.hands.remote import meet, name_of
 from watchdog_train.supervisor.joining import environment_of, own_task
 from watchdog_train.supervisor.leading import is_led
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
@@ -55,17 +56,23 @@ def find_run(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
     try:
         return resolve(run_ref, runs_dir)
     except WtrainError:
-        left = runs_in((runs_dir or default_runs_dir()) / AGENTS)
-        own = [run for run in left if run_ref in (None, run.name.rpartition("-")[0])]
+        left = _parts(runs_dir or default_runs_dir())
+        name = RunDirectory(Path(run_ref)).name if run_ref else None
+        own = [run for run in left if name in (None, run.name.rpartition("-")[0])]
         if not own:
             raise
         return own[-1]
 
 
+def _parts(home: Path) -> tuple[RunDirectory, ...]:
+    """What tasks of jobs have left, the agents last: those of `auto` were runs of their own."""
+    return (*runs_in(home), *runs_in(home / AGENTS))
+
+
 def own_part(
     run: RunDirectory, state: State, changed: Settings
 ) -> tuple[RunDirectory, JobTask | None]:
-    """The run of this task of the job, as it was last; an agent that left none has its leader's.
+    """The run of this task of the job, as it was last; an agent that left none has another one's.
 
     Returns:
         It, and the task; None of a run that is no task of a job that is led.
@@ -90,9 +97,16 @@ def own_part(
             hint="start the job again with as many, or as a new run with: wtrain run -- COMMAND",
             reference="run-part-of-job",
         )
-    if task.task:
+    if before.task != task.task or task.task:
         named = f"{base}-{name_of(task, task.task)}"
-        left = (each for each in runs_in(_home(run) / AGENTS) if each.name == named)
+        left = [each for each in _parts(_home(run)) if each.name == named]
+        if not (left or task.task):
+            raise WtrainError(
+                "the first task of the job leads, and its run is not here",
+                context=base,
+                hint="start the line where the run of the leader is, or share the run directories",
+                reference="run-part-of-job",
+            )
         run = max(left, key=lambda each: each.stamp, default=run)
     return run, task
 
@@ -117,7 +131,8 @@ def start_agent(
         WtrainError: refused, as a new run would be.
     """
     state = _read(run)
-    policy = load_policy(run.config, None, {**changed, "runs_dir": str(_home(run))})
+    settings = {**changed, "runs_dir": str(_home(run)), "job.tasks": "together"}
+    policy = load_policy(run.config, None, settings)
     _refuse_missing_place(state)
     os.chdir(state.cwd)
     os.environ.update(environment)
@@ -162,6 +177,13 @@ def reopen_run(
     _refuse(state, system)
     policy = _policy(directory, changed, with_remedies, allow)
     environment = environment_of(task, environment)
+    if policy.recovery.duplicates != "ignore":
+        live = live_runs(boot_id=system.boot_id())
+        twins = find_twins(training_key(state.argv, state.cwd, environment), live, system)
+        refuse_unwatched(twins)
+        refuse_twins(twins)
+    children = ChildTable(system)
+    link = meet(task, children) if task is not None else None
     write_settings(
         directory,
         policy,
@@ -169,18 +191,12 @@ def reopen_run(
         hint="start it in another place with: wtrain run --runs-dir DIR -- COMMAND",
     )
     point_latest(directory.path.parent, directory.run_id)
-    display = Display()
-    if policy.recovery.duplicates != "ignore":
-        live = live_runs(boot_id=system.boot_id())
-        twins = find_twins(training_key(state.argv, state.cwd, environment), live, system)
-        refuse_unwatched(twins)
-        refuse_twins(twins)
     session = RunSession(
         directory,
         policy,
         remedies,
         terminal=terminal_now(foreground=foreground),
-        display=display,
+        display=Display(),
         foreground=foreground,
         environment=environment,
         cwd=state.cwd,
@@ -188,6 +204,8 @@ def reopen_run(
         reopen=True,
         lock=lock,
         task=task,
+        children=children,
+        link=link,
     )
     me = this_supervisor(system)
     context = session.context

@@ -1,11 +1,11 @@
-"""Which threads and processes wait like this in every healthy run, and where the others are. Pure.
+"""Which threads and processes wait like this in every healthy run. Pure.
 
 A helper that idles is no evidence, whatever it waits for; a main thread never is a helper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
@@ -13,9 +13,7 @@ from watchdog_train.core.diagnosis.stacks import (
     find_chain,
     frame_matches,
     own_frames,
-    place,
 )
-from watchdog_train.core.model import Role, Value
 
 _NATIVE_WAIT = "*wait*|*futex*|*suspend*|*sleep*|syscall|*barrier*|*cond*"
 _HELPERS: tuple[tuple[str, ...], ...] = (
@@ -147,50 +145,3 @@ def is_idle_process(threads: Sequence[ThreadStack]) -> bool:
         if not any(find_chain(chain, frames) for chain in _IDLE_MAINS):
             return False
     return True
-
-
-_Entry = tuple[str, tuple[int, int], ThreadStack, bool]
-
-
-class Group(Value, frozen=True, kw_only=True):
-    """Processes whose deciding threads are at the same place."""
-
-    labels: tuple[str, ...]
-    identities: tuple[tuple[int, int], ...]
-    """See facts.ProcessEvidence.identity."""
-    role: Role
-    frames: tuple[Frame, ...]
-    idle: bool
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Of its processes."""
-        return tuple(pid for _, pid in self.identities)
-
-
-def group(
-    processes: Iterable[tuple[str, tuple[int, int], Role, Sequence[ThreadStack]]],
-) -> tuple[Group, ...]:
-    """Processes (label, identity, role, threads) at one place together; the smallest group first.
-
-    Idle workers go last whatever their number: they wait for the others.
-    """
-    found: dict[tuple[Role, tuple[str, ...]], list[_Entry]] = {}
-    for label, identity, role, threads in processes:
-        thread = busiest_thread(threads)
-        if thread is None:
-            continue
-        entry = (label, identity, thread, role == "worker" and is_idle_worker(threads))
-        found.setdefault((role, place(thread.frames)), []).append(entry)
-    groups = [
-        Group(
-            labels=tuple(entry[0] for entry in entries),
-            identities=tuple(entry[1] for entry in entries),
-            role=role,
-            frames=own_frames(entries[0][2].frames),
-            idle=all(entry[3] for entry in entries),
-        )
-        for (role, _), entries in found.items()
-    ]
-    order: dict[Role, int] = {"rank": 0, "worker": 0, "other": 1, "launcher": 2, "keeper": 3}
-    return tuple(sorted(groups, key=lambda item: (item.idle, order[item.role], len(item.labels))))

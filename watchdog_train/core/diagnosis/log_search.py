@@ -139,7 +139,8 @@ class _Prepared:
         self.last_steps = {
             rank: value
             for position, value in found
-            if (rank := _own(self.lines[position], log.rank)) is not None
+            for rank in [log.rank if log.rank is not None else self.lines[position].rank]
+            if rank is not None
         }
 
     def hits(self, pattern: re.Pattern[str]) -> Iterator[Hit]:
@@ -184,10 +185,6 @@ class _Prepared:
         """Progress of the same printer: other ranks go on for a while when one has failed."""
         later = self.progress[bisect_right(self.progress, position) :]
         return sum(1 for at in later if self.lines[at].rank == rank)
-
-
-def _own(line: LogLine, rank: int | None) -> int | None:
-    return rank if rank is not None else line.rank
 
 
 def earliest(hits: Iterable[Hit]) -> Hit | None:

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
-from watchdog_train.core.diagnosis.idle import Group, busiest_thread, group, is_idle_worker
-from watchdog_train.core.diagnosis.stacks import fingerprint, place
-from watchdog_train.core.model import CrashFact, Explanation
+from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_worker
+from watchdog_train.core.diagnosis.stacks import Frame, own_frames, place
+from watchdog_train.core.model import CrashFact, Explanation, Role, Value
+
+_ORDER: dict[Role, int] = {"rank": 0, "worker": 0, "other": 1, "launcher": 2, "keeper": 3}
+
+
+class Group(Value, frozen=True, kw_only=True):
+    """Processes whose deciding threads are at the same place."""
+
+    processes: tuple[ProcessEvidence, ...]
+    frames: tuple[Frame, ...]
+    idle: bool
 
 
 def groups(evidence: Evidence, found: Explanation | None = None) -> tuple[Group, ...]:
-    """Stacks of the whole tree, the same ones together, the root's first, then the odd ones."""
-    together = group((p.label, p.identity, p.role, p.threads) for p in evidence.processes)
+    """Stacks of the whole tree, the same ones together: the root's first, then the smallest ones.
+
+    Idle workers go last whatever their number: they wait for the others.
+    """
+    same: dict[tuple[Role, tuple[str, ...]], list[ProcessEvidence]] = {}
+    frames: dict[tuple[Role, tuple[str, ...]], tuple[Frame, ...]] = {}
+    for process in evidence.processes:
+        thread = busiest_thread(process.threads)
+        if thread is not None:
+            key = process.role, place(thread.frames)
+            same.setdefault(key, []).append(process)
+            frames.setdefault(key, own_frames(thread.frames))
+    together = [
+        Group(
+            processes=tuple(members),
+            frames=frames[role, at],
+            idle=role == "worker" and all(is_idle_worker(one.threads) for one in members),
+        )
+        for (role, at), members in same.items()
+    ]
     root = root_process(evidence, found)
-    identity = root.identity if root else None
-    return tuple(sorted(together, key=lambda one: identity not in one.identities))
+
+    def order(group: Group) -> tuple[bool, bool, int, int]:
+        members = group.processes
+        return root not in members, group.idle, _ORDER[members[0].role], len(members)
+
+    return tuple(sorted(together, key=order))
 
 
 def root_process(evidence: Evidence, found: Explanation | None) -> ProcessEvidence | None:
@@ -36,13 +70,13 @@ def evidence_fingerprint(
     evidence: Evidence, family: str | None, crash: CrashFact | None = None
 ) -> str:
     """The same for the same hang or crash in two attempts."""
-    places: list[tuple[str, tuple[str, ...]]] = []
+    places: set[tuple[str, ...]] = set()
     for process in evidence.processes:
         if process.role not in ("rank", "worker") or is_idle_worker(process.threads):
             continue
         thread = busiest_thread(process.threads)
         if thread is not None:
-            places.append((process.role, place(thread.frames)))
+            places.add((process.role, *place(thread.frames)))
     if crash is not None:
-        places.append(("crash", crash.key))
-    return fingerprint(family, places)
+        places.add(("crash", *crash.key))
+    return hashlib.sha256(f"{family}\n{sorted(places)}".encode("utf-8", "replace")).hexdigest()[:16]

@@ -68,14 +68,15 @@ def _wait(process: ProcessEvidence, sets: Frames) -> _Wait | None:
             continue
         frames = own_frames(thread.frames)
         for at, frame in enumerate(frames):
-            if _fits(sets, "collective", frame):
+            if in_set(sets, "collective", frame):
                 return _Wait(plain_operation(frame.name), _site(frames[at + 1 :]))
-        if any(_fits(sets, name, frame) for name in _HIDING for frame in frames):
+        if any(in_set(sets, name, frame) for name in _HIDING for frame in frames):
             hiding = _Wait()
     return hiding
 
 
-def _fits(sets: Frames, name: str, frame: Frame) -> bool:
+def in_set(sets: Frames, name: str, frame: Frame) -> bool:
+    """Whether a frame is in the set of this name."""
     return bool(sets.get(name)) and frame_matches(sets[name], frame)
 
 

@@ -1,14 +1,13 @@
-"""Stacks as plain values: frames, threads that wait in every healthy run, groups, fingerprint.
+"""Stacks as plain values: frames, threads that wait in every healthy run.
 
 Knows no tool and no process: collectors parse their output into these values. It never judges.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from watchdog_train.core.model import Value
@@ -269,9 +268,3 @@ def place(frames: Sequence[Frame], depth: int = 12) -> tuple[str, ...]:
         for frame in trimmed(own_frames(frames))[:depth]
         if not frame.name.startswith("0x")
     )
-
-
-def fingerprint(family: str | None, places: Iterable[tuple[str, tuple[str, ...]]]) -> str:
-    """The same for the same hang in two attempts: the family and the set of (role, place)."""
-    text = "\n".join(sorted({f"{role}: {' < '.join(frames)}" for role, frames in places}))
-    return hashlib.sha256(f"{family}\n{text}".encode()).hexdigest()[:16]

@@ -149,7 +149,7 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
         return _see(observation, state)
     waited_s = max(observation.of(host).silent_s for host in missing)
     who = ", ".join(names_of(missing, state))
-    begins = attempt is None or state.just_reopened
+    begins = attempt is None or any(machine_of(host, state) is None for host in missing)
     if waited_s >= (policy.job.gather_s if begins else policy.job.lost_s):
         why = Why("not-come", who=who, limit_s=waited_s)
         return give_up(why, EXIT_RETRY_ELSEWHERE)

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
-from watchdog_train.evidence.text.formats import Head
+import msgspec
+
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 
 
 def with_main(
-    threads: Iterable[tuple[Head, tuple[Frame, ...]]], pid: int | None
+    threads: Sequence[ThreadStack], pid: int | None, *, oldest_last: bool = False
 ) -> tuple[ThreadStack, ...]:
-    """The threads with the main one marked, by its name, its id, or what is at its bottom."""
-    listed = list(threads)
-    main = _main_position(listed, pid)
-    return tuple(
-        ThreadStack(
-            frames=frames,
-            name=head.name,
-            os_id=head.os_id,
-            main=at == main,
-            active=head.active,
-            owns_gil=head.owns_gil,
-        )
-        for at, (head, frames) in enumerate(listed)
-    )
+    """The threads with the main one marked, by its name, its id, or what is at its bottom.
+
+    In another pid namespace neither name nor id tell it.
+    """
+    main = _main_position(threads, pid)
+    if main is None and oldest_last and threads:
+        main = len(threads) - 1
+    return tuple(msgspec.structs.replace(one, main=at == main) for at, one in enumerate(threads))
 
 
-def _main_position(threads: list[tuple[Head, tuple[Frame, ...]]], pid: int | None) -> int | None:
-    for at, (head, _) in enumerate(threads):
-        if head.main or (head.name or "").strip("\"'") == "MainThread":
+def _main_position(threads: Sequence[ThreadStack], pid: int | None) -> int | None:
+    for at, one in enumerate(threads):
+        if one.main or (one.name or "").strip("\"'") == "MainThread":
             return at
-    for at, (head, _) in enumerate(threads):
-        if pid is not None and head.os_id == pid:
+    for at, one in enumerate(threads):
+        if pid is not None and one.os_id == pid:
             return at
-    for at, (_, frames) in enumerate(threads):
-        if frames and frames[-1].name in ("<module>", "_start", "__libc_start_main", "main"):
+    for at, one in enumerate(threads):
+        python = [frame.name for frame in one.frames if not frame.native][-1:]
+        bottom = one.frames[-1].name if one.frames else ""
+        if python == ["<module>"] or bottom in ("_start", "__libc_start_main", "main"):
             return at
-    if threads and threads[0][0].tool == "fault handler":
-        return len(threads) - 1  # it prints the oldest thread last
     return 0 if len(threads) == 1 else None

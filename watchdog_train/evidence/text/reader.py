@@ -132,7 +132,9 @@ class _Stream:
         self._head: Head | None = None
         self._frames: list[Frame] = []
         self._gdb_text = ""
-        self._threads: list[tuple[Head, tuple[Frame, ...]]] = []
+        self._threads: list[ThreadStack] = []
+        self._tool: Tool = "traceback"
+        """Of these."""
         self._traceback: list[Frame] | None = None
         self._notebook: str | None = None
         """The exception that a notebook names before its frames."""
@@ -252,8 +254,7 @@ class _Stream:
         if head.same_thread and self._head is not None and self._head.tool == head.tool:
             return
         self._end_thread()
-        tool = self._threads[-1][0].tool if self._threads else head.tool
-        if self._pending is not None or tool != head.tool:
+        if self._pending is not None or (self._threads and self._tool != head.tool):
             self._end_dump()
         if self._pending is not None:
             self._process, self._pending = self._pending[0], None
@@ -311,19 +312,30 @@ class _Stream:
             return
         if head.outermost_first:
             frames = frames[::-1]
-        self._threads.append((head, tuple(frames)))
+        self._tool = head.tool
+        self._threads.append(
+            ThreadStack(
+                frames=tuple(frames),
+                name=head.name,
+                os_id=head.os_id,
+                main=head.main,
+                active=head.active,
+                owns_gil=head.owns_gil,
+            )
+        )
 
     def _end_dump(self) -> None:
         self._flush_gdb()
         self._end_thread()
         if self._threads:
-            tool = self._threads[0][0].tool
             process = self._process
+            pid = process.pid if process else None
+            oldest_last = self._tool == "fault handler"
             self.dumps.append(
                 Dump(
-                    tool=tool,
-                    threads=with_main(self._threads, process.pid if process else None),
-                    pid=process.pid if process else None,
+                    tool=self._tool,
+                    threads=with_main(self._threads, pid, oldest_last=oldest_last),
+                    pid=pid,
                     rank=self.rank,
                     command=process.command if process else None,
                     state=process.state if process else None,

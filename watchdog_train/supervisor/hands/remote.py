@@ -167,11 +167,17 @@ class RemoteHands:
         return None if trouble is None else f"{self.host}: {trouble}"
 
     def _is_present(self, report: wire.Report) -> bool:
-        """Whether it speaks of the present attempt, or of one that belongs to it."""
+        """Whether it speaks of the present attempt, or of one begun alone that belongs to it."""
         launch, tree = report.sight.launch, self._tree
-        if report.attempt or launch is None or launch.root is None:
+        root = launch.root if launch is not None else None
+        if root is None or report.attempt != report.agent.attempts:
             return report.attempt == self._present
-        return self._present > 0 and (tree is None or tree.root == launch.root)
+        if tree is None:
+            return self._present > 0
+        if tree.root is not None:
+            return tree.root == root
+        ordered = any(isinstance(order.work, wire.StartAttempt) for order in self._orders)
+        return report.attempt == self._present and not ordered
 
     def take(self, message: wire.Report | wire.Parcel, now: float) -> None:
         """One word of its agent."""

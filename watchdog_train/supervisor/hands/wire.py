@@ -144,7 +144,6 @@ class Report(Value, frozen=True, kw_only=True, tag=True):
     done: int
     """The newest order of that leader that is being carried out, or has been."""
     attempt: int
-    """0: none that a leader has ordered."""
     lives: bool = False
     """That attempt: something may be left of it."""
     now: float
