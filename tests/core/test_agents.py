@@ -41,6 +41,7 @@ from watchdog_train.core.model import (
     Why,
     together,
 )
+from watchdog_train.core.model.gpu import GpuHold, GpuHolder
 from watchdog_train.core.policy import Job, Policy
 from watchdog_train.core.recovery.plans import choose_checkpoint
 from watchdog_train.core.starting.jobs import JobTask
@@ -128,6 +129,21 @@ def report(
 def hear(machines: Any, message: Any, state: State | None = None) -> None:
     machines.link.come.append(("task1", wire.encode(message)))
     machines.poll(state or State(seq=5), machines.context.system.now)
+
+
+def test_what_another_machine_lacks_is_known_and_named(leader: Any) -> None:
+    """By the leader's clock; the machine that holds GPU memory is the one that is left out."""
+    (hands,) = leader.hands
+    state = State(seq=5, attempts=(b.running().attempts[0],))
+    held = GpuHold(others=(GpuHolder(device=0, pid=42),), asked_at=90.0)
+    lacks = wire.Told(gpu_hold=held, gpu_trouble="it does not answer", short="no file")
+    hear(leader, msgspec.structs.replace(report(leader, attempt=1), told=lacks), state)
+    hands.hear(state, 100.0)
+    found = hands.gpu_hold(100.0)
+    assert (found.host, found.asked_at) == ("task1", 90.0)
+    assert found.others[0].name == "task1: pid 42"
+    assert hands.gpu_trouble == "task1: it does not answer"
+    assert hands.told.short == "no file"
 
 
 def test_orders_are_carried_out_once() -> None:

@@ -16,10 +16,14 @@ from watchdog_train.evidence.bundle import (
     stack_name,
     write_staged,
 )
+from watchdog_train.evidence.joint import answer
+from watchdog_train.evidence.request import JointRequest
+from watchdog_train.evidence.text.bring import read_whole
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import Source
 from watchdog_train.explain.because import judge
 from watchdog_train.report.glance_text import glance
+from watchdog_train.report.screen_text import one_screen
 from watchdog_train.rules import load_rules
 
 RULES = load_rules()
@@ -81,7 +85,7 @@ def test_the_fingerprint_ignores_lines_paths_and_pids():
     assert prints[0] == prints[1] != prints[2]
 
 
-def bundle_in(folder, given: Evidence, at: float) -> None:
+def bundle_in(folder, given: Evidence, at: float, name: str = "") -> None:
     found = judge(given, RULES)
     records = tuple(
         ProcessRecord(
@@ -100,9 +104,35 @@ def bundle_in(folder, given: Evidence, at: float) -> None:
             explanation=found,
             evidence=given,
             records=records,
-            host=HostRecord(facts=HostFacts(), details={}),
+            host=HostRecord(facts=HostFacts(), details={}, name=name),
         ),
     )
+
+
+def test_a_bundle_of_several_machines_is_read_as_one(tmp_path):
+    """Under the explanation of all of them; alone the leader's rank would look guilty."""
+    folder = tmp_path / "0001"
+    parts = {folder: ("n0", evidence(rank0_pid1=dump(REDUCE)))}
+    parts[folder / "machines" / "node1"] = ("n1", evidence(rank1_pid1=dump(LOADER)))
+    for place, (name, given) in parts.items():
+        bundle_in(place, given, at=1.0, name=name)
+    request = JointRequest(bundles=tuple(map(str, parts)), names=("node0", "node1"))
+    told = answer(request)
+    assert told.explanation is not None
+    whole = read_whole(folder)
+    assert [one.rank for one in whole.evidence.processes] == [0, 1]
+    assert [(one.name, one.hostname, one.ranks) for one in whole.machines] == [
+        ("", "n0", (0,)),
+        ("node1", "n1", (1,)),
+    ]
+    assert msgspec.json.encode(whole.explanation).replace(b'"n1"', b'""').replace(
+        b'"n0"', b'""'
+    ) == msgspec.json.encode(told.explanation)
+    screen = one_screen(
+        whole.verdict, whole.explanation, whole.evidence, machines=["node1 (n1): rank 1"]
+    )
+    assert "on      node1 (n1): rank 1" in screen
+    assert read_whole(tmp_path) is None
 
 
 def test_our_own_bundle_is_diagnosed_like_its_collector_did(tmp_path, capsys):

@@ -13,8 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from tests.core import test_guilty as guilty
+from tests.core import test_machines as machines
 from tests.support import (
     is_alive,
     program_command,
@@ -26,6 +29,7 @@ from tests.support import (
 from watchdog_train.client import layout
 from watchdog_train.config import dump_policy
 from watchdog_train.config.schema import build
+from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.registry import register
@@ -275,6 +279,29 @@ def test_logs_of_a_silent_rank(tmp_path: Path) -> None:
     refused = run_wtrain("logs", "--rank", "3", cwd=tmp_path).check(78).stderr
     assert "there is no rank 3" in refused
     assert "0, 1, 2" in refused
+
+
+def test_logs_of_another_machine(tmp_path: Path) -> None:
+    """By its name, its host name, or a rank of it; of all it is said that there are more."""
+    run = make_run(tmp_path, "healthy")
+    write_output(run, 1, output=b"of the leader\n")
+    there = run / "attempts/0001/machines/node1"
+    there.mkdir(parents=True)
+    (there / "output.log").write_bytes(b"of the other\n")
+    with (run / "events.jsonl").open("ab") as file:
+        for seq, event in enumerate((*guilty.began()[1:], machines.census()), 16):
+            file.write(e.encode(msgspec.structs.replace(event, seq=seq)) + b"\n")
+
+    def shown(*options: str) -> str:
+        return run_wtrain("logs", *options, cwd=tmp_path).check(0).stdout
+
+    every = run_wtrain("logs", cwd=tmp_path).check(0)
+    assert (every.stdout, "also of node1" in every.stderr) == ("of the leader\n", True)
+    assert shown("--machine", "node1") == shown("--machine", "n1") == "of the other\n"
+    assert shown("--rank", "1") == shown("--rank", "1", "-n", "9") == "of the other\n"
+    assert shown("--rank", "0") == "of the leader\n"
+    refused = run_wtrain("logs", "--machine", "n7", cwd=tmp_path).check(78).stderr
+    assert "node1 (n1)" in refused
 
 
 def test_logs_follow_to_the_end_of_the_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -157,6 +158,34 @@ def test_events_of_a_deleted_run_are_found(tmp_path: Path) -> None:
     found = run_wtrain("clean", "--json", cwd=tmp_path, env=env).json()["leftovers"]
     [row] = [row for row in found if row["what"] == str(spill)]
     assert row["removable"]
+
+
+def test_the_socket_of_a_killed_leader_is_found(tmp_path: Path) -> None:
+    """A leader that lives holds its folder."""
+    links = tmp_path / ".home/runtime" / f"wtrain-{os.getuid()}-link"
+    alive, dead = links / "a1", links / "d2"
+    for folder in (alive, dead):
+        folder.mkdir(parents=True, mode=0o700)
+        (folder / "leader").touch()
+        make_old(folder)
+    held = os.open(alive, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        found = run_wtrain("clean", "--json", cwd=tmp_path).json()["leftovers"]
+        assert [row["what"] for row in found if str(links) in row["what"]] == [str(dead)]
+        run_wtrain("clean", "--yes", cwd=tmp_path).check(0)
+        assert (alive.is_dir(), dead.exists()) == (True, False)
+    finally:
+        os.close(held)
+
+
+def test_old_directories_of_agents_go_with_the_runs(tmp_path: Path) -> None:
+    """What is worth keeping of them is in their leader's run."""
+    run_wtrain("run", "--runs-dir", "wtrain-runs/.agents", "--", "true", cwd=tmp_path).check(0)
+    run_wtrain("run", "--runs-dir", "wtrain-runs/.agents", "--", "true", cwd=tmp_path).check(0)
+    first, _ = sorted((tmp_path / "wtrain-runs/.agents").glob("true-*"))
+    found = run_wtrain("clean", "--json", "--keep-last", "1", cwd=tmp_path).json()["leftovers"]
+    assert [row["what"] for row in found if row["kind"] == "run"] == [str(first)]
 
 
 def test_a_bad_time_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, bundle_folders, read_bundle
+from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, bundle_folders
+from watchdog_train.evidence.text.bring import read_whole
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import default_runs_dir, runs_in
 from watchdog_train.trusted_files import distrusted
@@ -77,7 +78,7 @@ def read_or_refuse(folder: Path) -> Bundle:
     Raises:
         WtrainError: it cannot be read.
     """
-    bundle = read_bundle(folder)
+    bundle = read_whole(folder)
     if bundle is None:
         raise WtrainError(
             "this bundle cannot be read", context=str(folder), reference="bundle-unreadable"

@@ -30,8 +30,7 @@ EXIT_SOME_LEFT = 1
     "older_than_s",
     type=Time(),
     metavar="TIME",
-    help="Ended runs here, too, that are older (7d, 12h), and what supervisors on other machines "
-    "have left, when their last word is older (else 7d).",
+    help="Ended runs here, too, that are older (7d, 12h).",
 )
 @json_option
 @runs_dir_option
@@ -43,14 +42,13 @@ def clean(
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Show orphaned processes, stale slots, shared memory, locks and jobs of runs that are over.
+    """Show orphaned processes, stale slots, shared memory and locks of runs that are over.
 
     What their pauses have taught is shown, too.
 
     Nothing is removed without --yes. Run directories are touched only with --keep-last or
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
-    listed with the command that takes it up again. Of a job over several machines nothing is
-    removed while one of its supervisors may live: on another machine only its silence tells.
+    listed with the command that takes it up again. Each machine of a job cleans its own.
     """
     from watchdog_train.store.run_paths import default_runs_dir
     from watchdog_train.supervisor.leftovers import find_leftovers, remove

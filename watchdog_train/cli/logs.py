@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,13 +27,15 @@ from watchdog_train.cli.log_files import (
     tail,
 )
 from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.core.job.machines import FOLDER
 from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
+from watchdog_train.report.words import listed
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.hands.records import gives_ranks_streams
 from watchdog_train.supervisor.tail import Tail
-from watchdog_train.trusted_files import open_read
+from watchdog_train.trusted_files import names, open_read
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
@@ -46,6 +49,7 @@ LAST_EVENT_BYTES = 64 << 10
 @click.option("-f", "--follow", is_flag=True, help="Go on showing it until the run ends.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only what this rank has written.")
+@click.option("--machine", metavar="NAME", help="Of a job on several: what this one has written.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Only this attempt, 1 is the first.")
 @click.option(
     "--since",
@@ -60,6 +64,7 @@ def logs(
     follow: bool,
     lines: int | None,
     rank: int | None,
+    machine: str | None,
     attempt: int | None,
     since: str | None,
     previous: bool,
@@ -81,7 +86,9 @@ def logs(
         raise click.UsageError("--since and -n exclude each other")
     moment = None if since is None else moment_of(since)
     chosen = _chosen(run, attempt, previous=previous)
-    out = _Out(rank)
+    out = _Out(rank, _part(run, machine, rank))
+    if machine is None and rank is None and (others := _machines(run, chosen)):
+        click.echo(f"wtrain: also of {listed(others)}: --machine NAME, --rank N", err=True)
     try:
         if follow:
             if moment is not None:
@@ -95,7 +102,7 @@ def logs(
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     if rank is not None and not out.moved and not follow:
-        _explain_nothing(run, chosen, rank)
+        _explain_nothing(run, chosen, rank, out.part)
 
 
 def _chosen(run: RunDirectory, attempt: int | None, *, previous: bool) -> tuple[int, ...]:
@@ -141,9 +148,16 @@ def moment_of(text: str) -> float:
     )
 
 
-def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int) -> None:
+def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: _Part) -> None:
     """A rank that is silent is no mistake; one that is not there is."""
     apart = any(gives_ranks_streams(run.attempt(number)) for number in chosen)
+    if part.folder and not part.is_rank:  # agents send what their ranks have written together
+        raise WtrainError(
+            f"no line of this machine's output is marked as one of rank {rank}",
+            context=run.run_id,
+            hint=f"wtrain logs --machine {part.folder.rpartition('/')[2]} shows all of it",
+            reference="logs-rank-unknown",
+        )
     known = _ranks_of(run)
     if rank in known and apart:
         return click.echo(f"wtrain: rank {rank} has written nothing", err=True)
@@ -177,11 +191,67 @@ def _ranks_of(run: RunDirectory) -> set[int]:
     return ranks
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Whose output is shown."""
+
+    folder: str = ""
+    """In that of an attempt; empty: the supervisor's own machine."""
+    is_rank: bool = False
+    """The rank is the only one there, so all of it is its."""
+
+    def of(self, attempt_dir: Path) -> Path:
+        """Where its files are."""
+        return attempt_dir / self.folder
+
+
+def _part(run: RunDirectory, machine: str | None, rank: int | None) -> _Part:
+    """The machine that is named, or that the rank ran on last.
+
+    Raises:
+        WtrainError: there is no such machine.
+    """
+    if machine is None and rank is None:
+        return _Part()
+    from watchdog_train.core.fold.evolve import replay
+    from watchdog_train.report.job_text import machines_now
+    from watchdog_train.store.log_reading import read_events
+
+    state = replay(read_events(run.events, strict=False, spill_dir=run.spill_dir).events)
+    found = machines_now(state)
+    if machine is not None:
+        one = next((each for each in found if machine in (each.name, each.hostname)), None)
+        if one is None:
+            known = ", ".join(f"{each.name} ({each.hostname})" for each in found[:20])
+            raise WtrainError(
+                f"there is no machine {machine[:64]} in this run",
+                context=run.run_id,
+                hint=f"machines: {known}" if known else "it ran on one machine",
+                reference="logs-machine-unknown",
+            )
+    else:
+        one = next((each for each in found if rank in each.ranks), None)
+    if one is None:
+        return _Part()
+    folder = f"{FOLDER}/{one.name}" if one is not found[0] else ""
+    return _Part(folder=folder, is_rank=one.ranks == (rank,))
+
+
+def _machines(run: RunDirectory, chosen: Iterable[int]) -> list[str]:
+    """Other machines that have sent output."""
+    found: set[str] = set()
+    for number in chosen:
+        with suppress(OSError):
+            found.update(names(run.attempt(number) / FOLDER))
+    return sorted(found)
+
+
 class _Out:
     """Bytes to stdout or stderr, made safe for a terminal, lines of one rank only if asked."""
 
-    def __init__(self, rank: int | None) -> None:
+    def __init__(self, rank: int | None, part: _Part) -> None:
         self.rank = rank
+        self.part = part
         self.moved = False
         self._rest: dict[bool, bytes] = {}
         # What torchrun --tee, torch's excepthook and the usual loggers put before a line.
@@ -206,11 +276,13 @@ class _Out:
         return b"".join(kept)
 
 
-def _sources(run: RunDirectory, number: int, rank: int | None) -> tuple[LogStream, ...]:
+def _sources(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...]:
     """The files that hold what is asked for: a rank's own, else those of all."""
-    folder = run.attempt(number)
+    folder, rank = out.part.of(run.attempt(number)), out.rank
     if rank is None:
         return streams_of(folder)
+    if out.part.is_rank:
+        return tuple(replace(stream, of_rank=True) for stream in streams_of(folder))
     own = rank_streams_of(folder, rank)
     # Where ranks have files, one without has written nothing: what others say of it is not its.
     return own or (() if has_rank_files(folder) else streams_of(folder))
@@ -222,7 +294,7 @@ def _show_last(run: RunDirectory, chosen: Iterable[int], out: _Out, lines: int) 
         left = lines - sum(data.count(b"\n") for _, data in found)
         if left <= 0:
             break
-        sources = _sources(run, number, out.rank)
+        sources = _sources(run, number, out)
         found += [(stream, tail(stream.path, left)) for stream in sources]
     for stream, data in reversed(found):
         out.write(data, stream)
@@ -230,16 +302,19 @@ def _show_last(run: RunDirectory, chosen: Iterable[int], out: _Out, lines: int) 
 
 def _show_since(run: RunDirectory, chosen: Iterable[int], out: _Out, moment: float) -> None:
     for number in chosen:
-        for stream in _sources(run, number, out.rank):
+        for stream in _sources(run, number, out):
             for block in since_moment(stream.path, moment):
                 out.write(block, stream)
 
 
-def _followed(run: RunDirectory, number: int, rank: int | None) -> tuple[LogStream, ...]:
+def _followed(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...]:
     """As _sources(), but never first the one file and then the other, which has it again."""
-    if rank is not None and gives_ranks_streams(run.attempt(number)):
-        return rank_streams_of(run.attempt(number), rank)
-    return streams_of(run.attempt(number))
+    folder = out.part.of(run.attempt(number))
+    if out.part.is_rank:
+        return _sources(run, number, out)
+    if out.rank is not None and gives_ranks_streams(run.attempt(number)):
+        return rank_streams_of(folder, out.rank)
+    return streams_of(folder)
 
 
 def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
@@ -262,7 +337,7 @@ def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
             for _, file in followed.values():
                 file.close()
             attempt, followed = newest, {}
-        for stream in _followed(run, attempt, out.rank) if attempt else ():
+        for stream in _followed(run, attempt, out) if attempt else ():
             if stream.name not in followed:
                 if first:
                     out.write(tail(stream.path, lines), stream)

@@ -194,7 +194,8 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
     """The recorded ones, and those that have a slot but are younger than the last census."""
     from watchdog_train.core.model import Member
 
-    known = {member.pid for member in state.members}
+    here = tuple(member for member in state.members if member.host in state.hosts_here)
+    known = {member.pid for member in here}
     attempt = state.attempt.attempt if state.attempt is not None else 0
     young = tuple(
         Member(
@@ -208,7 +209,7 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
         for slot in slots.values()
         if slot.pid not in known and slot.attempt == attempt
     )
-    return (*state.members, *young)
+    return (*here, *young)
 
 
 def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:

@@ -11,11 +11,12 @@ from watchdog_train.cli.bundles import read_or_refuse, stall_folder
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
 from watchdog_train.core.diagnosis.places import Group, groups
-from watchdog_train.evidence.bundle import Bundle
+from watchdog_train.evidence.bundle import Bundle, BundleMachine
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
 from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.screen_text import one_screen
+from watchdog_train.report.words import clean, ranks_text
 
 _FRAMES_ALL = 20
 
@@ -48,7 +49,8 @@ def show(
     click.echo(f"wtrain: {folder}", err=True)
     told = (bundle.verdict, bundle.explanation, bundle.evidence)
     if not (everything or raw or rank is not None):
-        click.echo(one_screen(*told, remedy_words=remedy_words()))
+        machines = [machine_words(one) for one in bundle.machines]
+        click.echo(one_screen(*told, remedy_words=remedy_words(), machines=machines))
         return
     click.echo(summary(*told, remedy_words=remedy_words()))
     if everything:
@@ -59,11 +61,19 @@ def show(
                 click.echo(stacks_text(process))
 
 
+def machine_words(machine: BundleMachine) -> str:
+    """`node1 (gpu-11): ranks 8-15`."""
+    host = f" ({clean(machine.hostname, 64)})" if machine.hostname else ""
+    ranks = ranks_text(machine.ranks) if machine.ranks else "no rank"
+    return f"{clean(machine.name, 40) or 'the leader'}{host}: {ranks}"
+
+
 def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str, object]:
     return {
         "dir": os.path.abspath(folder),
         "what": title(bundle.verdict),
         "verdict": bundle.verdict,
+        "machines": bundle.machines,
         "explanation": bundle.explanation,
         "sentences": sentences(bundle.explanation) if bundle.explanation is not None else (),
         "groups": [

@@ -62,6 +62,7 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     facts: HostFacts
     details: dict[str, Any]
+    name: str = ""
 
 
 class RanksRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +74,15 @@ class RanksRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose numbers grew between two looks."""
 
 
+class BundleMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several machines of a bundle."""
+
+    name: str
+    """As its folder; empty: the leader's."""
+    hostname: str
+    ranks: tuple[int, ...]
+
+
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """A whole bundle."""
 
@@ -81,6 +91,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence
     records: tuple[ProcessRecord, ...]
     host: HostRecord
+    machines: tuple[BundleMachine, ...] = ()
+    """Those of the job that have taken evidence, where they are several."""
 
 
 def stack_name(process: ProcessEvidence) -> str:

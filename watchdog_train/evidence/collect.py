@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -294,7 +295,7 @@ class _Collection:
             explanation=found,
             evidence=evidence,
             records=tuple(map(answers.record, self.targets, evidence.processes)),
-            host=bundle.HostRecord(facts=facts, details=details),
+            host=bundle.HostRecord(facts=facts, details=details, name=socket.gethostname()),
         )
         bundle.write_staged(self.staging, whole)
         bundle.write_recorders(self.staging, {one.rank: one.data for one in recorded})

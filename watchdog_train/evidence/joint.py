@@ -19,12 +19,11 @@ from watchdog_train.core.model import JointAnswer
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
-from watchdog_train.evidence.text.bring import evidence_from, together
+from watchdog_train.evidence.text.bring import JOINT_FILE, evidence_from, together
 from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 from watchdog_train.trusted_files import open_read
 
-JOINT_FILE = "joint.json"
 SCHEMA_VERSION = 1
 
 

@@ -19,7 +19,7 @@ from watchdog_train.report.facts import (
     tried_lines,
 )
 from watchdog_train.report.history import AttemptHistory, History
-from watchdog_train.report.job_text import guilty_words
+from watchdog_train.report.job_text import guilty_words, machine_cells, machines_now
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Document, Section
@@ -59,6 +59,7 @@ def report_document(
     newest = {stall.id for stall in state.stalls[-SHOWN_WHOLE:]}
     sections = (
         _about(state, zone),
+        _machines(state, zone),
         _attempts(history, zone),
         time_section(history.time_line),
         steps_section(found.series),
@@ -144,6 +145,12 @@ def _about(state: State, zone: tzinfo | None) -> Section:
     rows += [("left running", text) for text in left_words(state)]
     rows.append(("files", words.short_path(state.run_dir, state.cwd)))
     return Section(title="Run", rows=tuple(row for row in rows if row[1]))
+
+
+def _machines(state: State, zone: tzinfo | None) -> Section | None:
+    rows = [machine_cells(one, zone=zone, now=state.updated_at) for one in machines_now(state)]
+    header = ("machine", "host name", "ranks", "")
+    return Section(title="Machines", header=header, rows=tuple(rows)) if rows else None
 
 
 def _stall_at(state: State, zone: tzinfo | None) -> list[tuple[str, str]]:

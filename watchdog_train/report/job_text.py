@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from datetime import tzinfo
+from typing import Any, Literal, TypeVar
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.guilty import guilty_nodes
+from watchdog_train.core.job.machines import hostname_of, machine_of
+from watchdog_train.core.model import Value
 from watchdog_train.report import words
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean
+from watchdog_train.report.words import clean, clock_time, duration, ranks_text
 
 Row = TypeVar("Row")
 
@@ -21,12 +24,23 @@ def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
         case e.TaskJoined() if state.attempt is not None and not state.attempt.settled:
             how = "task 0 decides from now on" if event.task.task else "this one leads"
             return (f"its ranks train one world with those of the other tasks: {how}",)
+        case e.MachineSilent():
+            since = clock_time(event.since, None, now=event.t)
+            return (f"not heard since {since}: what it does is unknown, and nothing is killed",)
+        case e.MachineHeard() if event.silent_s:
+            return (f"heard again after {duration(event.silent_s)}",)
         case e.MachineLost():
             return (f"{why_text(event.why)}: what runs there is unknown",)
         case e.PeerLost():
             return (f"{why_text(event.why)}: its run gets another one",)
         case _:
             return ()
+
+
+def led_by(state: State) -> str | None:
+    """The job for whose leader this run does what one machine has to do; None: for nobody."""
+    task = state.task
+    return task.job if task is not None and task.task else None
 
 
 def task_words(state: State) -> str:
@@ -38,9 +52,67 @@ def task_words(state: State) -> str:
     return f"{clean(task.words, 120)}, {how}"
 
 
+class MachineNow(Value, frozen=True, kw_only=True):
+    """One machine of a job, as its leader knows it."""
+
+    name: str
+    hostname: str
+    ranks: tuple[int, ...]
+    state: Literal["leads", "heard", "silent", "lost", "not-come"]
+    since: float | None = None
+    """Unix seconds: when it was heard last."""
+
+    @property
+    def unknown(self) -> bool:
+        """What it does."""
+        return self.state not in ("leads", "heard")
+
+
+def machines_now(state: State) -> list[MachineNow]:
+    """Every machine of a job that this run leads."""
+    crew = state.crew
+    if crew is None or crew.task.task:
+        return []
+    ranks, silent = dict(crew.ranks), dict(crew.silent)
+    found = []
+    for number in range(crew.task.tasks):
+        host = f"{crew.task.kind}{number}" if number else ""
+        tree, since = state.tree(host), silent.get(host)
+        word: Literal["leads", "heard", "silent", "lost", "not-come"]
+        if not number:
+            word = "leads"
+        elif tree is not None and tree.lost:
+            word = "lost"
+        elif since is not None:
+            word = "silent"
+        else:
+            word = "heard" if machine_of(host, state) is not None else "not-come"
+        each = MachineNow(
+            name=f"{crew.task.kind}{number}",
+            hostname=clean(hostname_of(host, state), 64),
+            ranks=ranks.get(host, ()),
+            state=word,
+            since=since,
+        )
+        found.append(each)
+    return found
+
+
+def machine_cells(
+    machine: MachineNow, *, zone: tzinfo | None, now: float | None
+) -> tuple[str, str, str, str]:
+    """Name, host name, ranks, and whether it is heard."""
+    words_of = {"silent": "not heard", "lost": "lost, not heard", "not-come": "not heard yet"}
+    word = words_of.get(machine.state, machine.state)
+    if machine.since is not None:
+        word += f" since {clock_time(machine.since, zone, now=now)}"
+    on = ranks_text(machine.ranks) if machine.ranks else "no rank seen"
+    return machine.name, machine.hostname, on, word
+
+
 def job_object(state: State) -> dict[str, Any] | None:
     """The same for a program; None of a run that is no task of a job."""
-    task, crew = state.task, state.crew
+    task = state.task
     if task is None:
         return None
     return {
@@ -51,7 +123,7 @@ def job_object(state: State) -> dict[str, Any] | None:
         "tasks": task.tasks,
         "here": task.here,
         "coordination": task.coordination,
-        "machines": {one.host: one.hostname for one in crew.machines} if crew is not None else {},
+        "machines": machines_now(state),
         "guilty_nodes": [{"host": one.host, "why": one.why} for one in guilty_nodes(state)],
     }
 

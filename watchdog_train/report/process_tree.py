@@ -13,27 +13,34 @@ def process_tree(state: State, live: Live, *, limit: int) -> list[str]:
     """Recorded members as a tree; a dead parent's children hang where they can be seen."""
     if state.finished:
         return []
-    members = [member for member in state.members if not live.here or member.pid in live.states]
-    by_parent: dict[int, list[Member]] = {}
-    pids = {member.pid for member in members}
+    here = state.hosts_here
+    members = [
+        member
+        for member in state.members
+        if not live.here or (member.host in here and member.pid in live.states)
+    ]
+    by_parent: dict[tuple[str, int], list[Member]] = {}
+    pids = {(member.host, member.pid) for member in members}
     for member in members:
-        parent = member.ppid if member.ppid in pids and member.ppid != member.pid else 0
-        by_parent.setdefault(parent, []).append(member)
+        parent = (member.host, member.ppid)
+        known = parent in pids and member.ppid != member.pid
+        by_parent.setdefault(parent if known else ("", 0), []).append(member)
     lines: list[str] = []
-    drawn: set[int] = set()
+    drawn: set[tuple[str, int]] = set()
 
     def draw(member: Member, lead: str, branch: str) -> None:
         # The bound also keeps a chain of a thousand parents from exhausting the stack.
-        if member.pid in drawn or len(lines) > limit:
+        who = (member.host, member.pid)
+        if who in drawn or len(lines) > limit:
             return
-        drawn.add(member.pid)
+        drawn.add(who)
         lines.append(f"{lead}{branch}{_process(member, live)}")
-        children = by_parent.get(member.pid, [])
+        children = by_parent.get(who, [])
         below = lead + {"": "", "├─": "│ ", "└─": "  "}[branch]
         for i, child in enumerate(children):
             draw(child, below, "└─" if i == len(children) - 1 else "├─")
 
-    roots = by_parent.get(0, [])
+    roots = by_parent.get(("", 0), [])
     for member in [*roots, *members]:
         draw(member, "", "")
     if len(members) > limit:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from watchdog_train.core.fold.state import State
 from watchdog_train.report import words
-from watchdog_train.report.job_text import grouped, task_cell
+from watchdog_train.report.job_text import grouped, led_by, task_cell
 from watchdog_train.report.live import Live
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.status_json import progress_now
@@ -22,6 +22,8 @@ def runs_text(
     """The table, without a newline at its end; empty without runs."""
     if not runs:
         return ""
+    leads = {state.task.job for state, _ in runs if state.task is not None and not state.task.task}
+    runs = [row for row in runs if led_by(row[0]) not in leads]
     runs = grouped(runs, lambda row: row[0])
     rows = [HEADER, *(_row(state, live) for state, live in runs)]
     if any(state.task is not None for state, _ in runs):
@@ -60,4 +62,6 @@ def _row(state: State, live: Live) -> tuple[str, ...]:
             step += f" ({words.percent_text(progress.percent)})"
     attempt = str(state.attempt.attempt) if state.attempt is not None else "-"
     word = headline(state, live)[0]
+    if led_by(state) is not None:
+        word = f"agent, {word}"
     return (clean(state.run_id, 80), word, ran, attempt, step, words.command_title(state.argv))

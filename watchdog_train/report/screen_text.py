@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
@@ -23,9 +23,9 @@ from watchdog_train.report.glance_text import glance
 WIDTH, HEIGHT = 80, 24
 _INDENT = 8
 _FRAMES = 6
-_MOST = {"since": 1, "what": 6, "waits": 6, "why": 3, "where": 3, "then": 2, "known": 2}
+_MOST = {"since": 1, "what": 6, "waits": 6, "why": 3, "where": 3, "then": 2, "known": 2, "on": 2}
 """Lines of each part where there is room for all."""
-_SHORTENED = ("known", "where", "then", "why", "waits", "what")
+_SHORTENED = ("on", "known", "where", "then", "why", "waits", "what")
 """What gives up lines where there is not: what holds the answer comes last."""
 _ROOM = HEIGHT - 1 - 2
 """Lines of a screen without the prompt and what `_more` says."""
@@ -37,9 +37,11 @@ def one_screen(
     evidence: Evidence,
     *,
     remedy_words: Mapping[str, str] | None = None,
+    machines: Sequence[str] = (),
 ) -> str:
     """At most 23 lines of at most 80 characters, the last one free for the prompt."""
     most, texts = dict(_MOST), _texts(verdict, found, evidence)
+    texts["on"] = "; ".join(machines)
     head = _wrapped("", _head(verdict), 1 if verdict.crash is None else 3)
     changes = _changes(found, remedy_words or {})
     while len(parts := [*head, *_told(texts, most), *changes]) > _ROOM:

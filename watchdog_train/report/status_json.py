@@ -104,7 +104,12 @@ def progress_now(state: State, live: Live | None) -> RunProgress:
 
 def ranks_now(state: State, live: Live | None) -> tuple[RankStatus, ...]:
     """The newest word about each rank: measured, else the newest of the log."""
-    return live.ranks if live is not None and live.ranks is not None else state.ranks
+    measured = live.ranks if live is not None and live.ranks is not None else ()
+    known = {rank.rank for rank in measured}
+    others = (rank for rank in state.ranks if rank.rank not in known)
+    if measured and state.crew is None:
+        return measured
+    return tuple(sorted((*measured, *others), key=lambda rank: rank.rank))
 
 
 def places_now(

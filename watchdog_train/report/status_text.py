@@ -23,6 +23,7 @@ from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
 
 LABEL_COLUMNS = 11
 MAX_RANKS = 8
+MAX_MACHINES = 8
 MAX_PROCESSES = 10
 MIN_PROCESSES = 3
 MAX_LOG_LINES = 5
@@ -54,6 +55,7 @@ def status_text(
         ("State", _state_line(state, live, paint, zone)),
         *[("", line) for line in _go_on(state, live, paint)],
         ("Job", job_text.task_words(state)),
+        *_machine_rows(state, live, paint, zone),
         ("Attempt", _attempt_line(state, live)),
         ("Progress", _progress_line(state, live)),
         *notice_rows(state, live),
@@ -237,6 +239,23 @@ def _recorded(state: State, live: Live) -> str:
     return f"as recorded {duration(live.mono - state.progress_mono)} ago"
 
 
+def _machine_rows(
+    state: State, live: Live, paint: Paint, zone: tzinfo | None
+) -> list[tuple[str, str]]:
+    """The machines of a job, those first of which nothing is known."""
+    machines = sorted(job_text.machines_now(state), key=lambda one: not one.unknown)
+    shown = machines[:MAX_MACHINES]
+    rows = [job_text.machine_cells(one, zone=zone, now=live.at) for one in shown]
+    wide = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+    told = []
+    for one, (*cells, word) in zip(shown, rows, strict=True):
+        padded = [cell.ljust(size) for cell, size in zip(cells, wide, strict=True)]
+        told.append("  ".join([*padded, paint(word, "warn") if one.unknown else word]))
+    if len(machines) > len(shown):
+        told.append(f"… and {len(machines) - len(shown)} more machines")
+    return [("Machines" if i == 0 else "", text) for i, text in enumerate(told)]
+
+
 def _rank_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
     if state.finished:
         return []
@@ -260,8 +279,8 @@ def _rank_line(rank: RankStatus, live: Live, paint: Paint) -> str:
     parts = [f"{rank.rank}  {rank.phase:<10}"]
     if rank.step is not None:
         parts.append(f"step {words.number(rank.step)}")
-    if live.ranks is None:
-        parts.append("beat not measured now")
+    if rank not in (live.ranks or ()):
+        parts.append("as recorded last" if live.ranks else "beat not measured now")
     elif rank.beat_age_s is None:
         parts.append("no beat yet")
     else:

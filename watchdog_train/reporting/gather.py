@@ -16,8 +16,9 @@ from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.state import StallRecord
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence.bundle import Bundle, read_bundle
+from watchdog_train.evidence.bundle import Bundle
 from watchdog_train.evidence.redact import redact_argv, redact_text
+from watchdog_train.evidence.text.bring import read_whole
 from watchdog_train.remedies.catalogue import script_lines
 from watchdog_train.report.document import report_document
 from watchdog_train.report.evidence_text import group_text
@@ -95,7 +96,7 @@ def _stacks(run: RunDirectory, stalls: tuple[StallRecord, ...]) -> dict[str, tup
         if stall.dir is None or not stall.collected or time.monotonic() > until:
             continue
         # What the run directory refused is where the log says; a copied run has it inside.
-        bundle = read_bundle(run.stall(Path(stall.dir).name)) or read_bundle(Path(stall.dir))
+        bundle = read_whole(run.stall(Path(stall.dir).name)) or read_whole(Path(stall.dir))
         if bundle is not None:
             found[stall.id] = stack_lines(bundle)
     return found

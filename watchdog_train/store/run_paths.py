@@ -17,6 +17,8 @@ from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.trusted_files import ForeignError, hold, open_read
 
 RUNS_DIR = "wtrain-runs"
+AGENTS = ".agents"
+"""Beside the runs: a directory for each agent. What is worth keeping goes to the leader's run."""
 LATEST = "latest"
 TIMES_SUFFIX = ".times"
 """Beside a captured stream: when the keeper had written how much of it."""

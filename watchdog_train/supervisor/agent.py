@@ -278,6 +278,9 @@ class Agent(Supervisor):
             lives,
             sight.sees,
             self._sought.path,
+            observation.gpu_hold,
+            observation.short,
+            observation.no_room,
         )
         due_s = HURRIED_S if newest != self._reported else REPORT_EVERY_S
         if now - self._reported_at < due_s and not over:
@@ -297,6 +300,11 @@ class Agent(Supervisor):
                 places=observation.places,
                 hooks=observation.hooks,
                 not_resumed=observation.not_resumed,
+                gpu_hold=observation.gpu_hold,
+                gpu_trouble=observation.gpu_trouble,
+                group_trouble=observation.group_trouble,
+                short=observation.short,
+                no_room=observation.no_room,
             ),
             over=over,
         )

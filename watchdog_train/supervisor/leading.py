@@ -24,8 +24,6 @@ from watchdog_train.system.protocol import ProcessSystem
 
 MPI_STARTERS = ("hydra_pmi_proxy", "pmi_proxy", "mpiexec", "mpirun", "prterun", "prted", "orted")
 _MOST_ANCESTORS = 32
-AGENTS = ".agents"
-"""Beside the runs: a directory for each agent. What is worth keeping goes to the leader's run."""
 TORCH: Final = ("wtrain", "torchrun", "torch")
 """Who starts tasks under these names means one world; a step of Slurm or MPI may be a sweep."""
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import stat
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,7 +21,7 @@ from watchdog_train.core.model import ProcessId
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store import pauses, registry
 from watchdog_train.store.places import runtime_bases
-from watchdog_train.store.run_paths import RunDirectory, latest_target, runs_in
+from watchdog_train.store.run_paths import AGENTS, RunDirectory, latest_target, runs_in
 from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
 from watchdog_train.supervisor.machine import Machine, look_around
 from watchdog_train.system.protocol import ProcessSystem
@@ -50,7 +51,8 @@ def find_leftovers(
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
     found += [*_locks(machine), *_entries(machine), *_learnt()]
     if keep_last is not None or older_than_s is not None:
-        found += _old_runs(machine, runs_dir, keep_last, older_than_s)
+        for place in (runs_dir, runs_dir / AGENTS):
+            found += _old_runs(machine, place, keep_last, older_than_s)
     return tuple(found)
 
 
@@ -102,6 +104,35 @@ def _folders(machine: Machine) -> Iterable[Leftover]:
                 for run_id in names_in(base / name):
                     purpose: Kind = "memory" if rest in ("spill", "staging") else "lock"
                     yield from _folder(machine, base / name / run_id, run_id, purpose)
+            elif rest == "link":
+                yield from _links(base / name)
+
+
+def _links(folder: Path) -> Iterable[Leftover]:
+    """Where leaders of jobs listened to agents of this machine; a living one holds its folder."""
+    for name in names_in(folder):
+        path = folder / name
+        with suppress(OSError):
+            about = path.lstat()
+            fresh = time.time() - about.st_mtime < FRESH_S
+            if stat.S_ISDIR(about.st_mode) and is_own(path) and not fresh and not _is_locked(path):
+                why = "the leader of a job listened here; it was killed"
+                yield Leftover(kind="lock", what=str(path), why=why, bytes=size_bytes(path))
+
+
+def _is_locked(folder: Path) -> bool:
+    if sys.platform == "win32":
+        return True  # there is no link
+    import fcntl
+
+    opened = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(opened)
+    return False
 
 
 def _folder(machine: Machine, path: Path, run_id: str, kind: Kind) -> Iterable[Leftover]:

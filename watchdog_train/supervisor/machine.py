@@ -17,7 +17,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
-from watchdog_train.store.run_paths import RunDirectory, runs_in
+from watchdog_train.store.run_paths import AGENTS, RunDirectory, runs_in
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import is_own
 
@@ -46,7 +46,8 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
     """Read the logs of this user's runs, and the processes that carry a token of ours."""
     boot_id = system.boot_id()
     listed = [entry.directory for entry in registry.live_runs(boot_id=boot_id)]
-    known = (*runs_in(runs_dir)[-RUNS_READ:], *listed)
+    agents = runs_in(runs_dir / AGENTS)[-RUNS_READ:]
+    known = (*runs_in(runs_dir)[-RUNS_READ:], *agents, *listed)
     # What the log of somebody else's run says of processes is no ground to end them.
     runs = {run.path.resolve(): run for run in known if is_own(run.path)}
     recorded: dict[ProcessId, str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from watchdog_train.core.actions import (
@@ -22,6 +23,7 @@ from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.assess import Assessor
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import Hands
+from watchdog_train.supervisor.hands.wire import Told
 from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.meeting import Meeting
 from watchdog_train.supervisor.room import RestartRoom
@@ -113,10 +115,12 @@ class Observer:
         told = [each.told for each in self._hands]
         tasks = context.tasks
         between = attempt is not None and attempt.ended and not state.finished
-        short = self._room.short(now) if between else None
-        no_room = no_save_room = None
+        short = no_room = no_save_room = None
+        if between:
+            short = self._room.short(now) or self._lacking(lambda told: told.short)
         if _waits_for_launch(state):
             no_room, no_save_room = self._room.look(state, now)
+            no_room = no_room or self._lacking(lambda told: told.no_room)
         return Observation(
             now=now,
             wall=time.time(),
@@ -162,14 +166,27 @@ class Observer:
             short=short,
             no_room=no_room,
             no_save_room=no_save_room,
-            gpu_trouble=next(filter(None, (each.gpu_trouble for each in self._hands)), None),
+            gpu_trouble=self._first(each.gpu_trouble for each in self._hands),
             blind=self._blind,
-            group_trouble=next(filter(None, (each.group_trouble for each in self._hands)), None),
+            group_trouble=self._first(each.group_trouble for each in self._hands),
             steps_s=self._assessor.steps_s(now),
         )
 
+    def _lacking(self, what: Callable[[Told], str | None]) -> str | None:
+        """The same of another machine, which is named."""
+        lacking = ((each.host, what(each.told)) for each in self._hands)
+        return self._first(f"{host}: {text}" for host, text in lacking if text)
+
+    @staticmethod
+    def _first(troubles: Iterable[str | None]) -> str | None:
+        return next(filter(None, troubles), None)
+
     def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
-        return self._hands[0].gpu_hold(now) if _waits_for_launch(state) else None
+        """Of the machine that the launch has to wait for, if any."""
+        if not _waits_for_launch(state):
+            return None
+        holds = [hold for each in self._hands if (hold := each.gpu_hold(now)) is not None]
+        return next((hold for hold in holds if not hold.is_free), holds[0] if holds else None)
 
     def _other_port(self, state: State) -> int | None:
         attempt = state.attempt
@@ -269,7 +286,8 @@ class Observer:
 
 def _waits_for_launch(state: State) -> bool:
     attempt = state.attempt
-    return state.next_plan is not None and attempt is not None and attempt.tree_gone
+    led = state.task is not None and state.task.task > 0  # its leader has the plan
+    return (led or state.next_plan is not None) and attempt is not None and attempt.tree_gone
 
 
 def _is_hurried(state: State, attempt: AttemptRecord) -> bool:

@@ -25,7 +25,7 @@ from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import live_runs
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_directory import RunDirectory, name_from_command, point_latest
-from watchdog_train.store.run_paths import default_runs_dir, runs_in
+from watchdog_train.store.run_paths import AGENTS, default_runs_dir, runs_in
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
@@ -35,7 +35,7 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.hands.remote import meet, name_of
-from watchdog_train.supervisor.leading import AGENTS, environment_of, is_led, own_task
+from watchdog_train.supervisor.leading import environment_of, is_led, own_task
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import start_run, write_settings
 from watchdog_train.supervisor.terminal import terminal_now

@@ -18,6 +18,7 @@ from watchdog_train.store.run_directory import (
     default_runs_dir,
     name_from_command,
 )
+from watchdog_train.store.run_paths import AGENTS
 from watchdog_train.supervisor.adopt import adopt_run
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
@@ -31,7 +32,7 @@ from watchdog_train.supervisor.duplicates import (
 from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.hands.remote import meet, name_of
 from watchdog_train.supervisor.launcher import launcher_of
-from watchdog_train.supervisor.leading import AGENTS, environment_of, is_led, of_agent, own_task
+from watchdog_train.supervisor.leading import environment_of, is_led, of_agent, own_task
 from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now

@@ -23,6 +23,15 @@ class MachineHeard(TreeEvent, frozen=True, kw_only=True):
     agent: ProcessId
     attempts: int = 0
     """The newest attempt that it had begun before it was led."""
+    silent_s: float = 0.0
+    """How long it was not heard, where that was recorded."""
+
+
+class MachineSilent(TreeEvent, frozen=True, kw_only=True):
+    """Nothing is heard of a machine at present: what it does is unknown; machine_heard ends it."""
+
+    since: float
+    """Unix seconds."""
 
 
 class MachineLost(TreeEvent, frozen=True, kw_only=True):
@@ -48,5 +57,5 @@ class PeerLost(Event, frozen=True, kw_only=True):
     why: Why
 
 
-JobEvent = TaskJoined | PeerLost | MachineHeard | MachineLost | Ordered
+JobEvent = TaskJoined | PeerLost | MachineHeard | MachineSilent | MachineLost | Ordered
 """Only in a run that is one of several tasks of a job."""

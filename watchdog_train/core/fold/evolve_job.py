@@ -7,6 +7,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import Crew, Machine, State
+from watchdog_train.core.model import Member
 
 _replace = msgspec.structs.replace
 
@@ -38,9 +39,25 @@ def change(state: State, event: e.AnyEvent) -> State:
                 agent=event.agent,
                 attempts=event.attempts,
             )
-            return _replace(state, crew=_replace(crew, machines=(*others, heard)))
+            silent = tuple(one for one in crew.silent if one[0] != event.host)
+            crew = _replace(crew, machines=(*others, heard), silent=silent)
+            return _replace(state, crew=crew)
+        case e.MachineSilent() if crew is not None:
+            silent = (*crew.silent, (event.host, event.since))
+            return _replace(state, crew=_replace(crew, silent=silent))
+        case e.Progress() if crew is not None and event.members:
+            return _replace(state, crew=_replace(crew, ranks=_ranks(crew, event.members)))
         case _:
             return state
+
+
+def _ranks(crew: Crew, members: tuple[Member, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """By machine; of one that shows none now they stay as they were seen last."""
+    found: dict[str, set[int]] = {}
+    for member in members:
+        if member.role == "rank" and member.rank is not None:
+            found.setdefault(member.host, set()).add(member.rank)
+    return tuple(({**dict(crew.ranks), **{k: tuple(sorted(v)) for k, v in found.items()}}).items())
 
 
 def _lost(state: State, event: e.MachineLost) -> State:

@@ -285,6 +285,10 @@ class Crew(Value, frozen=True, kw_only=True):
     task: JobTask
     machines: tuple[Machine, ...] = ()
     """Of the leader: those that were heard."""
+    silent: tuple[tuple[str, float], ...] = ()
+    """Those that are not heard at present, and since when (Unix seconds)."""
+    ranks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """On which machine they were seen last."""
     alone: int = 0
     """The newest attempt that was begun here before this task was led."""
     epoch: int = 0
@@ -450,6 +454,13 @@ class State(Value, frozen=True, kw_only=True):
     def task(self) -> JobTask | None:
         """Which task of a job this run is."""
         return self.crew.task if self.crew is not None else None
+
+    @property
+    def hosts_here(self) -> frozenset[str]:
+        """Machines, as trees name them, that are the supervisor's own: their pids are its own."""
+        machines = self.crew.machines if self.crew is not None else ()
+        here = f"{self.host}/{self.boot_id}/"
+        return frozenset({"", *(one.host for one in machines if one.place.startswith(here))})
 
     @property
     def trees(self) -> tuple[Tree, ...]:

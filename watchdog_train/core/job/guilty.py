@@ -27,11 +27,6 @@ def guilty_nodes(state: State) -> tuple[GuiltyNode, ...]:
     return (*here, *(one for one in state.guilty if one.host != state.host or not here))
 
 
-def this_one(state: State, why: Why) -> GuiltyNode:
-    """The machine of this supervisor."""
-    return GuiltyNode(host=state.host, why=why)
-
-
 def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
     """The machine of the rank that the evidence of all nodes has found guilty of the hang."""
     stall = _ending(state)

@@ -12,7 +12,15 @@ from typing import Final
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Action, Observation, Record, StartJoint, TakeOver, Wait
+from watchdog_train.core.actions import (
+    UNHEARD_S,
+    Action,
+    Observation,
+    Record,
+    StartJoint,
+    TakeOver,
+    Wait,
+)
 from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.model import Explanation, GuiltyNode, Plan, ProcessId, Why, written
 from watchdog_train.core.policy import Policy
@@ -80,10 +88,16 @@ def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched
 
 
 def hear(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """Record who speaks for a machine."""
+    """Record who speaks for a machine, and that one is silent."""
     known = state.crew.machines if state.crew is not None else ()
+    silent = dict(state.crew.silent) if state.crew is not None else {}
     for sight in observation.trees:
-        if sight.agent is not None and sight.agent not in known:
+        since = observation.wall - sight.silent_s
+        named = sight.host in silent or machine_of(sight.host, state) is None
+        if sight.silent_s >= UNHEARD_S and not named:
+            return Record(events=(e.MachineSilent(where=sight.host, since=since),))
+        again = sight.is_heard and sight.host in silent
+        if sight.agent is not None and (again or sight.agent not in known):
             heard = e.MachineHeard(
                 where=sight.host,
                 hostname=sight.agent.hostname,
@@ -91,6 +105,7 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
                 run_dir=sight.agent.run_dir,
                 agent=sight.agent.agent,
                 attempts=sight.agent.attempts,
+                silent_s=round(since - silent.get(sight.host, since), 1),
             )
             return Record(events=(heard,))
     return None

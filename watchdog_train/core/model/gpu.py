@@ -106,6 +106,8 @@ class GpuHold(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[GpuHolder, ...] = ()
     unnamed: tuple[int, ...] = ()
     """Devices whose memory is in use, the driver does not tell by whom."""
+    host: str = ""
+    """The machine, as its tree names it."""
     answered: bool = True
     """False: the driver was asked and has said nothing yet."""
     asked_at: float = 0.0

@@ -13,8 +13,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, Wait
 from watchdog_train.core.detection.gpu import IN_USE_BYTES, own_devices
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.guilty import this_one
-from watchdog_train.core.model import Why
+from watchdog_train.core.job.machines import hostname_of
+from watchdog_train.core.model import GuiltyNode, Why
 from watchdog_train.core.model.gpu import (
     GpuClaim,
     GpuDevice,
@@ -157,7 +157,8 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         limit_s=limit_s,
         holders=(*found.ours, *found.others),
     )
-    return give_up(why, EXIT_RETRY_ELSEWHERE, guilty=(this_one(state, why),))
+    guilty = GuiltyNode(host=hostname_of(found.host, state), why=why)
+    return give_up(why, EXIT_RETRY_ELSEWHERE, guilty=(guilty,))
 
 
 def _held(found: GpuHold, limit_s: float) -> e.GpuMemoryHeld:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import Evidence, LogText
-from watchdog_train.evidence.bundle import LOG_FILE, VERDICT_FILE, read_bundle
+from watchdog_train.core.job.machines import FOLDER
+from watchdog_train.core.model import Explanation
+from watchdog_train.evidence.bundle import (
+    LOG_FILE,
+    VERDICT_FILE,
+    Bundle,
+    BundleMachine,
+    read_bundle,
+)
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import read_sources
+from watchdog_train.whole_files import read_json
 
+JOINT_FILE = "joint.json"
+"""In the leader's bundle: what the evidence of all machines has told."""
+_JOINT_BYTES = 16 << 20
 _TITLE = "==> "
+_replace = msgspec.structs.replace
 
 
 def evidence_from(paths: Sequence[str]) -> tuple[Evidence, list[str]]:
@@ -51,6 +64,59 @@ def _bundle(path: str) -> Evidence | None:
         return None
     evidence = bundle.evidence
     return msgspec.structs.replace(evidence, logs=_logs(folder))
+
+
+class _Joint(msgspec.Struct):
+    root_in: str | None
+    explanation: Explanation | None
+
+
+def read_whole(folder: Path) -> Bundle | None:
+    """A bundle together with those that the other machines of its job have sent.
+
+    Of a hang the explanation is the one of all of them; a crash has the words of its machine.
+    """
+    ours = read_bundle(folder)
+    try:
+        places = sorted(each for each in (folder / FOLDER).iterdir() if each.is_dir())
+    except OSError:
+        places = []
+    theirs = {place: bundle for place in places if (bundle := read_bundle(place)) is not None}
+    if ours is None or not theirs:
+        return ours
+    parts = {folder: ours, **theirs}
+    speaks = next((one for one in parts.values() if one.verdict.crash is not None), ours)
+    joint = read_json(folder / JOINT_FILE, _Joint, cap_bytes=_JOINT_BYTES)
+    found = speaks.explanation
+    if joint is not None and joint.explanation is not None:
+        found = _on_its_machine(joint.explanation, parts.get(Path(joint.root_in or "")), parts)
+    processes = tuple(each for one in parts.values() for each in one.verdict.processes)
+    return _replace(
+        speaks,
+        verdict=_replace(speaks.verdict, processes=processes),
+        explanation=found,
+        evidence=together([one.evidence for one in parts.values()]),
+        records=tuple(each for one in parts.values() for each in one.records),
+        machines=tuple(
+            BundleMachine(
+                name="" if place == folder else place.name,
+                hostname=one.host.name,
+                ranks=tuple(p.rank for p in one.evidence.processes if p.rank is not None),
+            )
+            for place, one in parts.items()
+        ),
+    )
+
+
+def _on_its_machine(
+    found: Explanation, where: Bundle | None, parts: Mapping[Path, Bundle]
+) -> Explanation:
+    """With the name of the machine, where there are several."""
+    names = {one.host.name for one in parts.values()}
+    if found.root is None or where is None or len(names) < 2:
+        return found
+    who = _replace(found.root.who, host=where.host.name)
+    return _replace(found, root=_replace(found.root, who=who))
 
 
 def _logs(folder: Path) -> tuple[LogText, ...]:

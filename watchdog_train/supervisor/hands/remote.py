@@ -42,7 +42,7 @@ from watchdog_train.core.model import (
     together,
     written,
 )
-from watchdog_train.core.model.gpu import GpuHold
+from watchdog_train.core.model.gpu import GpuHold, GpuHolder
 from watchdog_train.core.recovery.plans import launcher_environment
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import EXIT_OUR_BUG
@@ -70,8 +70,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 class RemoteHands:
     """One agent; see Hands."""
 
-    gpu_trouble: str | None = None
-    group_trouble: str | None = None
     exit_known_at = 0.0
 
     def __init__(self, host: str, machines: Machines) -> None:
@@ -153,9 +151,20 @@ class RemoteHands:
 
     @property
     def told(self) -> wire.Told:
-        """What its training says."""
+        """What its training says, and what its machine lacks."""
         report = self._report
         return report.told if report is not None and self._is_present(report) else wire.Told()
+
+    @property
+    def gpu_trouble(self) -> str | None:
+        return self._of(self.told.gpu_trouble)
+
+    @property
+    def group_trouble(self) -> str | None:
+        return self._of(self.told.group_trouble)
+
+    def _of(self, trouble: str | None) -> str | None:
+        return None if trouble is None else f"{self.host}: {trouble}"
 
     def _is_present(self, report: wire.Report) -> bool:
         """Whether it speaks of the present attempt, or of one begun alone that belongs to it."""
@@ -195,7 +204,10 @@ class RemoteHands:
             kept = msgspec.structs.replace(sight.evidence, dir=folder_of(ours, self.host))
             sight = msgspec.structs.replace(sight, evidence=kept)
         agent = msgspec.structs.replace(message.agent, host=self.host)
-        self._report = msgspec.structs.replace(message, agent=agent, sight=sight)
+        told = message.told
+        if told.gpu_hold is not None:
+            told = msgspec.structs.replace(told, gpu_hold=self._held(told.gpu_hold, offset_s))
+        self._report = msgspec.structs.replace(message, agent=agent, sight=sight, told=told)
         if message.sight.exit is not None and not had_exit:
             self.exit_known_at = now
         if message.epoch == self.epoch:
@@ -272,7 +284,24 @@ class RemoteHands:
         return TreeGone(where=written(self.host), shared_memory_removed=(), left=left)
 
     def gpu_hold(self, now: float) -> GpuHold | None:
-        return None
+        return self.told.gpu_hold
+
+    def _held(self, found: GpuHold, offset_s: float) -> GpuHold:
+        """By our clock, and with the machine in the names."""
+
+        def named(holders: tuple[GpuHolder, ...]) -> tuple[GpuHolder, ...]:
+            pairs = ((one, one.name or f"pid {one.pid}") for one in holders)
+            return tuple(
+                msgspec.structs.replace(one, name=f"{self.host}: {name}") for one, name in pairs
+            )
+
+        return msgspec.structs.replace(
+            found,
+            host=self.host,
+            ours=named(found.ours),
+            others=named(found.others),
+            asked_at=found.asked_at + offset_s,
+        )
 
     def close(self) -> None:
         """Its agent lives on."""

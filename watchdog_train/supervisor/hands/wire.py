@@ -29,6 +29,7 @@ from watchdog_train.core.actions import (
 from watchdog_train.core.events import RequestRefused, SaveProven
 from watchdog_train.core.fold.state import Machine
 from watchdog_train.core.model import Outcome, Plan, RankPlaces, Value, Why
+from watchdog_train.core.model.gpu import GpuHold
 
 CHUNK_BYTES = 256 << 10
 MOST_BYTES = 32 << 20
@@ -126,6 +127,12 @@ class Told(Value, frozen=True, kw_only=True):
     places: tuple[RankPlaces, ...] = ()
     hooks: tuple[HookReport, ...] = ()
     not_resumed: str | None = None
+    gpu_hold: GpuHold | None = None
+    gpu_trouble: str | None = None
+    group_trouble: str | None = None
+    short: str | None = None
+    no_room: str | None = None
+    """As in Observation."""
 
 
 class Report(Value, frozen=True, kw_only=True, tag=True):

@@ -1,0 +1,112 @@
+"""What a leader knows of the machines of its job, and how a person is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tests.core import builders as b
+from tests.core.test_guilty import began, look, training
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import Record
+from watchdog_train.core.fold.state import Machine, State
+from watchdog_train.core.job.machines import hear
+from watchdog_train.core.model import Member, ProcessId, RunProgress, Why
+from watchdog_train.core.policy import Policy
+from watchdog_train.report.document import report_document
+from watchdog_train.report.history import history
+from watchdog_train.report.job_text import led_by, machine_cells, machines_now
+from watchdog_train.report.live import Live
+from watchdog_train.report.narrative import narrate
+from watchdog_train.report.runs_text import runs_text
+from watchdog_train.report.status_json import status_object
+from watchdog_train.report.status_text import status_text
+
+SILENT = e.MachineSilent(where="node1", since=1e9 + 40.0)
+LIVE = Live(at=1e9 + 60.0, mono=60.0, supervisor_alive=True, here=True)
+
+
+def census() -> e.Progress:
+    """A rank of each machine, under the same pid."""
+    here = Member(pid=b.ROOT, start=b.ROOT + 1000, role="rank", rank=0, name="python")
+    there = msgspec.structs.replace(here, rank=1, where="node1")
+    return e.Progress(progress=RunProgress(step=7), members=(here, there), ranks=())
+
+
+def told(state: State, **changes: Any) -> Any:
+    """What is recorded of agents after a look at so many seconds."""
+    agent = Machine(host="node1", hostname="n1", place="p1", run_dir="/r1", agent=ProcessId(5, 5))
+    seen = look(100.0, **changes)
+    sights = [msgspec.structs.replace(seen.trees[1], agent=agent)]
+    return hear(msgspec.structs.replace(seen, trees=(seen.trees[0], *sights)), state, Policy())
+
+
+def test_a_silence_and_its_end_are_recorded_once() -> None:
+    """With the moment of the last word, and said in words that promise nothing."""
+    assert told(training(), silent_s=9.0) is None
+    action = told(training(), silent_s=12.0)
+    assert isinstance(action, Record)
+    (event,) = action.events
+    assert event == e.MachineSilent(where="node1", since=1e9 + 88.0)
+    (line,) = narrate(event, training(event))
+    assert line.startswith("wtrain: node1: not heard since ")
+    assert told(training(event), silent_s=50.0) is None
+    again = told(training(event))
+    assert isinstance(again, Record)
+    (heard,) = again.events
+    assert isinstance(heard, e.MachineHeard)
+    assert heard.silent_s == 12.0
+    assert narrate(heard, training(event, heard)) == ("wtrain: node1: heard again after 12 s",)
+    assert told(training(event, heard)) is None
+
+
+def test_every_machine_is_on_one_screen() -> None:
+    """Name, host name, ranks, and since when it is not heard; the unknown one comes first."""
+    state = training(census(), SILENT)
+    screen = status_text(state, LIVE)
+    (first, second) = [line for line in screen.splitlines() if "  rank " in line and "node" in line]
+    assert first.split()[:4] == ["Machines:", "node1", "n1", "rank"]
+    assert "not heard since" in first
+    assert second.split() == ["node0", "n0", "rank", "0", "leads"]
+    (leads, silent) = status_object(state)["job"]["machines"]
+    assert (leads.name, leads.hostname, leads.ranks, leads.state) == ("node0", "n0", (0,), "leads")
+    assert (silent.ranks, silent.state, silent.since) == ((1,), "silent", 1e9 + 40.0)
+    page = report_document(msgspec.structs.replace(history([b.RUN_STARTED]), state=state), {})
+    (section,) = [one for one in page.sections if one.title == "Machines"]
+    assert [row[:2] for row in section.rows] == [("node0", "n0"), ("node1", "n1")]
+
+
+def test_before_it_comes_and_after_it_is_lost() -> None:
+    joined = b.fold((*began()[:2],))
+    assert [one.state for one in machines_now(joined)] == ["leads", "not-come"]
+    assert machine_cells(machines_now(joined)[1], zone=None, now=None)[2] == "no rank seen"
+    lost = training(census(), SILENT, e.MachineLost(where="node1", why=Why("requeued")))
+    assert machines_now(lost)[1].state == "lost"
+    assert machines_now(b.running()) == []
+
+
+def test_processes_of_another_machine_are_not_looked_for_here() -> None:
+    """Their pids mean somebody else; tasks of one machine share them."""
+    state = training(census())
+    assert state.hosts_here == {""}
+    assert (
+        status_text(state, msgspec.structs.replace(LIVE, states={b.ROOT: "S"})).count("10 rank")
+        == 1
+    )
+    near = msgspec.structs.replace(
+        state.crew.machines[0], place=f"{state.host}/{state.boot_id}/pid:[1]"
+    )
+    crew = msgspec.structs.replace(state.crew, machines=(near,))
+    assert msgspec.structs.replace(state, crew=crew).hosts_here == {"", "node1"}
+
+
+def test_an_agent_is_no_run_of_its_own() -> None:
+    """Beside its leader it has no line of `ps`; where the leader is elsewhere it is called so."""
+    leader = training()
+    task = msgspec.structs.replace(b.node_task(1, "tcp://n0:1"))
+    agent = b.running(e.TaskJoined(task=task))
+    assert (led_by(leader), led_by(agent)) == (None, task.job)
+    both = runs_text([(leader, LIVE), (agent, LIVE)]).splitlines()
+    assert len(both) == 2
+    assert "agent, running" in runs_text([(agent, LIVE)])
