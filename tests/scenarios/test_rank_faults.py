@@ -54,7 +54,7 @@ def command(launcher: str, program: str, *args: str) -> list[str]:
 def run_job(cwd: Path, launcher: str, program: str, *args: str) -> CompletedRun:
     config = write_fast_config(cwd)
     job = command(launcher, program, *args)
-    return run_wtrain("run", "--config", str(config), *RESUME, "--", *job, cwd=cwd, timeout_s=200)
+    return run_wtrain("run", "--config", str(config), *RESUME, "--", *job, cwd=cwd, timeout_s=280)
 
 
 def captured(run: CompletedRun) -> list[Event]:
