@@ -97,9 +97,10 @@ def _told(events: list[Event]) -> dict[int, tuple[int | None, str, str]]:
 
 
 def _order(case: Case) -> Iterable[str]:
-    """No launch over a live tree, and evidence before the signals of a hang."""
+    """No launch over a live tree; the leader has the evidence of a hang before it signals."""
     for node, events in logs(case.cwd).items():
-        lives, collected = set(), False
+        lives: set[str] = set()
+        collected: set[str] = set()
         for event in events:
             host = event.get("host", "")
             match event["type"]:
@@ -107,13 +108,14 @@ def _order(case: Case) -> Iterable[str]:
                     if host in lives:
                         yield f"node {node} launched attempt {event['attempt']} over another one"
                     lives.add(host)
-                    collected = False
-                case "tree_gone":
+                    collected.discard(host)
+                case "tree_gone" | "machine_lost":
                     lives.discard(host)
                 case "evidence_collected":
-                    collected = True
-                case "signalling" if event["sequence"] == "hang" and not collected:
-                    yield f"node {node} has signalled a hang before its evidence was there"
+                    collected.add(host)
+                case "signalling" if event["sequence"] == "hang" and node == 0:
+                    if host not in collected:
+                        yield f"node {host or 0} had a signal for a hang before its evidence"
 
 
 def _words(case: Case) -> Iterable[str]:

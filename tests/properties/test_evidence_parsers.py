@@ -221,9 +221,9 @@ def test_a_faulthandler_dump_is_read():
 @pytest.mark.parametrize("text", ["a://" * 50_000, "key=" * 50_000, "\x1b[" * 100_000])
 def test_redaction_is_linear(text):
     """Hostile lines cost no more than their length."""
-    started = time.monotonic()
+    started = time.process_time()
     redact_text(text[:200_000])
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 @settings(max_examples=50)

@@ -185,7 +185,7 @@ def test_a_node_that_is_alone_says_what_it_waits_for(tmp_path: Path, node: int) 
     alone.process.send_signal(signal.SIGTERM)
     done = alone.result(60)
     assert done.returncode == 77, done.describe()
-    assert f"waiting for {('node1', 'task 0')[node]}" in done.stderr
+    assert f"waiting for {('node1', 'node 0')[node]}" in done.stderr
     assert not attempts(logs(tmp_path)[node])
 
 

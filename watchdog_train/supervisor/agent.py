@@ -138,7 +138,9 @@ class Agent(Supervisor):
         if over is None:
             return None
         if attempt is not None and not (attempt.ended or observation.signs.quiet):
-            stop = e.StopRequested(by="task 0", mode="soft", exit_code=over.exit_code, relayed=True)
+            stop = e.StopRequested(
+                by="the leader", mode="soft", exit_code=over.exit_code, relayed=True
+            )
             return a.Record(events=(stop,))
         if attempt is not None and not attempt.settled:
             given_up = e.GivenUp(why=over.why, exit_code=over.exit_code, outcome=over.outcome)
@@ -187,7 +189,8 @@ class Agent(Supervisor):
             return a.Record(events=(event,))
         alone_s = observation.now - self._heard_at
         if self._leader is None and alone_s >= SAY_AFTER_S and PEERS not in self.state.notices:
-            why = Why("waits-for-agents", who="task 0, which leads")
+            kind = self.state.task.kind if self.state.task is not None else "task"
+            why = Why("waits-for-agents", who=f"{kind} 0, which leads")
             return a.Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
         if self._leader is not None and alone_s > DEAD_FOR_S:
             replaced = self._replace_leader(self._leader)

@@ -35,8 +35,7 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.hands.remote import meet, name_of
-from watchdog_train.supervisor.joining import environment_of, own_task
-from watchdog_train.supervisor.leading import is_led
+from watchdog_train.supervisor.leading import environment_of, is_led, own_task
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import start_run, write_settings
 from watchdog_train.supervisor.terminal import terminal_now

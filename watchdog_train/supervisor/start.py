@@ -31,9 +31,8 @@ from watchdog_train.supervisor.duplicates import (
 )
 from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.hands.remote import meet, name_of
-from watchdog_train.supervisor.joining import environment_of, own_task
 from watchdog_train.supervisor.launcher import launcher_of
-from watchdog_train.supervisor.leading import is_led, of_agent
+from watchdog_train.supervisor.leading import environment_of, is_led, of_agent, own_task
 from watchdog_train.supervisor.room import refuse_few_descriptors
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now

@@ -80,21 +80,26 @@ def pursue_all(
 
     What was begun on one of them is begun on the others; what a training left is its machine's.
     """
-    begun = state.kill
-    if begun is None:
+    if state.kill is None:
         return None
     kills = {tree.host: tree.kill for tree in state.trees if not tree.settled}
-    actions: list[Action | None] = []
-    for host, kill in sorted(kills.items(), key=lambda one: _how_far(one[1])):
+    of_all = (kill for kill in kills.values() if kill is not None and kill.sequence != "sweep")
+    begun = next(of_all, None)
+    by_stage: dict[int, list[Action | None]] = {}
+    for host, kill in kills.items():
         sight = observation.of(host)
         sample = sight.sample
+        action: Action | None = None
         if not sight.is_heard:  # nothing is concluded from what it showed once
-            actions.append(Wait(until=observation.now + LOOK_AGAIN_S))
+            action = Wait(until=observation.now + LOOK_AGAIN_S)
         elif kill is not None:
-            actions.append(pursue(state, sample, observation.now, stopping, ask_until=ask_until))
-        elif begun.sequence != "sweep" and live(sample):
-            actions.append(begin(begun.sequence, state, sample, begun.why))
-    return on_each(actions)
+            action = pursue(state, sample, observation.now, stopping, ask_until=ask_until)
+        elif begun is not None and live(sample):
+            action = begin(begun.sequence, state, sample, begun.why)
+        by_stage.setdefault(_how_far(kill), []).append(action)
+    together = [on_each(by_stage[stage]) for stage in sorted(by_stage)]
+    ready = (action for action in together if not isinstance(action, Wait | None))
+    return next(ready, None) or on_each(together)
 
 
 def _how_far(kill: Kill | None) -> int:
