@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_train.client.libraries import HOOKS
-from watchdog_train.doctor import machine, night, settings
+from watchdog_train.doctor import machine, night
 from watchdog_train.doctor.machine import described, judged, libraries
 from watchdog_train.system.portable import PortableSystem
 
@@ -72,28 +72,6 @@ def test_a_directory_that_is_not_there_fails(tmp_path: Path) -> None:
     assert "--checkpoints" in str(check.mend)
 
 
-def test_variables_that_mean_something_else_are_named() -> None:
-    """Each with its value and its cure; others are left alone."""
-    found = {check.name: check for check in settings.traps({
-        "TOKENIZERS_PARALLELISM": "True", "CUDA_LAUNCH_BLOCKING": "0", "NCCL_BLOCKING_WAIT": "1",
-        "PYTORCH_ENABLE_MPS_FALLBACK": "0", "PATH": "/bin",
-    })}  # fmt: skip
-    assert set(found) == {
-        "TOKENIZERS_PARALLELISM=True", "NCCL_BLOCKING_WAIT=1", "PYTORCH_ENABLE_MPS_FALLBACK=0",
-    }  # fmt: skip
-    assert all(check.status == "warning" and check.mend for check in found.values())
-    assert [check.status for check in settings.traps({})] == ["ok"]
-
-
-@pytest.mark.parametrize(
-    ("each", "status"), [("", "ok"), ("2", "ok"), ("16", "warning"), ("x", "ok")]
-)
-def test_threads_are_counted(each: str, status: str) -> None:
-    """On eight cores."""
-    environment = {"OMP_NUM_THREADS": each} if each else {}
-    assert settings.threads(environment, 8).status == status
-
-
 def test_logout_is_read_from_its_files(tmp_path: Path) -> None:
     """Later files win; who lingers is left alone."""
     (tmp_path / "run/systemd").mkdir(parents=True)
@@ -109,27 +87,6 @@ def test_logout_is_read_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "var/lib/systemd/linger/mia").touch()
     assert [each.status for each in night.logout(tmp_path, "mia")] == ["ok"]
     assert list(night.logout(tmp_path / "nowhere", "mia")) == []
-
-
-def test_a_laptop_is_told_of_its_sleep(tmp_path: Path) -> None:
-    """Only where there is a battery."""
-    supply = tmp_path / "sys/class/power_supply"
-    for name, kind, state in (("AC", "Mains", ""), ("BAT0", "Battery", "Discharging")):
-        (supply / name).mkdir(parents=True)
-        (supply / name / "type").write_text(kind + "\n")
-        (supply / name / "status").write_text(state + "\n")
-    (check,) = night.battery(tmp_path)
-    assert "battery" in check.says
-    assert list(night.battery(tmp_path / "nowhere")) == []
-
-
-def test_a_wandb_login_is_looked_for(tmp_path: Path) -> None:
-    """Offline needs none; a key or a netrc is one."""
-    assert night.wandb({}, tmp_path).status == "warning"
-    assert night.wandb({"WANDB_MODE": "offline"}, tmp_path).status == "ok"
-    assert night.wandb({"WANDB_API_KEY": "x"}, tmp_path).status == "ok"
-    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password x\n")
-    assert night.wandb({}, tmp_path).status == "ok"
 
 
 @pytest.mark.processes

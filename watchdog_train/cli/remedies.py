@@ -39,9 +39,7 @@ def remedies(*, as_json: bool) -> None:
 
 
 def _lines(remedy: Remedy, *, present: bool) -> list[str]:
-    use = "where the device is named" if remedy.kind == "device" else "by itself"
-    if remedy.needs_allow or remedy.kind == "training":
-        use = "only with --allow"
+    use = "only with --allow" if remedy.needs_allow or remedy.kind == "training" else "by itself"
     missing = "" if present else ", not on this platform"
     lines = [f"{remedy.id} ({remedy.kind}, {use}{missing}): {remedy.summary}"]
     if remedy.env:

@@ -1,4 +1,4 @@
-"""What ends or stops a training while nobody looks: logout, sleep, a login to ask for.
+"""What ends a training while nobody looks: a logout.
 
 Reads files of the system and asks nobody. What a file does not tell is unknown, not fine.
 """
@@ -6,7 +6,7 @@ Reads files of the system and asks nobody. What a file does not tell is unknown,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,12 +15,6 @@ from watchdog_train.doctor import Check
 FILE_CAP_BYTES = 1 << 16
 LOGIND = ("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d", "/run/systemd/logind.conf.d",
           "/usr/lib/systemd/logind.conf.d")  # fmt: skip
-
-
-def night(root: Path = Path("/")) -> Iterator[Check]:
-    """All of them; only Linux has these files."""
-    yield from logout(root, os.environ.get("USER") or os.environ.get("LOGNAME") or "")
-    yield from battery(root)
 
 
 def logout(root: Path, user: str) -> Iterator[Check]:
@@ -60,38 +54,6 @@ def logind_settings(root: Path) -> dict[str, str] | None:
             if equals and not line.lstrip().startswith(("#", ";")):
                 found[key.strip()] = value.strip()
     return found
-
-
-def battery(root: Path) -> Iterator[Check]:
-    """A laptop sleeps."""
-    supplies = root / "sys/class/power_supply"
-    kinds = {
-        name: "".join(_lines(supplies / name / "type")).strip()
-        for name in (os.listdir(supplies) if supplies.is_dir() else ())
-    }
-    if "Battery" not in kinds.values():
-        return
-    discharging = any(
-        "".join(_lines(supplies / name / "status")).strip() == "Discharging"
-        for name, kind in kinds.items()
-        if kind == "Battery"
-    )
-    says = "runs on its battery" if discharging else "a laptop: it may sleep when nobody types"
-    mend = "plug it in" if discharging else "call systemd-inhibit or caffeinate; leave the lid open"
-    yield Check(name="sleep", status="warning", says=says, mend=mend)
-
-
-def wandb(environment: Mapping[str, str], home: Path) -> Check:
-    """A login that is asked for at night is waited for until the morning."""
-    mode = environment.get("WANDB_MODE", "").lower()
-    if mode in ("offline", "disabled", "dryrun"):
-        return Check(name="wandb", status="ok", says=f"WANDB_MODE={mode}: it needs no network")
-    netrc = _lines(home / ".netrc") or _lines(home / "_netrc")
-    if environment.get("WANDB_API_KEY") or any("wandb" in line for line in netrc):
-        return Check(name="wandb", status="ok", says="a login is there, if the training uses it")
-    says = "no login is there: a training that uses wandb asks for one, or fails"
-    return Check(name="wandb", status="warning", says=says,
-                 mend="wandb login, or WANDB_MODE=offline")  # fmt: skip
 
 
 def _lines(path: Path) -> list[str]:

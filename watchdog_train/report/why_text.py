@@ -205,9 +205,7 @@ SENTENCES: dict[WhyCode, str] = {
     "gpu-clock": "the GPU's clock is at {number:.0f} % instead of {before:.0f} %",
     "disk-low": "the disk of {path} is nearly full: {size} left",
     "checkpoint-too-large": "the next checkpoint needs {need}, and {path} has {size} left",
-    "disk-fills": "the disk of {path} is full in about {rough} at this rate",
     "memory-low": "memory is nearly used up: {size} left",
-    "memory-fills": "memory is used up in about {rough} at this rate",
     "never-saved": "no finished save was seen in {rough} of training: if it hangs now, all since "
     "its beginning is lost",
     "not-saved-since": "no finished save was seen for {rough}: if it hangs now, what was trained "
@@ -277,7 +275,6 @@ GLUED: dict[WhyCode, str] = {
     "scans-failed": ", {count} times in {seconds}; beginning at step 0 could lose checkpoints",
     "waits-for-room": ": the next attempt waits for room, {limit} at most",
     "no-better": ", and after {limit} of waiting it was no better",
-    "needs-more": ", and training needs {rough} more",
 }
 """What is said only behind another reason, with its own punctuation."""
 

@@ -16,7 +16,6 @@ from watchdog_train.core.notices import ahead as outlooks
 from watchdog_train.core.notices import pace as paces
 from watchdog_train.core.notices import slowdown as slowdowns
 from watchdog_train.core.notices import straggler as stragglers
-from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.starting.jobs import is_part_of_more
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.room_watch import RoomWatch
@@ -80,7 +79,7 @@ class Assessor:
         self._slowness = slowdowns.advance(self._slowness, sample)
         self._standing = stragglers.advance(self._standing, sample)
         if saves is not None:
-            self._look_ahead(sample, state, now, saves)
+            self._look_ahead(sample, now, saves)
         self.signs = signs(self._track, sample, detection)
         self.verdict = verdict(
             self._track,
@@ -113,7 +112,7 @@ class Assessor:
 
     @property
     def ahead(self) -> tuple[outlooks.Ahead, ...]:
-        """What will run out before the end at this rate."""
+        """What goes wrong if nobody acts."""
         return self._outlook.open
 
     def steps_s(self, now: float) -> float | None:
@@ -127,13 +126,8 @@ class Assessor:
             return None
         return Sleep(at=track.slept_at, seconds=track.slept_s, machine=track.slept_machine)
 
-    def _look_ahead(
-        self, sample: Sample, state: State, now: float, saves: tuple[SaveRecord, ...]
-    ) -> None:
+    def _look_ahead(self, sample: Sample, now: float, saves: tuple[SaveRecord, ...]) -> None:
         places = [self._context.cwd, str(self._context.directory.path)]
         places += [os.path.dirname(save.path) for save in saves[-1:]]
         room = self._room_watch.newest(now, places)
-        left_s = None
-        if room is not None and room.at > self._outlook.room_at:
-            left_s = run_progress(sample, state, self.steps_s(now)).eta_s
-        self._outlook = outlooks.advance(self._outlook, sample, room, left_s=left_s, saves=saves)
+        self._outlook = outlooks.advance(self._outlook, sample, room, saves=saves)

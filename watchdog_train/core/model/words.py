@@ -23,7 +23,7 @@ Phase = Literal[
 ]
 
 
-RemedyKind = Literal["execution", "training", "device"]
+RemedyKind = Literal["execution", "training"]
 
 
 ResumeVia = Literal["hook", "argv", "env", "script", "none"]

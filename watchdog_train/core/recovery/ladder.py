@@ -164,7 +164,7 @@ def _named(
             if _may_repeat(case) and not same_again(case):
                 return ()
             continue
-        allowed = _allowed(case, spec, named=True)
+        allowed = _allowed(case, spec)
         if not allowed:
             offers.append(name)
             if not _may_try_in_part(case, spec):
@@ -195,13 +195,10 @@ def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
     return several and (root is None or root.who.rank != 0)
 
 
-def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
+def _allowed(case: Case, spec: RemedySpec) -> bool:
     allow = case.policy.recovery.allow
-    if spec.id in allow or spec.kind in allow:
-        return True
-    if spec.needs_allow or spec.kind == "training":
-        return False
-    return spec.kind == "execution" or named
+    needs_it = spec.needs_allow or spec.kind == "training"
+    return not needs_it or spec.id in allow or spec.kind in allow
 
 
 def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
@@ -254,7 +251,7 @@ def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyU
                 experiment=True,
             )
             for spec in specs
-            if _may_try(case, spec) and _allowed(case, spec, named=False)
+            if _may_try(case, spec) and _allowed(case, spec)
         )
         if uses:
             return uses
