@@ -28,7 +28,6 @@ from watchdog_train.explain.families import (
     FamilyRule,
 )
 from watchdog_train.remedies.catalogue import CATALOGUE, EVERYWHERE, Remedy
-from watchdog_train.remedies.remedy import FRAMEWORKS
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 from watchdog_train.rules import load_rules
 
@@ -166,7 +165,6 @@ def remedies_page() -> str:
     lines = [REMEDIES_HEAD.rstrip(), "", "## What wtrain can apply"]
     for remedy in CATALOGUE.values():
         lines += _remedy(remedy)
-    lines += _matrix()
     lines += ["", "## When the cause is not known", ""]
     lines += [
         "A hang whose cause is unknown gets a plain restart first. If it hangs again without",
@@ -186,26 +184,6 @@ def remedies_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-MATRIX_HEAD = """
-## Where a remedy can be applied
-
-Without a change to the script. *hook*: inside the process; *environment*: by a variable;
-*argument*: by an argument of the command; *suggestion*: only you can, by the line above; -: there
-is nothing to change. "plain" is a loop over torch, "trainer" the Trainer of transformers and what
-derives from it. Every cell that is not a suggestion has a test on a script that is not changed, in
-tests/scenarios/test_remedies.py; where that needs a GPU or a Mac, only that the setting arrives.
-These tests have not all been run yet: a cell is what the hook is made for, not what was seen.
-"""
-
-
-def _matrix() -> Iterator[str]:
-    yield from MATRIX_HEAD.rstrip().splitlines()
-    yield from ("", f"| remedy | {' | '.join(FRAMEWORKS)} |", "|---" * (len(FRAMEWORKS) + 1) + "|")
-    for remedy in CATALOGUE.values():
-        row = [remedy.cells[name].replace("none", "-") for name in FRAMEWORKS]
-        yield f"| `{remedy.id}` | {' | '.join(row)} |"
-
-
 def _remedy(remedy: Remedy) -> Iterator[str]:
     yield from ("", f"### {remedy.id}", "")
     how = "only with `--allow`" if remedy.needs_allow else "by itself"
@@ -219,8 +197,6 @@ def _remedy(remedy: Remedy) -> Iterator[str]:
     if remedy.env:
         sets = " ".join(f"{name}={value}" for name, value in remedy.env.items())
         yield f"- sets: `{sets}`"
-    if remedy.argument is not None:
-        yield f"- adds: `{remedy.argument.option}={remedy.argument.value}`"
     if remedy.precondition:
         yield f"- when: {remedy.precondition}"
     yield f"- changes: {remedy.changes}"
@@ -229,8 +205,6 @@ def _remedy(remedy: Remedy) -> Iterator[str]:
         yield f"- only on: {', '.join(remedy.platforms)}"
     if remedy.script_line:
         yield f"- for good: `{' / '.join(remedy.script_line.splitlines())}`"
-    for name, line in remedy.script_lines.items():
-        yield f"- for good ({name}): `{line}`"
 
 
 def families_page(fields: Fields) -> str:

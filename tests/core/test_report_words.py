@@ -7,13 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.core.builders import plan, running
+from tests.core.builders import running
 from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
-from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     Because,
-    CheckpointRef,
     Explanation,
     Remedy,
     Standstill,
@@ -25,7 +23,6 @@ from watchdog_train.core.model import (
 from watchdog_train.core.model.waits import FileWait
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
-from watchdog_train.report.facts import framework
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store import registry
@@ -85,19 +82,6 @@ def test_a_stall_is_told_once() -> None:
     unknown = msgspec.structs.replace(found, because=None)
     (line,) = narrate(e.StallExplained(stall_id="0001", explanation=unknown), state)
     assert line == told[1]
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("hf", "trainer"), ("torch", None), (None, None)])
-def test_the_framework_shows_in_the_checkpoint(kind: str | None, expected: str | None) -> None:
-    """A checkpoint of transformers was written by its Trainer; else nothing is claimed."""
-    used = kind and CheckpointRef(
-        path="/out/checkpoint-20", format=kind, step=20, how_checked="quick"
-    )
-    launching = e.AttemptLaunching(
-        token="t", plan=msgspec.structs.replace(plan(), checkpoint=used or None)
-    )
-    assert framework(running(launching)) == expected
-    assert framework(State()) is None
 
 
 def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """A short training with one framework that tells at its end with which settings it ran.
 
-    framework_facts.py plain|trainer|lightning|accelerate [--bad-row] [--one-size]
+    framework_facts.py plain|trainer|lightning|accelerate
 
 Ordinary scripts: two loader workers, pinned memory where there is a device, persistent workers, an
-evaluation, a map of the library datasets in two processes, a safetensors file. Facts are a line of
+evaluation, a map of the library datasets in two processes. Facts are a line of
 JSON for each rank.
 """
 
@@ -27,19 +27,16 @@ SHOWN = (
     "TORCH_DISTRIBUTED_DEBUG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 
-facts: dict[str, Any] = {"evaluations": 0, "epoch_batches": 0, "parent": os.getpid()}
-bad_row = "--bad-row" in sys.argv
+facts: dict[str, Any] = {}
 
 
 class Rows(Dataset):
-    """Small rows; one of them cannot be read."""
+    """Small rows."""
 
     def __len__(self) -> int:
         return ROWS
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if bad_row and index == 13:
-            raise ValueError("row 13 cannot be read")
         return {"x": torch.full((4,), index / ROWS), "labels": torch.ones(1)}
 
 
@@ -52,8 +49,6 @@ class Model(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         out = self.line(x)
-        facts["epoch_batches"] += self.training
-        facts["evaluations"] += not self.training
         return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
 
 
@@ -65,8 +60,6 @@ def seen(loader: DataLoader) -> None:
     facts["pinned"] = loader.pin_memory
     facts["persistent"] = loader.persistent_workers
     facts["timeout"] = loader.timeout
-    sampler = getattr(loader, "batch_sampler", None)
-    facts["drop_last"] = bool(loader.drop_last or getattr(sampler, "drop_last", False))
 
 
 def make(shuffle: bool = True) -> DataLoader:
@@ -116,10 +109,8 @@ def trainer() -> None:
         group_timeout()
     job.train()
     seen(job.get_train_dataloader())
-    facts["examples"] = len(job.train_dataset)  # type: ignore[arg-type]
     facts["batch"] = arguments.per_device_train_batch_size
     facts["accumulation"] = arguments.gradient_accumulation_steps
-    facts["eval_batch"] = arguments.per_device_eval_batch_size
     facts["step"] = job.state.global_step
 
 
@@ -162,7 +153,6 @@ def lightning() -> None:
     if "RANK" in os.environ:
         group_timeout()
     seen(job.train_dataloader)
-    facts["limit"] = job.limit_train_batches
     facts["step"] = job.global_step
 
 
@@ -199,27 +189,13 @@ def mapped() -> None:
     facts["map_in_process"] = set(told["pid"]) == {os.getpid()}
 
 
-def read_weights() -> None:
-    """Whether a file of weights is mapped into memory while it is used."""
-    from safetensors.torch import load_file, save_file
-
-    path = os.path.abspath(f"weights-{os.getpid()}.safetensors")
-    save_file({"w": torch.ones(1000)}, path)
-    tensors = load_file(path)
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        facts["weights_mapped"] = path in maps.read()
-    facts["weights_sum"] = float(tensors["w"].sum())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("framework", choices=["plain", "trainer", "lightning", "accelerate"])
-    parser.add_argument("--bad-row", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)
     globals()[args.framework]()
     mapped()
-    read_weights()
     facts["threads"] = torch.get_num_threads()
     facts["sharing"] = torch.multiprocessing.get_sharing_strategy()
     facts["environment"] = {name: os.environ.get(name) for name in SHOWN}

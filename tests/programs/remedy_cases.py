@@ -182,19 +182,6 @@ def xet_off() -> None:
     train(DataLoader(Rows(), 2))
 
 
-def safetensors_off() -> None:
-    """Simulated: a file system on which a mapped file is never read."""
-    from safetensors.torch import load_file, save_file
-
-    path = os.path.abspath("weights.safetensors")
-    save_file({"w": torch.ones(1000)}, path)
-    tensors = load_file(path)
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        if path in maps.read():
-            sleep_for_ever()
-    train([tensors["w"][:4]] * 4)
-
-
 def clear_stale_lock() -> None:
     """An extension of torch that is built; the first builder is killed in the middle."""
     from torch.utils.file_baton import FileBaton
@@ -218,14 +205,6 @@ def soft_lock() -> None:
         if not os.path.exists("begun"):
             with open("begun", "w", encoding="ascii"):
                 os.kill(os.getpid(), 9)
-    train(DataLoader(Rows(), 2))
-
-
-def stagger_start() -> None:
-    """Two ranks make one folder: whoever looks before the other has made it fails."""
-    if not os.path.isdir("cache"):
-        time.sleep(1.0)
-        os.mkdir("cache")
     train(DataLoader(Rows(), 2))
 
 
@@ -325,104 +304,34 @@ def cpu() -> None:
 class Named(Rows):
     """Rows for a Trainer."""
 
-    def __init__(self, rows: int = 32, bad: int = -1) -> None:
-        super().__init__(rows)
-        self.bad = bad
-
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        if index == self.bad:
-            raise ValueError(f"row {index} cannot be read")
         return {"x": torch.ones(4), "labels": torch.ones(1)}
 
 
 class Limited(torch.nn.Module):
     """Simulated: a device on which more than `most` rows do not fit."""
 
-    def __init__(self, most: int, evaluating: int = 1 << 30) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
         self.line = torch.nn.Linear(4, 1)
-        self.most, self.evaluating = most, evaluating
+        self.most = most
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        if len(x) > (self.most if self.training else self.evaluating):
+        if len(x) > self.most:
             raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
         out = self.line(x)
         return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
 
 
-def by_trainer(model: torch.nn.Module, data: Dataset, metrics: Any = None, **more: Any) -> None:
+def batch_halve_accumulate() -> None:
     from transformers import Trainer, TrainingArguments
 
-    settings: dict[str, Any] = {
-        "output_dir": "out", "max_steps": 6, "per_device_train_batch_size": 4, "report_to": [],
-        "per_device_eval_batch_size": 4, "remove_unused_columns": False, "disable_tqdm": True,
-        "save_strategy": "no", **more,
-    }  # fmt: skip
-    trainer = Trainer(
-        model=model,
-        args=TrainingArguments(**settings),
-        train_dataset=data,
-        eval_dataset=Named(),
-        compute_metrics=metrics,
-    )
-    trainer.train()
-
-
-def batch_halve_accumulate() -> None:
-    by_trainer(Limited(2), Named())
-
-
-def eval_batch_small() -> None:
-    by_trainer(Limited(8, evaluating=1), Named(), eval_strategy="steps", eval_steps=3)
-
-
-def no_eval() -> None:
-    def judge(_: Any) -> dict[str, float]:
-        sleep_for_ever()
-        return {}
-
-    by_trainer(Limited(8), Named(), judge, eval_strategy="steps", eval_steps=3)
-
-
-def bf16() -> None:
-    """What the layer gives is beyond the largest number of fp16, and not beyond that of bf16."""
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True, mixed_precision="fp16")
-    layer = torch.nn.Linear(4, 1)
-    torch.nn.init.constant_(layer.weight, 3e4)
-    # Accelerate itself leaves a CPU alone.
-    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
-    with torch.autocast("cpu", kinds[accelerator.mixed_precision]):
-        if not torch.isfinite(layer(torch.ones(2, 4))).all():
-            raise FloatingPointError("the loss is not finite")
-    train(DataLoader(Rows(), 2), accelerator.prepare(torch.nn.Linear(4, 1)))
-
-
-def drop_last() -> None:
-    """Batch norm cannot train on the last batch, which is a single row."""
-    loader = DataLoader(Rows(17), 4, shuffle=True)
-    train(loader, torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)))
-
-
-def skip_bad_batches() -> None:
-    steps = [batch["x"] for batch in DataLoader(Named(bad=9), 4, num_workers=1)]
-    train(steps)
-    print(f"batches {len(steps)}", flush=True)
-
-
-def dataset_subset() -> None:
-    by_trainer(Limited(8), Named(200, bad=150), num_train_epochs=1, max_steps=-1)
-
-
-def shorter_sequences() -> None:
-    """Simulated: a device on which longer sequences do not fit."""
-    from transformers import Trainer, TrainingArguments  # noqa: F401 - as a script of TRL has it
-    from trl import SFTConfig
-
-    if SFTConfig(output_dir="out", max_length=256, report_to=[], use_cpu=True).max_length > 128:
-        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
-    train(DataLoader(Rows(), 2))
+    arguments = TrainingArguments(
+        output_dir="out", max_steps=6, per_device_train_batch_size=4, report_to=[],
+        per_device_eval_batch_size=4, remove_unused_columns=False, disable_tqdm=True,
+        save_strategy="no",
+    )  # fmt: skip
+    Trainer(model=Limited(2), args=arguments, train_dataset=Named(32)).train()
 
 
 if __name__ == "__main__":

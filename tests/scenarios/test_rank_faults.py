@@ -54,7 +54,7 @@ def command(launcher: str, program: str, *args: str) -> list[str]:
 def run_job(cwd: Path, launcher: str, program: str, *args: str) -> CompletedRun:
     config = write_fast_config(cwd)
     job = command(launcher, program, *args)
-    return run_wtrain("run", "--config", str(config), *RESUME, "--", *job, cwd=cwd, timeout_s=200)
+    return run_wtrain("run", "--config", str(config), *RESUME, "--", *job, cwd=cwd, timeout_s=280)
 
 
 def captured(run: CompletedRun) -> list[Event]:
@@ -240,7 +240,7 @@ def test_a_rank_that_left_early_and_well(tmp_path: Path) -> None:
     declared = run.only("stall_declared")
     assert (declared["basis"], declared["ranks"]) == ("rank-gone", [1]), run.describe()
     assert "ended with exit code 0 at step 25" in sentence(declared["why"])
-    assert 60 < declared["age_s"] < 120, run.describe()
+    assert 150 <= declared["age_s"] < 180, run.describe()
 
 
 @pytest.mark.slow

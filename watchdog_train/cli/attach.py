@@ -153,13 +153,12 @@ class Attached:
 
     def _ended(self) -> int:
         from watchdog_train.remedies.catalogue import script_lines
-        from watchdog_train.report.facts import framework
         from watchdog_train.report.summary import closing_lines
 
         state = self._watch.state
         report = self._run.path / "report.html"
         known = str(report) if report.is_file() else None
-        for line in closing_lines(state, script_lines(framework(state)), report=known):
+        for line in closing_lines(state, script_lines(), report=known):
             self._display.say(line)
         return EXIT_RETRY_ELSEWHERE if state.exit_code is None else state.exit_code
 

@@ -10,7 +10,6 @@ import msgspec
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.remedies.catalogue import CATALOGUE, Remedy, available
-from watchdog_train.remedies.remedy import APPLIED, FRAMEWORKS
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
 
@@ -48,27 +47,13 @@ def _lines(remedy: Remedy, *, present: bool) -> list[str]:
     if remedy.env:
         lines.append(_wrapped("sets: " + " ".join(f"{k}={v}" for k, v in remedy.env.items())))
     said = {
-        "for": _reach(remedy),
         "when": remedy.precondition,
         "changes": remedy.changes,
         "may break": remedy.may_break,
-        "for good": remedy.script_line,
-        **{f"for good ({name})": line for name, line in remedy.script_lines.items()},
+        "for good": " / ".join(remedy.script_line.splitlines()),
     }
     lines += [_wrapped(f"{label}: {text}") for label, text in said.items() if text]
     return lines
-
-
-def _reach(remedy: Remedy) -> str:
-    """`any training (hook)`, or each framework with the way."""
-    ways = {remedy.cells[name] for name in FRAMEWORKS}
-    if len(ways) == 1:
-        (way,) = ways
-        return f"any training ({way})" if way in APPLIED else ""
-    shown = [
-        f"{name} ({remedy.cells[name]})" for name in FRAMEWORKS if remedy.cells[name] != "none"
-    ]
-    return ", ".join(shown)
 
 
 def _wrapped(text: str) -> str:

@@ -8,7 +8,7 @@ time, because a step needs all of them. Those of several supervisors agree other
 import os
 import sys
 
-from watchdog_train.client import agree, settings, slot
+from watchdog_train.client import agree, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _STEP_BITS = 40
@@ -70,9 +70,6 @@ def listens():
     """A hook of a framework reads the requests from now on, to save and to stop."""
     if can_be_asked():
         slot.words[L.W_CAN_BE_ASKED] |= 3
-        settings.report("save-sooner", True, "saves are made when they are asked for")
-    else:
-        settings.report("save-sooner", False, "its ranks have no common step to save at")
 
 
 def all_ranks_are_here():

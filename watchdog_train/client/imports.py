@@ -117,8 +117,4 @@ def _prepare(name, spec):
 def begin():
     """The first watched import has begun: make the slot, arm the hooks; gives the finder."""
     slot.open_slot()
-    if slot.settings_json not in ("", "[]"):
-        from watchdog_train.client import training_settings
-
-        training_settings.stagger()
     return arm()

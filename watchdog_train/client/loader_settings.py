@@ -1,16 +1,12 @@
-"""Settings of data loading: the arguments of a DataLoader, and batches that cannot be loaded.
+"""Settings of data loading: the arguments of a DataLoader and of Dataset.map.
 
 An argument that does not fit goes through untouched, so that a mistake of the user's raises what
 it always raised.
 """
 
-import os
 import sys
-import time
 
-from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes, phases, settings, slot
-from watchdog_train.client.hooks import dynamo
+from watchdog_train.client import notes, phases, settings
 
 _WORKER_ARGUMENTS = (
     "persistent_workers",
@@ -18,9 +14,6 @@ _WORKER_ARGUMENTS = (
     "timeout",
     "multiprocessing_context",
 )
-# A worker that is gone, or a device in trouble, is no bad batch: going on would hide it.
-_NOT_THE_BATCH = ("DataLoader worker (pid", "DataLoader timed out", "Pin memory thread")
-_MOST_LOG_BYTES = 1 << 20
 
 
 def apply(torch):
@@ -28,7 +21,6 @@ def apply(torch):
     if any(identifier in settings.wanted() for identifier in _LOADER):
         _patch_loader()
     settings.attempted("file-system-sharing", _file_system_sharing)
-    settings.attempted("skip-bad-batches", _skip_bad_batches)
 
 
 def without_processes(original, args, kwargs):
@@ -67,117 +59,6 @@ def _file_system_sharing(_):
     before = shared.get_sharing_strategy()
     shared.set_sharing_strategy("file_system")
     return True, before + " -> file_system"
-
-
-def _skip_bad_batches(entry):
-    module = sys.modules["torch.utils.data.dataloader"]
-    iterator = module._BaseDataLoaderIter
-    original = iterator.__next__
-    map_style = module._DatasetKind.Map
-    limit = int(entry.get("limit", 100))
-    skipped = [0]
-
-    def __next__(self):
-        while True:
-            try:
-                batch = original(self)
-            except StopIteration:
-                again = _owed(self)
-                if again is None:
-                    raise
-                return again
-            except Exception as error:
-                if skipped[0] >= limit or not _may_skip(self, map_style, error):
-                    raise
-                skipped[0] += 1
-                _log_skipped(skipped[0], limit, error)
-                _owe(self)
-                continue
-            if _owing(self):
-                self._wtrain_last = batch
-            return batch
-
-    iterator.__next__ = dynamo.remember(phases.like(__next__, original))
-    return True, "up to " + str(limit) + " batches that cannot be loaded are skipped"
-
-
-def _owe(iterator):
-    """Lightning validates, and calls it an epoch, at the batch whose number is that of all: an
-    epoch that is shorter by the skipped ones would pass without a validation.
-    """
-    try:
-        steps = sys.modules.get("watchdog_train.client.hooks.lightning_steps")
-        if steps is not None and steps.trains():
-            iterator._wtrain_owed = _owing(iterator) + 1
-    except Exception:
-        pass
-
-
-def _owing(iterator):
-    return iterator.__dict__.get("_wtrain_owed", 0)
-
-
-def _owed(iterator):
-    """The last batch once more at the end of the epoch for each one that was skipped, else None."""
-    if not _owing(iterator):
-        return None
-    iterator._wtrain_owed -= 1
-    return iterator.__dict__.get("_wtrain_last")
-
-
-def _may_skip(iterator, map_style, error):
-    """Whether the next batch may come in the place of the one that has failed."""
-    try:
-        # A generator that has raised has ended: an iterable dataset would end its epoch.
-        if iterator._dataset_kind != map_style or isinstance(error, MemoryError):
-            return False
-        text = str(error)
-        if text.startswith(_NOT_THE_BATCH) or "CUDA" in text or "MPS" in text:
-            return False
-        if _several_ranks():
-            notes.note("skip-bad-batches: not with several ranks")
-            return False
-        return True
-    except Exception:
-        return False
-
-
-def _several_ranks():
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size() > 1
-    return (slot.words[L.W_WORLD_SIZE] or 1) > 1
-
-
-def _log_skipped(number, limit, error):
-    try:
-        import json
-
-        # Of an exception from a worker the last line is the exception itself.
-        lines = str(error).strip().splitlines() or [""]
-        what = type(error).__name__ + ": " + lines[-1][:300]
-        if number in (1, 10, limit):
-            notes.note("skip-bad-batches: " + str(number) + " skipped so far, the newest " + what)
-        if not slot.attempt_dir:
-            return
-        line = {
-            "t": time.time(),
-            "number": number,
-            "batches": slot.words[L.W_BATCHES],
-            "phase": L.PHASES[slot.words[L.W_PHASE]],
-            "error": what,
-        }
-        name = os.path.join(slot.attempt_dir, "skipped." + str(os.getpid()) + ".jsonl")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        descriptor = os.open(name, flags, 0o600)
-        try:
-            if os.fstat(descriptor).st_size < _MOST_LOG_BYTES:
-                os.write(descriptor, json.dumps(line).encode("ascii") + b"\n")
-        finally:
-            os.close(descriptor)
-    except Exception:
-        pass
 
 
 def _patch_loader():
@@ -282,25 +163,6 @@ def _timeout(entry, arguments):
     return True, "timeout 0 -> " + str(seconds) + " s"
 
 
-def _drop_last(_, arguments):
-    if arguments.get("drop_last"):
-        return True, "already set"
-    if arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None:
-        return False, "the DataLoader has a batch_sampler, or no batches, of its own"
-    sampler = arguments.get("sampler")
-    in_order = sampler is None or type(sampler).__name__ == "SequentialSampler"
-    if in_order and not arguments.get("shuffle"):
-        return False, "a DataLoader in order is left alone: evaluation needs every example"
-    try:
-        examples = len(arguments["dataset"] if sampler is None else sampler)
-    except TypeError:
-        return False, "the dataset has no length"
-    if examples < arguments.get("batch_size", 1):
-        return False, "there is no whole batch"
-    arguments["drop_last"] = True
-    return True, "drop_last False -> True"
-
-
 # Workers go first: the others look at how many are left.
 _LOADER = {
     "num-workers-0": _no_workers,
@@ -308,5 +170,4 @@ _LOADER = {
     "pin-memory-off": _no_pinning,
     "persistent-workers-off": _no_persistence,
     "loader-timeout": _timeout,
-    "drop-last": _drop_last,
 }

@@ -2,7 +2,7 @@
 
 It must change only what the plan names, and where a change would not be transparent it must
 leave things as they are and say why. Each part of it lives beside what it changes: loader_settings,
-training_settings, framework_settings, locks.
+training_settings, trainer_settings, locks.
 """
 
 import os

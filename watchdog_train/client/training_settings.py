@@ -1,17 +1,12 @@
-"""Settings of a process that trains: threads, device, memory, start, timeouts of its process group.
+"""Settings of a process that trains: threads, device, memory, timeouts of its process group.
 
 It must cost a step next to nothing, and nothing at all where the plan does not ask for it.
 """
 
-import os
 import sys
-import time
 
-from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes, phases, settings, slot
+from watchdog_train.client import notes, phases, settings
 from watchdog_train.client.hooks import dynamo
-
-_MOST_STAGGER_S = 60.0
 
 
 def apply(torch):
@@ -21,36 +16,6 @@ def apply(torch):
     for identifier in ("cpu-not-mps", "cpu"):
         if settings.parameters(identifier) is not None:
             _without_device(identifier, torch)
-
-
-def stagger():
-    """Wait until it is this rank's turn to start; to be called at the first watched import."""
-    settings.attempted("stagger-start", _stagger)
-
-
-def _stagger(entry):
-    if slot.words[L.W_ROLE] != L.ROLE_RANK:
-        return True, "not a rank"
-    local_rank = slot.words[L.W_LOCAL_RANK] - 1
-    if local_rank < 0:
-        return False, "LOCAL_RANK is not set: this is no rank of a launcher"
-    if not _first_of_rank(local_rank):
-        return True, "another process of this rank has waited"
-    seconds = min(float(entry.get("seconds", 3)) * local_rank, _MOST_STAGGER_S)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(max(0.0, min(1.0, end - time.monotonic())))
-    return True, "rank " + str(local_rank) + " began " + str(seconds) + " s later"
-
-
-def _first_of_rank(local_rank):
-    name = "staggered-" + str(slot.attempt) + "-" + str(local_rank)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        os.close(os.open(os.path.join(slot.slot_dir, name), flags, 0o600))
-    except FileExistsError:
-        return False
-    return True
 
 
 def _one_thread(_, torch):

@@ -174,8 +174,6 @@ class Observation(Value, frozen=True, kw_only=True, dict=True):
     """Of all trees."""
     not_resumed: str | None = None
     """Why a hook has not handed over the checkpoint of the plan, in the training's words."""
-    skipped: str | None = None
-    """What the training says of batches that it could not load and has skipped."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
     slept: Sleep | None = None

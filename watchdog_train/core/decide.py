@@ -40,7 +40,7 @@ from watchdog_train.core.recovery import keeping, kill
 from watchdog_train.core.recovery.between import between_attempts, scan_early
 from watchdog_train.core.recovery.giving_up import stop_what_began_anew
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
-from watchdog_train.core.requests import asking, sooner
+from watchdog_train.core.requests import asking
 from watchdog_train.core.suspect import next_stall_id, watch
 
 Remedies = Mapping[str, RemedySpec]
@@ -317,7 +317,6 @@ RULES: tuple[Rule, ...] = (
     bring_home,
     keeping.keep,
     asking.prove,
-    sooner.ask,
     drop_stale,
     _of_the_crew(machines.lose),
     stop_what_began_anew,

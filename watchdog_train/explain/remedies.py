@@ -216,7 +216,6 @@ _SIGNS: Mapping[x.RemedyGround, _Sign] = {
         "* (h5py/*|tables/*|fsspec/*|s3fs/*|gcsfs/*|zarr/*|netCDF4/*|pyarrow/*) || *H5*",
         r"h5py|HDF5|fsspec|s3fs",
     ),
-    "safetensors": _Sign("* (safetensors/*)", r"safetensors"),
     "dead-holder": _Sign(fact=lambda s: s.dead_holder),
     "network-file": _Sign(
         said=r"Stale file handle|ESTALE|\bNFS\b", fact=lambda s: s.on_network
@@ -290,9 +289,6 @@ _SIGNS: Mapping[x.RemedyGround, _Sign] = {
     ),
     "nan": _Sign(said=r"(?i)\bnan\b|overflow|\binf\b|loss scale"),
     "mps": _Sign("*mps*|*MPS*|*Metal*", r"MPS|mps|[Mm]etal"),
-    "batch-failed": _Sign(
-        fact=lambda s: s.runs(WORKER_LOOP) or any(
-            raised.worker is not None for raised in s.evidence.exceptions)),
 }  # fmt: skip
 """What has to be seen for each ground."""
 _LEAVING = (
@@ -314,10 +310,8 @@ _GROUNDS: Mapping[str, tuple[x.RemedyGround, ...]] = {
     "hub-timeouts": ("hub",),
     "xet-off": ("xet",),
     "open-in-worker": ("remote-file",),
-    "safetensors-off": ("safetensors",),
     "clear-stale-lock": ("dead-holder",),
     "local-cache": ("network-file",),
-    "stagger-start": ("store",),
     "omp-1": ("threads",),
     "wandb-offline": ("wandb",),
     "no-compile": ("compiles",),
@@ -344,19 +338,13 @@ _GROUNDS: Mapping[str, tuple[x.RemedyGround, ...]] = {
     "cpu": ("gpu-fault",),
     "allocator-expandable": ("gpu-memory",),
     "memory-relief": ("gpu-memory",),
-    "eval-batch-small": ("gpu-memory", "host-memory"),
     "batch-halve-accumulate": ("gpu-memory", "host-memory"),
-    "shorter-sequences": ("gpu-memory",),
     "less-host-memory": ("host-memory",),
     "bigger-shm": ("shm",),
     "bf16": ("nan",),
     "cpu-not-mps": ("mps",),
-    "mps-fallback": ("mps",),
-    "skip-bad-batches": ("batch-failed",),
     "lightning-ddp": ("named",),
     "plain-retry": ("named",),
-    "celery-solo": ("named",),
-    "dataset-subset": ("named",),
 }
 """Any of them is enough. What is not here, every attempt has, or only a person may ask for it."""
 _BY_FACT: tuple[tuple[str, x.RemedyGround, Callable[[Grounds], object]], ...] = (

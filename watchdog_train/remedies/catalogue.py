@@ -26,17 +26,9 @@ def available(platform: str = sys.platform) -> dict[str, Remedy]:
     return {name: item for name, item in CATALOGUE.items() if platform in item.platforms}
 
 
-def script_lines(framework: str | None = None) -> dict[str, str]:
-    """Remedy id -> the line for the training script that makes the setting for good.
-
-    Args:
-        framework: a key of Remedy.script_lines; None: the line for a plain torch script.
-    """
-    found = {
-        name: item.script_lines.get(framework or "", item.script_line)
-        for name, item in CATALOGUE.items()
-    }
-    return {name: line for name, line in found.items() if line}
+def script_lines() -> dict[str, str]:
+    """Remedy id -> the lines for the training script that make the setting for good."""
+    return {name: item.script_line for name, item in CATALOGUE.items() if item.script_line}
 
 
 def remedy_words() -> dict[str, str]:

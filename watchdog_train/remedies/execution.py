@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_train.core.recovery.remedy_spec import ArgumentChange
-from watchdog_train.remedies.remedy import Remedy, cells, in_process, variables
+from watchdog_train.remedies.remedy import Remedy, in_process, variables
 
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 NOT_A_NETWORK = "^lo,docker,podman,virbr,veth,br-,cni,flannel,cali,tun,tap"
@@ -19,20 +18,6 @@ EXECUTION = (
         changes="sums on the CPU may be taken in another order",
         may_break="nothing; computing on the CPU gets slower",
         script_line="torch.set_num_threads(1)  # and OMP_NUM_THREADS=1 before Python starts",
-        cells=cells("hook"),
-    ),
-    Remedy(
-        id="save-sooner",
-        kind="execution",
-        summary="asks for a checkpoint where stalls come faster than saves",
-        in_process=in_process("save-sooner"),
-        precondition="a training that can be asked to save, and an attempt that stalled after "
-        "steps of which none was saved; about half as long after the start as that stall came",
-        changes="nothing",
-        may_break="nothing; saves take time and room on the disk",
-        script_line="save more often",
-        script_lines={"trainer": "TrainingArguments(..., save_steps=...)  # a smaller number"},
-        cells=cells("hook", plain="suggestion", accelerate="suggestion"),
     ),
     Remedy(
         id="wandb-offline",
@@ -47,7 +32,6 @@ EXECUTION = (
         changes="nothing in the training; the dashboard shows nothing until `wandb sync DIR`",
         may_break="sweeps and alerts that need the server",
         script_line='wandb.init(mode="offline")  # later: wandb sync wandb/offline-run-*',
-        cells=cells("hook"),
     ),
     Remedy(
         id="no-compile",
@@ -56,9 +40,8 @@ EXECUTION = (
         **variables("no-compile", TORCH_COMPILE_DISABLE="1"),
         changes="rounding differs from compiled kernels",
         may_break="memory may no longer suffice; steps get slower",
-        script_line="remove torch.compile(...), or TORCH_COMPILE_DISABLE=1",
-        script_lines={"trainer": "TrainingArguments(..., torch_compile=False)"},
-        cells=cells("environment"),
+        script_line="remove torch.compile(...), or TORCH_COMPILE_DISABLE=1\n"
+        "TrainingArguments(..., torch_compile=False)  # with a Trainer",
     ),
     Remedy(
         id="compile-threads-1",
@@ -68,7 +51,6 @@ EXECUTION = (
         changes="nothing",
         may_break="nothing; compiling takes longer",
         script_line='os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # before the import',
-        cells=cells("environment"),
     ),
     Remedy(
         id="nccl-p2p-off",
@@ -80,7 +62,6 @@ EXECUTION = (
         may_break="nothing; collectives get slower",
         script_line='os.environ["NCCL_P2P_DISABLE"] = "1"  # before init_process_group',
         platforms=("linux",),
-        cells=cells("environment"),
     ),
     Remedy(
         id="nccl-ib-off",
@@ -92,7 +73,6 @@ EXECUTION = (
         may_break="nothing; collectives between machines get much slower",
         script_line='os.environ["NCCL_IB_DISABLE"] = "1"  # before init_process_group',
         platforms=("linux",),
-        cells=cells("environment"),
     ),
     Remedy(
         id="nccl-socket-ifname",
@@ -105,7 +85,6 @@ EXECUTION = (
         script_line="NCCL_SOCKET_IFNAME=eth0 (the name of yours) on every node, and "
         "GLOO_SOCKET_IFNAME, which takes no exclusions",
         platforms=("linux",),
-        cells=cells("environment"),
     ),
     Remedy(
         id="raise-ddp-timeout",
@@ -115,23 +94,8 @@ EXECUTION = (
         precondition="init_process_group and new_group with a shorter timeout",
         changes="nothing",
         may_break="nothing; torch's own end of a real hang comes later",
-        script_line="init_process_group(timeout=timedelta(hours=2))",
-        script_lines={"trainer": "TrainingArguments(..., ddp_timeout=7200)"},
-        cells=cells("hook"),
-    ),
-    Remedy(
-        id="eval-batch-small",
-        kind="execution",
-        summary="evaluates with a quarter of the batch, and moves predictions off the device",
-        in_process=in_process("eval-batch-small"),
-        changes="a metric that is a mean of batch means may differ a little",
-        may_break="nothing; evaluation takes longer",
-        script_line="a smaller batch_size for the evaluation's DataLoader",
-        script_lines={
-            "trainer": "TrainingArguments(..., per_device_eval_batch_size=..., "
-            "eval_accumulation_steps=16)"
-        },
-        cells=cells("suggestion", trainer="hook"),
+        script_line="init_process_group(timeout=timedelta(hours=2))\n"
+        "TrainingArguments(..., ddp_timeout=7200)  # with a Trainer",
     ),
     Remedy(
         id="memory-relief",
@@ -141,9 +105,8 @@ EXECUTION = (
         changes="nothing",
         may_break="nothing; each 100th step takes longer",
         script_line="every 100 steps: gc.collect(); torch.cuda.synchronize(); "
-        "torch.cuda.empty_cache()",
-        script_lines={"trainer": "TrainingArguments(..., torch_empty_cache_steps=100)"},
-        cells=cells("hook"),
+        "torch.cuda.empty_cache()\n"
+        "TrainingArguments(..., torch_empty_cache_steps=100)  # with a Trainer",
     ),
     Remedy(
         id="allocator-expandable",
@@ -156,20 +119,6 @@ EXECUTION = (
         script_line='os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  '
         "# before the import",
         platforms=("linux",),
-        cells=cells("environment"),
-    ),
-    Remedy(
-        id="celery-solo",
-        kind="execution",
-        summary="runs a Celery worker's tasks in its main process instead of in forked ones",
-        argument=ArgumentChange(
-            program="celery", subcommand="worker", option="--pool", short="-P", value="solo"
-        ),
-        precondition="the command is `celery ... worker` (or python -m celery)",
-        changes="nothing",
-        may_break="one task at a time; time limits and revoking of running tasks have no effect",
-        script_line="celery -A app worker --pool=solo",
-        cells=cells("argument"),
     ),
     Remedy(
         id="debug-detail",
@@ -183,7 +132,6 @@ EXECUTION = (
         may_break="with gloo ranks may end with a segmentation fault before their first step",
         needs_allow=True,
         script_line="TORCH_DISTRIBUTED_DEBUG=DETAIL python train.py",
-        cells=cells("environment"),
     ),
     Remedy(
         id="launch-blocking",
@@ -196,7 +144,6 @@ EXECUTION = (
         may_break="nothing; it mends nothing either, it names the kernel",
         script_line="CUDA_LAUNCH_BLOCKING=1 python train.py",
         platforms=("linux", "win32"),
-        cells=cells("environment"),
     ),
     Remedy(
         id="plain-retry",
@@ -205,6 +152,5 @@ EXECUTION = (
         precondition="the evidence says that the trouble may pass",
         changes="nothing",
         may_break="nothing",
-        cells=cells("none"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_train.remedies.remedy import Remedy, cells, in_process, variables
+from watchdog_train.remedies.remedy import Remedy, in_process, variables
 
 LOADING = (
     Remedy(
@@ -16,9 +16,8 @@ LOADING = (
         changes="random augmentation draws from the main process's generator; examples of an "
         "iterable dataset come in another order",
         may_break="nothing; loading no longer overlaps with computing, so steps may get slower",
-        script_line="DataLoader(..., num_workers=0)",
-        script_lines={"trainer": "TrainingArguments(..., dataloader_num_workers=0)"},
-        cells=cells("hook"),
+        script_line="DataLoader(..., num_workers=0)\n"
+        "TrainingArguments(..., dataloader_num_workers=0)  # with a Trainer",
     ),
     Remedy(
         id="spawn",
@@ -29,7 +28,6 @@ LOADING = (
         changes="nothing",
         may_break="datasets that cannot be pickled, and scripts without a __main__ guard",
         script_line='DataLoader(..., multiprocessing_context="spawn")',
-        cells=cells("hook"),
     ),
     Remedy(
         id="pin-memory-off",
@@ -39,9 +37,8 @@ LOADING = (
         precondition="a DataLoader with pin_memory=True",
         changes="nothing",
         may_break="nothing; copies to the GPU no longer overlap",
-        script_line="DataLoader(..., pin_memory=False)",
-        script_lines={"trainer": "TrainingArguments(..., dataloader_pin_memory=False)"},
-        cells=cells("hook"),
+        script_line="DataLoader(..., pin_memory=False)\n"
+        "TrainingArguments(..., dataloader_pin_memory=False)  # with a Trainer",
     ),
     Remedy(
         id="persistent-workers-off",
@@ -51,9 +48,8 @@ LOADING = (
         precondition="a DataLoader with persistent_workers=True",
         changes="nothing",
         may_break="caches that a dataset keeps in its workers; every epoch starts later",
-        script_line="DataLoader(..., persistent_workers=False)",
-        script_lines={"trainer": "TrainingArguments(..., dataloader_persistent_workers=False)"},
-        cells=cells("hook"),
+        script_line="DataLoader(..., persistent_workers=False)\n"
+        "TrainingArguments(..., dataloader_persistent_workers=False)  # with a Trainer",
     ),
     Remedy(
         id="loader-timeout",
@@ -64,7 +60,6 @@ LOADING = (
         changes="nothing",
         may_break="a batch that takes longer than 300 s becomes an error",
         script_line="DataLoader(..., timeout=300)",
-        cells=cells("hook"),
     ),
     Remedy(
         id="file-system-sharing",
@@ -75,7 +70,6 @@ LOADING = (
         may_break="killed processes leave segments in /dev/shm; wtrain removes those of its run",
         script_line='torch.multiprocessing.set_sharing_strategy("file_system")',
         platforms=("linux", "darwin"),
-        cells=cells("hook"),
     ),
     Remedy(
         id="num-proc-none",
@@ -86,7 +80,6 @@ LOADING = (
         changes="nothing",
         may_break="nothing; preprocessing takes longer, and what was cached is prepared again",
         script_line="dataset.map(..., num_proc=None, writer_batch_size=100)",
-        cells=cells("hook"),
     ),
     Remedy(
         id="tokenizers-off",
@@ -96,7 +89,6 @@ LOADING = (
         changes="nothing",
         may_break="nothing; tokenising in the main process gets slower",
         script_line='os.environ["TOKENIZERS_PARALLELISM"] = "false"  # before the import',
-        cells=cells("environment"),
     ),
     Remedy(
         id="hf-offline",
@@ -107,7 +99,6 @@ LOADING = (
         changes="nothing, as long as the cache holds the same revision",
         may_break="whatever is not in the cache",
         script_line='os.environ["HF_HUB_OFFLINE"] = "1"  # before the import',
-        cells=cells("environment"),
     ),
     Remedy(
         id="hub-timeouts",
@@ -120,7 +111,6 @@ LOADING = (
         may_break="a server that needs longer than 30 s for its first byte becomes an error",
         script_line='os.environ["HF_HUB_ETAG_TIMEOUT"] = "30"  # before the import\n'
         'os.environ["HF_HUB_DOWNLOAD_TIMEOUT"] = "30"',
-        cells=cells("environment"),
     ),
     Remedy(
         id="xet-off",
@@ -130,19 +120,6 @@ LOADING = (
         changes="nothing",
         may_break="nothing; large downloads may be slower",
         script_line='os.environ["HF_HUB_DISABLE_XET"] = "1"  # before the import',
-        cells=cells("environment"),
-    ),
-    Remedy(
-        id="safetensors-off",
-        kind="execution",
-        summary="reads safetensors files as a whole instead of mapping them into memory",
-        in_process=in_process("safetensors-off"),
-        precondition="safetensors.torch.load_file, or from_pretrained of transformers 5",
-        changes="nothing",
-        may_break="memory for one file of weights more while it is loaded",
-        script_line='safetensors.torch.load(open(path, "rb").read())',
-        script_lines={"trainer": "AutoModel.from_pretrained(..., disable_mmap=True)"},
-        cells=cells("hook"),
     ),
     Remedy(
         id="clear-stale-lock",
@@ -154,18 +131,5 @@ LOADING = (
         changes="nothing",
         may_break="nothing; what the dead process was writing may be incomplete",
         script_line="remove the lock file that the report names",
-        cells=cells("hook"),
-    ),
-    Remedy(
-        id="stagger-start",
-        kind="execution",
-        summary="lets the ranks of a machine start one after the other",
-        in_process=in_process("stagger-start", seconds=3),
-        precondition="ranks with LOCAL_RANK (torchrun, accelerate launch): each begins 3 s after "
-        "the one before it, at most 60 s in all",
-        changes="nothing",
-        may_break="nothing; the start takes longer",
-        script_line='time.sleep(3 * int(os.environ.get("LOCAL_RANK", 0)))  # before the imports',
-        cells=cells("hook"),
     ),
 )

@@ -7,10 +7,15 @@ from collections.abc import Mapping
 USER_FIXES: Mapping[str, str] = {
     "abort-all-on-failure": "End every rank when one fails: start with torchrun, which does that, "
     "and let exceptions leave main() instead of catching them on one rank.",
+    "bf16": "Compute in bf16 instead of fp16 where the device has it: TrainingArguments(..., "
+    'fp16=False, bf16=True), Trainer(precision="bf16-mixed") of Lightning, or torch.autocast(..., '
+    "dtype=torch.bfloat16) without a GradScaler.",
     "bigger-shm": "Give the container more shared memory: docker run --shm-size=8g (or "
     "--ipc=host), or an emptyDir with medium: Memory at /dev/shm in Kubernetes.",
     "destroy-process-group": "Call torch.distributed.destroy_process_group() on every rank before "
     "main() ends.",
+    "drop-last": "Give every rank as many batches: DataLoader(..., drop_last=True), or "
+    "TrainingArguments(..., dataloader_drop_last=True).",
     "less-host-memory": "Use less memory on the host: fewer workers, a smaller prefetch_factor, "
     "streaming data, keep_in_memory=False, writer_batch_size=100 in datasets.map.",
     "lightning-ddp": 'Name the strategy: Trainer(..., strategy="ddp"). In Lightning 2.6 auto is '
@@ -19,6 +24,8 @@ USER_FIXES: Mapping[str, str] = {
     "TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR below /tmp or a scratch disk.",
     "main-guard": 'Put the start of the script below `if __name__ == "__main__":`, because spawned '
     "processes import the script again.",
+    "no-eval": "Train without evaluation to see whether it is to blame: TrainingArguments(..., "
+    'eval_strategy="no", load_best_model_at_end=False).',
     "none-user-fix": "Only the code can change this: see the frames in the stack dump.",
     "open-in-worker": "Open the file in the worker, not before the fork: in __getitem__ "
     "(`if self.file is None: self.file = h5py.File(...)`) or in worker_init_fn.",

@@ -36,7 +36,6 @@ _GROUNDS: dict[x.RemedyGround, str] = {
     "hub": "the Hugging Face hub takes part",
     "xet": "a download by Xet takes part",
     "remote-file": "a library's open file takes part",
-    "safetensors": "safetensors takes part",
     "dead-holder": "no living process holds the lock",
     "network-file": "it waits for a network file system",
     "collective": "the ranks wait for each other",
@@ -60,7 +59,6 @@ _GROUNDS: dict[x.RemedyGround, str] = {
     "compiles": "a compiler takes part",
     "nan": "the numbers overflowed",
     "mps": "MPS takes part",
-    "batch-failed": "a worker could not load a batch",
 }
 
 

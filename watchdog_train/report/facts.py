@@ -60,12 +60,6 @@ def origin_words(plan: Plan) -> str:
     return f"from {step_words(used.step)} ({words.last_part(used.path)})"
 
 
-def framework(state: State) -> str | None:
-    """What the training is made with, as far as its checkpoint shows; a key of script lines."""
-    used = state.attempt.plan.checkpoint if state.attempt is not None else None
-    return "trainer" if used is not None and used.format == "hf" else None
-
-
 def role_counts(targets: Iterable[ProcessId], members: Iterable[Member]) -> str:
     """`1 rank, 2 workers and 1 other process`."""
     roles = {member.identity: member.role for member in members}

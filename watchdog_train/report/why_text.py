@@ -98,7 +98,6 @@ SENTENCES: dict[WhyCode, str] = {
     "diagnosis-names": "the diagnosis {diagnosis} names it",
     "fallback": "experiment {count} of {of}: nothing that was seen calls for it",
     "asked-by-with": "asked for by --with",
-    "stalled-before-save": "the stall of {attempts} came before its first save",
     "taking-back": "taking back {names}, with which it did not begin",
     "passing-over": "passing over {names}, with which attempts failed",
     "trying": "trying {names}",
@@ -177,7 +176,6 @@ SENTENCES: dict[WhyCode, str] = {
     "their parents and ended one by one: {problem}",
     "slower": "steps take {number:.1f} times as long as in {attempts}, before {names}; "
     "should training end again without having come further, that is taken back",
-    "skipped": "batches that cannot be loaded: {problem}; {path} has all",
     "keeper-gone": "the keeper (pid {pid}) is gone while training runs on",
     "end-by-parent": "this supervisor is its parent now, and will know how it ends",
     "end-by-kernel": "how it ends will be known only if the kernel tells (Linux 6.15 and newer)",

@@ -22,7 +22,7 @@ from watchdog_train.evidence.text.bring import read_whole
 from watchdog_train.remedies.catalogue import script_lines
 from watchdog_train.report.document import report_document
 from watchdog_train.report.evidence_text import group_text
-from watchdog_train.report.facts import ScriptLines, framework, without_secrets
+from watchdog_train.report.facts import ScriptLines, without_secrets
 from watchdog_train.report.history import History, history
 from watchdog_train.report.sections import Document
 from watchdog_train.report.series import AttemptSeries, SeriesReader
@@ -70,7 +70,7 @@ def gather(
     if run_dir is not None and run_dir != told.state.run_dir:
         state = msgspec.structs.replace(told.state, run_dir=run_dir)
         told = msgspec.structs.replace(told, state=state)
-    lines = script_lines(framework(told.state))
+    lines = script_lines()
     found = Found(series=_series(run.trace), stacks=_stacks(run, told.state.stalls))
     document = report_document(told, lines, found=found)
     return Report(history=told, found=found, script_lines=lines, document=document)

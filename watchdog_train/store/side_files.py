@@ -19,7 +19,6 @@ from watchdog_train.store.slots import read_note
 WHY_CAP = 500
 NOT_RESUMED = "not resumed: "
 """How the client's notes about it begin."""
-SKIPPED = "skip-bad-batches: "
 MOST_OPTIONS = 4
 _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]{0,79}(=[a-z]{1,20}| \{checkpoint\})?")
 """What may be shown as a part of a command."""
@@ -121,18 +120,11 @@ class SideFiles:
 
     def not_resumed(self) -> str | None:
         """Why a hook has not handed over the checkpoint, the newest reason that was given."""
-        return self._newest(NOT_RESUMED)
-
-    def skipped(self) -> str | None:
-        """What the training says of batches that it could not load."""
-        return self._newest(SKIPPED)
-
-    def _newest(self, beginning: str) -> str | None:
         found = [
-            text.removeprefix(beginning)
+            text.removeprefix(NOT_RESUMED)
             for _, note in self._known.values()
             for text in note.notes
-            if text.startswith(beginning)
+            if text.startswith(NOT_RESUMED)
         ]
         return found[-1][:WHY_CAP] if found else None
 

@@ -153,7 +153,6 @@ class Observer:
             tasks=self._side_files.tasks(),
             not_resumed=self._side_files.not_resumed()
             or next((each.not_resumed for each in told if each.not_resumed), None),
-            skipped=self._side_files.skipped(),
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
             resumed_step=self._resumed_step(),

@@ -23,7 +23,6 @@ from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 from watchdog_train.remedies.catalogue import Remedy, script_lines
-from watchdog_train.report.facts import framework
 from watchdog_train.report.narrative import closing_lines
 from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting.write import write_plain
@@ -283,7 +282,7 @@ class RunSession:
                 self.context.display.say(f"wtrain: {state.name}: {self.why}")
                 self.context.display.deliver(log)
             return
-        lines = script_lines(framework(state))
+        lines = script_lines()
         report = self._report(lines)
         self.context.display.deliver(log)
         well = state.outcome == "succeeded" and not state.stalls and not state.warning

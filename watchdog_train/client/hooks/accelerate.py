@@ -5,8 +5,8 @@ It must not decide anything: when to step, to accumulate or to save stays with t
 
 import os
 
-from watchdog_train.client import framework_settings, milestones, notes, phases, resume, saves
 from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import milestones, notes, phases, resume, saves
 
 
 def arm(module):
@@ -23,18 +23,9 @@ def arm(module):
 
 
 def _places(accelerator):
-    accelerator.__init__ = _building(accelerator.__init__)
     milestones.around_method(accelerator, "__init__", "build Accelerator")
     milestones.around_method(accelerator, "prepare", "Accelerator.prepare")
     milestones.around_method(accelerator, "init_trackers", "Accelerator.init_trackers")
-
-
-def _building(original):
-    def __init__(self, *args, **kwargs):
-        args, kwargs = framework_settings.accelerator_arguments(original, self, args, kwargs)
-        original(self, *args, **kwargs)
-
-    return phases.like(__init__, original)
 
 
 def _saving(accelerator):

@@ -10,7 +10,6 @@ import sys
 
 from watchdog_train.client import (
     builds,
-    framework_settings,
     milestones,
     notes,
     phases,
@@ -74,7 +73,7 @@ def _files(name):
 
 def _init(original):
     def __init__(self, *args, **kwargs):
-        original(self, *args, **framework_settings.lightning_arguments(kwargs))
+        original(self, *args, **kwargs)
         try:
             _another_one()
             # Taken now: a ModelCheckpoint without a dirpath gets one of this very start later.

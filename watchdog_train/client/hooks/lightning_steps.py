@@ -124,11 +124,6 @@ def batch_ends(trainer):
         _requests(trainer, fit.batches.ready)
 
 
-def trains():
-    """Whether the batches of a fit are being taken, and not those of its validation."""
-    return _fit is not None and slot.words[_PHASE] in (L.PHASE_FIRST_STEP, L.PHASE_TRAIN)
-
-
 def nobody_listens():
     """The fit is over, one way or another: from here on nobody reads the requests."""
     try:

@@ -7,17 +7,16 @@ the checkpoint came from.
 import inspect
 import os
 
+from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import (
-    framework_settings,
     milestones,
     notes,
     phases,
     resume,
     saves,
-    settings,
     slot,
+    trainer_settings,
 )
-from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client.hooks import trainer_callback
 
 
@@ -36,15 +35,13 @@ def arm(module):
             setattr(module.Trainer, name, wrap(getattr(module.Trainer, name)))
         except Exception as error:
             problems.append(name + " " + type(error).__name__)
-    if settings.parameters("shorter-sequences") is not None:
-        module.TrainingArguments.__post_init__ = _checked(module.TrainingArguments.__post_init__)
     if problems:
         raise RuntimeError(", ".join(problems))
 
 
 def _init(original, callback):
     def __init__(self, *args, **kwargs):
-        args, kwargs = framework_settings.trainer_arguments(original, self, args, kwargs)
+        trainer_settings.apply(original, self, args, kwargs)
         original(self, *args, **kwargs)
         try:
             notes.output_dir(self.args.output_dir)
@@ -58,15 +55,6 @@ def _init(original, callback):
             notes.note("a Trainer is not watched: " + type(error).__name__)
 
     return milestones.around("build Trainer", phases.like(__init__, original))
-
-
-def _checked(original):
-    def __post_init__(self, *args, **kwargs):
-        result = original(self, *args, **kwargs)
-        framework_settings.configuration_made(self)
-        return result
-
-    return phases.like(__post_init__, original)
 
 
 def _save_checkpoint(original):
@@ -119,7 +107,6 @@ def _begin(trainer, original, args, kwargs):
     try:
         ordinal = slot.words[L.W_TRAIN_ORDINAL] + 1
         trainer_callback.preparing()
-        framework_settings.trainer_begins(trainer)
         replaced = _resuming(trainer, original, args, kwargs, ordinal)
     except Exception as error:
         notes.note("a training was not prepared: " + type(error).__name__)

@@ -88,7 +88,6 @@ NoticeKind = Literal[
     "room",
     "scan",
     "slower",
-    "skipped",
     "reader",
     "task",
     "metrics",

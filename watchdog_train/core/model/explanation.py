@@ -186,10 +186,10 @@ class Because(Value, frozen=True, kw_only=True):
 
 RemedyGround = Literal[
     "named", "loader", "pinning", "forked", "sharing", "shm", "datasets", "tokenizers", "hub",
-    "xet", "remote-file", "safetensors", "dead-holder", "network-file", "collective", "nccl",
+    "xet", "remote-file", "dead-holder", "network-file", "collective", "nccl",
     "store", "left-early", "failed-alone", "evaluates", "rank-works", "saves", "leaves", "spawned",
     "own-line", "library-line", "device", "gpu-fault", "gpu-memory", "host-memory", "threads",
-    "wandb", "compiles", "nan", "mps", "batch-failed",
+    "wandb", "compiles", "nan", "mps",
 ]  # fmt: skip
 """What was seen that calls for a remedy."""
 

@@ -1,4 +1,4 @@
-"""What a remedy costs: steps that take three times as long, batches left out. Pure."""
+"""What a remedy costs: steps that take three times as long. Pure."""
 
 from __future__ import annotations
 
@@ -49,13 +49,3 @@ def _before(state: State) -> AttemptRecord | None:
         if {use.id for use in before.plan.remedies} != {use.id for use in after.plan.remedies}:
             return before
     return None
-
-
-def skipped(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Said once an attempt: it goes on without a batch; the list is in the attempt's folder."""
-    attempt = state.attempt
-    if observation.skipped is None or attempt is None or "skipped" in state.notices:
-        return []
-    folder = f"attempts/{attempt.attempt:04d}"
-    why = Why("skipped", problem=observation.skipped, path=f"{folder}/skipped.*.jsonl")
-    return [e.Noticed(kind="skipped", pids=(), why=why)]

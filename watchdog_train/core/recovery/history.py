@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
@@ -109,16 +109,12 @@ def _is_newer(
     return (one.path, one.saved_at) != (other.path, other.saved_at)
 
 
-def asked_for(
-    policy: Policy, catalogue: Mapping[str, RemedySpec], argv: Sequence[str]
-) -> tuple[RemedyUse, ...]:
-    """Remedies of --with that exist here, suit the command, and are not forbidden."""
+def asked_for(policy: Policy, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...]:
+    """Remedies of --with that exist here and are not forbidden."""
     return tuple(
         RemedyUse(id=name, kind=catalogue[name].kind, why=Why("asked-by-with"))
         for name in dict.fromkeys(policy.recovery.with_remedies)
-        if name in catalogue
-        and catalogue[name].suits(argv)
-        and name not in policy.recovery.without_remedies
+        if name in catalogue and name not in policy.recovery.without_remedies
     )
 
 
@@ -133,7 +129,7 @@ def gather(
     bundle = attempt.stall_id or attempt.crash_id
     choice = choose_checkpoint(state, survey)
     spoiled = _spoiled(state.attempts)
-    effect = {use.id: use for use in asked_for(policy, catalogue, state.argv)}
+    effect = {use.id: use for use in asked_for(policy, catalogue)}
     for use in attempt.plan.remedies:
         spec = catalogue.get(use.id)
         if spec is not None and not spec.evidence_only and use.id not in spoiled:

@@ -35,7 +35,6 @@ from watchdog_train.core.recovery.outcome import (
     child_code,
 )
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
-from watchdog_train.core.requests.sooner import save_sooner
 
 __all__ = ["RUNGS", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
 
@@ -74,7 +73,7 @@ class Stop(Value, frozen=True, kw_only=True):
 
 def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
     """The first attempt: the command as it is, with the remedies the user asked for."""
-    uses = asked_for(policy, catalogue, state.argv)
+    uses = asked_for(policy, catalogue)
     known = {use.id for use in uses} | set(policy.recovery.without_remedies)
     lacking = [name for name in policy.recovery.with_remedies if name not in known]
     why = Why("first-attempt")
@@ -181,8 +180,6 @@ def _may_try(case: Case, spec: RemedySpec) -> bool:
         return False
     if spec.evidence_only and any(spec.id in ids(one.plan) for one in case.state.attempts):
         return False
-    if not spec.suits(case.state.argv):
-        return False
     if case.explanation is not None and spec.id in case.explanation.pointless:
         return False
     # What is in effect in part may be tried as a whole once it is allowed.
@@ -273,7 +270,6 @@ def _restart(
 ) -> Restart:
     recovery = case.policy.recovery
     resume = plans.resume(case.state, case.choice, _resume_arg(case), survey)
-    added = (*added, *save_sooner(case, catalogue))
     replaced = {use.id for use in added}
     uses = (*(use for use in case.effect if use.id not in replaced), *added)
     why = _what_happened(case).plus(

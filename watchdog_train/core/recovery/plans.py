@@ -93,8 +93,6 @@ def build(
         if not use.in_part:  # a variable reaches every rank
             env.update(spec.env)
         entries.append(spec.in_part if use.in_part else spec.in_process)
-        if spec.argument is not None:
-            argv = spec.argument.apply(argv)
     reference = None
     if checkpoint is not None:
         reference = CheckpointRef(
