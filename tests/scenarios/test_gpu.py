@@ -81,9 +81,8 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     assert not done.of_type("stall_declared"), done.describe()
     (bundle,) = done.run_dir.glob("**/host.json")
     host = json.loads(bundle.read_text())
-    seen, shared = host["details"]["gpu"]["devices"]
-    assert seen["power_w"] == STUCK_W
-    assert [each["pid"] for each in shared["processes"]] == [pid, neighbour]
+    (seen,) = host["details"]["gpu"]["uses"].values()
+    assert (seen["util"], seen["others"]) == (100, [neighbour])
     assert [str(neighbour) in other for other in host["facts"]["gpu_others"]] == [True]
     waits = json.loads(bundle.with_name("explanation.json").read_text())["root"]["doing"]
     assert (waits["wait"], waits["gpu"]["device"], waits["gpu"]["util"]) == ("device", 0, 100)
