@@ -72,11 +72,13 @@ REMEDIES_HEAD = """\
 <!-- Written by scripts/generate_docs.py from watchdog_train/remedies/. -->
 
 A remedy is one safer setting. A restart applies what the explanation names, one remedy at a time;
-`wtrain remedies` lists the same. Two kinds:
+`wtrain remedies` lists the same. Three kinds:
 
 - *execution*: how the training runs. Applied by itself. What each may still change in a result is
   said below.
-- *training*: what is trained. Only with `--allow training` or `--allow ID`.
+- *training*: what is trained (batch, evaluation, length). Only with `--allow training` or
+  `--allow ID`.
+- *device*: which device computes. Applied where the explanation names the device.
 
 `--with ID` applies one from the first attempt, `--without ID` forbids one. Settings made inside the
 process, and variables that reached it, are reported back: `status` says "in effect" or "NOT in
@@ -184,8 +186,11 @@ def remedies_page() -> str:
 
 def _remedy(remedy: Remedy) -> Iterator[str]:
     yield from ("", f"### {remedy.id}", "")
-    asks = remedy.needs_allow or remedy.kind == "training"
-    how = "only with `--allow`" if asks else "by itself"
+    how = "only with `--allow`" if remedy.needs_allow else "by itself"
+    if remedy.kind == "device":
+        how = "where the explanation names the device"
+    elif remedy.kind == "training":
+        how = "only with `--allow`"
     once = "; for one attempt only" if remedy.evidence_only else ""
     yield f"*{remedy.kind}, {how}{once}*: {remedy.summary}."
     yield ""

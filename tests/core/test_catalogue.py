@@ -93,9 +93,9 @@ def test_a_remedy_has_lines_for_the_script():
 
 
 def test_a_platform_gets_what_works_there():
-    """CUDA is not on macOS, NCCL is on Linux alone."""
-    assert "launch-blocking" in available("linux")
-    assert "launch-blocking" not in available("darwin")
+    """MPS is macOS, NCCL is Linux."""
+    assert "cpu-not-mps" in available("darwin")
+    assert "cpu-not-mps" not in available("linux")
     assert "nccl-p2p-off" in available("linux")
     assert "nccl-p2p-off" not in available("win32")
 
@@ -104,21 +104,21 @@ def test_wrong_names_are_refused_all_at_once():
     """Unknown, meant otherwise, the user's own, of another platform, contradicting: one error."""
     policy = Policy(
         recovery=Recovery(
-            with_remedies=("num-worker-0", "main-guard", "nccl-p2p-off", "spawn"),
+            with_remedies=("num-worker-0", "main-guard", "cpu-not-mps", "spawn"),
             without_remedies=("spawn", "omp1"),
-            allow=("trainng", "execution", "wandb-offline"),
+            allow=("trainng", "device", "wandb-offline"),
         )
     )
     with pytest.raises(WtrainError) as caught:
-        refuse_unknown(policy, "darwin")
+        refuse_unknown(policy, "linux")
     text = caught.value.message
     assert "did you mean num-workers-0?" in text
     assert "__main__" in text
-    assert "nccl-p2p-off: does nothing on darwin" in text
+    assert "cpu-not-mps: does nothing on linux" in text
     assert "spawn: is forbidden" in text
     assert "did you mean omp-1?" in text
     assert "did you mean training?" in text
-    assert "execution" not in text
+    assert "device" not in text
     assert len(text.splitlines()) == 6
     refuse_unknown(Policy())
 

@@ -180,7 +180,7 @@ def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
 def test_remedies_in_commands_of_the_pages_are_known() -> None:
     """Whoever types a line of a page is not refused for a name in it."""
     flags = {"--with", "--without", "--allow"}
-    known = {*available(), "training", "execution"}
+    known = {*available(), "training", "device", "execution"}
     named = [
         (place, name)
         for place, words in COMMANDS

@@ -160,6 +160,7 @@ OURS_ALONE = explained("none-user-fix", family="import-lock")
 OOM = explained("batch-halve-accumulate", family="cuda-oom")
 WANDB = explained("wandb-offline", family="logger-service-init")
 PASSING = explained("plain-retry", "no-compile", family="triton-autotune")
+MPS = explained("cpu-not-mps", "upgrade-library", family="mps-hang")
 DDP = explained("debug-detail", "drop-last", family="collective-mismatch")
 HUB = explained("hf-offline", "xet-off", family="hub-download")
 
@@ -199,6 +200,7 @@ RESTARTS = {
         history("exit1@-", ("exit1@-", LOADER)), {}, ["num-workers-0"],
     ),
     # kinds
+    "device where the diagnosis names it": (history(("hang@-", MPS)), {}, ["cpu-not-mps"]),
     "not by itself": (history(("hang@5", WANDB)), {}, []),
     "allowed by id": (history(("hang@5", WANDB)), {"allow": ("wandb-offline",)}, ["wandb-offline"]),
     "allowed by kind": (history(("hang@5", WANDB)), {"allow": ("execution",)}, ["wandb-offline"]),

@@ -329,6 +329,29 @@ def test_every_other_setting_takes_and_reports(training: Training) -> None:
     assert "30" in answers["loader-timeout"]["why"]
 
 
+@pytest.mark.slow
+def test_without_mps_whoever_asks_for_it_hears_that_there_is_none(training: Training) -> None:
+    """The way in which Trainer, accelerate, Lightning and most scripts choose the device.
+
+    Simulated: a torch whose MPS is there stands in for a Mac.
+    """
+    training.settings = [{"id": "cpu-not-mps"}]
+    script = """
+import json, types, torch
+from watchdog_train.client import training_settings
+def there():
+    return True
+backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=there))
+training_settings._without_device("cpu-not-mps", types.SimpleNamespace(backends=backends))
+weight = torch.nn.Parameter(torch.zeros(1))
+torch.optim.SGD([weight]).step()
+print(json.dumps([torch.backends.mps.is_available(), backends.mps.is_available()]))
+"""
+    assert training.json(script) == [False, False]
+    answer = training.note()["settings"]["cpu-not-mps"]
+    assert answer == {"took": True, "why": "parameters are on cpu"}
+
+
 def test_a_request_to_stop_reaches_a_plain_loop(training: Training) -> None:
     """should_stop() is true once asked, for a request of this attempt only, and is answered."""
     script = """

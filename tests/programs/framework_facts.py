@@ -199,6 +199,7 @@ def main() -> None:
     facts["threads"] = torch.get_num_threads()
     facts["sharing"] = torch.multiprocessing.get_sharing_strategy()
     facts["environment"] = {name: os.environ.get(name) for name in SHOWN}
+    facts["mps_or_cuda"] = torch.cuda.is_available() or torch.backends.mps.is_available()
     facts["rank"] = int(os.environ.get("RANK", "0"))
     sys.stdout.write("facts " + json.dumps(facts) + "\n")
     sys.stdout.flush()

@@ -290,6 +290,14 @@ def memory_relief() -> None:
     train(DataLoader(Rows(100), 1), Leaking(4, 1))
 
 
+def cpu() -> None:
+    """Simulated: a GPU that is there and never answers."""
+    there = "CUDA_VISIBLE_DEVICES" not in os.environ or os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    if there:
+        sleep_for_ever()
+    train(DataLoader(Rows(), 2))
+
+
 # -- What is trained -------------------------------------------------------------------------------
 
 

@@ -60,6 +60,7 @@ LOADED: dict[str, Check] = {
     "nccl-socket-ifname": lambda facts: facts["environment"]["NCCL_SOCKET_IFNAME"][:3] == "^lo",
     "allocator-expandable": env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
     "launch-blocking": env("CUDA_LAUNCH_BLOCKING", "1"),
+    "cpu": lambda facts: facts["mps_or_cuda"] is False and env("CUDA_VISIBLE_DEVICES", "")(facts),
 }
 """Settings that can be in effect together, in every framework."""
 
@@ -165,6 +166,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "no-compile": (HANGS, {}),
     "compile-threads-1": (HANGS, {}),
     "memory-relief": (CRASHES, {"every": 10}),
+    "cpu": (HANGS, {}),
     "batch-halve-accumulate": (CRASHES, {}),
 }
 """What the training of tests/programs/remedy_cases.py does without the remedy, and parameters that
@@ -174,6 +176,7 @@ OWN_TEST = {
     "loader-timeout": "test_a_silent_worker_becomes_an_error",
     "clear-stale-lock": "test_a_lock_of_a_dead_process_of_this_run_is_removed",
     "raise-ddp-timeout": "test_a_slow_rank_0_is_waited_for",
+    "cpu-not-mps": "test_a_setting_of_a_mac_reaches_the_training",
 }
 ONLY_ARRIVES = (
     "nccl-p2p-off", "nccl-ib-off", "nccl-socket-ifname", "allocator-expandable", "debug-detail",
@@ -331,6 +334,24 @@ def test_a_slow_rank_0_is_waited_for(tmp_path: Path) -> None:
     said = run.only("remedy_taken")
     assert said["took"], said
     assert sentence(said["why"]) == "timeout 0:00:02 -> 2:00:00"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_setting_of_a_mac_reaches_the_training(tmp_path: Path) -> None:
+    """Simulated: no Mac is here, so only that the setting arrives and is reported back."""
+    training = fresh(tmp_path / "mac")
+    spec = CATALOGUE["cpu-not-mps"]
+    training.settings = [spec.in_process or {}]
+    script = (
+        "import torch\n"
+        "weight = torch.nn.Parameter(torch.zeros(1))\n"
+        "torch.optim.SGD([weight]).step()\n"
+        "print(torch.backends.mps.is_available())\n"
+    )
+    done = training.run(script, env=spec.env)
+    assert done.stdout.split()[0] == "False", done.stderr
+    assert training.note()["settings"]["cpu-not-mps"]["took"] is True
 
 
 # -- What a run makes of it ------------------------------------------------------------------------

@@ -39,7 +39,9 @@ def remedies(*, as_json: bool) -> None:
 
 
 def _lines(remedy: Remedy, *, present: bool) -> list[str]:
-    use = "only with --allow" if remedy.needs_allow or remedy.kind == "training" else "by itself"
+    use = "where the device is named" if remedy.kind == "device" else "by itself"
+    if remedy.needs_allow or remedy.kind == "training":
+        use = "only with --allow"
     missing = "" if present else ", not on this platform"
     lines = [f"{remedy.id} ({remedy.kind}, {use}{missing}): {remedy.summary}"]
     if remedy.env:

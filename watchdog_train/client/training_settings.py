@@ -1,11 +1,11 @@
-"""Settings of a process that trains: threads, memory, timeouts of its process group.
+"""Settings of a process that trains: threads, device, memory, timeouts of its process group.
 
 It must cost a step next to nothing, and nothing at all where the plan does not ask for it.
 """
 
 import sys
 
-from watchdog_train.client import settings
+from watchdog_train.client import notes, phases, settings
 from watchdog_train.client.hooks import dynamo
 
 
@@ -13,6 +13,9 @@ def apply(torch):
     """Apply what the plan asks for to a torch that has just been imported."""
     settings.attempted("omp-1", _one_thread, torch)
     settings.attempted("memory-relief", _memory_relief, torch)
+    for identifier in ("cpu-not-mps", "cpu"):
+        if settings.parameters(identifier) is not None:
+            _without_device(identifier, torch)
 
 
 def _one_thread(_, torch):
@@ -49,6 +52,39 @@ def _relieve(torch):
     if mps is not None and torch.backends.mps.is_available():
         mps.synchronize()
         mps.empty_cache()
+
+
+def _without_device(identifier, torch):
+    """Whoever asks for MPS hears that there is none; a device that is named outright stays.
+
+    CUDA is hidden by its variable, which the driver reads later than this. What has come of it
+    is told after the first step, by the device of the parameters.
+    """
+    try:
+        mps = torch.backends.mps
+        before = mps.is_available
+
+        def is_available():
+            return False
+
+        mps.is_available = phases.like(is_available, before)
+    except Exception as error:
+        settings.report(identifier, False, type(error).__name__)
+        return
+    told: list = []
+
+    def step_done(optimizer, args, kwargs):
+        try:
+            # It stays: taken out here, the others of this very step would not be called.
+            if not told:
+                told.append(True)
+                device = str(optimizer.param_groups[0]["params"][0].device)
+                settings.report(identifier, device == "cpu", "parameters are on " + device)
+        except Exception as error:
+            notes.note(identifier + ": the device is not known: " + type(error).__name__)
+
+    dynamo.remember(step_done)
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_done)
 
 
 def longer_timeout(function, args, kwargs):

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
-from watchdog_train.remedies.execution import EXECUTION, TRAINING
+from watchdog_train.remedies.consequential import DEVICE, TRAINING
+from watchdog_train.remedies.execution import EXECUTION
 from watchdog_train.remedies.loading import LOADING
 from watchdog_train.remedies.remedy import EVERYWHERE, KINDS, Remedy
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
@@ -16,7 +17,7 @@ from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 __all__ = ["CATALOGUE", "EVERYWHERE", "Remedy", "available", "refuse_unknown", "script_lines"]
 
 CATALOGUE: Mapping[str, Remedy] = {
-    remedy.id: remedy for remedy in (*LOADING, *EXECUTION, *TRAINING)
+    remedy.id: remedy for remedy in (*LOADING, *EXECUTION, *DEVICE, *TRAINING)
 }
 
 

@@ -1,4 +1,4 @@
-"""Remedies of how a training runs, beside loading its data, and of what is trained, as data."""
+"""Remedies of how a training runs, beside loading its data, as data."""
 
 from __future__ import annotations
 
@@ -154,21 +154,3 @@ EXECUTION = (
         may_break="nothing",
     ),
 )
-
-TRAINING = (
-    Remedy(
-        id="batch-halve-accumulate",
-        kind="training",
-        summary="halves the batch and doubles the accumulation, so that a step sees as much",
-        in_process=in_process("batch-halve-accumulate"),
-        precondition="an even batch; not with DeepSpeed, auto_find_batch_size, split_batches or "
-        "a Trainer that groups generations, whose sizes are fixed elsewhere",
-        changes="batch norm, losses with negatives of the batch, and dropout see smaller batches; "
-        "the evaluation's batch is halved, too",
-        may_break="nothing; steps get slower",
-        script_line="half the batch_size, and optimizer.step() after twice as many batches\n"
-        "TrainingArguments(..., per_device_train_batch_size=... / 2, "
-        "gradient_accumulation_steps=... * 2)  # with a Trainer",
-    ),
-)
-"""They change what is trained."""

@@ -12,10 +12,6 @@ USER_FIXES: Mapping[str, str] = {
     "dtype=torch.bfloat16) without a GradScaler.",
     "bigger-shm": "Give the container more shared memory: docker run --shm-size=8g (or "
     "--ipc=host), or an emptyDir with medium: Memory at /dev/shm in Kubernetes.",
-    "cpu": "Train on the CPU to see whether the device is to blame: CUDA_VISIBLE_DEVICES= python "
-    "train.py, or TrainingArguments(..., use_cpu=True).",
-    "cpu-not-mps": 'Train on the CPU of the Mac: torch.device("cpu") in place of "mps", or '
-    "TrainingArguments(..., use_cpu=True).",
     "destroy-process-group": "Call torch.distributed.destroy_process_group() on every rank before "
     "main() ends.",
     "drop-last": "Give every rank as many batches: DataLoader(..., drop_last=True), or "

@@ -78,12 +78,12 @@ def _on_a_hang(policy: Policy) -> str:
         f"(at most {'once' if recovery.max_restarts == 1 else f'{recovery.max_restarts} times'}); "
     )
     if "training" in recovery.allow:
-        return text + "may change workers, threads and the batch"
+        return text + "may change workers, threads, batch, evaluation, length"
     text += "may change workers and threads; "
-    single = [clean(name, 60) for name in recovery.allow if name != "execution"]
+    single = [clean(name, 60) for name in recovery.allow if name not in ("execution", "device")]
     if single:
         return text + f"of training settings only {words.listed(single)}"
-    return text + "may not change the batch (--allow training)"
+    return text + "may not change batch, evaluation, length (--allow training)"
 
 
 def closing_lines(

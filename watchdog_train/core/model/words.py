@@ -23,7 +23,7 @@ Phase = Literal[
 ]
 
 
-RemedyKind = Literal["execution", "training"]
+RemedyKind = Literal["execution", "training", "device"]
 
 
 ResumeVia = Literal["hook", "argv", "env", "script", "none"]

@@ -123,7 +123,7 @@ class Recovery(Section, frozen=True, kw_only=True):
     without_remedies: Annotated[tuple[str, ...], Meta(description="remedies never applied")] = ()
     allow: Annotated[
         tuple[str, ...],
-        Meta(description="remedies that need it and may be applied: ids, or a whole kind"),
+        Meta(description="training or device remedies that may be applied: ids, or a whole kind"),
     ] = ()
     duplicates: Annotated[
         Literal["refuse", "ignore"],

@@ -164,7 +164,7 @@ def _named(
             if _may_repeat(case) and not same_again(case):
                 return ()
             continue
-        allowed = _allowed(case, spec)
+        allowed = _allowed(case, spec, named=True)
         if not allowed:
             offers.append(name)
             if not _may_try_in_part(case, spec):
@@ -195,10 +195,13 @@ def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
     return several and (root is None or root.who.rank != 0)
 
 
-def _allowed(case: Case, spec: RemedySpec) -> bool:
+def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
     allow = case.policy.recovery.allow
-    needs_it = spec.needs_allow or spec.kind == "training"
-    return not needs_it or spec.id in allow or spec.kind in allow
+    if spec.id in allow or spec.kind in allow:
+        return True
+    if spec.needs_allow or spec.kind == "training":
+        return False
+    return spec.kind == "execution" or named
 
 
 def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
@@ -251,7 +254,7 @@ def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyU
                 experiment=True,
             )
             for spec in specs
-            if _may_try(case, spec) and _allowed(case, spec)
+            if _may_try(case, spec) and _allowed(case, spec, named=False)
         )
         if uses:
             return uses
