@@ -215,7 +215,6 @@ def test_logs_across_attempts_and_rotated_files(tmp_path: Path) -> None:
     assert run_wtrain("logs", "-n", "4", cwd=tmp_path).check(0).stdout == "a2\na3\nb1\nb2\n"
     assert run_wtrain("logs", "-n", "0", cwd=tmp_path).check(0).stdout == ""
     assert run_wtrain("logs", "--attempt", "1", cwd=tmp_path).stdout == "a1\na2\na3\n"
-    assert run_wtrain("logs", "--previous", cwd=tmp_path).stdout == "a1\na2\na3\n"
     now = int(time.time())
     (run / "attempts/0002/output.log.times").write_text(f"{now - 3600} 0\n{now - 1800} 3\n")
     assert run_wtrain("logs", "--attempt", "2", "--since", "1m", cwd=tmp_path).stdout == "b2\n"
@@ -263,7 +262,7 @@ def test_logs_of_a_rank_with_files_of_its_own(tmp_path: Path) -> None:
     assert shown() == "[rank1]: marked\nplain\nlast\n"
     assert shown("--attempt", "2") == "plain\nlast\n"
     assert shown("-n", "1") == "last\n"
-    assert shown("--previous") == "[rank1]: marked\n"
+    assert shown("--attempt", "1") == "[rank1]: marked\n"
     assert shown("-f") == "plain\nlast\n"
 
 

@@ -56,7 +56,6 @@ LAST_EVENT_BYTES = 64 << 10
     metavar="TIME",
     help="Only what was written from then on: 10m ago, 23:10, or 2026-11-21T23:10.",
 )
-@click.option("--previous", is_flag=True, help="Only the attempt before the newest.")
 @runs_dir_option
 def logs(
     *,
@@ -67,7 +66,6 @@ def logs(
     machine: str | None,
     attempt: int | None,
     since: str | None,
-    previous: bool,
     runs_dir: Path | None,
 ) -> None:
     """Show what the training wrote, its stdout on stdout and its stderr on stderr.
@@ -78,14 +76,12 @@ def logs(
     run = resolve(run_ref, runs_dir)
     if run_ref is None:
         click.echo(f"wtrain: output of {run.run_id}", err=True)
-    if attempt is not None and previous:
-        raise click.UsageError("--attempt and --previous exclude each other")
-    if follow and (attempt is not None or previous):
-        raise click.UsageError("-f follows the newest attempt; --attempt and --previous do not fit")
+    if follow and attempt is not None:
+        raise click.UsageError("-f follows the newest attempt; --attempt does not fit")
     if since is not None and lines is not None:
         raise click.UsageError("--since and -n exclude each other")
     moment = None if since is None else moment_of(since)
-    chosen = _chosen(run, attempt, previous=previous)
+    chosen = _chosen(run, attempt)
     out = _Out(rank, _part(run, machine, rank))
     if machine is None and rank is None and (others := _machines(run, chosen)):
         click.echo(f"wtrain: also of {listed(others)}: --machine NAME, --rank N", err=True)
@@ -105,16 +101,8 @@ def logs(
         _explain_nothing(run, chosen, rank, out.part)
 
 
-def _chosen(run: RunDirectory, attempt: int | None, *, previous: bool) -> tuple[int, ...]:
+def _chosen(run: RunDirectory, attempt: int | None) -> tuple[int, ...]:
     known = attempts_in(run)
-    if previous:
-        if len(known) < 2:
-            raise WtrainError(
-                "there is no attempt before the newest",
-                context=run.run_id,
-                reference="logs-attempt-unknown",
-            )
-        return (known[-2],)
     if attempt is None:
         return known
     if attempt not in known:

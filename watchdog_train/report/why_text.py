@@ -174,8 +174,6 @@ SENTENCES: dict[WhyCode, str] = {
     "gpus-unseen": "the GPUs are not looked at any more: {problem}",
     "not-listed": "the system does not list the processes of this training, which are known by "
     "their parents and ended one by one: {problem}",
-    "slower": "steps take {number:.1f} times as long as in {attempts}, before {names}; "
-    "should training end again without having come further, that is taken back",
     "keeper-gone": "the keeper (pid {pid}) is gone while training runs on",
     "end-by-parent": "this supervisor is its parent now, and will know how it ends",
     "end-by-kernel": "how it ends will be known only if the kernel tells (Linux 6.15 and newer)",

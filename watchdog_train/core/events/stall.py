@@ -87,7 +87,6 @@ NoticeKind = Literal[
     "no-progress",
     "room",
     "scan",
-    "slower",
     "reader",
     "task",
     "metrics",
@@ -101,7 +100,7 @@ WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]
 
 class Noticed(Event, frozen=True, kw_only=True):
     """Something a person should know that is no stall: stopped, waiting for input, busy, a save
-    that a stop waits for, that nobody makes, or that is not whole, what a remedy has cost.
+    that a stop waits for, that nobody makes, or that is not whole.
     """
 
     kind: NoticeKind

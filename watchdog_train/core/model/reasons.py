@@ -47,7 +47,7 @@ WhyCode = Literal[
     "resume-by-option", "resume-by-script", "resumed-from", "resumes-from", "run-over", "said",
     "same-again", "samples-left-out", "save-late", "save-not-taken", "save-overdue", "save-taken",
     "save-under-way", "scan-again", "scan-failed", "scans-failed", "shared-directory",
-    "slow", "slower", "starved", "stopped", "stopped-anew",
+    "slow", "starved", "stopped", "stopped-anew",
     "supervisor-gone", "supervisor-slept", "survived", "survivors", "survivors-block",
     "taking-back", "task-acknowledged", "task-delivered-again", "task-lost", "task-maybe-lost",
     "training-finished", "tree-idle", "trying", "unknown", "unsaved", "unseen", "usual-again",

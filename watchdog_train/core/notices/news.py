@@ -24,7 +24,6 @@ from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.slowdown import OVER_FACTOR
-from watchdog_train.core.notices.worse import slower
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import live
 from watchdog_train.core.requests.request_answers import answers
@@ -83,7 +82,6 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += _without_heartbeat(observation, state)
     found += _sleep(observation, state)
     found += _pace(observation, state)
-    found += slower(observation, state)
     found += warnings(observation.ahead, state.warned, now)
     found += sight.news(observation, state)
     found += answers(observation, state)

@@ -19,7 +19,6 @@ from watchdog_train.core.model import (
     Value,
     Why,
 )
-from watchdog_train.core.notices import worse
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.crashes import Crash
 from watchdog_train.core.recovery.plans import Choice, choose_checkpoint
@@ -29,6 +28,8 @@ EARLY_LIMIT = 2
 """Attempts of one plan that end before their first step."""
 STUCK_LIMIT = 3
 """Attempts of one plan without a newer step or checkpoint."""
+SLOWER_FACTOR = 3.0
+"""The same factor by which a slowdown within an attempt is called one."""
 
 
 class Case(Value, frozen=True, kw_only=True):
@@ -159,7 +160,7 @@ def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
         began = began or before.first_step is not None or before.stall_id is not None
         if began and after.first_step is None and after.stall_id is None and after.ended:
             spoiled |= ids(after.plan) - ids(before.plan)
-        if worse.slowed(before, after) and (after.last_step or 0) <= (before.last_step or 0):
+        if _slowed(before, after) and (after.last_step or 0) <= (before.last_step or 0):
             spoiled |= ids(after.plan) - ids(before.plan)
     return frozenset(spoiled)
 
@@ -207,3 +208,9 @@ def within_limits(case: Case) -> bool:
     spent = tries(case)
     early = sum(attempt.first_step is None for attempt in spent)
     return early < EARLY_LIMIT and len(spent) < STUCK_LIMIT
+
+
+def _slowed(before: AttemptRecord, after: AttemptRecord) -> bool:
+    """Whether steps took much longer in the second of two attempts."""
+    old, new = before.fastest_steps_s, after.fastest_steps_s
+    return old is not None and new is not None and old >= SLOWER_FACTOR * new
