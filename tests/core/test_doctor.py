@@ -7,35 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_train.client.libraries import HOOKS
 from watchdog_train.doctor import machine, night
-from watchdog_train.doctor.machine import described, judged, libraries
+from watchdog_train.doctor.machine import described
 from watchdog_train.system.portable import PortableSystem
-
-RANGES = {row[1]: (row[2], row[3]) for row in HOOKS.values()}
-
-
-def test_a_version_outside_of_its_range_is_said() -> None:
-    """Steps will not be seen then, and a person should know before the night."""
-    found = {
-        "python": "3.11.7",
-        "torch": "1.13.1+cu117",
-        "transformers": "5.23.0",
-        "lightning": "?",
-    }
-    said = {check.name: check for check in judged(found, RANGES, "python")}
-    assert set(said) == set(found)
-    assert (said["torch"].status, said["transformers"].status) == ("warning", "ok")
-    assert "armed for 2.1 up to, but not 3.0" in said["torch"].says
-    assert said["lightning"].status == "warning"
-    assert said["torch"].mend
-
-
-def test_an_interpreter_that_cannot_be_asked(tmp_path: Path) -> None:
-    """No traceback: a line that says what to name."""
-    (check,) = libraries(str(tmp_path / "nothing"))
-    assert check.status == "warning"
-    assert "--python" in str(check.mend)
 
 
 def test_who_holds_gpu_memory_is_named() -> None:

@@ -31,7 +31,7 @@ WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
 )
 @json_option
 def doctor(*, python: str | None, checkpoints: tuple[Path, ...], as_json: bool) -> None:
-    """Try stacks, signals, heartbeats, memory, disks, GPUs, versions; nothing is changed.
+    """Try stacks, signals, heartbeats, memory, disks and GPUs; nothing is changed.
 
     The first line says what nobody has run on this platform. Each warning says how to mend it.
     Exit code 1 when something fails.

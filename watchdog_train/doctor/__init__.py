@@ -32,7 +32,7 @@ def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> 
 
     Args:
         system: of this machine.
-        python: the interpreter of the training, whose libraries are looked at.
+        python: the interpreter of the training, whose fault handler is tried.
         directories: where checkpoints go.
     """
     from watchdog_train.doctor import machine, night
@@ -46,4 +46,3 @@ def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> 
         yield machine.disk(system, directory)
     yield from night.logout(Path("/"), os.environ.get("USER") or os.environ.get("LOGNAME") or "")
     yield from machine.gpus()
-    yield from machine.libraries(python)

@@ -13,10 +13,9 @@ import msgspec
 
 from watchdog_train.errors import WtrainError
 
-PLAIN = {"http": "http", "https": "https", "json": "http", "jsons": "https"}
-"""Schemes that the standard library can send to, and what they are on the wire."""
+PLAIN = ("http", "https")
+"""Schemes that the standard library can send to."""
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30})://(?P<rest>[^\s/]\S*)", re.IGNORECASE)
-MOST_CHANNELS = 20
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +72,6 @@ def refuse_unusable(urls: Sequence[str]) -> None:
     Raises:
         WtrainError: something is no URL, or needs a library that is not installed.
     """
-    if len(urls) > MOST_CHANNELS:
-        raise WtrainError(
-            f"{len(urls)} notification URLs; at most {MOST_CHANNELS} are used",
-            reference="notify-too-many",
-        )
     for url, name in zip(urls, names(urls), strict=True):
         scheme = scheme_of(url)
         if scheme is None:

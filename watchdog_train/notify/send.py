@@ -46,7 +46,7 @@ def send(url: str, message: Message) -> str | None:
         # urllib takes a login in a URL for a part of the host's name.
         plain = urllib.parse.unquote(login).encode("utf-8")
         headers["Authorization"] = f"Basic {base64.b64encode(plain).decode('ascii')}"
-    target = f"{PLAIN[scheme]}://{host}{slash}{path}"
+    target = f"{scheme}://{host}{slash}{path}"
     request = urllib.request.Request(  # noqa: S310 - http and https only, see PLAIN
         target,
         data=msgspec.json.encode(message),
