@@ -15,7 +15,6 @@ from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.notices.slowdown import Slow, Slowness, advance, resumed
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.traces.replaying import Replay
 from watchdog_train.report.pace_text import slow_words
 
 Around = Callable[[float], dict[str, object]]
@@ -206,14 +205,3 @@ def test_a_machine_that_slept_long_ago_is_judged() -> None:
         [1.0] * 900 + [5.0] * 180, around=lambda at: {"suspended_s": 3600.0 + 1e-6 * (at % 7)}
     )
     assert len(episodes(samples)) == 1
-
-
-def test_replay_says_it() -> None:
-    """Last night's trace tells when it became slow."""
-    judged = Replay(Policy())
-    for sample in polls([1.0] * 900 + [4.0] * 200):
-        judged.judge(sample)
-    ((at, slow),) = judged.slow
-    assert 900 + 600 <= at <= 900 + 800
-    assert slow.factor == pytest.approx(4.0, rel=0.05)
-    assert judged.first_stall_t is None

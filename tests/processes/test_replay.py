@@ -26,7 +26,7 @@ def test_a_strangers_trace(tmp_path: Path) -> None:
     assert told[1].split() == ["t", "verdict", "phase", "basis", "why"]
     assert told[-1] == "first stall at 175.0 s"
     data = run_wtrain("replay", trace.name, "--json", cwd=tmp_path).check().json()
-    assert list(data) == ["schema_version", "verdicts", "first_stall_t", "slowdowns"]
+    assert list(data) == ["schema_version", "verdicts", "first_stall_t"]
     assert [list(verdict) for verdict in data["verdicts"]] == [
         ["t", "kind", "phase", "basis", "why"]
     ] * 2
@@ -38,7 +38,6 @@ def test_a_strangers_trace(tmp_path: Path) -> None:
         "schema_version": 1,
         "verdicts": [],
         "first_stall_t": None,
-        "slowdowns": [],
     }
     assert "nothing would have been called" in run_wtrain(*slow, cwd=tmp_path).check().stdout
 

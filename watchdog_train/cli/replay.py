@@ -82,21 +82,10 @@ def replay(
         click.echo(f"wtrain: {judged.left_out} more verdicts are left out", err=True)
     if as_json:
         from watchdog_train.cli.json_output import print_json
-        from watchdog_train.report.pace_text import slow_words
 
         print_json(
             verdicts=judged.findings,
             first_stall_t=judged.first_stall_t,
-            slowdowns=[
-                {
-                    "t": t,
-                    "usual_s": round(slow.usual_s, 4),
-                    "step_s": round(slow.step_s, 4),
-                    "factor": round(slow.factor, 1),
-                    "why": slow_words(slow),
-                }
-                for t, slow in judged.slow
-            ],
         )
         return
     _print_table(chosen, reader, judged)
@@ -152,7 +141,6 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
     what = f"{chosen.title}: {reader.samples} samples, {duration(reader.seconds)}"
     if not judged.findings:
         click.echo(f"{what}; nothing would have been called")
-        _print_slow(judged)
         return
     click.echo(what)
     rows = [("t", "verdict", "phase", "basis", "why")]
@@ -169,11 +157,3 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
         click.echo("no stall: nothing would have been ended")
     else:
         click.echo(f"first stall at {judged.first_stall_t:.1f} s")
-    _print_slow(judged)
-
-
-def _print_slow(judged: Replay) -> None:
-    from watchdog_train.report.pace_text import slow_words
-
-    for t, slow in judged.slow:
-        click.echo(f"slow at {t:.1f} s: {slow_words(slow)}")

@@ -21,8 +21,6 @@ class TcpRow(NamedTuple):
     here: str
     there: str
     state: str
-    to_send_bytes: int
-    unread_bytes: int
 
 
 def tcp_rows(pid: int) -> dict[int, TcpRow]:
@@ -33,10 +31,9 @@ def tcp_rows(pid: int) -> dict[int, TcpRow]:
         for line in text.splitlines()[1:]:
             with suppress(ValueError, IndexError, OSError, struct.error):
                 fields = line.split()
-                sending, received = (int(part, 16) for part in fields[4].split(":"))
                 state = _STATES.get(int(fields[3], 16), "?")
                 here, there = _address(fields[1]), _address(fields[2])
-                rows[int(fields[9])] = TcpRow(here, there, state, sending, received)
+                rows[int(fields[9])] = TcpRow(here, there, state)
     return rows
 
 

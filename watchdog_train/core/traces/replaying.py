@@ -34,9 +34,7 @@ from watchdog_train.core.model import (
     Value,
     Why,
 )
-from watchdog_train.core.notices import slowdown as slowdowns
 from watchdog_train.core.notices.news import job_step
-from watchdog_train.core.notices.slowdown import Slow, Slowness
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
 
@@ -65,9 +63,6 @@ class Replay:
         self.findings: list[Finding] = []
         self.left_out = 0
         """Findings over the limit of 1000."""
-        self.slow: list[tuple[float, Slow]] = []
-        """When steps were said to have become slow."""
-        self._slowness = Slowness()
         self.first_stall_t: float | None = None
         self._policy = policy
         self._look = look or self._unknown
@@ -87,10 +82,6 @@ class Replay:
         assert self._track is not None  # noqa: S101 - narrows for the type checker
         detection = self._policy.detection
         self._track = advance(self._track, sample, detection)
-        was_slow = self._slowness.open
-        self._slowness = slowdowns.advance(self._slowness, sample)
-        if self._slowness.open is not None and was_slow is None and len(self.slow) < MOST_FINDINGS:
-            self.slow.append((sample.at, self._slowness.open))
         found = verdict(self._track, sample, detection)
         attempt = self._state.attempt
         if attempt is not None and attempt.first_step_s is None:
@@ -120,7 +111,6 @@ class Replay:
         self._attempt += 1
         self._started_at = at
         self._track = new_track(at)
-        self._slowness = Slowness()
         self._state = State(state="running", attempts=(_launched(self._attempt, at),))
 
     def _follow(self, sample: Sample, found: Verdict) -> None:
