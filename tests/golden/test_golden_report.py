@@ -139,7 +139,7 @@ def test_opening_lines_are_those_of_the_design() -> None:
         "wtrain: run sft-20261121-231005-a3f9, watching pid 4242, files in wtrain-runs/latest",
         (
             "wtrain: on a hang: dump, stop, restart from the newest whole checkpoint (at most 5 "
-            "times); may change workers and threads; may not change the batch "
+            "times); may change workers and threads; may not change batch, evaluation, length "
             "(--allow training)"
         ),
         "wtrain: wtrain status | Ctrl-C saves and stops, twice kills",
