@@ -41,6 +41,7 @@ SETTINGS = (
     .replace("early_s: 12", "early_s: 90")
     .replace("recovery:\n", "recovery:\n  room_wait_s: 20\n")
     + """\
+job: {gather_s: 60}
 evidence:
   look_s: 4
   total_s: 8

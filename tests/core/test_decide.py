@@ -160,9 +160,9 @@ def test_a_launch_that_its_supervisor_did_not_live_to_make_is_made_again() -> No
 
 def test_what_could_not_be_started_is_over_at_once() -> None:
     """Nobody looks at a tree that never was: no look is waited for, and nothing is tried again."""
-    report = LaunchReport(root=None, keeper=ProcessId(9, 1009), error="no such file")
+    report = LaunchReport(root=None, keeper=ProcessId(9, 1009), error=said("no such file"))
     assert kinds(act(STARTING, members=(), launch=report)) == ["AttemptExited"]
-    error = b.exited(None, None, "not-started", error="no such file")
+    error = b.exited(None, None, "not-started", error=said("no such file"))
     launching = e.AttemptLaunching(token="t", plan=b.plan())
     ended = (b.RUN_STARTED, launching, error)
     assert isinstance(act(b.fold(ended), members=(), keeper_alive=None), CleanUp)

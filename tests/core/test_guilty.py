@@ -248,3 +248,19 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert why_text(noticed.why).startswith(
         f"the guilty machines cannot be named in {tmp_path / 'bad'}: "
     )
+
+
+def test_one_machine_that_cannot_start_it_now_does_not_end_the_job() -> None:
+    """A command that cannot be started at all does."""
+
+    def refused(number: int, error: Why) -> bool:
+        launching = e.AttemptLaunching(token="t", plan=b.plan(number), where=BOTH)
+        failed = e.AttemptExited(
+            code=None, signal=None, how_known="not-started", step=None, error=error
+        )
+        attempt = b.fold((*began(), launching, failed)).attempt
+        return attempt is not None and attempt.cannot_start
+
+    assert refused(1, said("no such file"))
+    assert not refused(1, Why("keeper-ended-early", pid=7))
+    assert not refused(2, said("no such file"))

@@ -15,7 +15,7 @@ STEP = e.FirstStep(rank=0, pid=b.ROOT, step=5, after_s=1.0)
 OF_TEN = e.Progress(progress=RunProgress(step=5, total_steps=10), ranks=(), members=())
 GAVE_UP = e.GivenUp(why=said("enough"), exit_code=76, outcome="gave_up")
 STUCK = e.SurvivedKill(pids=(41, 42), why=said("D"))
-ERROR = b.exited(None, None, "not-started", error="no such file")
+ERROR = b.exited(None, None, "not-started", error=said("no such file"))
 
 ENDS: dict[str, tuple[tuple[e.AnyEvent, ...], str, int, str | None]] = {
     "success": ((STEP, b.exited(0)), "succeeded", 0, None),

@@ -239,6 +239,14 @@ class AttemptRecord(Value, frozen=True, kw_only=True, dict=True):
     def error(self) -> Why | None:
         return self.end.error
 
+    @property
+    def cannot_start(self) -> bool:
+        """The command itself, and not one of several machines at this moment."""
+        if self.how_known != "not-started":
+            return False
+        lost = self.error is not None and self.error.code == "keeper-ended-early"
+        return len(self.trees) == 1 or (self.attempt == 1 and not lost)
+
 
 class StopRequest(Value, frozen=True, kw_only=True):
     """The user wants the run to end."""

@@ -92,7 +92,7 @@ def _is_over(state: State, policy: Policy) -> bool:
         return True
     if state.just_reopened:
         return False
-    if state.survivors or attempt.how_known == "not-started" or policy.recovery.observe:
+    if state.survivors or attempt.cannot_start or policy.recovery.observe:
         return True
     stall = state.last_stall if attempt.stall_id is not None else None
     if stall is not None and stall.basis == "finishing":

@@ -41,7 +41,7 @@ def finish(state: State) -> RunFinished:
         return RunFinished(
             outcome="failed", exit_code=EXIT_REFUSED, warning=None, why=Why("nothing-started")
         )
-    if attempt.how_known == "not-started":
+    if attempt.cannot_start:
         return RunFinished(
             outcome="failed",
             exit_code=EXIT_REFUSED,
