@@ -11,6 +11,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, bundle_folders
 from watchdog_train.evidence.text.bring import read_whole
 from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_paths import default_runs_dir, runs_in
 from watchdog_train.trusted_files import distrusted
 
 
@@ -22,6 +23,10 @@ def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) 
     """
     if stall is not None and (Path(stall) / VERDICT_FILE).is_file():
         return Path(stall)
+    if stall is None and run_ref is None:
+        newest = _newest_here(runs_dir or default_runs_dir())
+        if newest is not None:
+            return newest
     is_id = stall is not None and stall.isdigit()
     run = resolve(run_ref if is_id or stall is None else stall, runs_dir)
     if is_id and stall is not None:
@@ -44,6 +49,27 @@ def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) 
             reference="stall-unknown",
         )
     return folders[-1]
+
+
+def _newest_here(place: Path) -> Path | None:
+    """The newest dump of a foreign process, where it is newer than all that the newest run has."""
+    dumps = [folder for path in place.glob("pid-*/stalls") for folder in bundle_folders(path)[-1:]]
+    newest = max(dumps, key=lambda folder: _written_at(folder / VERDICT_FILE), default=None)
+    if newest is None:
+        return None
+    at = _written_at(newest / VERDICT_FILE)
+    for run in runs_in(place)[-1:]:
+        ours = [run.path / "config.yaml", *(f / VERDICT_FILE for f in bundle_folders(run.stalls))]
+        if any(_written_at(path) > at for path in ours):
+            return None
+    return newest
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def read_or_refuse(folder: Path) -> Bundle:
