@@ -520,6 +520,7 @@ def _flood(port: int, count: int, ended: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no prlimit")
 @needs_zmq
+@pytest.mark.slow
 def test_a_flood_without_the_key_changes_nothing(world: World, tcp: str) -> None:
     """10,000 connections to a leader with 1,024 descriptors: its agents are heard all the time."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3000:
