@@ -65,6 +65,7 @@ def context(clock: MovedClock, directory: RunDirectory) -> SimpleNamespace:
     results = dict.fromkeys(("look", "evidence", "survey", "joint", "keep", "restore", "commands"))
     tasks = SimpleNamespace(running=frozenset(), poll=lambda: None, **results)
     return SimpleNamespace(
+        machines=None,
         system=clock,
         directory=directory,
         policy=Policy(),

@@ -76,7 +76,8 @@ def machines_now(state: State) -> list[MachineNow]:
     ranks, silent = dict(crew.ranks), dict(crew.silent)
     found = []
     for number in range(crew.task.tasks):
-        host = f"{crew.task.kind}{number}" if number else ""
+        name = crew.task.name_of(number)
+        host = name if number else ""
         tree, since = state.tree(host), silent.get(host)
         word: Literal["leads", "heard", "silent", "lost", "not-come"]
         if not number:
@@ -88,7 +89,7 @@ def machines_now(state: State) -> list[MachineNow]:
         else:
             word = "heard" if machine_of(host, state) is not None else "not-come"
         each = MachineNow(
-            name=f"{crew.task.kind}{number}",
+            name=name,
             hostname=clean(hostname_of(host, state), 64),
             ranks=ranks.get(host, ()),
             state=word,

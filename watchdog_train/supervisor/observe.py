@@ -93,6 +93,8 @@ class Observer:
         now = context.system.monotonic()
         attempt = state.attempt
         self._follow(state, now)
+        if context.machines is not None:
+            context.machines.poll(state, now)
         if attempt is None or attempt.tree_gone:
             for each in self._hands[1:]:
                 each.hear(state, now)

@@ -34,7 +34,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.hands.remote import meet, name_of
+from watchdog_train.supervisor.hands.remote import meet
 from watchdog_train.supervisor.leading import environment_of, is_led, own_task
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import start_run, write_settings
@@ -97,7 +97,7 @@ def own_part(
             reference="run-part-of-job",
         )
     if before.task != task.task or task.task:
-        named = f"{base}-{name_of(task, task.task)}"
+        named = f"{base}-{task.name_of(task.task)}"
         left = [each for each in _parts(_home(run)) if each.name == named]
         if not (left or task.task):
             raise WtrainError(

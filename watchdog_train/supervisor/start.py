@@ -30,7 +30,7 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.hands.remote import meet, name_of
+from watchdog_train.supervisor.hands.remote import meet
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.leading import environment_of, is_led, of_agent, own_task
 from watchdog_train.supervisor.room import refuse_few_descriptors
@@ -72,10 +72,10 @@ def start_run(
     name = policy.name or name_from_command(command)
     runs_dir = default_runs_dir(policy.runs_dir)
     if leads is not None and leads.task:
-        name = f"{name}-{name_of(leads, leads.task)}"
+        name = f"{name}-{leads.name_of(leads.task)}"
         runs_dir, policy = runs_dir / AGENTS, of_agent(policy)
     elif task is not None and leads is None:
-        name = f"{name}-{name_of(task, task.task)}"  # a person tells tasks by their runs' names
+        name = f"{name}-{task.name_of(task.task)}"  # a person tells tasks by their runs' names
     elif task is None and policy.job.coordination is not None:
         display.say("wtrain: this is the only task of its job: there is nobody to meet")
     children = ChildTable(system)

@@ -287,7 +287,7 @@ class Machine(Value, frozen=True, kw_only=True):
     """The newest attempt that was begun there before it was led."""
 
 
-class Crew(Value, frozen=True, kw_only=True):
+class Crew(Value, frozen=True, kw_only=True, dict=True):
     """One task of a job that is led: task 0 decides, the others are its agents."""
 
     task: JobTask
@@ -307,6 +307,10 @@ class Crew(Value, frozen=True, kw_only=True):
     """Who was dead and has been replaced: task and pid."""
     unseen: tuple[tuple[str, Why], ...] = ()
     """Checkpoints that not every machine sees, and which does not."""
+
+    @cached_property
+    def by_host(self) -> dict[str, Machine]:
+        return {machine.host: machine for machine in self.machines}
 
 
 class State(Value, frozen=True, kw_only=True):

@@ -89,7 +89,6 @@ def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched
 
 def hear(observation: Observation, state: State, _policy: Policy) -> Action | None:
     """Record who speaks for a machine, and that one is silent."""
-    known = state.crew.machines if state.crew is not None else ()
     silent = dict(state.crew.silent) if state.crew is not None else {}
     for sight in observation.trees:
         since = observation.wall - sight.silent_s
@@ -97,7 +96,7 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
         if sight.silent_s >= UNHEARD_S and not named:
             return Record(events=(e.MachineSilent(where=sight.host, since=since),))
         again = sight.is_heard and sight.host in silent
-        if sight.agent is not None and (again or sight.agent not in known):
+        if sight.agent is not None and (again or sight.agent != machine_of(sight.host, state)):
             heard = e.MachineHeard(
                 where=sight.host,
                 hostname=sight.agent.hostname,
@@ -310,13 +309,12 @@ def folder_of(bundle: str, host: str) -> str:
 
 def machine_of(host: str, state: State) -> Machine | None:
     """What its agent has said of itself."""
-    machines = state.crew.machines if state.crew is not None else ()
-    return next((each for each in machines if each.host == host), None)
+    return state.crew.by_host.get(host) if state.crew is not None else None
 
 
 def names_of(hosts: list[str], state: State) -> tuple[str, ...]:
     """For a person: `task1 (gpu-17)`."""
-    first = f"{state.crew.task.kind}0" if state.crew is not None else ""
+    first = state.crew.task.name_of(0) if state.crew is not None else ""
     named = ((host or first, hostname_of(host, state)) for host in hosts)
     return tuple(f"{name} ({hostname})" if hostname else name for name, hostname in named)
 

@@ -69,6 +69,10 @@ class JobTask(Value, frozen=True, kw_only=True):
         """How many tasks meet and can be asked, this one included."""
         return self.here if self.coordination is None else self.tasks
 
+    def name_of(self, number: int) -> str:
+        """What a task of this job is called, for its leader and for people."""
+        return f"{self.kind}{number}"
+
     @property
     def words(self) -> str:
         """For a person: `task 2 of 4 of Slurm step 1234.0`."""

@@ -96,7 +96,6 @@ class RemoteHands:
         self.exit_known_at = 0.0
 
     def hear(self, state: State, now: float) -> None:
-        self._machines.poll(state, now)
         self._present = state.attempts[-1].attempt if state.attempts else 0
         self._tree = state.tree(self.host)
 
@@ -352,7 +351,7 @@ class Machines:
         self.place = machine_of(context.system)
         self.requests: list[Request] = []
         """What people have asked an agent."""
-        self.hands = tuple(RemoteHands(name_of(task, n), self) for n in range(1, task.tasks))
+        self.hands = tuple(RemoteHands(task.name_of(n), self) for n in range(1, task.tasks))
         self._by_name = {each.host: each for each in self.hands}
 
     def poll(self, state: State, now: float) -> None:
@@ -367,11 +366,13 @@ class Machines:
         leader = Machine(
             host="", hostname=state.host, place=self.place, run_dir=state.run_dir, agent=me
         )
-        agents = state.crew.machines if state.crew is not None else ()
+        # One of these replaces us; names of all, said to all, would grow by the square.
+        known = state.crew.machines if state.crew is not None else ()
+        near = tuple(one for one in known if one.place == self.place)
         plan = state.next_plan
         used = plan.checkpoint.path if plan is not None and plan.checkpoint is not None else ""
         for each in self.hands:
-            each.say(leader, agents, now, checkpoint=used)
+            each.say(leader, near, now, checkpoint=used)
 
     def end(self, state: State) -> None:
         """Tell all that the run is over; those that cannot be heard learn nothing."""
@@ -398,13 +399,8 @@ def meet(task: JobTask, children: ChildTable) -> Link:
     """
     address = task.coordination
     if task.task:
-        return join(address, name_of(task, task.task), job=task.job, children=children)
+        return join(address, task.name_of(task.task), job=task.job, children=children)
     return lead(address, job=task.job, machines=task.tasks - 1, children=children)
-
-
-def name_of(task: JobTask, number: int) -> str:
-    """What a task of a job is called, for its leader and for people."""
-    return f"{task.kind}{number}"
 
 
 class _Offset:

@@ -88,7 +88,7 @@ class Orders(Value, frozen=True, kw_only=True, tag=True):
     epoch: int
     leader: Machine
     agents: tuple[Machine, ...]
-    """By number."""
+    """Those on the leader's machine, by number."""
     orders: tuple[Order, ...] = ()
     taken: int = 0
     """The newest parcel that the leader has."""
