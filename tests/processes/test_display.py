@@ -219,22 +219,27 @@ def test_adopted_run_is_shown_from_now_on(tmp_path: Path, pipes: list[int]) -> N
 
 
 def test_our_lines_never_continue_a_line_of_the_training(tmp_path: Path, pipes: list[int]) -> None:
-    """After a progress bar our line starts on a fresh one; no empty lines are made."""
+    """It waits for the end of a line that is on its way; a bar, which has none, it leaves."""
     log = tmp_path / "output.log"
     same = pipes[1]
     display = Display(same, os.dup(same))
     display.follow({"output": log})
     display.say("wtrain: begin")
-    log.write_bytes(b"\r 45%")
+    log.write_bytes(b"first")
     display.pump()
+    display.say("wtrain: watching")
+    with log.open("ab") as file:
+        file.write(b"\r\n\r 45%")
+    wait_until(lambda: (display.pump(), display.is_between_lines)[1], 10, "it leaves the bar")
     display.say("wtrain: stall")
     with log.open("ab") as file:
-        file.write(b"done\n")
+        file.write(b"done\n\r 46%")
     display.pump()
     display.say("wtrain: end")
     assert display.drain(soon())
-    expected = b"wtrain: begin\n\r 45%\nwtrain: stall\ndone\nwtrain: end\n"
-    assert os.read(pipes[0], 1000) == expected
+    shown = os.read(pipes[0], 1000)
+    assert shown.startswith(b"wtrain: begin\nfirst\r\n\r 45%\nwtrain: watching\nwtrain: stall\n")
+    assert shown.endswith(b"stall\ndone\n\r 46%\nwtrain: end\n")
     display.close()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 
 if TYPE_CHECKING:
+    from watchdog_train.core.events import AnyEvent
     from watchdog_train.core.fold.state import State
     from watchdog_train.store.run_paths import RunDirectory
 
@@ -85,8 +86,10 @@ class Attached:
             if not self._watch.state.finished:
                 self._say("attached", "Ctrl-C detaches, the training goes on")
             self._begin(lines)
+            if until is not None:
+                self._tell(self._watch.before)
             while not self._watch.state.finished:
-                self._tell()
+                self._tell(self._watch.new())
                 if until is not None and until(self._watch.state):
                     return 0
                 if self._watch.lost:
@@ -131,11 +134,11 @@ class Attached:
         if from_end:
             self._display.pump()
 
-    def _tell(self) -> None:
-        """Say what has happened since."""
+    def _tell(self, happened: Iterable[tuple[AnyEvent, State]]) -> None:
+        """Say it, an attempt's output before what came after it."""
         from watchdog_train.report.narrative import narrate
 
-        for event, state in self._watch.new():
+        for event, state in happened:
             attempt = state.attempt
             if attempt is not None and attempt.attempt != self._shown:
                 self._display.pump()

@@ -34,7 +34,8 @@ class EventWatch:
         self._looked = 0.0
         self._free_looks = 0
         self.state = State()
-        self.new()
+        self.before = self.new()
+        """What had happened when the watch began."""
 
     def new(self) -> list[tuple[AnyEvent, State]]:
         """Events since the last call, each with the state after it; a damaged line is skipped."""

@@ -19,6 +19,9 @@ from watchdog_train.supervisor.status_line import StatusLine, can_be_drawn
 from watchdog_train.supervisor.tail import Tail
 
 DRAIN_STEP_S = 0.02
+HELD_S = 0.25
+"""A line of ours waits so long for the end of the training's: a terminal gives a line and its end
+in two pieces."""
 LEAVE_S = 0.5
 STILL_S = 600.0
 """After the end a reader who takes nothing for so long gets no more: a pipe alone would wait for
@@ -50,6 +53,8 @@ class Display:
         possible = can_be_drawn(os.environ, stdout_fd=stdout_fd, stderr_fd=stderr_fd)
         self._line = StatusLine(self._stderr, enabled=possible, colour=self.colour)
         self._said_at = 0.0
+        self._held = b""
+        self._held_at = 0.0
 
     def on_room(self, call: Callable[[], None]) -> None:
         """Have this called, by another thread, when a reader has taken what pump() waits for."""
@@ -133,14 +138,24 @@ class Display:
                 self._drop(source)
             else:
                 behind.append(outlet)
+        self._release(time.monotonic() - HELD_S)
         return moved
 
     def say(self, text: str) -> None:
         """A line of our own on stderr, never in the middle of a line of the training."""
-        begin = b"" if self._stderr.at_line_start else b"\n"
-        line = f"{text}\n".encode("utf-8", "replace")
-        self._stderr.put(self._line.take_away() + begin + line)
-        self._said_at = time.monotonic()
+        now = time.monotonic()
+        self._held_at = self._held_at if self._held else now
+        self._held += f"{text}\n".encode("utf-8", "replace")
+        self._release(now - HELD_S)
+
+    def _release(self, held_before: float) -> None:
+        """Write our lines once the training's is at its end, or has not ended since then."""
+        is_between = self._stderr.at_line_start
+        if self._held and (is_between or self._held_at <= held_before):
+            begin = b"" if is_between else b"\n"
+            self._stderr.put(self._line.take_away() + begin + self._held)
+            self._held = b""
+            self._said_at = time.monotonic()
 
     @property
     def is_between_lines(self) -> bool:
@@ -183,6 +198,9 @@ class Display:
         while True:
             was_empty = all(outlet.is_empty() for outlet in outlets)
             moved = self.pump()
+            if not moved:
+                was_empty = was_empty and not self._held
+                self._release(math.inf)
             left_s = deadline - time.monotonic()
             if was_empty and not moved:
                 return True
