@@ -83,6 +83,10 @@ def adopt_run(
     why = Why("rebooted" if rebooted else "supervisor-gone")
     if session.context.log.torn_tail is not None:
         why = why.plus(Why("event-torn"))
+    attempt = state.attempt
+    if attempt is not None and attempt.keeper is not None and not attempt.tree_gone:
+        attempt_dir = directory.attempt(attempt.attempt)  # before it is said that we watch
+        session.context.ends = hold_streams(attempt.keeper, attempt_dir, session.system)
     session.supervisor.record(
         e.Adopted(
             pid=me.pid,
@@ -100,10 +104,7 @@ def adopt_run(
         on_adopted(session)
     attempt = session.supervisor.state.attempt
     if attempt is not None and not attempt.tree_gone:
-        attempt_dir = directory.attempt(attempt.attempt)
-        display.follow(stream_files(attempt_dir), from_end=True)
-        if attempt.keeper is not None:
-            session.context.ends = hold_streams(attempt.keeper, attempt_dir, session.system)
+        display.follow(stream_files(directory.attempt(attempt.attempt)), from_end=True)
     if stop_mode is not None:
         session.supervisor.ask("stop" if stop_mode == "soft" else "stop_now", "wtrain stop")
     session.run()
