@@ -268,20 +268,6 @@ def test_py_bt_belongs_to_the_native_stack_before_it():
     assert innermost(text) == ["__lll_lock_wait", "__kmp_set_num_threads", "_worker_loop"]
 
 
-def test_a_notebook_shows_where_it_was_interrupted():
-    """Tracebacks of notebooks name the exception first and write frames in their own way."""
-    text = (
-        "KeyboardInterrupt                         Traceback (most recent call last)\n"
-        "Cell In[3], line 2\n----> 2 for x in dl:\n\n"
-        "File ~/v/lib/python3.10/site-packages/torch/utils/data/dataloader.py:633, in It.__next__(self)\n"
-        "--> 633 data = self._next_data()\n\nKeyboardInterrupt: \n"
-    )
-    raised = read_text(text).raised
-    assert [(r.type, r.interrupted, r.frames[0].name) for r in raised] == [
-        ("KeyboardInterrupt", True, "__next__")
-    ]
-
-
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [

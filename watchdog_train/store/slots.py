@@ -156,9 +156,9 @@ def _words_of(*names: str) -> list[tuple[str, int]]:
 
 _AS_IT_IS = _words_of(
     "pid", "start", "attempt", "phase_entries", "milestone", "batch_ns", "backward_ns",
-    "backward_end_ns", "expect_until_ns", "pulse", "saves_begun", "saves_ended", "save_answered",
+    "backward_end_ns", "expect_until_ns", "saves_begun", "saves_ended", "save_answered",
     "stop_answered", "save_refused", "stop_refused", "dump_answered", "settings_taken",
-    "hooks_failed", "train_ordinal",
+    "train_ordinal",
 )  # fmt: skip
 _LESS_ONE = _words_of("rank", "local_rank", "worker", "resumed_step", "first_step", "began_anew")
 """Words in which zero means "not said"."""

@@ -74,21 +74,19 @@ class SlotReading(Value, frozen=True, kw_only=True):
     """When its newest backward pass began."""
     backward_end_ns: int = 0
     expect_until_ns: int = 0
-    pulse: int = 0
     saves_begun: int = 0
     saves_ended: int = 0
     save_answered: int = 0
     stop_answered: int = 0
-    dump_answered: int = 0
     save_refused: int = 0
     """The newest request for which the ranks of several supervisors found no common step."""
     stop_refused: int = 0
+    dump_answered: int = 0
+    fault_handler_signal: int = 0
     settings_taken: int = 0
     exiting: bool = False
     failed: bool = False
     """Exiting because of an exception; False says nothing about the exit code."""
-    fault_handler_signal: int = 0
-    hooks_failed: int = 0
     worker: int | None = None
     can_save: bool = False
     can_stop: bool = False
