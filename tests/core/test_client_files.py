@@ -152,19 +152,11 @@ def test_the_control_page_counts_and_remembers(tmp_path: Path) -> None:
     """Numbers grow, a second holder sees them, and a new attempt starts from where they are."""
     path = tmp_path / layout.CONTROL_FILE
     with ControlPage.create(path) as page:
-        assert (
-            page.word(layout.C_SAVE_REQUEST),
-            page.word(layout.C_STOP_REQUEST),
-            page.word(layout.C_DUMP_REQUEST),
-        ) == (0, 0, 0)
+        assert tuple(map(page.word, REQUESTS)) == (0, 0, 0)
         assert (page.request_save(), page.request_save(), page.request_stop()) == (1, 2, 1)
         assert page.request_dump() == 1
         with ControlPage.create(path) as other:
-            assert (
-                other.word(layout.C_SAVE_REQUEST),
-                other.word(layout.C_STOP_REQUEST),
-                other.word(layout.C_DUMP_REQUEST),
-            ) == (2, 1, 1)
+            assert tuple(map(other.word, REQUESTS)) == (2, 1, 1)
             other.begin_attempt()
         words = struct.unpack("=8Q", path.read_bytes()[:64])
         assert words[layout.C_SAVE_BASE] == 2
