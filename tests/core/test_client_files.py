@@ -16,6 +16,8 @@ from watchdog_train.client import layout
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.slots import read_note, read_saves, read_slots, sweep_slots
 
+REQUESTS = (layout.C_SAVE_REQUEST, layout.C_STOP_REQUEST, layout.C_DUMP_REQUEST)
+
 
 def write_slot(directory: Path, pid: int, **words: int) -> Path:
     values = [0] * layout.SLOT_WORDS
@@ -150,11 +152,11 @@ def test_the_control_page_counts_and_remembers(tmp_path: Path) -> None:
     """Numbers grow, a second holder sees them, and a new attempt starts from where they are."""
     path = tmp_path / layout.CONTROL_FILE
     with ControlPage.create(path) as page:
-        assert (page.save_request, page.stop_request, page.dump_request) == (0, 0, 0)
+        assert tuple(map(page.word, REQUESTS)) == (0, 0, 0)
         assert (page.request_save(), page.request_save(), page.request_stop()) == (1, 2, 1)
         assert page.request_dump() == 1
         with ControlPage.create(path) as other:
-            assert (other.save_request, other.stop_request, other.dump_request) == (2, 1, 1)
+            assert tuple(map(other.word, REQUESTS)) == (2, 1, 1)
             other.begin_attempt()
         words = struct.unpack("=8Q", path.read_bytes()[:64])
         assert words[layout.C_SAVE_BASE] == 2
@@ -169,11 +171,11 @@ def test_a_control_page_that_is_cut_short_is_mended(tmp_path: Path) -> None:
         assert page.request_save() == 1
         os.truncate(path, 0)
         assert page.request_save() == 2
-        assert page.stop_request == 0
+        assert page.word(layout.C_STOP_REQUEST) == 0
         os.truncate(path, 100)
         page.begin_attempt()
     with ControlPage.open(path) as again:
-        assert again.save_request == 2
+        assert again.word(layout.C_SAVE_REQUEST) == 2
 
 
 def test_a_control_page_that_cannot_be_mended_counts_on(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_control_page_that_cannot_be_mended_counts_on(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, ignored)
-        assert page.stop_request == 2
+        assert page.word(layout.C_STOP_REQUEST) == 2
 
 
 def test_a_foreign_control_page_is_refused(tmp_path: Path) -> None:

@@ -209,8 +209,8 @@ def test_our_own_rules_are_right():
     assert load_rules((Path(rules.__file__).parent,)) == RULES
 
 
-def test_every_problem_of_a_rule_file_is_named_with_its_line(tmp_path):
-    """A wrong rule file is refused with file and line of all its problems at once."""
+def test_every_problem_of_a_rule_file_is_named_with_its_place(tmp_path):
+    """A wrong rule file is refused with the places of all its problems at once."""
     (tmp_path / "mine.yaml").write_text(
         "family: mine\nkind: hang\nof: [nothing]\nsigns:\n"
         "  - sure: 2\n    log: [x]\n"
@@ -221,7 +221,7 @@ def test_every_problem_of_a_rule_file_is_named_with_its_line(tmp_path):
     with pytest.raises(WtrainError) as caught:
         load_rules([tmp_path])
     text = caught.value.message
-    assert "mine.yaml:5:" in text
+    assert "mine.yaml: family mine, signs[0]: " in text
     assert "regular expression" in text
     for words in ("{nobody}", "`purple`", "`later`", "`root` or `waiter`", "`who`", "`nothing`"):
         assert words in text
@@ -235,7 +235,7 @@ def test_a_rule_file_can_be_checked_by_itself(tmp_path, capsys):
     for place in (tmp_path, tmp_path / "bad.yaml"):
         assert main.run(["config", "check", str(place)]) == 78
         error = capsys.readouterr().err
-        assert "bad.yaml:5:" in error
+        assert "bad.yaml: family m, signs[0]" in error
         assert "{nobody}" in error
     (tmp_path / "bad.yaml").write_text(f"{good}, says: b}}\n")
     assert main.run(["config", "check", str(tmp_path / "bad.yaml")]) == 0
@@ -293,7 +293,7 @@ def test_the_documented_rule_judges_a_dump(tmp_path, monkeypatch, capsys):
         assert answer["confidence"] == confidence
 
 
-def test_config_check_names_rule_mistakes_with_file_and_line(tmp_path, monkeypatch, capsys):
+def test_config_check_names_rule_mistakes_with_their_place(tmp_path, monkeypatch, capsys):
     """Wrong rule files are wrong settings: in words and as JSON, before anything is started."""
     documented_rules(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -305,7 +305,7 @@ def test_config_check_names_rule_mistakes_with_file_and_line(tmp_path, monkeypat
     capsys.readouterr()
     assert main.run(["config", "check"]) == 78
     words = capsys.readouterr().err
-    assert "featurestore.yaml:2:" in words
+    assert "featurestore.yaml: family feature-store-wait: " in words
     assert main.run(["config", "check", "--json"]) == 78
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert {problem["key"] for problem in problems} == {"evidence.rules_dirs"}

@@ -109,7 +109,7 @@ def test_the_words_on_the_page(tmp_path: Path) -> None:
         bare = Vitals(1, 0, 0.5, "idle", 0)
         page.tell(bare)
         assert read_vitals(path) == bare
-        assert (page.save_request, page.stop_request) == (1, 0)
+        assert (page.word(layout.C_SAVE_REQUEST), page.word(layout.C_STOP_REQUEST)) == (1, 0)
         # Another process has asked for stacks; a page that is cut short afterwards is mended.
         with ControlPage.open(path) as other:
             other.request_dump()
@@ -117,7 +117,7 @@ def test_the_words_on_the_page(tmp_path: Path) -> None:
         os.truncate(path, 8)
         assert read_vitals(path) is None
         page.tell(STEPS)
-        assert (read_vitals(path), page.dump_request) == (STEPS, 1)
+        assert (read_vitals(path), page.word(layout.C_DUMP_REQUEST)) == (STEPS, 1)
     for content in (b"", b"x" * layout.CONTROL_BYTES):
         path.write_bytes(content)
         assert read_vitals(path) is None

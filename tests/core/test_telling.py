@@ -15,7 +15,6 @@ from watchdog_train.core.model import Patience, RunProgress, said
 from watchdog_train.core.policy import Output
 from watchdog_train.report.status_line import status_line
 from watchdog_train.supervisor.telling import Telling
-from watchdog_train.system.service_manager import ServiceManager
 
 
 class Pipe:
@@ -43,7 +42,7 @@ def seen(at: float, step: int | None, **changes: Any) -> Observation:
 
 
 def told(display: Pipe, polls: list[tuple[float, int | None]], **policy: Any) -> list[str]:
-    telling = Telling(Output(**policy), display, ServiceManager({}))  # type: ignore[arg-type]
+    telling = Telling(Output(**policy), display)  # type: ignore[arg-type]
     for at, step in polls:
         telling.tell(b.running(), seen(at, step))
     return display.said

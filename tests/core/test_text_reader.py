@@ -66,14 +66,6 @@ Traceback (most recent call first):
   File "train.py", line 8, in <module>
     main()
 """
-PYSTACK = """\
-Traceback for thread 99 (python) [Has the GIL] (most recent call last):
-    (Python) File "/srv/train.py", line 5, in <module>
-        main()
-    (Python) File "/srv/train.py", line 3, in main
-        take()
-    (C) File "Python/ceval_gil.c", line 318, in take_gil (/usr/bin/python3)
-"""
 SAMPLE = """\
 Analysis of sampling python3.11 (pid 501) every 1 millisecond
 Call graph:
@@ -116,14 +108,13 @@ def innermost(text):
             ],
         ),
         (PY_BT, ["barrier", "<module>"]),
-        (PYSTACK, ["take_gil", "main", "<module>"]),
         (
             SAMPLE,
             ["-[_MTLCommandBuffer waitUntilCompleted]", "at::mps::MPSStream::synchronize", "start"],
         ),
         (LLDB, ["__psynch_cvwait", "_pthread_cond_wait"]),
     ],
-    ids=["py-spy", "native", "faulthandler", "gdb", "py-bt", "pystack", "sample", "lldb"],
+    ids=["py-spy", "native", "faulthandler", "gdb", "py-bt", "sample", "lldb"],
 )
 def test_every_format_gives_the_main_threads_frames(text, names):
     """Innermost first, locals and source lines left out, arguments cut from native names."""
@@ -199,18 +190,16 @@ def test_a_file_name_tells_the_role(name, expected):
 
 
 def test_process_lists_are_read():
-    """`ps`, /proc status and a dead child without a header."""
+    """`ps` and /proc status."""
     text = (
         "USER   PID %CPU %MEM STAT START COMMAND\n"
         "me     411  0.0  1.1 Ds   10:00 python train.py\n"
         "me     412 99.0  1.1 R+   10:00 python train.py\n"
         "\nName:\tpython\nState:\tD (disk sleep)\nPid:\t500\nPPid:\t1\n"
-        "700 411 [python] <defunct>\n"
     )
     rows = merged(read_processes(text.split("\n")))
-    assert {pid: row.state for pid, row in rows.items()} == {411: "D", 412: "R", 500: "D", 700: "Z"}
+    assert {pid: row.state for pid, row in rows.items()} == {411: "D", 412: "R", 500: "D"}
     assert rows[412].cpu_share == 0.99
-    assert rows[700].ppid == 411
 
 
 @pytest.mark.parametrize(
@@ -277,20 +266,6 @@ def test_py_bt_belongs_to_the_native_stack_before_it():
         'Traceback (most recent call first):\n  File "/a/worker.py", line 241, in _worker_loop\n'
     )
     assert innermost(text) == ["__lll_lock_wait", "__kmp_set_num_threads", "_worker_loop"]
-
-
-def test_a_notebook_shows_where_it_was_interrupted():
-    """Tracebacks of notebooks name the exception first and write frames in their own way."""
-    text = (
-        "KeyboardInterrupt                         Traceback (most recent call last)\n"
-        "Cell In[3], line 2\n----> 2 for x in dl:\n\n"
-        "File ~/v/lib/python3.10/site-packages/torch/utils/data/dataloader.py:633, in It.__next__(self)\n"
-        "--> 633 data = self._next_data()\n\nKeyboardInterrupt: \n"
-    )
-    raised = read_text(text).raised
-    assert [(r.type, r.interrupted, r.frames[0].name) for r in raised] == [
-        ("KeyboardInterrupt", True, "__next__")
-    ]
 
 
 @pytest.mark.parametrize(

@@ -232,20 +232,6 @@ def test_what_came_to_us_from_a_dead_keeper_is_of_the_training() -> None:
     assert {member.pid for member in tree.members()} == {10, 13}
 
 
-def test_what_the_system_lists_is_of_the_training() -> None:
-    """A Job object knows 13, whose parent is gone; 4 is older than all, 14 is not listed."""
-    machine = Processes({9: 1, 10: 9, 13: 1, 14: 1, 4: 1, os.getpid(): 1})
-    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
-    tree.seed((Member(pid=9, start=1009, role="keeper"), Member(pid=10, start=1010, role="other")))
-    tree.look({}, now=1.0, listed=frozenset({4, 9, 10, 13, 77, os.getpid()}))
-    assert {member.pid for member in tree.members()} == {9, 10, 13}
-    del machine.rows[13]
-    tree.look({}, now=2.0)
-    machine.rows[13] = row(13, 1)
-    tree.look({}, now=3.0, listed=frozenset({13}))
-    assert {member.pid for member in tree.members()} == {9, 10}, "the dead stay dead"
-
-
 @pytest.mark.parametrize("parents", ["change", "stay"])
 def test_a_keeper_is_gone_when_its_children_have_another_parent(parents: str) -> None:
     """Who that is decides what is said of the exit code. Its leader dies before its threads."""

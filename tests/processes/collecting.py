@@ -30,7 +30,7 @@ def request_for(tmp_path, members, mode="full", **changes):
 def collect_tree(tmp_path, pid, mode="full", find_pyspy=pyspy.find, **changes):
     members = tree_of(current(), pid)
     request = request_for(tmp_path, members, mode, **changes)
-    return collect(request, find_pyspy=find_pyspy, find_pystack=lambda: None)
+    return collect(request, find_pyspy=find_pyspy)
 
 
 def fake_pyspy(tmp_path, body):

@@ -217,7 +217,7 @@ import watchdog_train.remedies.catalogue, watchdog_train.rules, watchdog_train.r
 watchdog_train.rules.load_rules()
 binary, system = collect.pyspy.find(), collect.current_system()
 os.setgroups([]); os.setresgid(54321, 54321, 54321); os.setresuid(54321, 54321, 54321)
-collect.collect(request, find_pyspy=lambda: binary, find_pystack=lambda: None, system=system)
+collect.collect(request, find_pyspy=lambda: binary, system=system)
 """
 
 

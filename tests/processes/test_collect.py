@@ -357,34 +357,3 @@ def test_what_fails_once_is_tried_again_without_stopping(tmp_path, sleeper):
     )
     result = collect_tree(tmp_path, sleeper.pid, "look", find_pyspy=fake_pyspy(tmp_path, once))
     assert result.captured == 1
-
-
-def test_pystack_reads_what_pyspy_does_not_know(tmp_path, sleeper):
-    """An error of py-spy that is no refusal: the other tool is asked, and says so."""
-    body = "echo 'Error: Unsupported version of Python' >&2; exit 1"
-    pystack = tmp_path / "pystack"
-    pystack.write_text(f"#!/bin/sh\ncat <<'END'\n{PYSTACK_PRINTS}\nEND\n")
-    pystack.chmod(0o755)
-    members = tree_of(current(), sleeper.pid)
-    result = collect(
-        request_for(tmp_path, members),
-        find_pyspy=fake_pyspy(tmp_path, body),
-        find_pystack=lambda: str(pystack),
-    )
-    assert result.captured == 1
-    (read,) = read_bundle(tmp_path / "out").evidence.processes
-    assert (read.how, read.main.frames[0].name, read.main.frames[0].line) == ("pystack", "fit", 4)
-
-
-PYSTACK_PRINTS = """Traceback for thread 18326 (python) [] (most recent call last):
-    (Python) File "/usr/lib/python3.11/threading.py", line 1002, in _bootstrap
-        self._bootstrap_inner()
-    (Python) File "/home/mia/train.py", line 2, in work
-        def work(): time.sleep(100)
-
-Traceback for thread 18324 (python) [Has the GIL] (most recent call last):
-    (Python) File "/home/mia/train.py", line 9, in <module>
-        fit()
-    (Python) File "/home/mia/train.py", line 4, in fit
-        time.sleep(100)
-"""

@@ -5,7 +5,6 @@ The metadata is a pickle; it is read as data (see pickle_data) and never run.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import zipfile
@@ -21,28 +20,30 @@ from watchdog_train.checkpoints.files import (
 )
 from watchdog_train.checkpoints.formats import (
     Candidate,
+    Format,
     Limits,
     Verdict,
-    by_number_then_time,
-    directory_candidate,
+    a_directory,
+    of_parts,
     stale_words,
 )
-from watchdog_train.checkpoints.torch_zip import END_MAGIC, END_RECORD_BYTES, BoundedReads
+from watchdog_train.checkpoints.torch_zip import (
+    BAD_ZIP,
+    END_MAGIC,
+    END_RECORD_BYTES,
+    ZIP_MAGIC,
+    Window,
+    read_through,
+)
 from watchdog_train.core import pickle_data
 from watchdog_train.core.model import Value
 
-NAME = "dcp"
 WITNESS = ".metadata"
 """Written last, by a rename from .metadata.tmp (torch 2.1 to 2.13)."""
 _UNFINISHED = ".metadata.tmp"
 _SHARD = re.compile(r"^__(\d{1,6})_\d{1,9}\.distcp$")
 _PER_RANK_METADATA = re.compile(r"^__\d{1,6}\.metadata$")
 _METADATA_CAP_BYTES = 256 * 1024 * 1024
-_CHUNK_BYTES = 1024 * 1024
-_ZIP_MAGIC = b"PK\x03\x04"
-_BAD_ZIP = (
-    zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError, OSError
-)  # fmt: skip
 
 
 class Stored(Value, frozen=True, kw_only=True):
@@ -51,29 +52,6 @@ class Stored(Value, frozen=True, kw_only=True):
     file: str
     offset: int
     length: int
-
-
-class DcpFormat:
-    """Directories with `__R_N.distcp` files."""
-
-    name = NAME
-    owns_directory = True
-    resume_hint = (
-        "torchtitan resumes by itself; else dcp.load(checkpoint_id={checkpoint}), "
-        'for example with --resume-arg "--resume {checkpoint}"'
-    )
-
-    def find(self, listing: Listing) -> tuple[Candidate, ...]:
-        """The directory itself, where it holds shards or their metadata."""
-        return directory_candidate(listing, NAME, belongs)
-
-    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """By number in the name, then by time."""
-        return by_number_then_time(candidates)
-
-    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
-        """Every shard has the size that the metadata tells; at level full its checksums, too."""
-        return check_directory(candidate.path, candidate.files, limits)
 
 
 def belongs(name: str) -> bool:
@@ -86,31 +64,25 @@ def belongs(name: str) -> bool:
 
 
 def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
-    """The verdict on a directory, by itself or as a part of something larger."""
-    level = "quick"
-    try:
-        if WITNESS not in files:
-            return _without_metadata(files)
-        stored = read_stored(os.path.join(path, WITNESS))
-        shards = _check_sizes(stored, files)
-        _check_ends(path, stored)
-        if limits.level == "full":
-            level = "full" if _check_pieces(path, stored, limits) else "quick"
-    except DamagedError as error:
-        return Verdict(whole=False, why=str(error), how_checked=limits.level)
-    except (UnreadableError, OSError) as error:
-        return Verdict(whole=None, why=f"it cannot be checked: {error}", how_checked="quick")
-    stale = _stale(files)
-    if stale is not None:
-        return Verdict(whole=None, why=stale, how_checked=level)
+    """The verdict on a directory, by itself or as a part of something larger.
+
+    Raises:
+        DamagedError, UnreadableError, OSError: see formats.judged.
+    """
+    if WITNESS not in files:
+        if any(map(_PER_RANK_METADATA.match, files)):
+            return Verdict(whole=None, why="each rank has written its own metadata: not checked")
+        raise DamagedError(f"{WITNESS} is missing, which is written last")
+    stored = read_stored(os.path.join(path, WITNESS))
+    shards = _check_sizes(stored, files)
+    _check_ends(path, stored)
+    deep = limits.level == "full" and _check_pieces(path, stored, limits)
+    # A save over an older directory leaves the old metadata until its end.
+    doubts = [stale_words(WITNESS, files[WITNESS], files, _SHARD.match)]
     if _UNFINISHED in files:
-        why = f"{_UNFINISHED} is there: a later save over this directory has not finished"
-        return Verdict(whole=None, why=why, how_checked=level)
-    return Verdict(
-        whole=True,
-        why=f"metadata and {shards} files agree on {len(stored)} pieces",
-        how_checked=level,
-    )
+        doubts.append(f"{_UNFINISHED} is there: a later save over this directory has not finished")
+    why = f"metadata and {shards} files agree on {len(stored)} pieces"
+    return of_parts((), "full" if deep else "quick", why, doubts)
 
 
 def read_stored(path: str) -> tuple[Stored, ...]:
@@ -171,30 +143,13 @@ def _check_ends(path: str, stored: tuple[Stored, ...]) -> None:
         first, last = pieces[0], pieces[-1]
         with open_regular(os.path.join(path, name)) as file:
             file.seek(first.offset)
-            if file.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
+            if file.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
                 continue
             file.seek(last.offset)
-            begins = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+            begins = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
             file.seek(max(last.offset, last.offset + last.length - END_RECORD_BYTES))
             if not begins or file.read(len(END_MAGIC)) != END_MAGIC:
                 raise DamagedError(f"{name} does not end as its other pieces do: never written")
-
-
-def _without_metadata(files: Sizes) -> Verdict:
-    if any(_PER_RANK_METADATA.match(name) for name in files):
-        return Verdict(
-            whole=None,
-            why="each rank has written its own metadata: not checked",
-            how_checked="quick",
-        )
-    why = f"{WITNESS} is missing, which is written last"
-    return Verdict(whole=False, why=why, how_checked="quick")
-
-
-def _stale(files: Sizes) -> str | None:
-    """A save over an older directory leaves the old metadata until its end."""
-    shards = {name: times[1] for name, times in files.items() if _SHARD.match(name)}
-    return stale_words(WITNESS, files[WITNESS], shards)
 
 
 def _check_pieces(path: str, stored: tuple[Stored, ...], limits: Limits) -> bool:
@@ -205,56 +160,32 @@ def _check_pieces(path: str, stored: tuple[Stored, ...], limits: Limits) -> bool
             return False
         with open_regular(os.path.join(path, piece.file)) as file:
             file.seek(piece.offset)
-            magic = file.read(len(_ZIP_MAGIC))
-            if magic != _ZIP_MAGIC:
-                if piece.file in of_zips and magic == bytes(len(_ZIP_MAGIC)):
+            magic = file.read(len(ZIP_MAGIC))
+            if magic != ZIP_MAGIC:
+                if piece.file in of_zips and magic == bytes(len(ZIP_MAGIC)):
                     raise DamagedError(f"{piece.file} holds zeros at byte {piece.offset}")
                 continue
             of_zips.add(piece.file)
-            window = io.BufferedReader(_Window(file, piece.offset, piece.length))
+            window = Window(file, piece.offset, piece.offset + piece.length)
             try:
-                if not _has_right_checksums(window, limits):
-                    return False
-            except _BAD_ZIP as error:
+                with zipfile.ZipFile(window) as archive:
+                    if not read_through(archive, limits):
+                        return False
+            except (*BAD_ZIP, DamagedError) as error:
                 where = f"{piece.file} at byte {piece.offset}"
                 raise DamagedError(f"{where}: {error}") from error
     return True
 
 
-def _has_right_checksums(window: Any, limits: Limits) -> bool:
-    with zipfile.ZipFile(BoundedReads(window)) as archive:
-        for member in archive.infolist():
-            with archive.open(member) as stream:
-                while stream.read(_CHUNK_BYTES):
-                    if limits.time_left() <= 0:
-                        return False
-    return True
+def _find(listing: Listing) -> tuple[Candidate, ...]:
+    return a_directory(listing, "dcp", listing.sizes(belongs))
 
 
-class _Window(io.RawIOBase):
-    """A part of an open file as if it were a file of its own."""
-
-    def __init__(self, file: Any, offset: int, length: int) -> None:
-        self._file, self._offset, self._length, self._at = file, offset, length, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = max(0, min(len(buffer), self._length - self._at))
-        self._file.seek(self._offset + self._at)
-        data = self._file.read(wanted)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+FORMAT = Format(
+    name="dcp",
+    resume_hint="torchtitan resumes by itself; else dcp.load(checkpoint_id={checkpoint}), "
+    'for example with --resume-arg "--resume {checkpoint}"',
+    owns_directory=True,
+    find=_find,
+    check=lambda candidate, limits: check_directory(candidate.path, candidate.files, limits),
+)

@@ -20,17 +20,15 @@ from watchdog_train.checkpoints.files import (
 )
 from watchdog_train.checkpoints.formats import (
     Candidate,
+    Format,
     Limits,
     Verdict,
-    by_number_then_time,
-    directory_candidate,
-    doubts_of,
-    lowest_level,
+    a_directory,
     number_in_name,
+    of_parts,
     stale_words,
 )
 
-NAME = "deepspeed"
 POINTER = "latest"
 _SHARD = re.compile(
     r"^(?:bf16_|fp16_)?zero_pp_rank_(?P<rank>\d{1,6})_mp_rank_(?P<model>\d{1,6})"
@@ -43,65 +41,35 @@ _ALIKE = 4.0
 """Optimizer shards are equal parts; one that is smaller than a fourth of the largest was cut."""
 
 
-class DeepspeedFormat:
-    """Directories global_stepN below a checkpoint directory."""
-
-    name = NAME
-    owns_directory = True
-    resume_hint = (
-        "engine.load_checkpoint(the directory above {checkpoint}, tag=its name); "
-        "under a Hugging Face Trainer by itself"
-    )
-
-    def find(self, listing: Listing) -> tuple[Candidate, ...]:
-        """The directory itself, where it holds shards of DeepSpeed."""
-        return directory_candidate(listing, NAME, belongs)
-
-    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """By number in the name, then by time; what `latest` says is a part of the check."""
-        return by_number_then_time(candidates)
-
-    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
-        """Every rank's shard is there and a good zip, and the pointer does not lag behind."""
-        return check_directory(candidate.path, candidate.files, limits)
-
-
 def belongs(name: str) -> bool:
     """Whether a file of this name is a part of such a checkpoint."""
     return _SHARD.match(name) is not None or _MODEL.match(name) is not None
 
 
 def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
-    """The verdict on the directory of one tag, by itself or as a part of something larger."""
-    pointed = pointed_at(os.path.dirname(path))
-    try:
-        _check_pointer(pointed, os.path.basename(path))
-        count = _check_shards(files, limits.world_size)
-        verdicts = torch_zip.check_files(path, files, limits)
-        doubts = doubts_of(verdicts)
-        level = lowest_level(verdicts)
-    except DamagedError as error:
-        return Verdict(whole=False, why=str(error), how_checked=limits.level)
-    if not count and pointed != os.path.basename(path):
+    """Every rank's shard is there and a good zip, and the pointer does not lag behind.
+
+    Of one tag, by itself or as a part of something larger.
+
+    Raises:
+        DamagedError: it is not whole.
+    """
+    above, tag = os.path.split(path)
+    pointed = pointed_at(above)
+    _check_pointer(pointed, tag)
+    count = _check_shards(files, limits.world_size)
+    doubts = []
+    if pointed == tag:
+        # A save over an older one of the same tag leaves the pointer as it was until rank 0's end.
+        # The files of the other ranks may come after it.
+        pointer = sizes_of(os.path.join(above, POINTER)).get(POINTER)
+        doubts.append(stale_words(POINTER, pointer, files, _OF_RANK_0.match))
+    elif not count:
         # Without ZeRO the model states hold the optimizer; with it the shards come after them.
         doubts.append(f"no optimizer shards, and {POINTER} does not say that the save has ended")
-    if pointed == os.path.basename(path) and (stale := _stale(path, files)):
-        doubts.append(stale)
-    if doubts:
-        return Verdict(whole=None, why="; ".join(doubts[:5]), how_checked=level)
-    return Verdict(
-        whole=True, why=f"all {count} optimizer shards and the model are there", how_checked=level
-    )
-
-
-def _stale(path: str, files: Sizes) -> str | None:
-    """A save over an older one of the same tag leaves the pointer as it was until rank 0's end.
-
-    The files of the other ranks may come after it.
-    """
-    pointer = sizes_of(os.path.join(os.path.dirname(path), POINTER)).get(POINTER)
-    own = {name: times[1] for name, times in files.items() if _OF_RANK_0.match(name)}
-    return stale_words(POINTER, pointer, own)
+    parts = torch_zip.parts(path, files, limits)
+    why = f"all {count} optimizer shards and the model are there"
+    return of_parts(parts, limits.level, why, doubts)
 
 
 def _check_pointer(pointed: str | None, tag: str) -> None:
@@ -159,3 +127,17 @@ def pointed_at(directory: str) -> str | None:
         return None
     tag = text.strip()
     return tag if tag and tag == os.path.basename(tag) else None
+
+
+def _find(listing: Listing) -> tuple[Candidate, ...]:
+    return a_directory(listing, "deepspeed", listing.sizes(belongs))
+
+
+FORMAT = Format(
+    name="deepspeed",
+    resume_hint="engine.load_checkpoint(the directory above {checkpoint}, tag=its name); "
+    "under a Hugging Face Trainer by itself",
+    owns_directory=True,
+    find=_find,
+    check=lambda candidate, limits: check_directory(candidate.path, candidate.files, limits),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, BinaryIO, Literal
 
@@ -51,6 +52,14 @@ class Listing(Value, frozen=True, kw_only=True):
     def names(self) -> frozenset[str]:
         """The names of the entries."""
         return frozenset(entry.name for entry in self.entries)
+
+    def sizes(self, belongs: Callable[[str], object]) -> Sizes:
+        """Of the files whose names fit."""
+        return {
+            entry.name: (entry.size, entry.mtime_ns)
+            for entry in self.entries
+            if entry.kind == "file" and belongs(entry.name)
+        }
 
 
 def list_directory(path: str, limit: int = DIRECTORY_CAP) -> Listing:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable
+from typing import Literal
 
-from watchdog_train.checkpoints.files import DamagedError, Listing, Sizes
+from watchdog_train.checkpoints.files import (
+    DamagedError,
+    Entry,
+    Listing,
+    Sizes,
+    UnreadableError,
+    sizes_of,
+)
 from watchdog_train.core.model import Value
 
 Level = Literal["quick", "full"]
@@ -16,8 +23,8 @@ _DELIMITED = re.compile(
     r"(?P<word>[A-Za-z]*)(?P<mark>[-_=. ]*)(?<![0-9.])(?P<number>\d{1,12})(?![0-9A-Za-z]|\.\d)"
 )
 _STEP_WORDS = frozenset(("step", "steps", "iter", "iters", "iteration", "it", "global"))
-_OTHER_WORDS = frozenset(("ckpt", "checkpoint", "epoch", "epochs", "ep", "e"))
 _EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "e"))
+_OTHER_WORDS = frozenset(("ckpt", "checkpoint")) | _EPOCH_WORDS
 
 
 class Candidate(Value, frozen=True, kw_only=True):
@@ -47,7 +54,7 @@ class Verdict(Value, frozen=True, kw_only=True):
 
     whole: bool | None
     why: str
-    how_checked: str
+    how_checked: str = "quick"
 
 
 class Limits(Value, frozen=True, kw_only=True):
@@ -59,70 +66,149 @@ class Limits(Value, frozen=True, kw_only=True):
     world_size: int | None = None
 
 
-class Format(Protocol):
-    """One checkpoint format. A plugin may add one."""
+class Format(Value, frozen=True, kw_only=True):
+    """One checkpoint format."""
 
     name: str
-    owns_directory: bool
-    """A directory that is a checkpoint of this format holds no other checkpoints."""
     resume_hint: str
     """How a training is told to resume from one, {checkpoint} stands for the path."""
-
-    def find(self, listing: Listing) -> tuple[Candidate, ...]:
-        """The checkpoints in a directory, or the directory itself if it is one."""
+    owns_directory: bool = False
+    """A directory that is a checkpoint of this format holds no other checkpoints."""
+    find: Callable[[Listing], tuple[Candidate, ...]]
+    """The checkpoints in a directory, or the directory itself if it is one."""
+    check: Callable[[Candidate, Limits], Verdict]
+    """Whether it is whole: see `judged`. Never unpickles, never writes."""
+    key: Callable[[Candidate], tuple[int, ...]] | None = None
+    """The higher, the newer, as the framework orders them; None: by_number_then_time."""
 
     def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Candidates of one directory as the framework orders them: the first is its "latest"."""
+        """Candidates of one directory in the order of the framework: the first is its "latest"."""
+        if self.key is None:
+            return by_number_then_time(candidates)
+        return tuple(sorted(candidates, key=self.key, reverse=True))
 
-    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
-        """Whether it is whole. Never unpickles, never writes."""
+
+Numbers = tuple[int | None, int | None]
+"""Step and order of a candidate."""
 
 
-def directory_candidate(
-    listing: Listing, name: str, belongs: Callable[[str], bool]
+def a_file(listing: Listing, entry: Entry, name: str, numbers: Numbers) -> Candidate:
+    """A file as a checkpoint of a format."""
+    return Candidate(
+        path=os.path.join(listing.path, entry.name),
+        format=name,
+        step=numbers[0],
+        order=numbers[1],
+        files={entry.name: (entry.size, entry.mtime_ns)},
+    )
+
+
+def a_directory(
+    listing: Listing, name: str, files: Sizes, numbers: Numbers | None = None
 ) -> tuple[Candidate, ...]:
-    """The directory itself as a checkpoint of a format, if files in it belong to that format."""
-    files = {
-        entry.name: (entry.size, entry.mtime_ns)
-        for entry in listing.entries
-        if entry.kind == "file" and belongs(entry.name)
-    }
-    if not files:
+    """The directory itself as a checkpoint of a format, if it has files of it."""
+    step, order = numbers or number_in_name(os.path.basename(listing.path))
+    found = Candidate(path=listing.path, format=name, step=step, order=order, files=files)
+    return (found,) if files or numbers else ()
+
+
+def numbered_directory(
+    listing: Listing, name: str, directory: re.Pattern[str], familiar: re.Pattern[str]
+) -> tuple[Candidate, ...]:
+    """The directory itself, if its name and what is in it are the framework's."""
+    match = directory.match(os.path.basename(listing.path))
+    names = listing.names
+    if match is None or (names and not any(map(familiar.match, names))):
         return ()
-    step, order = number_in_name(os.path.basename(listing.path))
-    return (Candidate(path=listing.path, format=name, step=step, order=order, files=files),)
+    step = int(match[1])
+    return a_directory(listing, name, sizes_of(listing.path), (step, step))
 
 
-def doubts_of(verdicts: Iterable[tuple[str, Verdict]]) -> list[str]:
-    """What could not be told of the named parts of a checkpoint, in words.
+def by_step(candidate: Candidate) -> tuple[int, ...]:
+    """For `Format.key`."""
+    return candidate.step or 0, candidate.mtime_ns
+
+
+def judged(check: Callable[[], Verdict]) -> Verdict:
+    """The verdict of a check that raises where a file is damaged, or cannot be had."""
+    try:
+        return check()
+    except DamagedError as error:
+        return Verdict(whole=False, why=str(error))
+    except (UnreadableError, OSError) as error:
+        return Verdict(whole=None, why=f"it cannot be checked: {error}")
+
+
+Part = tuple[str, Callable[[], Verdict]]
+_WITHOUT_CHECKSUMS = (".safetensors", ".json")
+
+
+def of_parts(
+    parts: Iterable[Part], level: Level, why: str, doubts: Iterable[str | None] = ()
+) -> Verdict:
+    """The verdict on a checkpoint of several parts, looked into as deep as the least of them.
+
+    Args:
+        parts: each with its name.
+        level: at best.
+        why: what is said where all are whole.
+        doubts: what else speaks against it; None: nothing.
 
     Raises:
         DamagedError: one of them is not whole; the text names it.
     """
-    doubts = []
-    for name, verdict in verdicts:
+    found = list(filter(None, doubts))
+    for name, check in parts:
+        verdict = judged(check)
         if verdict.whole is False:
             raise DamagedError(f"{name}: {verdict.why}")
         if verdict.whole is None:
-            doubts.append(f"{name}: {verdict.why}")
-    return doubts
+            found.append(f"{name}: {verdict.why}")
+        if verdict.how_checked == "quick" and not name.endswith(_WITHOUT_CHECKSUMS):
+            level = "quick"
+    why = "; ".join(found[:5]) or why
+    return Verdict(whole=None if found else True, why=why, how_checked=level)
 
 
-def lowest_level(verdicts: Iterable[tuple[str, Verdict]]) -> Level:
-    """How deep all parts were looked into: as deep as the least of them."""
-    return "full" if all(verdict.how_checked == "full" for _, verdict in verdicts) else "quick"
+def refuse_unfinished(files: Iterable[str]) -> None:
+    """A file that is renamed once it is complete is not.
+
+    Raises:
+        DamagedError: there is one.
+    """
+    unfinished = sorted(name for name in files if name.endswith(".tmp"))
+    if unfinished:
+        raise DamagedError(f"{unfinished[0]} is there: a file that was still being written")
+
+
+def refuse_missing_ranks(ranks: set[int], least: int, name: str) -> None:
+    """Every rank has saved its own file, `name` with a {} for the rank.
+
+    Raises:
+        DamagedError: one has not.
+    """
+    expected = max(*ranks, least - 1) + 1
+    lacking = sorted(set(range(expected)).difference(ranks))
+    if lacking:
+        missing = name.format(lacking[0])
+        raise DamagedError(f"{missing} is missing: {len(ranks)} of {expected} ranks have saved")
 
 
 def stale_words(
-    witness: str, times: tuple[int, int] | None, closed: Mapping[str, int]
+    witness: str,
+    times: tuple[int, int] | None,
+    files: Sizes,
+    closes: Callable[[str], object] = bool,
 ) -> str | None:
     """Why a file that is written last may be of an older save: one that it closes is newer.
 
     Args:
         witness: its name.
         times: its size and mtime in nanoseconds, None where it is missing.
-        closed: mtimes of the files written before it, by name.
+        files: of the checkpoint.
+        closes: whether one of this name is written before it.
     """
+    closed = {name: mtime_ns for name, (_, mtime_ns) in files.items() if closes(name)}
     if times is None or not closed:
         return None
     newest = max(closed, key=lambda name: closed[name])
@@ -135,9 +221,9 @@ def stale_words(
     )
 
 
-def number_in_name(stem: str) -> tuple[int | None, int | None]:
+def number_in_name(stem: str) -> Numbers:
     """The (step, order) that a file name tells: `epoch_3` gives (None, 3), `resnet50` nothing."""
-    step = order = epoch = None
+    step = epoch = None
     for match in _DELIMITED.finditer(stem):
         word, number = match["word"].lower(), int(match["number"])
         if word in _STEP_WORDS:
@@ -150,8 +236,7 @@ def number_in_name(stem: str) -> tuple[int | None, int | None]:
             step = number
     if epoch is not None:
         return None, epoch
-    order = step
-    return step, order
+    return step, step
 
 
 def by_number_then_time(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import pickletools
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
-from watchdog_train.checkpoints.files import DamagedError, UnreadableError, open_regular
+from watchdog_train.checkpoints.files import (
+    DamagedError,
+    Listing,
+    UnreadableError,
+    open_regular,
+)
+from watchdog_train.checkpoints.formats import Candidate, Numbers, a_file
 from watchdog_train.checkpoints.torch_zip import OpenZip
 from watchdog_train.client.layout import EPOCH_NAMES, MOST_COUNTED, STEP_NAMES
 from watchdog_train.core.model import Value
 
 _HEAD_BYTES = 64 * 1024
 _HEAD_OPCODES = 200
+_EXAMINED_CAP = 200
+"""Files that are opened in one directory: there are trainings that keep them all."""
 _PICKLE_BYTES = 4 * 1024 * 1024
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
@@ -62,6 +71,35 @@ def read_head(path: str) -> Head | None:
         return None
     offset = name_end + fields[10]
     return Head(words=_words(data[offset:]), offset=offset)
+
+
+def known_by_head(
+    listing: Listing,
+    name: str,
+    suffixes: tuple[str, ...],
+    numbers_of: Callable[[str, Head], Numbers | None],
+) -> tuple[Candidate, ...]:
+    """Files that a format knows by what they begin with.
+
+    Args:
+        listing: of the directory; the newest files of it are opened.
+        name: of the format.
+        suffixes: of its files.
+        numbers_of: step and order of a file; None: it is none of the format's.
+    """
+    entries = [
+        entry
+        for entry in sorted(listing.entries, key=lambda entry: -entry.mtime_ns)
+        if entry.kind == "file" and entry.name.endswith(suffixes) and entry.name[0] != "."
+    ]
+    found = []
+    for entry in entries[:_EXAMINED_CAP]:
+        path = os.path.join(listing.path, entry.name)
+        head = read_head(path)
+        numbers = numbers_of(path, head) if head is not None else None
+        if numbers is not None:
+            found.append(a_file(listing, entry, name, numbers))
+    return tuple(found)
 
 
 def _words(data: bytes) -> tuple[Any, ...]:

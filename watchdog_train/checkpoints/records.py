@@ -77,9 +77,7 @@ class Records:
         """
         record = self.of(candidate.path)
         if record is not None and self.covers(candidate):
-            return Whose(
-                ordinal=record.ordinal, home=record.home, nth=record.nth, signature=record.signature
-            )
+            return _writer(record)
         if candidate.format == LIGHTNING_NAME:
             return self._beside(candidate)
         return Whose(nth=self._nth_by_time(candidate))
@@ -88,14 +86,11 @@ class Records:
         """What the others in that directory tell, if they agree."""
         folder = os.path.dirname(_real(candidate.path))
         beside = {
-            (record.ordinal, record.home, record.nth, record.signature)
+            _writer(record)
             for path, record in self._newest.items()
             if os.path.dirname(path) == folder and record.format == LIGHTNING_NAME
         }
-        if len(beside) != 1:
-            return Whose()
-        ordinal, home, nth, signature = beside.pop()
-        return Whose(ordinal=ordinal, home=home, nth=nth, signature=signature)
+        return beside.pop() if len(beside) == 1 else Whose()
 
     def _nth_by_time(self, candidate: Candidate) -> int | None:
         folder = os.path.dirname(_real(candidate.path))
@@ -128,6 +123,10 @@ class Records:
         if record.step is None or not self.covers(candidate):
             known = {}  # the note is about what the file held before
         return msgspec.structs.replace(candidate, recorded=True, **known)
+
+
+def _writer(record: SaveRecord) -> Whose:
+    return msgspec.convert(record, Whose, from_attributes=True)
 
 
 def _real(path: str) -> str:

@@ -19,16 +19,16 @@ from watchdog_train.checkpoints import (
 from watchdog_train.checkpoints.formats import Candidate, Format
 
 FORMATS: tuple[Format, ...] = (
-    hf.HuggingFaceFormat(),
-    lightning.LightningFormat(),
-    accelerate.AccelerateFormat(),
-    megatron.MegatronFormat(),
-    deepspeed.DeepspeedFormat(),
-    dcp.DcpFormat(),
-    vision.TimmFormat(),
-    vision.UltralyticsFormat(),
-    torch_zip.TorchFormat(),
-    safetensors.SafetensorsFormat(),
+    hf.FORMAT,
+    lightning.FORMAT,
+    accelerate.FORMAT,
+    megatron.FORMAT,
+    deepspeed.FORMAT,
+    dcp.FORMAT,
+    vision.TIMM,
+    vision.ULTRALYTICS,
+    torch_zip.FORMAT,
+    safetensors.FORMAT,
 )
 """In order of what a training can go on from: a framework's full state before single files."""
 BY_NAME = {item.name: item for item in FORMATS}

@@ -19,10 +19,13 @@ from watchdog_train.checkpoints.files import (
 )
 from watchdog_train.checkpoints.formats import (
     Candidate,
+    Format,
     Limits,
     Verdict,
-    by_number_then_time,
+    a_directory,
+    a_file,
     number_in_name,
+    of_parts,
     stale_words,
 )
 
@@ -93,17 +96,8 @@ def _span(name: str, entry: Any) -> tuple[int, int, str]:
 
 def check_file(path: str) -> Verdict:
     """The verdict on one safetensors file, whatever it is a part of."""
-    try:
-        count = len(read_tensor_names(path))
-    except DamagedError as error:
-        return Verdict(whole=False, why=str(error), how_checked="quick")
-    except (UnreadableError, OSError) as error:
-        return Verdict(whole=None, why=f"it cannot be checked: {error}", how_checked="quick")
-    return Verdict(
-        whole=True,
-        why=f"header and size agree on {count} tensors (the format has no checksum)",
-        how_checked="quick",
-    )
+    why = f"header and size agree on {len(read_tensor_names(path))} tensors"
+    return Verdict(whole=True, why=f"{why} (the format has no checksum)")
 
 
 def read_index(path: str) -> dict[str, str]:
@@ -127,101 +121,55 @@ def read_index(path: str) -> dict[str, str]:
     return weights
 
 
-def missing_tensors(path: str, wanted: frozenset[str]) -> str | None:
-    """Why a shard does not hold the tensors that the index puts there, None when it does."""
-    lacking = sorted(wanted - read_tensor_names(path))
-    return f"tensor {lacking[0][:80]!r} is not in it" if lacking else None
-
-
-def check_index(directory: str, index_name: str) -> Verdict:
-    """Every shard that the index names is there, right in itself, and holds its tensors."""
-    try:
-        weights = read_index(os.path.join(directory, index_name))
-    except DamagedError as error:
-        return Verdict(whole=False, why=f"{index_name}: {error}", how_checked="quick")
-    except UnreadableError as error:
-        return Verdict(whole=None, why=f"{index_name}: {error}", how_checked="quick")
+def check_index(path: str) -> Verdict:
+    """Every shard that the index names is there; of safetensors it holds its tensors."""
     shards: dict[str, set[str]] = {}
-    for tensor, shard in weights.items():
+    for tensor, shard in read_index(path).items():
         shards.setdefault(shard, set()).add(tensor)
     for shard, tensors in sorted(shards.items()):
-        path = os.path.join(directory, shard)
-        if not os.path.exists(path):
-            return Verdict(whole=False, why=f"shard {shard} is missing", how_checked="quick")
+        where = os.path.join(os.path.dirname(path), shard)
+        if not os.path.exists(where):
+            raise DamagedError(f"shard {shard} is missing")
+        if not shard.endswith(SUFFIX):
+            continue  # checked as a file of its own
         try:
-            problem = missing_tensors(path, frozenset(tensors))
-        except DamagedError as error:
-            return Verdict(whole=False, why=f"shard {shard}: {error}", how_checked="quick")
-        except (UnreadableError, OSError) as error:
-            return Verdict(whole=None, why=f"shard {shard}: {error}", how_checked="quick")
-        if problem:
-            return Verdict(whole=False, why=f"shard {shard}: {problem}", how_checked="quick")
-    return Verdict(
-        whole=True,
-        why=f"all {len(shards)} shards are there and agree with the index",
-        how_checked="quick",
-    )
+            lacking = sorted(tensors - read_tensor_names(where))
+        except (DamagedError, UnreadableError) as error:
+            raise type(error)(f"shard {shard}: {error}") from error
+        if lacking:
+            raise DamagedError(f"shard {shard}: tensor {lacking[0][:80]!r} is not in it")
+    return Verdict(whole=True, why=f"all {len(shards)} shards are there and agree with the index")
 
 
-class SafetensorsFormat:
-    """Weights as safetensors: a single file, or a directory with an index and its shards."""
+def _find(listing: Listing) -> tuple[Candidate, ...]:
+    """Single files, and the directory itself where it has shards or their index."""
+    shards = listing.sizes(lambda name: name.endswith(INDEX_SUFFIX) or _SHARD_NAME.search(name))
+    found = list(a_directory(listing, NAME, shards))
+    for entry in listing.entries:
+        name = entry.name.removesuffix(".tmp")
+        if entry.kind == "file" and name.endswith(SUFFIX) and not _SHARD_NAME.search(name):
+            numbers = number_in_name(name.removesuffix(SUFFIX))
+            found.append(a_file(listing, entry, NAME, numbers))
+    return tuple(found)
 
-    name = NAME
-    owns_directory = False
-    resume_hint = (
-        '--resume-arg "--resume {checkpoint}" with the option of your script '
-        "(the format holds weights only: the optimizer starts afresh)"
-    )
 
-    def find(self, listing: Listing) -> tuple[Candidate, ...]:
-        """Single files, and the directory itself where it has shards or their index."""
-        found = []
-        files = {
-            entry.name: (entry.size, entry.mtime_ns)
-            for entry in listing.entries
-            if entry.kind == "file"
-            and (entry.name.endswith(INDEX_SUFFIX) or _SHARD_NAME.search(entry.name))
-        }
-        if files:
-            step, order = number_in_name(os.path.basename(listing.path))
-            found.append(
-                Candidate(path=listing.path, format=NAME, step=step, order=order, files=files)
-            )
-        for entry in listing.entries:
-            name = entry.name.removesuffix(".tmp")
-            if entry.kind != "file" or not name.endswith(SUFFIX) or _SHARD_NAME.search(name):
-                continue
-            step, order = number_in_name(name.removesuffix(SUFFIX))
-            found.append(
-                Candidate(
-                    path=os.path.join(listing.path, entry.name),
-                    format=NAME,
-                    step=step,
-                    order=order,
-                    files={entry.name: (entry.size, entry.mtime_ns)},
-                )
-            )
-        return tuple(found)
+def _check(candidate: Candidate, _limits: Limits) -> Verdict:
+    """Header and size agree; with an index also every shard. Level full adds nothing."""
+    files = candidate.files
+    index = next((name for name in files if name.endswith(INDEX_SUFFIX)), None)
+    if index is not None:
+        verdict = check_index(os.path.join(candidate.path, index))
+        stale = stale_words(index, files[index], files, lambda name: name != index)
+        return of_parts((), "quick", verdict.why, (stale,))
+    if os.path.isdir(candidate.path):
+        raise DamagedError("shards without an index, which is written last")
+    return check_file(candidate.path)
 
-    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """By number in the name, then by time."""
-        return by_number_then_time(candidates)
 
-    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
-        """Header and size agree; with an index also every shard. Level full adds nothing."""
-        del limits
-        index = next((name for name in candidate.files if name.endswith(INDEX_SUFFIX)), None)
-        if index is not None:
-            verdict = check_index(candidate.path, index)
-            shards = {name: times[1] for name, times in candidate.files.items() if name != index}
-            stale = stale_words(index, candidate.files[index], shards)
-            if verdict.whole and stale:
-                return Verdict(whole=None, why=stale, how_checked="quick")
-            return verdict
-        if os.path.isdir(candidate.path):
-            return Verdict(
-                whole=False,
-                why="shards without an index, which is written last",
-                how_checked="quick",
-            )
-        return check_file(candidate.path)
+FORMAT = Format(
+    name=NAME,
+    resume_hint='--resume-arg "--resume {checkpoint}" with the option of your script '
+    "(the format holds weights only: the optimizer starts afresh)",
+    find=_find,
+    check=_check,
+)

@@ -1,14 +1,18 @@
-"""Sharded state inside of another checkpoint: FSDP's by torch's DCP, and DeepSpeed's."""
+"""What checkpoints of several files hold: weights, files of torch.save, and sharded state inside.
+
+FSDP's by torch's DCP, and DeepSpeed's.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 
-from watchdog_train.checkpoints import dcp, deepspeed
+from watchdog_train.checkpoints import dcp, deepspeed, safetensors, torch_zip
 from watchdog_train.checkpoints.files import Sizes
-from watchdog_train.checkpoints.formats import Limits, Verdict
+from watchdog_train.checkpoints.formats import Limits, Part
 
 _DIRECTORY = re.compile(r"^(pytorch_model(_fsdp)?_\d+|pytorch_model|optimizer_\d+|global_step\d+)/")
 
@@ -18,20 +22,23 @@ def is_inside(names: Iterable[str]) -> bool:
     return any(_DIRECTORY.match(name) for name in names)
 
 
-def check_inside(path: str, files: Sizes, limits: Limits) -> dict[str, Verdict]:
-    """The verdict on each such directory of a checkpoint, by its name."""
+def parts(
+    path: str, files: Sizes, by_torch_save: re.Pattern[str], limits: Limits
+) -> Iterator[Part]:
+    """A check for each of its files, and for each directory of sharded state."""
     inside: dict[str, Sizes] = {}
-    for name, times in files.items():
+    for name in sorted(files):
+        where = os.path.join(path, name)
+        if name.endswith(".index.json"):
+            yield name, partial(safetensors.check_index, where)
+        elif name.endswith(safetensors.SUFFIX):
+            yield name, partial(safetensors.check_file, where)
+        elif by_torch_save.match(name):
+            yield name, partial(torch_zip.check_file, where, limits)
         directory, slash, rest = name.partition("/")
         if slash and "/" not in rest and _DIRECTORY.match(name):
-            inside.setdefault(directory, {})[rest] = times
-    found = {}
-    for directory, content in sorted(inside.items()):
-        where = os.path.join(path, directory)
-        parts = {name: times for name, times in content.items() if deepspeed.belongs(name)}
-        if parts:
-            found[directory] = deepspeed.check_directory(where, parts, limits)
-            continue
-        shards = {name: times for name, times in content.items() if dcp.belongs(name)}
-        found[directory] = dcp.check_directory(where, shards, limits)
-    return found
+            inside.setdefault(directory, {})[rest] = files[name]
+    for directory, content in inside.items():
+        of = deepspeed if any(map(deepspeed.belongs, content)) else dcp
+        shards = {name: times for name, times in content.items() if of.belongs(name)}
+        yield directory, partial(of.check_directory, os.path.join(path, directory), shards, limits)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -17,7 +18,7 @@ import msgspec
 
 from watchdog_train.checkpoints.files import UnreadableError, sizes_of
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
-from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict
+from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, judged
 from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
 from watchdog_train.checkpoints.records import Records, Running, Whose
 from watchdog_train.checkpoints.registry import BY_NAME, newest_first
@@ -173,24 +174,25 @@ def _still_changing(
 
 def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str | None) -> Verdict:
     if moving is not None:
-        return Verdict(whole=False, why=moving, how_checked="quick")
+        return Verdict(whole=False, why=moving)
     if candidate.path.endswith(".tmp"):
-        return Verdict(
-            whole=False, why="by its name a save that has not finished", how_checked="quick"
-        )
+        return Verdict(whole=False, why="by its name a save that has not finished")
     recorded = records.covers(candidate)
     # Also of a recorded one: after a power loss a file of the right size may hold zeros.
-    verdict = BY_NAME[candidate.format].check(candidate, limits)
-    if recorded and verdict.whole is None:
-        return Verdict(whole=True, why=NOTED, how_checked="recorded")
-    if recorded and verdict.whole:
-        why = NOTED if verdict.how_checked == "quick" else f"{NOTED}; {verdict.why}"
+    verdict = _check(candidate, limits)
+    if recorded and verdict.whole is not False:
+        deep = verdict.whole and verdict.how_checked == "full"
+        why = f"{NOTED}; {verdict.why}" if deep else NOTED
         return Verdict(whole=True, why=why, how_checked="recorded")
     if records.of(candidate.path) is not None and not recorded:
         return msgspec.structs.replace(
             verdict, why=f"{verdict.why} (changed since the save hook noted it)"
         )
     return verdict
+
+
+def _check(candidate: Candidate, limits: Limits) -> Verdict:
+    return judged(partial(BY_NAME[candidate.format].check, candidate, limits))
 
 
 def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> CheckpointFinding:
@@ -204,10 +206,7 @@ def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> Checkpoint
         whole=verdict.whole,
         said=verdict.why,
         how_checked=verdict.how_checked,
-        ordinal=whose.ordinal,
-        home=whose.home,
-        nth=whose.nth,
-        signature=whose.signature,
+        **msgspec.structs.asdict(whose),
         saved_at=candidate.mtime_ns / 1e9 if candidate.files else None,
     )
 
@@ -245,18 +244,15 @@ def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) ->
     candidate = Candidate(
         path=copy.copy, format=copy.format, step=copy.step, order=copy.step, files=sizes
     )
-    verdict = BY_NAME[copy.format].check(candidate, limits)
-    if not sizes:
-        verdict = Verdict(whole=False, why="the kept copy is gone", how_checked="quick")
-    elif verdict.whole is None:
-        # It was copied as the save hook had noted it.
-        verdict = msgspec.structs.replace(verdict, whole=True)
+    verdict = Verdict(whole=False, why="the kept copy is gone")
+    if sizes:
+        verdict = _check(candidate, limits)
     return msgspec.structs.replace(
         torn,
         path=copy.copy,
         format=copy.format,
         step=copy.step,
-        whole=verdict.whole,
+        whole=verdict.whole is not False,  # it was copied as the save hook had noted it
         said=f"the copy that was kept of {copy.path} when its save had ended; {verdict.why}",
         how_checked="recorded",
         saved_at=copy.saved_at,

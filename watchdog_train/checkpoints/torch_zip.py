@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import BinaryIO
 
 from watchdog_train.checkpoints.files import (
@@ -17,14 +19,16 @@ from watchdog_train.checkpoints.files import (
 )
 from watchdog_train.checkpoints.formats import (
     Candidate,
+    Format,
     Limits,
+    Part,
     Verdict,
-    by_number_then_time,
+    a_file,
     number_in_name,
 )
 from watchdog_train.core.model.recovery import PARTS, SUFFIXES
 
-_ZIP_MAGIC = b"PK\x03\x04"
+ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 """The pickled magic number that torch.save wrote first before version 1.6."""
 _DIRECTORY_CAP_BYTES = 16 * 1024 * 1024
@@ -34,27 +38,69 @@ END_RECORD_BYTES = 22
 END_MAGIC = b"PK\x05\x06"
 """With the record of 22 bytes that follows, the end of a zip without a comment."""
 
+BAD_ZIP = (
+    zipfile.BadZipFile,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    NotImplementedError,
+    OSError,
+)
+"""What zipfile raises for a damaged file."""
+
 NAME = "torch"
 LEGACY_NAME = "torch-legacy"
 
 
-class BoundedReads:
-    """The file object that zipfile gets: refuses to read a directory larger than the cap."""
+class Window:
+    """The file object that zipfile gets: a file, or a part of one.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.seek = file.seek
-        self.tell = file.tell
+    Refuses to read a directory larger than the cap.
+    """
+
+    def __init__(self, file: BinaryIO, begin: int = 0, end: int | None = None) -> None:
+        self._file, self._begin = file, begin
+        self._end = file.seek(0, os.SEEK_END) if end is None else end
         self.seekable = file.seekable
+
+    def tell(self) -> int:
+        """Where it is, from its own beginning."""
+        return self._file.tell() - self._begin
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go there."""
+        now = self._file.tell()
+        base = {os.SEEK_SET: self._begin, os.SEEK_CUR: now, os.SEEK_END: self._end}[whence]
+        return self._file.seek(max(self._begin, base + offset)) - self._begin
 
     def read(self, size: int = -1) -> bytes:
         """At most the cap, even of the rest of the file."""
         # zipfile asks for the rest of the file (-1) where it looks for the end record.
-        wanted = _DIRECTORY_CAP_BYTES + 1
+        wanted = min(max(0, self._end - self._file.tell()), _DIRECTORY_CAP_BYTES + 1)
         data = self._file.read(wanted if size < 0 else min(size, wanted))
         if len(data) > _DIRECTORY_CAP_BYTES:
             raise UnreadableError("its table of contents is larger than what is read of it")
         return data
+
+
+def read_through(archive: zipfile.ZipFile, limits: Limits) -> bool:
+    """Read every entry and compare its checksum; False when the time was up before the end.
+
+    Raises:
+        DamagedError: a checksum is wrong.
+    """
+    for member in archive.infolist():
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise UnreadableError("it has compressed entries, which torch.save never writes")
+        try:
+            with archive.open(member) as stream:
+                while stream.read(_CHUNK_BYTES):
+                    if limits.time_left() <= 0:
+                        return False
+        except BAD_ZIP as error:
+            raise DamagedError(f"entry {member.filename!r}: {error}") from error
+    return True
 
 
 class OpenZip:
@@ -69,16 +115,16 @@ class OpenZip:
             raise
 
     def _open(self) -> None:
-        if self._file.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
+        if self._file.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
             raise DamagedError("it does not begin as a zip of torch.save does")
         size_bytes = self._file.seek(0, os.SEEK_END)
         try:
-            self.archive = zipfile.ZipFile(BoundedReads(self._file))
+            self.archive = zipfile.ZipFile(Window(self._file))
             self.members = self.archive.infolist()
-        except (zipfile.BadZipFile, ValueError, OverflowError, OSError) as error:
-            raise DamagedError(f"cut short or damaged: {error}") from error
         except NotImplementedError as error:
             raise UnreadableError(str(error)) from error
+        except BAD_ZIP as error:
+            raise DamagedError(f"cut short or damaged: {error}") from error
         # zipfile forgives bytes after the end record and before the first entry; torch writes none.
         self._file.seek(max(0, size_bytes - END_RECORD_BYTES))
         if self._file.read(len(END_MAGIC)) != END_MAGIC:
@@ -116,34 +162,9 @@ class OpenZip:
                     break
                 try:
                     return self.archive.read(member)
-                except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
+                except BAD_ZIP as error:
                     raise DamagedError(f"entry {ending}: {error}") from error
         raise UnreadableError(f"it has no plain entry {ending}")
-
-    def verify_checksums(self, limits: Limits) -> bool:
-        """Read every entry and compare its checksum; False when the time was up before the end.
-
-        Raises:
-            DamagedError: a checksum is wrong.
-        """
-        for member in self.members:
-            if member.compress_type != zipfile.ZIP_STORED:
-                raise UnreadableError("it has compressed entries, which torch.save never writes")
-            try:
-                with self.archive.open(member) as stream:
-                    while stream.read(_CHUNK_BYTES):
-                        if limits.time_left() <= 0:
-                            return False
-            except (
-                zipfile.BadZipFile,
-                OSError,
-                EOFError,
-                RuntimeError,
-                NotImplementedError,
-                ValueError,
-            ) as error:
-                raise DamagedError(f"entry {member.filename!r}: {error}") from error
-        return True
 
 
 def begins_like(path: str) -> str | None:
@@ -152,128 +173,80 @@ def begins_like(path: str) -> str | None:
         head = file.read(64)
     if not head:
         return "empty"
-    if head.startswith(_ZIP_MAGIC):
+    if head.startswith(ZIP_MAGIC):
         return "zip"
     if head.startswith(_LEGACY_MAGIC):
         return "legacy"
     if not head.strip(b"\0"):
         return "zeros"
-    if _ZIP_MAGIC.startswith(head) or _LEGACY_MAGIC.startswith(head):
+    if ZIP_MAGIC.startswith(head) or _LEGACY_MAGIC.startswith(head):
         return "short"
     return None
 
 
+_BROKEN = {
+    "empty": "the file is empty",
+    "zeros": "the file begins with zeros: never written",
+    "short": "the file ends within its first bytes",
+}
+_UNKNOWN = {"legacy": "an old pickle of torch.save: nothing in it tells whether it is whole"}
+
+
 def check_file(path: str, limits: Limits) -> Verdict:
-    """The verdict on one file of torch.save, whatever it is a part of."""
-    try:
-        match begins_like(path):
-            case "zip":
-                return _check_zip(path, limits)
-            case "legacy":
-                return Verdict(
-                    whole=None,
-                    why="an old pickle of torch.save: nothing in it tells whether it is whole",
-                    how_checked="quick",
-                )
-            case "empty":
-                return Verdict(whole=False, why="the file is empty", how_checked="quick")
-            case "zeros":
-                return Verdict(
-                    whole=False,
-                    why="the file begins with zeros: never written",
-                    how_checked="quick",
-                )
-            case "short":
-                return Verdict(
-                    whole=False, why="the file ends within its first bytes", how_checked="quick"
-                )
-            case _:
-                return Verdict(
-                    whole=None,
-                    why="not a file of torch.save: a foreign format",
-                    how_checked="quick",
-                )
-    except DamagedError as error:
-        return Verdict(whole=False, why=str(error), how_checked=limits.level)
-    except (UnreadableError, OSError) as error:
-        return Verdict(whole=None, why=f"it cannot be checked: {error}", how_checked=limits.level)
+    """The verdict on one file of torch.save, whatever it is a part of.
 
-
-def check_files(path: str, names: Iterable[str], limits: Limits) -> list[tuple[str, Verdict]]:
-    """The verdict on each of these files of a directory, by name."""
-    return [(name, check_file(os.path.join(path, name), limits)) for name in sorted(names)]
-
-
-def _check_zip(path: str, limits: Limits) -> Verdict:
+    Raises:
+        DamagedError, UnreadableError, OSError: see formats.judged.
+    """
+    begin = begins_like(path) or ""
+    if begin in _BROKEN:
+        raise DamagedError(_BROKEN[begin])
+    if begin != "zip":
+        why = _UNKNOWN.get(begin, "not a file of torch.save: a foreign format")
+        return Verdict(whole=None, why=why)
     with closing(OpenZip(path)) as archive:
         if limits.level == "quick":
-            return Verdict(
-                whole=True, why=f"{len(archive.members)} entries in place", how_checked="quick"
-            )
-        if not archive.has_checksums:
-            return Verdict(
-                whole=True,
-                why="all entries are in place; it was saved without checksums",
-                how_checked="quick",
-            )
-        if not archive.verify_checksums(limits):
-            return Verdict(
-                whole=True,
-                why="all entries are in place; no time was left for their checksums",
-                how_checked="quick",
-            )
-    return Verdict(whole=True, why="every checksum is right", how_checked="full")
+            why = f"{len(archive.members)} entries in place"
+        elif not archive.has_checksums:
+            why = "all entries are in place; it was saved without checksums"
+        elif not read_through(archive.archive, limits):
+            why = "all entries are in place; no time was left for their checksums"
+        else:
+            return Verdict(whole=True, why="every checksum is right", how_checked="full")
+    return Verdict(whole=True, why=why)
 
 
-class TorchFormat:
-    """Single files that a script writes with torch.save."""
+def parts(path: str, names: Iterable[str], limits: Limits) -> Iterator[Part]:
+    """A check for each of these files of a directory."""
+    for name in sorted(names):
+        yield name, partial(check_file, os.path.join(path, name), limits)
 
-    name = NAME
-    owns_directory = False
-    resume_hint = (
-        '--resume-arg "--resume {checkpoint}" with the option of your script, '
-        "or read WTRAIN_RESUME_FROM in it"
+
+def _is_candidate(directory: str, entry: Entry) -> bool:
+    name = entry.name.removesuffix(".tmp")
+    if entry.kind != "file" or not name.endswith(SUFFIXES) or name.startswith((".", *PARTS)):
+        return False
+    if not name.endswith(".bin"):
+        return True
+    try:  # .bin is a suffix of data sets as well
+        return begins_like(os.path.join(directory, entry.name)) in ("zip", "legacy")
+    except (UnreadableError, OSError):
+        return False
+
+
+def _find(listing: Listing) -> tuple[Candidate, ...]:
+    """Files with a suffix of torch.save that are not a part of something larger."""
+    found = [entry for entry in listing.entries if _is_candidate(listing.path, entry)]
+    return tuple(
+        a_file(listing, entry, NAME, number_in_name(_SUFFIX.sub("", entry.name))) for entry in found
     )
 
-    def find(self, listing: Listing) -> tuple[Candidate, ...]:
-        """Files with a suffix of torch.save that are not a part of something larger."""
-        return tuple(
-            self._candidate(listing.path, entry)
-            for entry in listing.entries
-            if entry.kind == "file" and self._is_candidate(listing.path, entry)
-        )
 
-    def _candidate(self, directory: str, entry: Entry) -> Candidate:
-        step, order = number_in_name(_stem(entry.name))
-        return Candidate(
-            path=os.path.join(directory, entry.name),
-            format=self.name,
-            step=step,
-            order=order,
-            files={entry.name: (entry.size, entry.mtime_ns)},
-        )
-
-    def _is_candidate(self, directory: str, entry: Entry) -> bool:
-        name = entry.name.removesuffix(".tmp")
-        if not name.endswith(SUFFIXES) or name.startswith((".", *PARTS)):
-            return False
-        if not name.endswith(".bin"):
-            return True
-        try:  # .bin is a suffix of data sets as well
-            return begins_like(os.path.join(directory, entry.name)) in ("zip", "legacy")
-        except (UnreadableError, OSError):
-            return False
-
-    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """By number in the name, then by time."""
-        return by_number_then_time(candidates)
-
-    def check(self, candidate: Candidate, limits: Limits) -> Verdict:
-        """Structure of the zip; at level full its checksums."""
-        return check_file(candidate.path, limits)
-
-
-def _stem(name: str) -> str:
-    for suffix in (".tmp", ".tar", ".pt", ".pth", ".ckpt", ".bin"):
-        name = name.removesuffix(suffix)
-    return name
+_SUFFIX = re.compile(r"(\.(pt|pth|ckpt|bin))?(\.tar)?(\.tmp)?\Z")
+FORMAT = Format(
+    name=NAME,
+    resume_hint='--resume-arg "--resume {checkpoint}" with the option of your script, '
+    "or read WTRAIN_RESUME_FROM in it",
+    find=_find,
+    check=lambda candidate, limits: check_file(candidate.path, limits),
+)

@@ -5,54 +5,56 @@ Data, and how a version is read: it must import nothing of the libraries.
 
 import sys
 
-# module -> hook, library, first version it is armed for, first version beyond, versions its tests
-# were run with. The upper end is a next major version: what a hook wraps has changed with those.
-HOOKS = {
-    "torch": ("torch", "torch", (2, 1), (3, 0), ("2.13.0",)),
-    "torch.distributed.distributed_c10d": (("distributed", "torch", (2, 1), (3, 0), ("2.13.0",))),
-    "torch.distributed.elastic.multiprocessing.api": (
-        ("torchrun", "torch", (2, 1), (3, 0), ("2.13.0",))
-    ),
-    "torch._dynamo": ("dynamo", "torch", (2, 1), (3, 0), ("2.13.0",)),
-    "torch.nn.parallel.distributed": ("parallel", "torch", (2, 1), (3, 0), ("2.13.0",)),
-    "torch.distributed.fsdp.fully_sharded_data_parallel": (
-        ("parallel", "torch", (2, 1), (3, 0), ("2.13.0",))
-    ),
-    "torch.distributed.fsdp._fully_shard._fully_shard": (
-        ("parallel", "torch", (2, 1), (3, 0), ("2.13.0",))
-    ),
-    "torch.utils.tensorboard.writer": ("tensorboard", "torch", (2, 1), (3, 0), ("2.13.0",)),
-    "safetensors.torch": ("safetensors", "safetensors", (0, 4), (1, 0), ("0.4.5", "0.8.0")),
-    "transformers.trainer": (
-        ("transformers", "transformers", (4, 47), (6, 0), ("4.47.0", "5.23.0"))
-    ),
-    "transformers.modeling_utils": (
-        ("pretrained", "transformers", (4, 47), (6, 0), ("4.47.0", "5.23.0"))
-    ),
-    "transformers.tokenization_utils_base": (
-        ("pretrained", "transformers", (4, 47), (6, 0), ("4.47.0", "5.23.0"))
-    ),
-    "lightning.pytorch": ("lightning", "lightning", (2, 1), (3, 0), ("2.1.0", "2.6.6")),
-    "pytorch_lightning": (
-        ("pytorch_lightning", "pytorch_lightning", (2, 0), (3, 0), ("2.0.0", "2.1.0", "2.6.6"))
-    ),
-    "accelerate.accelerator": ("accelerate", "accelerate", (1, 1), (2, 0), ("1.1.1", "1.15.0")),
-    "datasets.arrow_dataset": ("datasets", "datasets", (2, 21), (6, 0), ("2.21.0", "5.2.0")),
-    "datasets.load": ("datasets", "datasets", (2, 21), (6, 0), ("2.21.0", "5.2.0")),
-    "huggingface_hub.file_download": (
-        ("hub", "huggingface_hub", (0, 26), (3, 0), ("0.26.5", "2.4.0"))
-    ),
-    "huggingface_hub._snapshot_download": (
-        ("hub", "huggingface_hub", (0, 26), (3, 0), ("0.26.5", "2.4.0"))
-    ),
-    "torch.utils.file_baton": ("locks", "torch", (2, 1), (3, 0), ("2.13.0",)),
-    "filelock": ("locks", "filelock", (3, 12), (5, 0), ("3.16.1", "4.2.11")),
-    "wandb": ("wandb", "wandb", (0, 18), (1, 0), ("0.18.7", "0.31.0")),
+# library -> first version its hooks are armed for, first version beyond, versions their tests were
+# run with. The upper end is a next major version: what a hook wraps has changed with those.
+_VERSIONS = {
+    "torch": ((2, 1), (3, 0), ("2.13.0",)),
+    "safetensors": ((0, 4), (1, 0), ("0.4.5", "0.8.0")),
+    "transformers": ((4, 47), (6, 0), ("4.47.0", "5.23.0")),
+    "lightning": ((2, 1), (3, 0), ("2.1.0", "2.6.6")),
+    "pytorch_lightning": ((2, 0), (3, 0), ("2.0.0", "2.1.0", "2.6.6")),
+    "accelerate": ((1, 1), (2, 0), ("1.1.1", "1.15.0")),
+    "datasets": ((2, 21), (6, 0), ("2.21.0", "5.2.0")),
+    "huggingface_hub": ((0, 26), (3, 0), ("0.26.5", "2.4.0")),
+    "filelock": ((3, 12), (5, 0), ("3.16.1", "4.2.11")),
+    "wandb": ((0, 18), (1, 0), ("0.18.7", "0.31.0")),
+    "tqdm": ((4, 60), (5, 0), ("4.66.6", "4.70.1")),
+    "keras": ((3, 0), (4, 0), ("3.15.1",)),
+    "celery": ((5, 2), (6, 0), ("5.2.7", "5.7.0")),
+    "python": ((3, 8), (3, 15), ("3.11.7",)),
+}
+_MODULES = {
+    "torch": ("torch", "torch"),
+    "torch.distributed.distributed_c10d": ("distributed", "torch"),
+    "torch.distributed.elastic.multiprocessing.api": ("torchrun", "torch"),
+    "torch._dynamo": ("dynamo", "torch"),
+    "torch.nn.parallel.distributed": ("parallel", "torch"),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": ("parallel", "torch"),
+    "torch.distributed.fsdp._fully_shard._fully_shard": ("parallel", "torch"),
+    "torch.utils.tensorboard.writer": ("tensorboard", "torch"),
+    "safetensors.torch": ("safetensors", "safetensors"),
+    "transformers.trainer": ("transformers", "transformers"),
+    "transformers.modeling_utils": ("pretrained", "transformers"),
+    "transformers.tokenization_utils_base": ("pretrained", "transformers"),
+    "lightning.pytorch": ("lightning", "lightning"),
+    "pytorch_lightning": ("pytorch_lightning", "pytorch_lightning"),
+    "accelerate.accelerator": ("accelerate", "accelerate"),
+    "datasets.arrow_dataset": ("datasets", "datasets"),
+    "datasets.load": ("datasets", "datasets"),
+    "huggingface_hub.file_download": ("hub", "huggingface_hub"),
+    "huggingface_hub._snapshot_download": ("hub", "huggingface_hub"),
+    "torch.utils.file_baton": ("locks", "torch"),
+    "filelock": ("locks", "filelock"),
+    "wandb": ("wandb", "wandb"),
     # Not tqdm.std: while that is imported tqdm does not yet know its own version.
-    "tqdm": ("tqdm", "tqdm", (4, 60), (5, 0), ("4.66.6", "4.70.1")),
-    "keras": ("keras", "keras", (3, 0), (4, 0), ("3.15.1",)),
-    "celery.signals": ("celery", "celery", (5, 2), (6, 0), ("5.2.7", "5.7.0")),
-    "argparse": ("argparse", "python", (3, 8), (3, 15), ("3.11.7",)),
+    "tqdm": ("tqdm", "tqdm"),
+    "keras": ("keras", "keras"),
+    "celery.signals": ("celery", "celery"),
+    "argparse": ("argparse", "python"),
+}
+# module -> hook, library, and its versions
+HOOKS = {
+    module: (hook, library, *_VERSIONS[library]) for module, (hook, library) in _MODULES.items()
 }
 # Their import is too short to be a place where a training may hang.
 QUICK = (

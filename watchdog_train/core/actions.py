@@ -196,8 +196,6 @@ class Observation(Value, frozen=True, kw_only=True, dict=True):
     """Why nothing will be known of the GPUs any more."""
     blind: str | None = None
     """Why no process can be looked at now; the sample is an old one."""
-    group_trouble: str | None = None
-    """Why the system does not list the attempt's processes, where it could (a Job object)."""
     steps_s: float | None = None
     """Steps per second of late; None until they are steady."""
 

@@ -1,4 +1,4 @@
-"""Stacks by tools that read a process from outside, each a child with a deadline.
+"""Stacks by py-spy, which reads a process from outside, a child with a deadline for each.
 
 Never attaches to a process in uninterruptible sleep, never leaves one stopped, and keeps the
 reason where a tool could not read.
@@ -10,34 +10,22 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-
-from watchdog_train.evidence import other_tools, pyspy
+from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.draft import Draft
 from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.evidence.process_look import look
 from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.evidence.targets import ORDER, Target, in_the_kernel
-from watchdog_train.evidence.text.formats import Tool
 from watchdog_train.system.protocol import ProcessSystem
 
 _TWICE_CAP = 24
 """Processes that get a second dump, which proves life when it differs."""
 _NATIVE_CAP = {"look": 1, "full": 4}
 _NATIVE_S = 4.0
-_OTHER_TOOL_S = 5.0
 _OUTPUT_CAP_BYTES = 8 << 20
 _SIGCONT = 18  # of Linux: only there a debugger of ours leaves somebody stopped
 _UNDO_S = 0.2
 _UNDO_POLL_S = 0.01
-
-
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of the programs that may be used; None where there is none."""
-
-    pyspy: str | None
-    pystack: str | None
-    sample: str | None
 
 
 class Attaching:
@@ -46,7 +34,7 @@ class Attaching:
     def __init__(
         self,
         request: EvidenceRequest,
-        tools: Tools,
+        pyspy_path: str | None,
         system: ProcessSystem,
         by_pid: dict[int, Target],
         *,
@@ -55,13 +43,12 @@ class Attaching:
     ) -> None:
         """`draft` is told of what each tool has found: it must not be lost with us."""
         self._request = request
-        self._tools = tools
+        self._pyspy = pyspy_path or pyspy.NAME
         self._system = system
         self._by_pid = by_pid
         self._until = until
         self._draft = draft
         self._touched: set[int] = set()
-        self._refused: set[int] = set()
 
     def dump(self, targets: Sequence[Target], *, nonblocking: bool) -> None:
         """Python stacks by py-spy; a process that was stopped before is read, not attached to.
@@ -85,39 +72,9 @@ class Attaching:
             target.why_not = pyspy.reason(finished)
             if finished.stderr.strip():
                 target.note(f"py-spy: {finished.stderr.strip()[:1000]}")
-            if pyspy.is_refused(finished):
-                self._refused.add(target.pid)
-            elif pyspy.may_succeed_later(finished):
+            if pyspy.may_succeed_later(finished):
                 again.append(target)
         return again
-
-    def dump_otherwise(self, targets: Sequence[Target]) -> None:
-        """Pystack where py-spy failed and attaching is not refused; `sample` on macOS."""
-        tools = self._tools
-        if tools.pystack is not None:
-            wanted = [t for t in targets if t.pid not in self._refused]
-            self._other(wanted, tools.pystack, other_tools.pystack_command, "pystack")
-        if tools.sample is not None:
-            wanted = [t for t in targets if t.how is None]
-            self._other(wanted, tools.sample, other_tools.sample_command, "sample")
-
-    def _other(
-        self,
-        targets: Sequence[Target],
-        binary: str,
-        command: Callable[[str, int], tuple[str, ...]],
-        tool: Tool,
-    ) -> None:
-        timeout_s = min(self._request.process_s, _OTHER_TOOL_S)
-        jobs = [Job(pid=t.pid, argv=command(binary, t.pid), timeout_s=timeout_s) for t in targets]
-        for finished in self._run(jobs):
-            target = self._by_pid[finished.job.pid]
-            threads = other_tools.parse(finished, tool)
-            if threads is None:
-                target.why_not = f"{target.why_not}; {other_tools.reason(finished, tool)}"
-            else:
-                target.note(f"py-spy did not work: {target.why_not}")
-                target.take(threads, "pystack" if tool == "pystack" else "sample")
 
     def dump_twice(self, targets: Sequence[Target]) -> None:
         """A second dump of ranks and workers: what moved is alive."""
@@ -155,9 +112,8 @@ class Attaching:
     def _job(
         self, target: Target, *, nonblocking: bool, native: bool = False, variables: bool = False
     ) -> Job:
-        binary = self._tools.pyspy or pyspy.NAME
         argv = pyspy.command(
-            binary, target.pid, nonblocking=nonblocking, native=native, variables=variables
+            self._pyspy, target.pid, nonblocking=nonblocking, native=native, variables=variables
         )
         timeout_s = min(self._request.process_s, _NATIVE_S) if native else self._request.process_s
         return Job(pid=target.pid, argv=argv, timeout_s=timeout_s)

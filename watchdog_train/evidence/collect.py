@@ -32,10 +32,9 @@ from watchdog_train.evidence import (
     kernel_log,
     locks,
     logs,
-    other_tools,
     pyspy,
 )
-from watchdog_train.evidence.attaching import Attaching, Tools
+from watchdog_train.evidence.attaching import Attaching
 from watchdog_train.evidence.draft import CUT_SHORT, Draft
 from watchdog_train.evidence.process_look import is_fed_by, thread_reader
 from watchdog_train.evidence.recorders import Recorders
@@ -68,7 +67,6 @@ def collect(
     request: EvidenceRequest,
     *,
     find_pyspy: Callable[[], str | None] = pyspy.find,
-    find_pystack: Callable[[], str | None] = other_tools.find_pystack,
     system: ProcessSystem | None = None,
 ) -> EvidenceResult:
     """Runs one collection and writes what its mode asks for.
@@ -76,8 +74,7 @@ def collect(
     Raises:
         OSError: nothing can be written, neither to the run directory nor to the staging folder.
     """
-    tools = Tools(pyspy=find_pyspy(), pystack=find_pystack(), sample=other_tools.find_sample())
-    collection = _Collection(request, tools, system or current_system())
+    collection = _Collection(request, find_pyspy(), system or current_system())
     try:
         collection.run()
         if signal.getsignal(signal.SIGTERM) is _cut_short:  # what follows is the end anyway
@@ -99,9 +96,11 @@ def _cut_short(_number: int, _frame: object) -> None:
 
 
 class _Collection:
-    def __init__(self, request: EvidenceRequest, tools: Tools, system: ProcessSystem) -> None:
+    def __init__(
+        self, request: EvidenceRequest, pyspy_path: str | None, system: ProcessSystem
+    ) -> None:
         self.request = request
-        self.tools = tools
+        self.pyspy = pyspy_path
         self.system = system
         self.started = time.monotonic()
         self.until = self.started + max(1.0, request.deadline_s - _CLOSING_S)
@@ -136,7 +135,7 @@ class _Collection:
         )
         self.draft = Draft(request, self.targets, self.started)
         self.attaching = Attaching(
-            request, tools, system, self.by_pid, until=tools_until, draft=self.draft
+            request, pyspy_path, system, self.by_pid, until=tools_until, draft=self.draft
         )
 
     def run(self) -> None:
@@ -159,7 +158,6 @@ class _Collection:
                 target.waits_for_input = False
         if self.request.mode == "full":
             self.attaching.dump(self._eligible(), nonblocking=False)
-        self.attaching.dump_otherwise([t for t in self._without_stacks() if t.last is not None])
         self.ask_from_inside()
         self.draft.keep_now()
         self.attaching.dump_twice(self.targets)
@@ -175,7 +173,7 @@ class _Collection:
             elif target.python is False:
                 name = target.first.name if target.first else "?"
                 target.why_not = f"not a Python process ({name})"
-            elif self.tools.pyspy is None:
+            elif self.pyspy is None:
                 target.why_not = pyspy.HINT_MISSING
             else:
                 found.append(target)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from watchdog_train.core.diagnosis.facts import HostFacts
-from watchdog_train.system import proc
 from watchdog_train.system.cgroup import oom_kills
 
 
@@ -47,15 +46,6 @@ def collect(paths: Sequence[str], oom_kills_before: int | None) -> tuple[HostFac
 
 
 def _memory() -> dict[str, int]:
-    wanted = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Shmem", "Dirty", "Writeback")
-    found = {}
-    for name, value in proc.fields("/proc/meminfo").items():
-        if name in wanted and value.split() and value.split()[0].isdigit():
-            found[name] = int(value.split()[0]) * 1024
-    return found or _psutil_memory()
-
-
-def _psutil_memory() -> dict[str, int]:
     import psutil
 
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()

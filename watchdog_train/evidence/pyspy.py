@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
+import sysconfig
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -19,7 +24,6 @@ from watchdog_train.core.diagnosis.stacks import (
     printable,
 )
 from watchdog_train.evidence.jobs import Finished
-from watchdog_train.evidence.programs import find_program
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.evidence.text.mains import with_main
 from watchdog_train.system import proc
@@ -64,21 +68,69 @@ class _Variable(msgspec.Struct):
         return match[1] if match else None
 
 
-class _FrameVariables(msgspec.Struct):
-    filename: str = ""
-    locals: list[_Variable] = []
+class _Frame(msgspec.Struct):
+    name: str = "?"
+    filename: str = "?"
+    module: str | None = None
+    """Of native code."""
+    line: int = 0
+    locals: list[_Variable] | None = None
+    """With `--locals`."""
+
+    def plain(self) -> Frame:
+        return Frame(
+            function=printable(self.name),
+            file=printable(self.filename),
+            line=self.line if 0 <= self.line < 1 << 31 else 0,
+            native=self.module is not None,
+        )
 
 
-class _Variables(msgspec.Struct):
-    """What `--locals` adds to a thread."""
-
+class _Thread(msgspec.Struct):
+    frames: list[_Frame]
+    pid: int | None = None
+    thread_id: int | None = None
+    thread_name: str | None = None
     os_thread_id: int | None = None
-    frames: list[_FrameVariables] = []
+    active: bool | None = None
+    owns_gil: bool = False
+
+    def plain(self, pid: int | None) -> ThreadStack:
+        frames = self.frames
+        if len(frames) > FRAMES_CAP:  # both ends of a runaway recursion tell the story
+            frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
+        os_id, handle = self.os_thread_id, self.thread_id
+        if os_id is None and pid is not None and handle is not None:
+            os_id = proc.thread_at(pid, handle)  # Python 3.10 does not know it, read without a stop
+        return ThreadStack(
+            frames=tuple(frame.plain() for frame in frames),
+            name=printable(self.thread_name) if self.thread_name is not None else None,
+            os_id=os_id,
+            active=self.active,
+            owns_gil=self.owns_gil,
+        )
 
 
 def find() -> str | None:
-    """The py-spy program: beside our interpreter, in its scripts folder, on PATH."""
-    return find_program(NAME, NAME)
+    """The py-spy program: beside our interpreter, in its scripts folder, on PATH, or elsewhere."""
+    name = f"{NAME}.exe" if os.name == "nt" else NAME
+    for folder in (os.path.dirname(sys.executable), sysconfig.get_path("scripts")):
+        path = os.path.join(folder or "", name)
+        if folder and os.access(path, os.X_OK):
+            return path
+    return shutil.which(name) or _from_distribution(name)
+
+
+def _from_distribution(name: str) -> str | None:
+    """Where `pip install --user` or `--target` put it."""
+    from importlib.metadata import PackageNotFoundError, files
+
+    with suppress(PackageNotFoundError):
+        for file in files(NAME) or ():
+            path = str(file.locate())
+            if file.name == name and os.access(path, os.X_OK):
+                return path
+    return None
 
 
 def command(
@@ -107,11 +159,6 @@ def reason(finished: Finished) -> str:
     return f"py-spy failed: {lines[0][:200]}" if lines else f"py-spy ended with {finished.code}"
 
 
-def is_refused(finished: Finished) -> bool:
-    """Whether the system allows nobody here to attach: other tools need not try."""
-    return reason(finished) == HINT_PTRACE
-
-
 def may_succeed_later(finished: Finished) -> bool:
     """Whether it failed at what may be over now: a stack that changed while it was read, an
     interpreter that was just starting. Not a refusal, not an end, not a time-out, which would
@@ -122,11 +169,15 @@ def may_succeed_later(finished: Finished) -> bool:
 
 def parse(text: str, pid: int) -> tuple[ThreadStack, ...] | None:
     """The threads in py-spy's JSON; None when it is something else. Never raises."""
+    return _stacks(_decoded(text), pid)
+
+
+def threads_of(data: Any, pid: int | None) -> tuple[ThreadStack, ...] | None:
+    """The threads of this process in py-spy's decoded JSON; of any process without a pid."""
     try:
-        data = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return _stacks(msgspec.convert(data, list[_Thread]), pid)
+    except msgspec.ValidationError:
         return None
-    return threads_of(data, pid)
 
 
 def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
@@ -134,57 +185,22 @@ def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
 
     None where there is none, or several: which of them matters is not known.
     """
-    try:
-        data = msgspec.json.decode(text, type=list[_Variables])
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return None
-    frames = next((t.frames for t in data if (t.os_thread_id or pid) == tid), ())
+    frames = next((t.frames for t in _decoded(text) if (t.os_thread_id or pid) == tid), ())
     own = (f for f in frames if not is_library(Frame(function="", file=f.filename, line=0)))
-    held = next(own, _FrameVariables()).locals
+    held = next(own, _Frame()).locals or ()
     found = [(one.name, path) for one in held if (path := one.path(pid))]
     if len(found) != 1:
         return None
     return printable(found[0][0]), redact_text(printable(found[0][1], _PATH_CAP))
 
 
-def threads_of(data: Any, pid: int | None) -> tuple[ThreadStack, ...] | None:
-    """The threads of this process in py-spy's decoded JSON; of any process without a pid."""
-    if not isinstance(data, list):
-        return None
-    threads = [_thread(entry, pid) for entry in data[:THREADS_CAP] if isinstance(entry, dict)]
-    found = tuple(thread for thread in threads if thread is not None)
+def _decoded(text: str) -> list[_Thread]:
+    try:
+        return msgspec.json.decode(text, type=list[_Thread])
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return []
+
+
+def _stacks(threads: list[_Thread], pid: int | None) -> tuple[ThreadStack, ...] | None:
+    found = [one.plain(pid) for one in threads[:THREADS_CAP] if one.pid in (None, pid)]
     return with_main(found, pid) or None
-
-
-def _thread(entry: dict[str, Any], pid: int | None) -> ThreadStack | None:
-    frames = entry.get("frames")
-    if not isinstance(frames, list) or entry.get("pid", pid) != pid:
-        return None
-    if len(frames) > FRAMES_CAP:  # both ends of a runaway recursion tell the story
-        frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
-    name, os_id = entry.get("thread_name"), entry.get("os_thread_id")
-    handle = entry.get("thread_id")
-    if os_id is None and pid is not None and isinstance(handle, int):
-        os_id = proc.thread_at(pid, handle)  # Python 3.10 does not know it, read without a stop
-    active = entry.get("active")
-    return ThreadStack(
-        frames=tuple(_frame(frame) for frame in frames if isinstance(frame, dict)),
-        name=printable(name) if isinstance(name, str) else None,
-        os_id=os_id if isinstance(os_id, int) else None,
-        active=active if isinstance(active, bool) else None,
-        owns_gil=entry.get("owns_gil") is True,
-    )
-
-
-def _frame(entry: dict[str, Any]) -> Frame:
-    line = entry.get("line")
-    return Frame(
-        function=_text(entry.get("name")),
-        file=_text(entry.get("filename")),
-        line=line if isinstance(line, int) and 0 <= line < 1 << 31 else 0,
-        native=isinstance(entry.get("module"), str),
-    )
-
-
-def _text(value: Any) -> str:
-    return printable(value) if isinstance(value, str) else "?"

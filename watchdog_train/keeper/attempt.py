@@ -117,8 +117,7 @@ def _start(
     running = Record("keeper.json", "keeper.json.tmp")
     me = os.getpid()
     known: dict[str, Any] = {"keeper_pid": me, "keeper_start": _start_of(me, orders)}
-    known.update(_enter_job(orders.get("job")), started_at=time.time())
-    known.update(pid=None, start=None, error=None, runs=False)
+    known.update(started_at=time.time(), pid=None, start=None, error=None, runs=False)
 
     def announce(pid: int) -> None:
         """Nothing runs that is not on record: whoever finds us dead looks for it by that."""
@@ -134,16 +133,6 @@ def _start(
         forked.discard()
         return None
     return training, known, running
-
-
-def _enter_job(name: str | None) -> dict[str, Any]:
-    """Whatever we start from now on is in a group that the system knows; what to record of it."""
-    if name is None:
-        return {}
-    from watchdog_train.keeper.job_object import enter  # with ctypes, which others do not need
-
-    problem = enter(name)
-    return {"job": name if problem is None else None, "job_problem": problem}
 
 
 def _read_the_rest(training: Training, ranks: RankStreams, streams: tuple[Stream, ...]) -> None:

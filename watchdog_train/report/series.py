@@ -86,7 +86,7 @@ class SeriesReader:
 
     def read(self, line: bytes) -> None:
         """Take one line; what is no sample is passed over."""
-        found, _ = decode(line)
+        found = decode(line)
         if found is None or found.kind is not None or found.t is None:
             return
         if not math.isfinite(found.t) or not 0 <= found.t < LONGEST_S:

@@ -172,8 +172,6 @@ SENTENCES: dict[WhyCode, str] = {
     "blind": "no process can be looked at ({problem}): until that is over nobody is judged, and "
     "what was seen last is taken for what is",
     "gpus-unseen": "the GPUs are not looked at any more: {problem}",
-    "not-listed": "the system does not list the processes of this training, which are known by "
-    "their parents and ended one by one: {problem}",
     "keeper-gone": "the keeper (pid {pid}) is gone while training runs on",
     "end-by-parent": "this supervisor is its parent now, and will know how it ends",
     "end-by-kernel": "how it ends will be known only if the kernel tells (Linux 6.15 and newer)",

@@ -114,21 +114,6 @@ class ControlPage:
             raise ValueError(f"{path} is not a control page of version {layout.VERSION}")
         return page
 
-    @property
-    def save_request(self) -> int:
-        """Number of the newest request to save, 0 before the first."""
-        return self._load(layout.C_SAVE_REQUEST)
-
-    @property
-    def stop_request(self) -> int:
-        """Number of the newest request to save and end."""
-        return self._load(layout.C_STOP_REQUEST)
-
-    @property
-    def dump_request(self) -> int:
-        """Number of the newest request for stacks."""
-        return self._load(layout.C_DUMP_REQUEST)
-
     def request_save(self, at_least: int = 0) -> int:
         """Ask for a save; gives the number that W_SAVE_ANSWERED will show.
 
@@ -152,7 +137,7 @@ class ControlPage:
             tasks: supervisors of the job.
         """
         for request, base in _REQUESTS:
-            self._store({base: self._load(request)})
+            self._store({base: self.word(request)})
         self._store({layout.C_TASKS: tasks})
 
     def tell(self, vitals: Vitals) -> None:
@@ -191,11 +176,12 @@ class ControlPage:
         self.close()
 
     def _next(self, word: int, at_least: int = 0) -> int:
-        number = max(self._load(word) + 1, at_least)
+        number = max(self.word(word) + 1, at_least)
         self._store({word: number})
         return number
 
-    def _load(self, word: int) -> int:
+    def word(self, word: int) -> int:
+        """One of layout.C_...; the number of the newest request, 0 before the first."""
         if self._is_whole():
             return self._words[word]
         return memoryview(self._kept).cast("Q")[word]

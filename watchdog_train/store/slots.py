@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any
 
 import msgspec
 
@@ -128,57 +128,42 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
     asked = words[layout.W_CAN_BE_ASKED]
     role = words[layout.W_ROLE]
     phase = words[layout.W_PHASE]
-    known_role = layout.ROLES[role] if role < len(layout.ROLES) else "unknown"
+    known: dict[str, Any] = {name: words[at] for name, at in _AS_IT_IS}
+    known |= {name: words[at] - 1 if words[at] else None for name, at in _LESS_ONE}
     return SlotReading(
-        pid=words[layout.W_PID],
-        start=words[layout.W_START],
-        role=cast('Literal["unknown", "launcher", "rank", "worker", "other"]', known_role),
-        rank=_less_one(words[layout.W_RANK]),
-        local_rank=_less_one(words[layout.W_LOCAL_RANK]),
+        **known,
+        role=_ROLES[role] if role < len(_ROLES) else "unknown",
         world_size=words[layout.W_WORLD_SIZE] or None,
         local_world=words[layout.W_LOCAL_WORLD] or None,
-        attempt=words[layout.W_ATTEMPT],
         progress=tuple(words[word] for word in layout.PROGRESS_WORDS),
         step=_step(words),
         total_steps=_total_steps(words),
         phase=_PHASES[phase] if phase < len(_PHASES) else "unknown",
-        phase_entries=words[layout.W_PHASE_ENTRIES],
-        milestone=words[layout.W_MILESTONE],
         last_beat_ns=max(words[word] for word in (layout.W_LAST_BEAT_NS, *layout.ARRIVAL_WORDS)),
-        batch_ns=words[layout.W_BATCH_NS],
-        backward_ns=words[layout.W_BACKWARD_NS],
-        backward_end_ns=words[layout.W_BACKWARD_END_NS],
-        expect_until_ns=words[layout.W_EXPECT_UNTIL_NS],
-        pulse=words[layout.W_PULSE],
-        saves_begun=words[layout.W_SAVES_BEGUN],
-        saves_ended=words[layout.W_SAVES_ENDED],
-        save_answered=words[layout.W_SAVE_ANSWERED],
-        stop_answered=words[layout.W_STOP_ANSWERED],
-        save_refused=words[layout.W_SAVE_REFUSED],
-        stop_refused=words[layout.W_STOP_REFUSED],
-        dump_answered=words[layout.W_DUMP_ANSWERED],
-        settings_taken=words[layout.W_SETTINGS_TAKEN],
         exiting=bool(words[layout.W_EXIT]),
         failed=words[layout.W_EXIT] == layout.EXIT_FAILED,
         fault_handler_signal=words[layout.W_FAULT_HANDLER],
-        hooks_failed=words[layout.W_HOOKS_FAILED],
-        worker=_less_one(words[layout.W_WORKER]),
         can_save=bool(asked & 1),
         can_stop=bool(asked & 2),
         loss=_double(words[layout.W_LOSS]),
         samples_s=_double(words[layout.W_SAMPLES_PER_S]),
-        train_ordinal=words[layout.W_TRAIN_ORDINAL],
-        resumed_step=_less_one(words[layout.W_RESUMED_STEP]),
-        first_step=_less_one(words[layout.W_FIRST_STEP]),
-        began_anew=_less_one(words[layout.W_BEGAN_ANEW]),
     )
 
 
-_PHASES = cast(
-    "tuple[Literal['unknown', 'startup', 'download', 'load', 'compile', 'first_step', 'train', "
-    "'eval', 'checkpoint', 'idle', 'finishing', 'finished'], ...]",
-    layout.PHASES,
-)
+def _words_of(*names: str) -> list[tuple[str, int]]:
+    return [(name, getattr(layout, f"W_{name.upper()}")) for name in names]
+
+
+_AS_IT_IS = _words_of(
+    "pid", "start", "attempt", "phase_entries", "milestone", "batch_ns", "backward_ns",
+    "backward_end_ns", "expect_until_ns", "saves_begun", "saves_ended", "save_answered",
+    "stop_answered", "save_refused", "stop_refused", "dump_answered", "settings_taken",
+    "train_ordinal",
+)  # fmt: skip
+_LESS_ONE = _words_of("rank", "local_rank", "worker", "resumed_step", "first_step", "began_anew")
+"""Words in which zero means "not said"."""
+_ROLES: tuple[Any, ...] = layout.ROLES
+_PHASES: tuple[Any, ...] = layout.PHASES
 
 
 def _step(words: tuple[int, ...]) -> int | None:
@@ -199,10 +184,6 @@ def _total_steps(words: tuple[int, ...]) -> int | None:
     """What the framework or the script says, else the progress bar of a plain loop."""
     by_bar = 0 if words[layout.W_FRAMEWORK_STEP] else words[layout.W_BAR_TOTAL]
     return words[layout.W_TOTAL_STEPS] or by_bar or None
-
-
-def _less_one(word: int) -> int | None:
-    return word - 1 if word else None
 
 
 def _double(word: int) -> float | None:

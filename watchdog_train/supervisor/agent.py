@@ -302,7 +302,6 @@ class Agent(Supervisor):
                 not_resumed=observation.not_resumed,
                 gpu_hold=observation.gpu_hold,
                 gpu_trouble=observation.gpu_trouble,
-                group_trouble=observation.group_trouble,
                 short=observation.short,
                 no_room=observation.no_room,
             ),

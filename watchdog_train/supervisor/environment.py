@@ -19,7 +19,6 @@ from watchdog_train.evidence.redact import is_secret_name, redact_text
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.duplicates import JOB_VARIABLES
 from watchdog_train.supervisor.hands.link.keys import VARIABLE as JOB_KEY
-from watchdog_train.system import service_manager
 from watchdog_train.whole_files import read_json, replace_json
 
 INJECT_DIRECTORY = Path(layout.__file__).parent / "inject"
@@ -141,7 +140,7 @@ def training_environment(
     hold_saves: bool = False,
 ) -> dict[str, str]:
     """The user's environment, the plan's changes to it, and what the client reads."""
-    not_its_own = {*PER_ATTEMPT_NAMES, *service_manager.VARIABLES, JOB_KEY}
+    not_its_own = {*PER_ATTEMPT_NAMES, JOB_KEY}
     env = {name: value for name, value in base_env.items() if name not in not_its_own}
     env.update(plan.env)
     # Never a trailing separator: it would put the working directory on sys.path.

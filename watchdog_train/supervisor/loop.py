@@ -33,7 +33,6 @@ from watchdog_train.supervisor.telling import Telling
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.supervisor.termination_log import TerminationLog
 from watchdog_train.supervisor.vital_signs import VitalSigns
-from watchdog_train.system.service_manager import ServiceManager
 
 REQUESTS_EVERY_S = 0.5
 LONGEST_PAUSE_S = 1.0
@@ -56,7 +55,7 @@ class Supervisor:
         self._link = context.link
         self._observer = Observer(context, hands)
         self._performer = Performer(context, self._observer, hands)
-        self._telling = Telling(context.policy.output, context.display, ServiceManager(os.environ))
+        self._telling = Telling(context.policy.output, context.display)
         self._page = ReportPage(context.children, context.directory.path)
         self._notifier = Notifier(
             context.policy.notify.urls,
@@ -166,7 +165,6 @@ class Supervisor:
         if not self.state.finished:
             return
         self._vitals.tell(self.state)
-        self._telling.ending(self.state)
         for noticed in (*self._verdict.finish(self.state), *self._guilty.finish(self.state)):
             self.record(noticed)
         if self.state.outcome == "succeeded":

@@ -169,7 +169,6 @@ class Observer:
             no_save_room=no_save_room,
             gpu_trouble=self._first(each.gpu_trouble for each in self._hands),
             blind=self._blind,
-            group_trouble=self._first(each.group_trouble for each in self._hands),
             steps_s=self._assessor.steps_s(now),
         )
 

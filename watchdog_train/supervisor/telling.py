@@ -11,9 +11,7 @@ from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.policy.telling import Output
 from watchdog_train.report.status_line import status_line
 from watchdog_train.report.summary import PREFIX, progress_line
-from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.display import Display
-from watchdog_train.system.service_manager import ServiceManager
 
 LINE_EVERY_S = 0.5
 PATIENCE_S = 30.0
@@ -21,10 +19,9 @@ PATIENCE_S = 30.0
 
 
 class Telling:
-    """Progress of one run for whoever looks at our stderr, and for the manager of a service."""
+    """Progress of one run for whoever looks at our stderr."""
 
-    def __init__(self, policy: Output, display: Display, manager: ServiceManager) -> None:
-        self._manager = manager
+    def __init__(self, policy: Output, display: Display) -> None:
         self._policy = policy
         self._display = display
         self._line_at = 0.0
@@ -34,8 +31,6 @@ class Telling:
     def tell(self, state: State, observation: Observation) -> None:
         """Show the line, or say one if it is time."""
         policy, display = self._policy, self._display
-        if self._manager.is_there():
-            self._tell_manager(state, observation)
         if policy.quiet:
             return
         if display.has_status_line and policy.status_line:
@@ -45,16 +40,6 @@ class Telling:
                 display.show_status(status_line(state, observation, progress))
         elif policy.progress_line_s is not None:
             self._say(state, observation, policy.progress_line_s)
-
-    def ending(self, state: State) -> None:
-        """The run is finished, or this supervisor is."""
-        self._manager.ending(why_text(state.why) if state.why else state.state)
-
-    def _tell_manager(self, state: State, observation: Observation) -> None:
-        if state.attempt is None or not state.attempt.launched:
-            return
-        progress = run_progress(observation.sample, state, observation.steps_s)
-        self._manager.alive(observation.now, status_line(state, observation, progress))
 
     def _say(self, state: State, observation: Observation, every_s: float) -> None:
         now = observation.now

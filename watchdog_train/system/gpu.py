@@ -102,7 +102,6 @@ class Looker:
         reasons = self._get("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if reasons is None:
             reasons = self._get("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        ecc = self._get("nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # uncorrected, volatile
         return GpuDevice(
             index=index,
             uuid=_text(self._get("nvmlDeviceGetUUID", handle)),
@@ -115,8 +114,6 @@ class Looker:
             clock_mhz=_number(self._get("nvmlDeviceGetClockInfo", handle, clock)),
             clock_max_mhz=_number(self._get("nvmlDeviceGetMaxClockInfo", handle, clock)),
             slowed_by=_slowed_by(_whole(reasons) or 0),
-            temperature_c=_number(self._get("nvmlDeviceGetTemperature", handle, 0)),
-            ecc_errors=_whole(ecc),
             mig=bool(mig[0]) if isinstance(mig, (list, tuple)) and mig else None,
             processes=self._processes(handle),
         )

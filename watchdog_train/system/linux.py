@@ -22,7 +22,6 @@ from watchdog_train.system.protocol import (
     Connections,
     ExitWatch,
     OpenFile,
-    ProcessGroup,
     SignalResult,
 )
 
@@ -236,15 +235,6 @@ class LinuxSystem:
     def expect_leader(self, who: ProcessId) -> None:
         """Nothing to remember: groups can be asked for."""
         del who
-
-    def group_name(self, run_id: str, attempt: int) -> str | None:
-        """None: parents and the token tell who belongs to a training."""
-        del run_id, attempt
-        return None
-
-    def open_group(self, name: str) -> ProcessGroup:
-        """There is none."""
-        raise OSError(f"no group of processes is made on Linux: {name}")
 
     def take_descriptor(self, who: ProcessId, number: int) -> int | None:
         """Through a pidfd; where that is refused (Yama), a pipe's end to read by its name."""

@@ -20,7 +20,6 @@ from watchdog_train.system.places import private_directory
 from watchdog_train.system.protocol import (
     SHORTAGES,
     BlindError,
-    ProcessGroup,
     ProcessSystem,
     SignalResult,
 )
@@ -140,10 +139,6 @@ class PortableSystem(ProcessSystem):
                 return "not-ours"
             os.killpg(leader.pid, signal_number)
         return result[0]
-
-    def open_group(self, name: str) -> ProcessGroup:
-        """There is none."""
-        raise OSError(f"this system has no groups of processes: {name}")
 
     # -- places and clocks ---------------------------------------------------------
     def slot_directory(self, run_id: str) -> Path | None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -67,27 +66,6 @@ class ExitWatch(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
-
-
-GROUP_WORD_CHARS = 200
-
-
-def group_word(run_id: str) -> str:
-    """A run in the name of a group: only what every system takes in a name."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", run_id)[-GROUP_WORD_CHARS:]
-
-
-class ProcessGroup(Protocol):
-    """All processes of one attempt as the system itself counts them. Every call raises OSError."""
-
-    def pids(self) -> frozenset[int]:
-        """Whoever is in it now, the keeper included."""
-
-    def end_all(self) -> None:
-        """End everybody in it at once, without a word to anybody."""
-
-    def close(self, left: Iterable[int] = ()) -> None:
-        """Let go of it; nobody ends by that. Who is left leaves it, where that can be."""
 
 
 class ProcessSystem(Protocol):
@@ -186,17 +164,6 @@ class ProcessSystem(Protocol):
     def expect_leader(self, who: ProcessId) -> None:
         """It was started as the leader of a group, which not every system can tell."""
         return
-
-    def group_name(self, run_id: str, attempt: int) -> str | None:
-        """What the keeper of this attempt shall call the group of all it starts; None: no group."""
-        return None
-
-    def open_group(self, name: str) -> ProcessGroup:
-        """The group that a keeper has made.
-
-        Raises:
-            OSError: there is none of this name, or not for us.
-        """
 
     def take_descriptor(self, who: ProcessId, number: int) -> int | None:
         """A copy of what a process has open, ours to close; None where that cannot be had."""

@@ -17,9 +17,8 @@ import time
 import psutil
 
 from watchdog_train.core.model import ProcessId
-from watchdog_train.system.job_object import JobObject
 from watchdog_train.system.portable import REFUSED, PortableSystem
-from watchdog_train.system.protocol import SignalResult, group_word
+from watchdog_train.system.protocol import SignalResult
 
 # The numbers that the rest of the house uses, as on Linux; Windows names only a few of them.
 SIGINT, SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 2, 9, 15, 18, 19
@@ -38,14 +37,6 @@ class WindowsSystem(PortableSystem):
         super().__init__()
         self._leaders: dict[ProcessId, float] = {}
         """Groups of ours, and when they were last sent a Ctrl-Break."""
-
-    def group_name(self, run_id: str, attempt: int) -> str | None:
-        """The name of a Job object that no other attempt has."""
-        return f"Global\\wtrain-{group_word(run_id)}-{attempt}"
-
-    def open_group(self, name: str) -> JobObject:
-        """The Job object that a keeper has made."""
-        return JobObject(name)
 
     def expect_leader(self, who: ProcessId) -> None:
         """Remember a group: Windows does not say which processes lead one."""

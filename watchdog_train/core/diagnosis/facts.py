@@ -33,10 +33,8 @@ FULL_SHM_SHARE = 0.97
 How = Literal[
     "py-spy",
     "py-spy native",
-    "pystack",
     "fault handler",
     "control page",
-    "sample",
     "gdb",
     "text",
     "traceback",

@@ -82,7 +82,6 @@ NoticeKind = Literal[
     "joint",
     "peers",
     "gpu",
-    "group",
     "blind",
     "no-progress",
     "room",

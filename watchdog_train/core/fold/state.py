@@ -47,7 +47,7 @@ RunState = Literal[
 
 
 LASTING = (
-    "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "group", "blind",
+    "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "blind",
     "suspended", "reader", "task",
     "metrics", "termination", "guilty",
 )  # fmt: skip

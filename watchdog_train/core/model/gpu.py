@@ -39,9 +39,6 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True):
     clock_max_mhz: float | None = None
     slowed_by: tuple[str, ...] = ()
     """Why its clock is held down: heat, power, an external brake."""
-    temperature_c: float | None = None
-    ecc_errors: int | None = None
-    """Uncorrected, since the driver was loaded."""
     mig: bool | None = None
     """It is split: utilisation is not told then."""
     processes: tuple[GpuProcess, ...] | None = None

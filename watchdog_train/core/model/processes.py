@@ -59,43 +59,41 @@ class SlotReading(Value, frozen=True, kw_only=True):
     local_world: int | None = None
     """Ranks that its launcher has started on this machine, where it says so."""
     attempt: int
-    progress: tuple[int, ...]
+    progress: tuple[int, ...] = (0,) * 8
     """The words of layout.PROGRESS_WORDS in that order."""
-    step: int | None
+    step: int | None = None
     """The framework's step where there is one, else optimizer steps; None before the first."""
-    total_steps: int | None
-    phase: Phase
-    phase_entries: int
-    milestone: int
-    last_beat_ns: int
+    total_steps: int | None = None
+    phase: Phase = "unknown"
+    phase_entries: int = 0
+    milestone: int = 0
+    last_beat_ns: int = 0
     batch_ns: int = 0
     """When it had its newest batch, by the monotonic clock; 0: never, as for the next two."""
     backward_ns: int = 0
     """When its newest backward pass began."""
     backward_end_ns: int = 0
-    expect_until_ns: int
-    pulse: int
-    saves_begun: int
-    saves_ended: int
-    save_answered: int
-    stop_answered: int
-    dump_answered: int
+    expect_until_ns: int = 0
+    saves_begun: int = 0
+    saves_ended: int = 0
+    save_answered: int = 0
+    stop_answered: int = 0
     save_refused: int = 0
     """The newest request for which the ranks of several supervisors found no common step."""
     stop_refused: int = 0
-    settings_taken: int
-    exiting: bool
+    dump_answered: int = 0
+    fault_handler_signal: int = 0
+    settings_taken: int = 0
+    exiting: bool = False
     failed: bool = False
     """Exiting because of an exception; False says nothing about the exit code."""
-    fault_handler_signal: int
-    hooks_failed: int
-    worker: int | None
-    can_save: bool
-    can_stop: bool
-    loss: float | None
-    samples_s: float | None
-    train_ordinal: int
-    resumed_step: int | None
+    worker: int | None = None
+    can_save: bool = False
+    can_stop: bool = False
+    loss: float | None = None
+    samples_s: float | None = None
+    train_ordinal: int = 0
+    resumed_step: int | None = None
     first_step: int | None = None
     """The framework's step after the first one of the newest training, None before it."""
     began_anew: int | None = None

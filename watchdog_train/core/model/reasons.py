@@ -35,7 +35,7 @@ WhyCode = Literal[
     "no-remedy-left", "no-restart", "no-save-since", "no-stacks", "no-step-from-it", "no-step-seen",
     "no-step-yet", "no-valid-checkpoint", "nodes-meet", "not-allowed", "not-among-found",
     "not-available", "not-come", "not-confirmed", "not-ended-in-time", "not-ended-killed",
-    "not-exited", "not-joint", "not-listed", "not-older", "not-proven", "not-rank-0", "not-resumed",
+    "not-exited", "not-joint", "not-older", "not-proven", "not-rank-0", "not-resumed",
     "not-saved-since", "not-scanned", "nothing-left", "nothing-left-to-try", "nothing-started",
     "now", "on-crash", "on-stall", "only-prints", "only-variable", "option-decides",
     "option-may-resume", "option-resumes", "option-would-pass", "other-in-limit",

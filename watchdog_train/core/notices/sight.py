@@ -12,7 +12,6 @@ def news(observation: Observation, state: State) -> list[e.AnyEvent]:
     """What has become known of it."""
     return [
         *_gpu(observation, state),
-        *_group(observation, state),
         *_blind(observation, state),
     ]
 
@@ -31,11 +30,3 @@ def _gpu(observation: Observation, state: State) -> list[e.AnyEvent]:
         return []
     why = Why("gpus-unseen", problem=observation.gpu_trouble)
     return [e.Noticed(kind="gpu", pids=(), why=why)]
-
-
-def _group(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Only parents and tokens tell then who belongs to the training: said once."""
-    if observation.group_trouble is None or "group" in state.notices:
-        return []
-    why = Why("not-listed", problem=observation.group_trouble)
-    return [e.Noticed(kind="group", pids=(), why=why)]

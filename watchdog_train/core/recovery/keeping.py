@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, KeepCopy, Observation, Record, RestoreCopy, Wait
 from watchdog_train.core.detection.track import judged
@@ -41,16 +43,7 @@ def keep(
         if told.problem is not None:
             event: e.AnyEvent = e.CheckpointNotKept(path=told.path, why=said(told.problem))
         else:
-            event = e.CheckpointKept(
-                path=told.path,
-                copy=told.copy,
-                format=told.format,
-                step=told.step,
-                saved_at=told.saved_at,
-                size_bytes=told.size_bytes,
-                how=told.how,
-                seconds=told.seconds,
-            )
+            event = msgspec.convert(told, e.CheckpointKept, from_attributes=True)
         return Record(events=(event,), consumes=("keep",))
     attempt = state.attempt
     if attempt is None or not attempt.launched or attempt.ended or state.kill is not None:
@@ -130,9 +123,7 @@ def restore(observation: Observation, state: State, policy: Policy, plan: Plan) 
     """
     used, told, survey = plan.checkpoint, observation.restored, observation.survey
     if told is not None:
-        event = e.CheckpointRestored(
-            path=told.path, copy=told.copy, aside=told.aside, problem=told.problem
-        )
+        event = msgspec.convert(told, e.CheckpointRestored, from_attributes=True)
         # What is at the path now is for another scan to say.
         done = told.problem is None
         return Record(events=(event,), consumes=("restore", "survey") if done else ("restore",))

@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from watchdog_train.core.events import CheckpointRejected
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
@@ -95,19 +97,7 @@ def build(
         entries.append(spec.in_part if use.in_part else spec.in_process)
     reference = None
     if checkpoint is not None:
-        reference = CheckpointRef(
-            path=checkpoint.path,
-            format=checkpoint.format,
-            step=checkpoint.step,
-            how_checked=checkpoint.how_checked,
-            ordinal=checkpoint.ordinal,
-            home=checkpoint.home,
-            nth=checkpoint.nth,
-            signature=checkpoint.signature,
-            saved_at=checkpoint.saved_at,
-            counters=checkpoint.counters,
-            copy_of=checkpoint.copy_of,
-        )
+        reference = msgspec.convert(checkpoint, CheckpointRef, from_attributes=True)
     return Plan(
         attempt=attempt,
         why=why,

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-import msgspec
-
 from watchdog_train.core.model import Value
 
 Source = Literal["wtrain", "torchrun", "openmpi", "hydra", "slurm", "torch", "kubernetes", "nodes"]
@@ -97,12 +95,19 @@ def find_task(
         coordination: where tasks of all machines meet; None: those of this one.
     """
     for find in (_explicit, _torchrun, _open_mpi, _hydra, _slurm, _torch):
-        present, found = find(environment, mpi_starter)
-        if present:
-            if found is None:
-                return None
-            found = msgspec.structs.replace(found, coordination=coordination)
-            return found if found.met > 1 else None
+        told = find(environment, mpi_starter)
+        if told is None:
+            continue
+        source, job, task, tasks, here = told
+        if job is None or task is None or tasks is None:
+            return None
+        here = here or 0
+        if not (0 <= task < tasks <= MOST_TASKS and 0 <= here <= tasks):
+            return None
+        found = JobTask(
+            job=job, source=source, task=task, tasks=tasks, here=here, coordination=coordination
+        )
+        return found if found.met > 1 else None
     return None
 
 
@@ -123,76 +128,57 @@ def is_part_of_more(environment: Mapping[str, str]) -> bool:
     return bool(address) and address not in LOOPBACK
 
 
-Answer = tuple[bool, JobTask | None]
-_ABSENT: Answer = (False, None)
+Told = tuple[Source, str | None, int | None, int | None, int | None]
+"""Source, name of the job, this task's number, how many there are, and how many here."""
 
 
-def _explicit(environment: Mapping[str, str], _starter: str | None) -> Answer:
+def _explicit(environment: Mapping[str, str], _starter: str | None) -> Told | None:
     """For a starter that wtrain does not know: WTRAIN_JOB, WTRAIN_TASK, WTRAIN_TASKS."""
     name = environment.get("WTRAIN_JOB")
     if not name:
-        return _ABSENT
+        return None
     tasks = number(environment, "WTRAIN_TASKS")
-    return True, _task(f"job:{name}", "wtrain", number(environment, "WTRAIN_TASK"), tasks, tasks)
+    return "wtrain", f"job:{name}", number(environment, "WTRAIN_TASK"), tasks, tasks
 
 
-def _torchrun(environment: Mapping[str, str], _starter: str | None) -> Answer:
+def _torchrun(environment: Mapping[str, str], _starter: str | None) -> Told | None:
     """`torchrun ... wtrain run`: a supervisor for each rank."""
     run_id = environment.get("TORCHELASTIC_RUN_ID")
     if not run_id or "RANK" not in environment:
-        return _ABSENT
+        return None
     # The agent's own restart makes another job of it: its old ranks are gone.
     restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     where = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
-    return True, _task(
-        f"torchrun:{run_id}-{restart}-{where}",
-        "torchrun",
-        number(environment, "RANK"),
-        number(environment, "WORLD_SIZE"),
-        number(environment, "LOCAL_WORLD_SIZE"),
-    )
+    sizes = _numbers(environment, "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    return "torchrun", f"torchrun:{run_id}-{restart}-{where}", *sizes
 
 
-def _open_mpi(environment: Mapping[str, str], starter: str | None) -> Answer:
+def _open_mpi(environment: Mapping[str, str], starter: str | None) -> Told | None:
     if "OMPI_COMM_WORLD_SIZE" not in environment:
-        return _ABSENT
+        return None
     name = environment.get("PMIX_NAMESPACE") or starter
-    if not name:
-        return True, None
-    return True, _task(
-        f"mpi:{name}",
-        "openmpi",
-        number(environment, "OMPI_COMM_WORLD_RANK"),
-        number(environment, "OMPI_COMM_WORLD_SIZE"),
-        number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    )
+    sizes = (f"OMPI_COMM_WORLD_{each}" for each in ("RANK", "SIZE", "LOCAL_SIZE"))
+    return "openmpi", f"mpi:{name}" if name else None, *_numbers(environment, *sizes)
 
 
-def _hydra(environment: Mapping[str, str], starter: str | None) -> Answer:
+def _hydra(environment: Mapping[str, str], starter: str | None) -> Told | None:
     """MPICH and what descends from it, Intel MPI: the job has no name but its starter."""
     if "PMI_SIZE" not in environment or "MPI_LOCALNRANKS" not in environment:
-        return _ABSENT
-    if starter is None:
-        return True, None
-    return True, _task(
-        f"mpi:{starter}",
-        "hydra",
-        number(environment, "PMI_RANK"),
-        number(environment, "PMI_SIZE"),
-        number(environment, "MPI_LOCALNRANKS"),
-    )
+        return None
+    sizes = _numbers(environment, "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
+    return "hydra", f"mpi:{starter}" if starter else None, *sizes
 
 
-def _slurm(environment: Mapping[str, str], _starter: str | None) -> Answer:
+def _slurm(environment: Mapping[str, str], _starter: str | None) -> Told | None:
     """A task of srun. The batch script has no SLURM_STEP_ID, and is one process."""
     job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
     if not job or not step:
-        return _ABSENT
+        return None
     tasks = number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     nodes = number(environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
     here = tasks if nodes == 1 else _on_this_node(environment)
     name = slurm_step(job, step, environment)
-    return True, _task(name, "slurm", number(environment, "SLURM_PROCID"), tasks, here)
+    return "slurm", name, number(environment, "SLURM_PROCID"), tasks, here
 
 
 def slurm_step(job: str, step: str, environment: Mapping[str, str]) -> str:
@@ -233,33 +219,27 @@ def _on_this_node(environment: Mapping[str, str]) -> int | None:
     return None
 
 
-def _torch(environment: Mapping[str, str], _starter: str | None) -> Answer:
+def _torch(environment: Mapping[str, str], _starter: str | None) -> Told | None:
     """Ranks started by hand: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as env:// reads them.
 
     How many of them are here is known where LOCAL_WORLD_SIZE says it, or where the master's
     address is this machine's own for nobody else.
     """
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
-        return _ABSENT
+        return None
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-    tasks = number(environment, "WORLD_SIZE")
-    here = number(environment, "LOCAL_WORLD_SIZE")
+    rank, tasks, here = _numbers(environment, "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     if here is None and address in LOOPBACK:
         here = tasks
-    if not address or not port:
-        return True, None
-    return True, _task(f"torch:{address}:{port}", "torch", number(environment, "RANK"), tasks, here)
+    name = f"torch:{address}:{port}" if address and port else None
+    return "torch", name, rank, tasks, here
 
 
-def _task(
-    job: str, source: Source, task: int | None, tasks: int | None, here: int | None
-) -> JobTask | None:
-    if task is None or tasks is None:
-        return None
-    here = here or 0
-    if not (0 <= task < tasks <= MOST_TASKS and 0 <= here <= tasks):
-        return None
-    return JobTask(job=job, source=source, task=task, tasks=tasks, here=here)
+def _numbers(
+    environment: Mapping[str, str], *names: str
+) -> tuple[int | None, int | None, int | None]:
+    rank, tasks, here = (number(environment, name) for name in names)
+    return rank, tasks, here
 
 
 def number(environment: Mapping[str, str], *names: str) -> int | None:

@@ -108,7 +108,7 @@ class TraceReader:
             if torn:
                 self.report("longer than any sample, or damaged in its packing; left out")
             return None
-        found = self._decode(line)
+        found = decode(line)
         if found is None:
             what = "the last line is cut off; it is left out" if torn else "not a sample; left out"
             self.report(what)
@@ -126,12 +126,6 @@ class TraceReader:
         first, count = self._problems.get(what, (line or self._line, 0))
         if count or len(self._problems) < PROBLEMS:
             self._problems[what] = (first, count + 1)
-
-    def _decode(self, line: bytes) -> TraceLine | None:
-        found, whole = decode(line)
-        if found is not None and not whole:
-            self.report("values that are no numbers are taken as unknown")
-        return found
 
     def _header(self, found: TraceLine) -> None:
         if found.kind != "trace":

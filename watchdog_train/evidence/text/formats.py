@@ -1,6 +1,6 @@
 """Recognises one line of a dump: which tool wrote it, and what it says. Pure, linear, total.
 
-Formats: py-spy, faulthandler, gdb (with py-bt), pystack, lldb, macOS `sample`, Python tracebacks,
+Formats: py-spy, faulthandler, gdb (with py-bt), lldb, macOS `sample`, Python tracebacks,
 kernel stacks, and the stacks of our own bundles.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 from watchdog_train.core.diagnosis.stacks import Frame, printable
 from watchdog_train.core.model import Value
 
-Tool = Literal["py-spy", "fault handler", "gdb", "pystack", "lldb", "sample", "traceback", "wtrain"]
+Tool = Literal["py-spy", "fault handler", "gdb", "lldb", "sample", "traceback", "wtrain"]
 
 _PYTHON_FILE = re.compile(r"(?:\.py[iw]?|>|\.ipynb)\Z")
 _SOURCE_FILE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|h|hpp|rs|pyx|S)\Z")
@@ -65,10 +65,6 @@ _GDB_THREAD = re.compile(
     r"\(?(?:LWP|process|id) ?(?P<id>\d{1,10})\)?(?: ?\"(?P<name>[^\"]{0,100})\")?.{0,80}\):?\s*\Z"
 )
 _PY_BT = re.compile(r"\s*Traceback \(most recent call first\):")
-_PYSTACK_THREAD = re.compile(
-    r"\s*Traceback for thread (?P<id>\d{1,10})(?: \((?P<name>[^)]{0,100})\))? "
-    r"\[(?P<marks>[^\]]{0,200})\] \(most recent call (?P<order>last|first)\):"
-)
 _LLDB_THREAD = re.compile(
     r"\s*\*?\s*thread #(?P<number>\d{1,6})(?:, tid = 0x[0-9a-f]+)?"
     r"(?:, (?:name|queue) = '(?P<name>[^']{0,100})')?.{0,200}"
@@ -135,15 +131,6 @@ def thread_head(line: str) -> Head | None:
             active=match["status"] in ("active", "running"),
             owns_gil=bool(match["gil"]),
         )
-    match = _PYSTACK_THREAD.match(line)
-    if match:
-        return Head(
-            tool="pystack",
-            os_id=int(match["id"]),
-            name=_name(match["name"]),
-            owns_gil="has the gil" in match["marks"].lower(),
-            outermost_first=match["order"] == "last",
-        )
     match = _GDB_THREAD.match(line)
     if match:
         main = match["number"] == "1"
@@ -196,7 +183,6 @@ _FRAME_LLDB = re.compile(
 _FRAME_SAMPLE = re.compile(
     r"[\s+!:|]*\d{1,8} (?P<name>\S.*?)\s+\(in (?P<library>[^)]{1,200})\).*\Z"
 )
-_PYSTACK_NATIVE = re.compile(r"\s*\(C\) ")
 _CPP_ARGUMENTS = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?\Z")
 
 
@@ -207,12 +193,6 @@ def frame(line: str, tool: Tool) -> Frame | None:
             return _plain(line)
         case "fault handler" | "traceback":
             return _in_file(line)
-        case "pystack":
-            found = _in_file(line)
-            if found is not None and _PYSTACK_NATIVE.match(line):
-                name = found.function.partition(" (")[0].strip()
-                return Frame(function=name, file=found.file, line=found.line, native=True)
-            return found
         case "gdb":
             return _gdb(line)
         case "lldb":

@@ -136,8 +136,6 @@ class _Stream:
         self._tool: Tool = "traceback"
         """Of these."""
         self._traceback: list[Frame] | None = None
-        self._notebook: str | None = None
-        """The exception that a notebook names before its frames."""
         self._owner: str | None = None
         self._link: tracebacks.Follows | None = None
         self._follows: tracebacks.Follows | None = None
@@ -160,13 +158,12 @@ class _Stream:
             self._in_traceback(line, log_position)
             if self._traceback is not None:
                 return False
-        notebook = tracebacks.notebook_traceback(line)
         start = tracebacks.starts_traceback(line)
-        if notebook is not None or start is not None:
+        if start is not None:
             self._end_dump()
-            self._traceback, self._notebook = [], notebook
+            self._traceback = []
             self._follows, self._link = self._link, None
-            what = start["what"] if start is not None else None
+            what = start["what"]
             if what == "Original ":
                 self._follows = "original"
             elif what is not None and self._group is None:
@@ -349,13 +346,9 @@ class _Stream:
         if frames is None:
             return
         frame = formats.frame(line, "traceback") if 'File "' in line else None
-        if frame is None and self._notebook is not None:
-            frame = tracebacks.notebook_frame(line)
         if frame is not None:
             frames.append(frame)
             return
-        if self._notebook is not None and not line.startswith(self._notebook):
-            return  # source lines of a notebook are not indented
         if not line.strip() or line[0] in " \t" or _SKIPPED.match(line):
             if frames and frames[-1].source is None and line.strip() and not _SKIPPED.match(line):
                 source = printable(line.strip()[:_SOURCE_CAP])
@@ -365,7 +358,7 @@ class _Stream:
         self._end_traceback(*(found or ("", line)), log_position)
 
     def _end_traceback(self, kind: str, message: str, log_position: int) -> None:
-        frames, self._traceback, self._notebook = self._traceback or [], None, None
+        frames, self._traceback = self._traceback or [], None
         if len(frames) > FRAMES_CAP:
             frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
         if frames and len(self.raised) < THREADS_CAP:

@@ -1,4 +1,4 @@
-"""Process lists in text: `ps`, `top`, `/proc/PID/status`, and what people write by hand. Pure."""
+"""Process lists in text: `ps`, `top` and `/proc/PID/status`. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ _STATUS_FIELD = re.compile(
     r"\s*(?P<key>Name|State|Pid|PPid|wchan|WCHAN|Wchan|syscall|VmRSS|cpu|CPU)\s*[:=]\s*(?P<value>\S.*)"
 )
 _STATE_LETTER = re.compile(r"(?P<letter>[RSDTtZXI])(?:[<NLsl+]{0,5})?(?:\s|\(|\Z)")
-_DEFUNCT = re.compile(r"\[?(?P<name>[\w.-]{1,60})\]? <defunct>")
-_SENTENCE = re.compile(
-    r"\b(?:pid|process|PID)[ =:#]{1,3}(?P<pid>\d{1,10})\b.{0,60}?"
-    r"\b(?:state|State|STAT|status)\b[ =:]{1,3}(?P<state>[RSDTtZ])\b"
-)
 
 
 class Row(Value, frozen=True, kw_only=True):
@@ -62,12 +57,6 @@ def read_processes(lines: Iterable[str]) -> tuple[Row, ...]:
                 rows += _from_status(status)
                 status = {}
             status.setdefault(key, field["value"].strip())
-            continue
-        found = _SENTENCE.search(line[:400])
-        if found:
-            rows.append(Row(pid=int(found["pid"]), state=found["state"].upper()))
-        elif "<defunct>" in line:
-            rows += _defunct(line)
     return tuple([*rows, *_from_status(status)][:ROWS_CAP])
 
 
@@ -122,16 +111,6 @@ def _from_status(status: dict[str, str]) -> list[Row]:
             command=printable(status.get("name", "")) or None,
         )
     ]
-
-
-def _defunct(line: str) -> list[Row]:
-    match = _DEFUNCT.search(line[:400])
-    if match is None:
-        return []
-    numbers = [int(word) for word in line[: match.start()].split() if word.isdigit()]
-    pid = numbers[0] if numbers else None
-    ppid = numbers[1] if len(numbers) > 1 else None
-    return [Row(pid=pid, ppid=ppid, state="Z", command=printable(match["name"]))]
 
 
 def merged(rows: Iterable[Row]) -> dict[int, Row]:

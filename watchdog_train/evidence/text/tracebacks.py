@@ -1,19 +1,10 @@
-"""One line of a Python traceback, of a notebook's, or of a kernel stack. Pure, linear, total."""
+"""One line of a Python traceback, or of a kernel stack. Pure, linear, total."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal
 
-from watchdog_train.core.diagnosis.stacks import Frame
-from watchdog_train.evidence.text.formats import a_frame
-
-_IPYTHON = re.compile(
-    r"\s*(?P<type>[A-Za-z_][\w.]{1,80})\s+Traceback \(most recent call last\)\s*\Z"
-)
-_IPYTHON_FRAME = re.compile(
-    r"\s*(?:File |Cell |Input )(?P<file>.{1,1000}?):(?P<line>\d{1,7}),? in (?P<name>[\w.<>]{1,200})"
-)
 _TRACEBACK = re.compile(
     r"\s*(?P<what>(?:\+ )?Exception Group |Original )?Traceback \(most recent call last\):?\s*\Z"
 )
@@ -56,18 +47,6 @@ def group_line(line: str) -> re.Match[str] | None:
 def link(line: str) -> Follows | None:
     """What a line between two tracebacks says of them."""
     return next((follows for words, follows in _LINKS if words in line), None)
-
-
-def notebook_traceback(line: str) -> str | None:
-    """The exception whose traceback a notebook begins to show."""
-    match = _IPYTHON.match(line) if "Traceback" in line else None
-    return match["type"] if match else None
-
-
-def notebook_frame(line: str) -> Frame | None:
-    """`File ~/x.py:12, in C.f(self)` of a notebook's traceback."""
-    match = _IPYTHON_FRAME.match(line) if ", in " in line else None
-    return a_frame(match["name"], match["file"], match["line"]) if match else None
 
 
 def traceback_owner(line: str) -> re.Match[str] | None:

@@ -45,10 +45,6 @@ class Hands(Protocol):
     def gpu_trouble(self) -> str | None:
         """Why nothing will be known of its GPUs any more."""
 
-    @property
-    def group_trouble(self) -> str | None:
-        """Why its system does not list the attempt's processes, where it could."""
-
     def begin(self, now: float) -> None:
         """Another attempt begins: forget the last one."""
 

@@ -126,7 +126,6 @@ def start_keeper(
         # Elsewhere psutil counts start times differently: the system is asked by whoever reads.
         "tell_start": sys.platform == "linux",
         "adopt_orphans": children.system.name == "linux",
-        "job": children.system.group_name(run.run_id, plan.attempt),
     }
     try:
         child = _spawn_keeper(

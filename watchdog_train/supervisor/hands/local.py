@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,6 @@ from watchdog_train.core.events import Signalled, TreeGone
 from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, together
 from watchdog_train.core.recovery.giving_up import stops_what_began_anew
-from watchdog_train.core.recovery.kill import SIGKILL
 from watchdog_train.core.starting.launchers import rank_streams
 from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.report.why_text import with_text
@@ -230,7 +229,7 @@ class LocalHands(Sampler):
 
     def signal(self, action: Signal) -> Iterator[Signalled]:
         roles = {s.member.identity: s.member.role for s in self._sample.members}
-        return deliver(action, roles, self._context.system, self.end_group)
+        return deliver(action, roles, self._context.system)
 
     def forward(self, root: ProcessId, number: int) -> bool:
         system = self._context.system
@@ -292,10 +291,7 @@ def _root_alive(members: tuple[MemberSample, ...], tree: Tree) -> bool:
 
 
 def deliver(
-    action: Signal,
-    roles: Mapping[ProcessId, Role],
-    system: ProcessSystem,
-    end_group: Callable[[], bool] = lambda: False,
+    action: Signal, roles: Mapping[ProcessId, Role], system: ProcessSystem
 ) -> Iterator[Signalled]:
     """One event for each target, when it has had its signal.
 
@@ -306,8 +302,6 @@ def deliver(
         action: whom, and what with.
         roles: of the targets, for the record.
         system: sends.
-        end_group: ends all of the attempt at once, where the system can; whether it did. The last
-            resort, for what may not be ended one by one.
     """
     groups = {one: system.process_group(one.pid) for one in action.targets if action.group}
     # Before the first signal: a script may ignore the second one while it acts on the first.
@@ -317,7 +311,6 @@ def deliver(
         if group != one.pid and system.ignores_signal(one.pid, action.signal)
     }
     results: dict[int, SignalResult] = {}
-    denied: list[Signalled] = []
     for target in action.targets:
         group = groups.get(target)
         number = signals.SIGTERM if target in deaf else action.signal
@@ -330,16 +323,10 @@ def deliver(
                 # A stopped process does not act on SIGTERM.
                 system.send_signal(target, signals.SIGCONT)
             result = system.send_signal(target, number)
-        told = Signalled(
+        yield Signalled(
             pid=target.pid,
             start=target.start,
             signal=number,
             role=roles.get(target, "other"),
             result=result,
         )
-        yield told
-        if result == "denied":
-            denied.append(told)
-    if denied and action.stage == "launchers" and action.signal == SIGKILL and end_group():
-        for told in denied:
-            yield msgspec.structs.replace(told, result="sent")

@@ -31,10 +31,6 @@ class KeeperRecord(Value, frozen=True, kw_only=True):
     started_at: float
     runs: bool
     """False: it was forked, and waits for a word of the keeper's before it becomes the training."""
-    job: str | None = None
-    """Name of the group that it has made: a Job object (Windows), a control group (Linux)."""
-    job_problem: str | None = None
-    """Why it has made none."""
 
     def keeper(self, system: ProcessSystem) -> ProcessId:
         """The keeper itself."""

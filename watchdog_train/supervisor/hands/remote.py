@@ -156,13 +156,7 @@ class RemoteHands:
 
     @property
     def gpu_trouble(self) -> str | None:
-        return self._of(self.told.gpu_trouble)
-
-    @property
-    def group_trouble(self) -> str | None:
-        return self._of(self.told.group_trouble)
-
-    def _of(self, trouble: str | None) -> str | None:
+        trouble = self.told.gpu_trouble
         return None if trouble is None else f"{self.host}: {trouble}"
 
     def _is_present(self, report: wire.Report) -> bool:

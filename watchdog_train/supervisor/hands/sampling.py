@@ -31,7 +31,6 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands.daemons import Daemons
 from watchdog_train.supervisor.hands.ends import Departures
 from watchdog_train.supervisor.hands.gpu import GpuMemory, GpuWatch
-from watchdog_train.supervisor.hands.group import AttemptGroup
 from watchdog_train.supervisor.hands.semaphores import Semaphores
 from watchdog_train.supervisor.hands.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
@@ -99,7 +98,6 @@ class Sampler:
         self._line_until = 0.0
         self._strangers = BusyStrangers()
         self._store_ports: dict[int, int | None] = {}
-        self._group = AttemptGroup(context.system)
         self._semaphores = Semaphores(context.system)
         self._attempt_dir: Path | None = None
         self._daemons = Daemons(
@@ -113,7 +111,6 @@ class Sampler:
         self._line = CpuLine()
         self._departures.forget()
         self._store_ports.clear()
-        self._let_go()
         self._daemons.forget()
         self._semaphores.forget()
 
@@ -121,20 +118,6 @@ class Sampler:
         """End what looks for us."""
         if self._gpus is not None:
             self._gpus.close()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self._group.forget(who.pid for who in self._daemons.left)
-
-    @property
-    def group_trouble(self) -> str | None:
-        """Why the system's own list of the attempt's processes is lacking."""
-        return self._group.trouble
-
-    def end_group(self) -> bool:
-        """End all that the system counts to the attempt, if all are on record; whether it did."""
-        left = {who.pid for who in self._daemons.left}
-        return self._group.end(self.members_ever() - left)
 
     @property
     def gpu_trouble(self) -> str | None:
@@ -202,12 +185,10 @@ class Sampler:
         ours = bool(context.tasks.running & {"look", "evidence"})
         asked, self._asking = ours or self._asking, ours
         self._attempt_dir = context.directory.attempt(number)
-        self._group.follow(self._attempt_dir, state.run_id, number)
         look = tree.look(
             slots,
             now=now,
             thorough=mine.kill is not None or mine.ended,
-            listed=self._group.pids(),
             left=self._daemons.left,
         )
         self._semaphores.look((s.member.identity for s in look.members), now)

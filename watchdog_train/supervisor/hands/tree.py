@@ -151,7 +151,6 @@ class ProcessTree:
         *,
         now: float,
         thorough: bool = False,
-        listed: frozenset[int] = frozenset(),
         left: frozenset[ProcessId] = frozenset(),
     ) -> TreeLook:
         """Bring the record up to date and sample it.
@@ -160,7 +159,6 @@ class ProcessTree:
             slots: heartbeat slots by pid.
             now: monotonic seconds.
             thorough: also search all processes for our token (always done twice a minute).
-            listed: pids that the system itself counts to this attempt, as of a moment ago.
             left: members that are not ours to kill: nobody waits for their end.
         """
         self._now = now
@@ -173,7 +171,6 @@ class ProcessTree:
             self._add_inherited(everybody)
             rows = self._system.snapshot(tuple(self._members))
             self._add_descendants(rows)
-        self._add_listed(rows, listed)
         self.rows = rows
         for identity, born_at in list(self._new.items()):
             if now - born_at > SETTLED_S or identity not in self._members:
@@ -195,15 +192,6 @@ class ProcessTree:
             empty_looks=self._empty_looks,
             keeper_alive=self._keeper.is_alive(rows, now),
         )
-
-    def _add_listed(self, rows: Mapping[int, ProcessRow], listed: frozenset[int]) -> None:
-        """Members whom no living parent tells: a Job object knows them all the same."""
-        for pid in sorted(listed - {os.getpid()}):
-            row = rows.get(pid)
-            if row is None or row.identity in self._members or row.identity in self._dead:
-                continue
-            if not self._is_older(row):
-                self._add(row)
 
     def _add_descendants(self, rows: Mapping[int, ProcessRow]) -> None:
         living = {

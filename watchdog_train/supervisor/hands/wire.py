@@ -129,7 +129,6 @@ class Told(Value, frozen=True, kw_only=True):
     not_resumed: str | None = None
     gpu_hold: GpuHold | None = None
     gpu_trouble: str | None = None
-    group_trouble: str | None = None
     short: str | None = None
     no_room: str | None = None
     """As in Observation."""
