@@ -45,7 +45,7 @@ _BAD_ZIP = (
 )  # fmt: skip
 
 
-class Stored(Value, frozen=True, kw_only=True):
+class Stored(Value):
     """Where one piece of one tensor lies."""
 
     file: str

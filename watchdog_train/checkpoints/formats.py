@@ -20,7 +20,7 @@ _OTHER_WORDS = frozenset(("ckpt", "checkpoint", "epoch", "epochs", "ep", "e"))
 _EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "e"))
 
 
-class Candidate(Value, frozen=True, kw_only=True):
+class Candidate(Value):
     """Something that may be a checkpoint."""
 
     path: str
@@ -42,7 +42,7 @@ class Candidate(Value, frozen=True, kw_only=True):
         return max((mtime_ns for _, mtime_ns in self.files.values()), default=0)
 
 
-class Verdict(Value, frozen=True, kw_only=True):
+class Verdict(Value):
     """Whether a checkpoint is whole. None: cannot be told."""
 
     whole: bool | None
@@ -50,7 +50,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     how_checked: str
 
 
-class Limits(Value, frozen=True, kw_only=True):
+class Limits(Value):
     """What a check may cost, and what it may know."""
 
     level: Level

@@ -10,8 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-
+from watchdog_train.core.model import Value
 from watchdog_train.evidence import other_tools, pyspy
 from watchdog_train.evidence.draft import Draft
 from watchdog_train.evidence.jobs import Finished, Job, run_all
@@ -32,7 +31,7 @@ _UNDO_S = 0.2
 _UNDO_POLL_S = 0.01
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
+class Tools(Value):
     """Paths of the programs that may be used; None where there is none."""
 
     pyspy: str | None

@@ -21,14 +21,14 @@ from watchdog_train.report.why_text import why_text
 _replace = msgspec.structs.replace
 
 
-class Rejected(Value, frozen=True, kw_only=True):
+class Rejected(Value):
     """A checkpoint that was passed over."""
 
     path: str
     why: Why
 
 
-class AttemptHistory(Value, frozen=True, kw_only=True):
+class AttemptHistory(Value):
     """What happened to one attempt beside what its record in the state says."""
 
     attempt: int
@@ -43,14 +43,14 @@ class AttemptHistory(Value, frozen=True, kw_only=True):
     resume_why: Why | None = None
 
 
-class Notable(Value, frozen=True, kw_only=True):
+class Notable(Value):
     """Something that a person should know, at its time."""
 
     t: float
     words: str
 
 
-class History(Value, frozen=True, kw_only=True):
+class History(Value):
     """A run from its first event to its newest."""
 
     state: State

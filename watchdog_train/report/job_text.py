@@ -52,7 +52,7 @@ def task_words(state: State) -> str:
     return f"{clean(task.words, 120)}, {how}"
 
 
-class MachineNow(Value, frozen=True, kw_only=True):
+class MachineNow(Value):
     """One machine of a job, as its leader knows it."""
 
     name: str

@@ -15,7 +15,7 @@ LEAST_WIDTH = 0.15
 """Percent: a shorter box is drawn so wide, or it could not be seen."""
 
 
-class Box(Value, frozen=True, kw_only=True):
+class Box(Value):
     """A part of a lane."""
 
     style: str
@@ -25,7 +25,7 @@ class Box(Value, frozen=True, kw_only=True):
     words: str
 
 
-class Lane(Value, frozen=True, kw_only=True):
+class Lane(Value):
     """An attempt."""
 
     name: str
@@ -34,7 +34,7 @@ class Lane(Value, frozen=True, kw_only=True):
     marks: tuple[Box, ...]
 
 
-class Lanes(Value, frozen=True, kw_only=True):
+class Lanes(Value):
     """The whole timeline."""
 
     lanes: tuple[Lane, ...]

@@ -39,7 +39,7 @@ NOTICES = (
 LINE_CAP = 400
 
 
-class News(Value, frozen=True, kw_only=True):
+class News(Value):
     """One thing to tell."""
 
     topic: Topic

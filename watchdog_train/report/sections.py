@@ -5,14 +5,14 @@ from __future__ import annotations
 from watchdog_train.core.model import Value
 
 
-class Fold(Value, frozen=True, kw_only=True):
+class Fold(Value):
     """Lines under a title of their own."""
 
     title: str
     lines: tuple[str, ...]
 
 
-class Section(Value, frozen=True, kw_only=True):
+class Section(Value):
     """A title and what stands under it, in this order."""
 
     title: str
@@ -27,7 +27,7 @@ class Section(Value, frozen=True, kw_only=True):
     """One of many alike: a page shows its title, and the rest when it is opened."""
 
 
-class Document(Value, frozen=True, kw_only=True):
+class Document(Value):
     """A report."""
 
     title: str

@@ -16,7 +16,7 @@ MOST_ATTEMPTS = 64
 LONGEST_S = 1e9
 
 
-class Point(Value, frozen=True, kw_only=True):
+class Point(Value):
     """One sample; null is unknown."""
 
     t: float
@@ -28,7 +28,7 @@ class Point(Value, frozen=True, kw_only=True):
     """Cores in use since the sample before."""
 
 
-class AttemptSeries(Value, frozen=True, kw_only=True):
+class AttemptSeries(Value):
     """One attempt."""
 
     attempt: int

@@ -27,7 +27,7 @@ MOST_PHASES = 300
 MOST_SAMPLES = 4000
 
 
-class Span(Value, frozen=True, kw_only=True):
+class Span(Value):
     """A part of the run; Unix seconds."""
 
     kind: SpanKind
@@ -41,7 +41,7 @@ class Span(Value, frozen=True, kw_only=True):
         return self.end - self.begin
 
 
-class PhaseSpan(Value, frozen=True, kw_only=True):
+class PhaseSpan(Value):
     """A phase of the lowest rank, as far as it was recorded; Unix seconds."""
 
     phase: str
@@ -50,7 +50,7 @@ class PhaseSpan(Value, frozen=True, kw_only=True):
     end: float
 
 
-class TimeLine(Value, frozen=True, kw_only=True):
+class TimeLine(Value):
     """A run from its first event to its newest."""
 
     begin: float = 0.0

@@ -17,7 +17,7 @@ ENOUGH_STEP_TIMES = 5
 """Fewer than this tell nothing about a setting's cost."""
 
 
-class Found(Value, frozen=True, kw_only=True):
+class Found(Value):
     """What lies beside the event log of a run."""
 
     series: tuple[AttemptSeries, ...] = ()

@@ -22,7 +22,7 @@ STEPS_MISSED = 2
 """Whoever needs the failed rank stands still within a step; one more for jitter."""
 
 
-class Gone(Value, frozen=True, kw_only=True):
+class Gone(Value):
     """A rank that has ended, and those that were there together with it and still live."""
 
     end: RankEnd

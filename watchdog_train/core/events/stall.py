@@ -19,7 +19,7 @@ from watchdog_train.core.model import (
 )
 
 
-class Suspected(Event, frozen=True, kw_only=True):
+class Suspected(Event):
     basis: Basis
     phase: Phase
     ranks: tuple[int, ...]
@@ -27,7 +27,7 @@ class Suspected(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class Looked(Event, frozen=True, kw_only=True):
+class Looked(Event):
     """The cheap look between suspicion and decision."""
 
     patience: Patience
@@ -40,7 +40,7 @@ class Looked(Event, frozen=True, kw_only=True):
     """Of this silence, with what it has earned besides; None: never."""
 
 
-class SuspicionEnded(Event, frozen=True, kw_only=True):
+class SuspicionEnded(Event):
     why: Why
     paused_s: float = 0.0
     """How long it was quiet; 0: not worth a word."""
@@ -53,7 +53,7 @@ class SuspicionEnded(Event, frozen=True, kw_only=True):
     """Nothing else can have ended it, and it came near its limit: later runs know of it."""
 
 
-class StallDeclared(Event, frozen=True, kw_only=True):
+class StallDeclared(Event):
     stall_id: str
     basis: Basis
     phase: Phase
@@ -63,7 +63,7 @@ class StallDeclared(Event, frozen=True, kw_only=True):
     at: SilentAt | None = None
 
 
-class StallRecovered(Event, frozen=True, kw_only=True):
+class StallRecovered(Event):
     stall_id: str
     why: Why
 
@@ -98,7 +98,7 @@ NoticeKind = Literal[
 WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]
 
 
-class Noticed(Event, frozen=True, kw_only=True):
+class Noticed(Event):
     """Something a person should know that is no stall: stopped, waiting for input, busy, a save
     that a stop waits for, that nobody makes, or that is not whole.
     """
@@ -108,7 +108,7 @@ class Noticed(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class Slowdown(Event, frozen=True, kw_only=True):
+class Slowdown(Event):
     """Steps take three times as long as learnt, for ten minutes of training; once per episode.
 
     The limits of the ranks follow by themselves. Nothing is ended for it.
@@ -124,7 +124,7 @@ class Slowdown(Event, frozen=True, kw_only=True):
     """What is different from before; empty: nothing that we can see."""
 
 
-class SlowdownEnded(Event, frozen=True, kw_only=True):
+class SlowdownEnded(Event):
     """Steps take less than twice as long as before again."""
 
     seconds: float
@@ -132,7 +132,7 @@ class SlowdownEnded(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class Straggling(Event, frozen=True, kw_only=True):
+class Straggling(Event):
     """A rank comes last in most steps; said again when it is another rank, or costs twice as much.
     Nothing is killed for it.
     """
@@ -141,7 +141,7 @@ class Straggling(Event, frozen=True, kw_only=True):
     """None: no rank does any more."""
 
 
-class Warned(Event, frozen=True, kw_only=True):
+class Warned(Event):
     """Something will go wrong before the end if it goes on like this. Nothing is done about it."""
 
     kind: WarningKind
@@ -150,7 +150,7 @@ class Warned(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class WarningOver(Event, frozen=True, kw_only=True):
+class WarningOver(Event):
     """What was warned of is not so any more."""
 
     kind: WarningKind
@@ -159,7 +159,7 @@ class WarningOver(Event, frozen=True, kw_only=True):
     """From the warning."""
 
 
-class EvidenceCollecting(TreeEvent, frozen=True, kw_only=True):
+class EvidenceCollecting(TreeEvent):
     """Intent."""
 
     stall_id: str
@@ -167,7 +167,7 @@ class EvidenceCollecting(TreeEvent, frozen=True, kw_only=True):
     dir: str
 
 
-class EvidenceCollected(TreeEvent, frozen=True, kw_only=True):
+class EvidenceCollected(TreeEvent):
     stall_id: str
     why: BundleWhy
     dir: str
@@ -181,14 +181,14 @@ class EvidenceCollected(TreeEvent, frozen=True, kw_only=True):
     """What ended the attempt, or the rank that the others wait for."""
 
 
-class EvidenceMoved(Event, frozen=True, kw_only=True):
+class EvidenceMoved(Event):
     """A bundle that the run directory had refused is in it now."""
 
     stall_id: str
     dir: str
 
 
-class StallExplained(Event, frozen=True, kw_only=True):
+class StallExplained(Event):
     stall_id: str
     explanation: Explanation
     tasks: tuple[int, ...] = ()
@@ -197,7 +197,7 @@ class StallExplained(Event, frozen=True, kw_only=True):
     """The machine of its root, of a job on several."""
 
 
-class WouldHaveKilled(Event, frozen=True, kw_only=True):
+class WouldHaveKilled(Event):
     """Report-only: what would have happened now."""
 
     stall_id: str

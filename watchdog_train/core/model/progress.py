@@ -5,7 +5,7 @@ from typing import Literal
 from watchdog_train.core.model.words import Phase, Value
 
 
-class RankStatus(Value, frozen=True, kw_only=True):
+class RankStatus(Value):
     """A rank as status shows it."""
 
     rank: int
@@ -19,7 +19,7 @@ class RankStatus(Value, frozen=True, kw_only=True):
     workers: tuple[int, ...]
 
 
-class Milestone(Value, frozen=True, kw_only=True):
+class Milestone(Value):
     """A named place on the way of one process, as it tells it itself; times are monotonic."""
 
     name: str
@@ -34,7 +34,7 @@ class Milestone(Value, frozen=True, kw_only=True):
     """The user's own, by mark()."""
 
 
-class RankPlaces(Value, frozen=True, kw_only=True):
+class RankPlaces(Value):
     """The milestones of one judged process, by their begin."""
 
     rank: int
@@ -43,7 +43,7 @@ class RankPlaces(Value, frozen=True, kw_only=True):
     milestones: tuple[Milestone, ...]
 
 
-class RunProgress(Value, frozen=True, kw_only=True):
+class RunProgress(Value):
     """What a person wants to read first. None is unknown."""
 
     step: int | None = None
@@ -63,7 +63,7 @@ DifferenceKind = Literal[
 ]  # fmt: skip
 
 
-class Difference(Value, frozen=True, kw_only=True):
+class Difference(Value):
     """What is different from before, or from the other ranks; no verdict on what is the cause."""
 
     kind: DifferenceKind
@@ -78,7 +78,7 @@ StepPlace = Literal["batch", "backward", "backward-end"]
 """It has its batch, begins a backward pass, has ended it."""
 
 
-class Straggler(Value, frozen=True, kw_only=True):
+class Straggler(Value):
     """The rank that comes last in most steps. The others wait for it where they are in lock-step.
 
     Mean values over `steps` steps that were looked at.

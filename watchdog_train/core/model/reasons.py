@@ -56,7 +56,7 @@ WhyCode = Literal[
 ]  # fmt: skip
 
 
-class Why(Value, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+class Why(Value, kw_only=False, omit_defaults=True, repr_omit_defaults=True):
     """One reason; each code has its own fields, and the others are absent."""
 
     code: WhyCode

@@ -29,7 +29,7 @@ AGAIN_S = 3600.0
 """A warning that was over is not said again within so long."""
 
 
-class DiskRoom(Value, frozen=True, kw_only=True):
+class DiskRoom(Value):
     """A file system that the run writes to."""
 
     path: str
@@ -37,7 +37,7 @@ class DiskRoom(Value, frozen=True, kw_only=True):
     total_bytes: int
 
 
-class Room(Value, frozen=True, kw_only=True):
+class Room(Value):
     """What is left at one moment."""
 
     at: float
@@ -48,7 +48,7 @@ class Room(Value, frozen=True, kw_only=True):
     memory_total_bytes: int | None = None
 
 
-class Free(Value, frozen=True, kw_only=True):
+class Free(Value):
     """What is known of the room of one resource."""
 
     low_looks: int = 0
@@ -56,7 +56,7 @@ class Free(Value, frozen=True, kw_only=True):
     """The most that was free of late: after the last save has replaced another."""
 
 
-class Ahead(Value, frozen=True, kw_only=True):
+class Ahead(Value):
     """One thing that will go wrong."""
 
     kind: WarningKind
@@ -65,7 +65,7 @@ class Ahead(Value, frozen=True, kw_only=True):
     why: Why
 
 
-class Outlook(Value, frozen=True, kw_only=True):
+class Outlook(Value):
     """Memory of one attempt."""
 
     room_at: float = 0.0

@@ -39,7 +39,7 @@ OVER_FACTOR = 2.0
 OVER_BINS = 3
 
 
-class Stretch(Value, frozen=True, kw_only=True):
+class Stretch(Value):
     """A bin: some training time at one pace."""
 
     seconds: float
@@ -47,7 +47,7 @@ class Stretch(Value, frozen=True, kw_only=True):
     means: Means
 
 
-class Slow(Value, frozen=True, kw_only=True):
+class Slow(Value):
     """A slow stretch that is worth a word."""
 
     since: float
@@ -65,7 +65,7 @@ class Slow(Value, frozen=True, kw_only=True):
         return self.step_s / self.usual_s
 
 
-class Slowness(Value, frozen=True, kw_only=True):
+class Slowness(Value):
     """Memory of one attempt."""
 
     at: float | None = None

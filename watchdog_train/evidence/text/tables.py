@@ -25,7 +25,7 @@ _SENTENCE = re.compile(
 )
 
 
-class Row(Value, frozen=True, kw_only=True):
+class Row(Value):
     """What a list says about one process."""
 
     pid: int | None = None
