@@ -30,8 +30,8 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     The page is also in the run directory (report.html): after a stall, in a long wait, at the end.
     """
     from watchdog_train.cli.reading import read_run
+    from watchdog_train.report.report_html import report_html
     from watchdog_train.reporting.gather import gather
-    from watchdog_train.reporting.write import page_text
     from watchdog_train.store.resolve import resolve
 
     reading = read_run(resolve(run_ref, runs_dir))
@@ -43,7 +43,7 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     if as_json or suffix == ".json":
         _data(output, found)
     elif suffix in (".html", ".htm"):
-        _give(output, page_text(found))
+        _give(output, report_html(found.document))
     elif suffix in (".md", ".markdown"):
         from watchdog_train.report.report_markdown import report_markdown
 
@@ -55,7 +55,7 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
 def _data(output: Path | None, found: Report) -> None:
     from watchdog_train.report.report_json import report_object
 
-    data = report_object(found.history, found.script_lines, found.found)
+    data = report_object(found.history, found.script_lines)
     if output is None:
         from watchdog_train.cli.json_output import print_json
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import tzinfo
+from types import MappingProxyType
 
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import RankPlaces, Why
@@ -24,13 +26,7 @@ from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Document, Section
 from watchdog_train.report.stall_section import stall_section
-from watchdog_train.report.time_section import (
-    NOTHING_FOUND,
-    Found,
-    cost_words,
-    steps_section,
-    time_section,
-)
+from watchdog_train.report.time_line import time_section
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, duration
 
@@ -45,7 +41,7 @@ def report_document(
     script_lines: ScriptLines,
     *,
     zone: tzinfo | None = None,
-    found: Found = NOTHING_FOUND,
+    stacks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Document:
     """Everything a person wants to know in the morning.
 
@@ -53,7 +49,7 @@ def report_document(
         history: the run, from its events.
         script_lines: remedy id -> line for the training script.
         zone: for times of day; None: of this machine.
-        found: what the trace and the bundles add.
+        stacks: stall id -> the grouped stacks of its bundle, in lines.
     """
     state = history.state
     newest = {stall.id for stall in state.stalls[-SHOWN_WHOLE:]}
@@ -62,20 +58,19 @@ def report_document(
         _machines(state, zone),
         _attempts(history, zone),
         time_section(history.time_line),
-        steps_section(found.series),
         *[
             stall_section(
                 stall,
                 state,
                 zone,
-                stacks=found.stacks.get(stall.id, ()),
+                stacks=stacks.get(stall.id, ()),
                 minor=stall.id not in newest,
             )
             for stall in state.stalls
         ],
         _way(state),
         _checkpoints(history),
-        _settings(history, found),
+        _settings(history),
         _notables(history, zone),
         _for_good(state, script_lines),
         _reproduce(state),
@@ -241,7 +236,7 @@ def _checkpoints(history: History) -> Section | None:
     )
 
 
-def _settings(history: History, found: Found) -> Section | None:
+def _settings(history: History) -> Section | None:
     rows: list[tuple[str, ...]] = []
     for record, told in zip(history.state.attempts, history.attempts, strict=False):
         said = {name: (took, why) for name, took, why in told.setting_words}
@@ -254,7 +249,7 @@ def _settings(history: History, found: Found) -> Section | None:
     if not rows:
         return None
     header = ("attempt", "setting", "why", "effect")
-    more = (*cost_words(history.state, found.series), *tried_lines(history.state)[1:])
+    more = tried_lines(history.state)[1:]
     return Section(title="Settings changed", header=header, rows=tuple(rows), paragraphs=more)
 
 

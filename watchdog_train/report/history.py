@@ -56,7 +56,7 @@ class History(Value):
     state: State
     attempts: tuple[AttemptHistory, ...]
     notables: tuple[Notable, ...]
-    time_line: TimeLine = TimeLine()
+    time_line: TimeLine
 
 
 def history(events: Iterable[e.AnyEvent]) -> History:
