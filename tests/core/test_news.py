@@ -11,7 +11,6 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record, SettingReport, Signal
 from watchdog_train.core.decide import decide
-from watchdog_train.core.detection.rank_gone import recorded
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample, said
 from watchdog_train.core.notices.news import news
@@ -69,18 +68,18 @@ def test_a_changed_tree_is_recorded_sooner(at: float, count: int) -> None:
 
 
 def test_phases_are_sampled() -> None:
-    """A phase change is said, at most every five seconds."""
+    """A phase change is recorded, at most every five seconds."""
     state = fold(tell(b.running(), b.rank(words=2)))
     assert tell(state, b.rank(words=2, phase="eval"), at=4.0) == []
     told = tell(state, b.rank(words=2, phase="eval"), at=6.0)
-    assert names(told) == ["PhaseChanged", "Progress"]
+    assert names(told) == ["Progress"]
 
 
 def test_a_rank_that_ends_before_the_others_is_said_once() -> None:
     """Not at the end of all, and not while they are ended on purpose."""
     first = tell(b.running(), b.rank(words=2), b.rank(11, 1, words=2))
     state = fold(first)
-    ended = (recorded(b.rank_ended()),)
+    ended = (b.rank_ended().end,)
     told = tell(state, b.rank(words=2), ended=ended)
     assert names(told) == ["RankEnded", "Progress"]
     known = fold(first, told)

@@ -10,6 +10,7 @@ from watchdog_train.core.detection.detect import Signs, Verdict
 from watchdog_train.core.events import AnyEvent, CommandResult, KillSequence, KillStage
 from watchdog_train.core.fold.state import Machine
 from watchdog_train.core.model import (
+    Ahead,
     BundleWhy,
     EvidenceResult,
     ExitStatus,
@@ -23,6 +24,7 @@ from watchdog_train.core.model import (
     Sample,
     SaveRecord,
     ScanLevel,
+    Slow,
     Straggler,
     Survey,
     Value,
@@ -30,9 +32,7 @@ from watchdog_train.core.model import (
     together,
 )
 from watchdog_train.core.model.gpu import GpuHold
-from watchdog_train.core.notices.ahead import Ahead
 from watchdog_train.core.notices.notes import TaskNote
-from watchdog_train.core.notices.slowdown import Slow
 
 TaskName = Literal["look", "evidence", "survey", "joint", "keep", "restore", "commands"]
 

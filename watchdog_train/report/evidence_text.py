@@ -20,7 +20,7 @@ from watchdog_train.report.explanation_text import (
     sentences,
 )
 from watchdog_train.report.glance_text import glance
-from watchdog_train.report.pace_text import straggler_words
+from watchdog_train.report.notices import straggler_words
 from watchdog_train.report.places_text import process_sentences
 from watchdog_train.report.why_text import exit_text
 

@@ -8,8 +8,8 @@ from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import (
     Daemon,
     Member,
-    Phase,
     Plan,
+    RankEnd,
     RankPlaces,
     RankStatus,
     RunProgress,
@@ -58,12 +58,6 @@ class FirstStep(Event):
     """A hook of a framework listens for requests to save."""
 
 
-class PhaseChanged(Event):
-    rank: int
-    phase: Phase
-    previous: Phase
-
-
 class Progress(Event):
     """Sampled; also a member census, so that an adopting supervisor knows the tree."""
 
@@ -91,18 +85,9 @@ class HookNotArmed(Event):
 
 
 class RankEnded(TreeEvent):
-    """A rank process has ended while others of its job live; code and signal null: not known."""
+    """A rank process has ended while others of its job live."""
 
-    rank: int
-    pid: int
-    start: int
-    world_size: int | None
-    step: int | None
-    phase: Phase
-    code: int | None
-    signal: int | None
-    said: Literal["quiet", "exception"] | None
-    """What its interpreter said at its end; null: nothing, as after SIGKILL or os._exit."""
+    end: RankEnd
 
 
 class DaemonsJudged(Event):

@@ -4,16 +4,17 @@ from typing import Literal
 
 from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import (
+    Ahead,
     Basis,
     BundleWhy,
     CapturedProcess,
     CrashFact,
-    Difference,
     Explanation,
     Missing,
     Patience,
     Phase,
     SilentAt,
+    Slow,
     Straggler,
     Why,
 )
@@ -95,9 +96,6 @@ NoticeKind = Literal[
 ]
 
 
-WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]
-
-
 class Noticed(Event):
     """Something a person should know that is no stall: stopped, waiting for input, busy, a save
     that a stop waits for, that nobody makes, or that is not whole.
@@ -114,22 +112,8 @@ class Slowdown(Event):
     The limits of the ranks follow by themselves. Nothing is ended for it.
     """
 
-    usual_s: float
-    """Seconds of a step, as learnt."""
-    step_s: float
-    """The same now."""
-    factor: float
-    since_mono: float
-    changed: tuple[Difference, ...]
-    """What is different from before; empty: nothing that we can see."""
-
-
-class SlowdownEnded(Event):
-    """Steps take less than twice as long as before again."""
-
-    seconds: float
-    """From its beginning."""
-    why: Why
+    slow: Slow | None
+    """None: they take less than twice as long as before again."""
 
 
 class Straggling(Event):
@@ -144,19 +128,9 @@ class Straggling(Event):
 class Warned(Event):
     """Something will go wrong before the end if it goes on like this. Nothing is done about it."""
 
-    kind: WarningKind
-    about: str
-    """The place, of `disk`; else empty."""
-    why: Why
-
-
-class WarningOver(Event):
-    """What was warned of is not so any more."""
-
-    kind: WarningKind
-    about: str
-    seconds: float
-    """From the warning."""
+    ahead: Ahead
+    over: bool = False
+    """It is not so any more."""
 
 
 class EvidenceCollecting(TreeEvent):

@@ -11,10 +11,9 @@ from watchdog_train.core.events import (
     KillStage,
     Looked,
     Noticed,
-    Slowdown,
-    Warned,
 )
 from watchdog_train.core.model import (
+    Ahead,
     Basis,
     BundleWhy,
     CrashFact,
@@ -34,6 +33,7 @@ from watchdog_train.core.model import (
     ResumeVerdict,
     RunProgress,
     SilentAt,
+    Slow,
     Straggler,
     Value,
     Why,
@@ -363,8 +363,6 @@ class State(Value):
     """Hooks that are not armed in the present attempt."""
     progress_mono: float = 0.0
     """When progress was recorded last."""
-    phase_mono: float = 0.0
-    """When a phase change was recorded last."""
 
     suspicion: Basis | None = None
     suspicion_mono: float = 0.0
@@ -380,11 +378,11 @@ class State(Value):
     """Kinds of `noticed` that were said about the present silence."""
     noticed: tuple[Noticed, ...] = ()
     """The same with their words, the newest of each kind."""
-    slowdown: Slowdown | None = None
+    slowdown: Slow | None = None
     """Steps of the present attempt have become slow, and still are."""
     straggler: Straggler | None = None
     """The rank of the present attempt that comes last."""
-    warned: tuple[Warned, ...] = ()
+    warned: tuple[Ahead, ...] = ()
     """What will go wrong if it goes on like this, as far as it is not over."""
     muted: bool = False
     """The present silence has been reported already and is not to be killed for."""

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from watchdog_train.core.model.reasons import Why
 from watchdog_train.core.model.words import Phase, Value
 
 
@@ -76,6 +77,36 @@ class Difference(Value):
 
 StepPlace = Literal["batch", "backward", "backward-end"]
 """It has its batch, begins a backward pass, has ended it."""
+
+
+class Slow(Value):
+    """A slow stretch that is worth a word."""
+
+    since: float
+    """Supervisor's clock."""
+    usual_s: float
+    """A step, as learnt."""
+    step_s: float
+    """A step, now: the median of the slow bins of late."""
+    changed: tuple[Difference, ...] = ()
+    """What is different from before, as far as anything tells."""
+
+    @property
+    def factor(self) -> float:
+        """How much slower."""
+        return self.step_s / self.usual_s
+
+
+WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]
+
+
+class Ahead(Value):
+    """One thing that will go wrong."""
+
+    kind: WarningKind
+    about: str
+    """A path, or empty."""
+    why: Why
 
 
 class Straggler(Value):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core.detection.track import judged
-from watchdog_train.core.events.stall import Warned, WarningKind, WarningOver
-from watchdog_train.core.model import Sample, SaveRecord, Value, Why
+from watchdog_train.core.events.stall import Warned
+from watchdog_train.core.model import Ahead, Sample, SaveRecord, Value, Why
 
 _replace = msgspec.structs.replace
 
@@ -54,15 +54,6 @@ class Free(Value):
     low_looks: int = 0
     high_free: int = 0
     """The most that was free of late: after the last save has replaced another."""
-
-
-class Ahead(Value):
-    """One thing that will go wrong."""
-
-    kind: WarningKind
-    about: str
-    """A path, or empty."""
-    why: Why
 
 
 class Outlook(Value):
@@ -156,25 +147,14 @@ def _settle(memory: Outlook, found: tuple[Ahead, ...], now: float) -> Outlook:
     return _replace(memory, open=tuple(now_open), closed=tuple(closed.items()))
 
 
-def warnings(
-    found: tuple[Ahead, ...] | None, said: tuple[Warned, ...], now: float
-) -> list[Warned | WarningOver]:
+def warnings(found: tuple[Ahead, ...] | None, said: tuple[Ahead, ...]) -> list[Warned]:
     """What has to be said, and what of it is over; None found: nobody looked."""
     if found is None:
         return []
-    known = {(one.kind, one.about) for one in said}
-    still = {(one.kind, one.about) for one in found}
+    known, still = ({(one.kind, one.about) for one in each} for each in (said, found))
     return [
-        *(
-            Warned(kind=one.kind, about=one.about, why=one.why)
-            for one in found
-            if (one.kind, one.about) not in known
-        ),
-        *(
-            WarningOver(kind=one.kind, about=one.about, seconds=round(max(0.0, now - one.mono), 1))
-            for one in said
-            if (one.kind, one.about) not in still
-        ),
+        *(Warned(ahead=one) for one in found if (one.kind, one.about) not in known),
+        *(Warned(ahead=one, over=True) for one in said if (one.kind, one.about) not in still),
     ]
 
 

@@ -23,7 +23,6 @@ from watchdog_train.core.notices import sight
 from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
 from watchdog_train.core.notices.notes import TaskNote
-from watchdog_train.core.notices.slowdown import OVER_FACTOR
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import live
 from watchdog_train.core.requests.request_answers import answers
@@ -68,7 +67,6 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += hook_events(observation, state)
     changed = tuple(one for one in sample.daemons if one not in state.daemons)
     found += [e.DaemonsJudged(daemons=changed)] if changed else []
-    found += _phases(ranks, state, now)
     found += _rank_ends(sample, state)
     reports = {report.remedy: report for report in reversed(observation.settings)}
     found += [
@@ -82,7 +80,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += _without_heartbeat(observation, state)
     found += _sleep(observation, state)
     found += _pace(observation, state)
-    found += warnings(observation.ahead, state.warned, now)
+    found += warnings(observation.ahead, state.warned)
     found += sight.news(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
@@ -157,19 +155,6 @@ def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample, now: f
     )
 
 
-def _phases(
-    ranks: tuple[tuple[MemberSample, SlotReading], ...], state: State, now: float
-) -> list[e.AnyEvent]:
-    if now - state.phase_mono < PHASE_EVERY_S:
-        return []
-    known = {status.pid: status.phase for status in state.ranks}
-    return [
-        e.PhaseChanged(rank=member.member.rank or 0, phase=slot.phase, previous=known[slot.pid])
-        for member, slot in ranks
-        if slot.pid in known and known[slot.pid] != slot.phase
-    ]
-
-
 def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
     """Ranks that have ended while others of their job live; at the end of a job all of them do."""
     known = {end.identity for end in state.rank_ends}
@@ -177,20 +162,7 @@ def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
     if state.kill is not None or not living:
         return []
     return [
-        e.RankEnded(
-            rank=end.rank,
-            pid=end.pid,
-            start=end.start,
-            world_size=end.world_size,
-            step=end.step,
-            phase=end.phase,
-            code=end.code,
-            signal=end.signal,
-            said=end.said,
-            where=end.where,
-        )
-        for end in sample.ended
-        if end.identity not in known
+        e.RankEnded(end=end, where=end.where) for end in sample.ended if end.identity not in known
     ]
 
 
@@ -338,30 +310,11 @@ def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
 
 
 def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
-    lags = observation.straggler
+    slow, lags = observation.slow, observation.straggler
     return [
-        *_slowness(observation, state),
+        *([e.Slowdown(slow=slow)] if slow != state.slowdown else []),
         *([e.Straggling(straggler=lags)] if lags != state.straggler else []),
     ]
-
-
-def _slowness(observation: Observation, state: State) -> list[e.AnyEvent]:
-    slow, told = observation.slow, state.slowdown
-    if slow is not None and told is None:
-        return [
-            e.Slowdown(
-                usual_s=round(slow.usual_s, 4),
-                step_s=round(slow.step_s, 4),
-                factor=round(slow.factor, 1),
-                since_mono=round(slow.since, 1),
-                changed=slow.changed,
-            )
-        ]
-    if slow is None and told is not None:
-        seconds = max(0.0, observation.now - told.since_mono)
-        why = Why("usual-again", number=OVER_FACTOR, before=told.usual_s)
-        return [e.SlowdownEnded(seconds=round(seconds, 1), why=why)]
-    return []
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:
@@ -372,6 +325,10 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
     # The first pace is recorded soon: who asks for the status has no other source of it.
     news = observation.steps_s is not None and state.progress.steps_s is None
     census = tuple(member.member for member in sample.members)
+    phases = {status.pid: status.phase for status in state.ranks}
+    changed = any(phases.get(slot.pid, slot.phase) != slot.phase for _, slot in judged(sample))
+    if since_s >= PHASE_EVERY_S and changed:
+        return True
     return since_s >= CENSUS_EVERY_S and (news or census != state.members)
 
 
