@@ -44,4 +44,4 @@ def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> 
     for directory in directories:
         yield machine.disk(system, directory)
     yield from night.logout(Path("/"), os.environ.get("USER") or os.environ.get("LOGNAME") or "")
-    yield from machine.gpus()
+    yield from machine.gpus(system)
