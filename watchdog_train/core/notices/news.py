@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.detection.track import judged
+from watchdog_train.core.events.stall import NoticeKind
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
-    Member,
     MemberSample,
-    ProcessId,
     RankStatus,
     RunProgress,
     Sample,
@@ -19,7 +20,6 @@ from watchdog_train.core.model import (
     WhyCode,
     said,
 )
-from watchdog_train.core.notices import sight
 from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
 from watchdog_train.core.notices.notes import TaskNote
@@ -35,6 +35,9 @@ SAID_SLEEP_S = 30.0
 _OPTIMIZER_STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
 NO_HEARTBEAT_S = 60.0
 """A cold import of torch from a slow disk takes half of that; then a person should know."""
+
+Notice = tuple[Why, tuple[int, ...]]
+"""Why, and the processes that are meant."""
 
 
 def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyEvent, ...]:
@@ -75,13 +78,10 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
         if report.remedy not in attempt.reported
     ]
     found += _resume(observation, state, step)
-    found += _keeper(observation, state)
-    found += _reader(observation, state)
-    found += _without_heartbeat(observation, state)
+    found += _said_once(observation, state)
     found += _sleep(observation, state)
     found += _pace(observation, state)
     found += warnings(observation.ahead, state.warned)
-    found += sight.news(observation, state)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
         found.append(progress_event(sample, state, now, observation.steps_s))
@@ -255,47 +255,57 @@ def _is_to_come(sample: Sample, ordinal: int | None) -> bool:
     return ordinal is not None and begun < ordinal
 
 
-def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Training outlives its keeper; what is lost with it is worth a word, once."""
-    if state.kill is not None or "keeper" in state.notices:
-        return []
+def _said_once(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """What a person should know, each kind once an attempt."""
+    table: tuple[tuple[NoticeKind, Callable[[Observation, State], Notice | None]], ...] = (
+        ("keeper", _keeper),
+        ("reader", _reader),
+        ("no-heartbeat", _without_heartbeat),
+        ("gpu", lambda seen, _: _trouble("gpus-unseen", seen.gpu_trouble)),
+        ("group", lambda seen, _: _trouble("not-listed", seen.group_trouble)),
+        ("blind", lambda seen, _: _trouble("blind", seen.blind)),
+    )
+    told = ((kind, look(observation, state)) for kind, look in table if kind not in state.notices)
+    return [e.Noticed(kind=kind, why=one[0], pids=one[1]) for kind, one in told if one is not None]
+
+
+def _trouble(code: WhyCode, problem: str | None) -> Notice | None:
+    """What the supervisor cannot see: nobody is judged by an old look, or a hang called late."""
+    return (Why(code, problem=problem), ()) if problem is not None else None
+
+
+def _keeper(observation: Observation, state: State) -> Notice | None:
+    """Training outlives its keeper; what is lost with it is worth a word."""
+    if state.kill is not None:
+        return None
     for tree in state.trees:
-        sample = observation.of(tree.host).sample
-        if tree.keeper is not None and not tree.ended and sample.keeper_alive is False:
+        sample, keeper = observation.of(tree.host).sample, tree.keeper
+        if keeper is not None and not tree.ended and sample.keeper_alive is False:
             root = next((m.member for m in live(sample) if m.member.identity == tree.root), None)
             if root is not None:
-                return [_without_keeper(tree.keeper, root, state)]
-    return []
+                ours = state.supervisor is not None and root.ppid == state.supervisor.pid
+                its_end = Why("end-by-parent" if ours else "end-by-kernel")
+                why = Why("keeper-gone", pid=keeper.pid).plus(its_end, Why("output-lost"))
+                return why, (keeper.pid,)
+    return None
 
 
-def _without_keeper(keeper: ProcessId, root: Member, state: State) -> e.Noticed:
-    if state.supervisor is not None and root.ppid == state.supervisor.pid:
-        its_end = Why("end-by-parent")
-    else:
-        its_end = Why("end-by-kernel")
-    why = Why("keeper-gone", pid=keeper.pid).plus(its_end, Why("output-lost"))
-    return e.Noticed(kind="keeper", pids=(keeper.pid,), why=why)
+def _reader(observation: Observation, _state: State) -> Notice | None:
+    """It is the reader of its output that the training waits for."""
+    return (Why("reader-behind"), ()) if observation.sample.held_back else None
 
 
-def _reader(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Said once an attempt: it is the reader of its output that the training waits for."""
-    if not observation.sample.held_back or "reader" in state.notices:
-        return []
-    return [e.Noticed(kind="reader", pids=(), why=Why("reader-behind"))]
-
-
-def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """A program that we cannot look into is watched all the same, by weaker signs: said once."""
+def _without_heartbeat(observation: Observation, state: State) -> Notice | None:
+    """A program that we cannot look into is watched all the same, by weaker signs."""
     attempt = state.attempt
     if attempt is None or attempt.first_beat_s is not None or attempt.ended:
-        return []
-    if "no-heartbeat" in state.notices or judged(observation.sample) or state.kill is not None:
-        return []
+        return None
+    if judged(observation.sample) or state.kill is not None:
+        return None
     if observation.now - attempt.launching_mono < NO_HEARTBEAT_S:
-        return []
-    why = Why("no-heartbeat", limit_s=NO_HEARTBEAT_S)
+        return None
     pids = (attempt.root.pid,) if attempt.root is not None else ()
-    return [e.Noticed(kind="no-heartbeat", pids=pids, why=why)]
+    return Why("no-heartbeat", limit_s=NO_HEARTBEAT_S), pids
 
 
 def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
