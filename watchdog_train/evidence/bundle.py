@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +30,6 @@ from watchdog_train.core.model import EvidenceResult, Explanation, Value
 from watchdog_train.evidence.redact import write_json, write_text
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
-from watchdog_train.report.report_markdown import without_markup
 from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import read_json, replace_whole
 
@@ -130,7 +130,9 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
     from watchdog_train.remedies.catalogue import remedy_words
 
     text = summary(bundle.verdict, bundle.explanation, bundle.evidence, remedy_words=remedy_words())
-    write_text(staging / SUMMARY_FILE, without_markup(text))
+    # Our own Markdown, and the words of a training in it without HTML and links.
+    told = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text).replace("](", "]\\(")
+    write_text(staging / SUMMARY_FILE, told)
 
 
 def write_stacks(staging: Path, process: ProcessEvidence) -> None:

@@ -15,7 +15,7 @@ from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.document import report_document
 from watchdog_train.report.facts import ScriptLines, without_secrets
 from watchdog_train.report.history import history
-from watchdog_train.report.report_html import report_html
+from watchdog_train.report.sections import report_html
 from watchdog_train.whole_files import replace_whole
 
 REPORT_FILE = "report.html"
