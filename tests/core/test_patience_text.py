@@ -26,7 +26,7 @@ from watchdog_train.report.patience_text import (
     waiting,
     waiting_object,
 )
-from watchdog_train.report.runs_text import runs_text
+from watchdog_train.report.status_text import runs_text
 from watchdog_train.report.time_line import time_line
 
 DOING: dict[PatienceRow, x.Doing] = {

@@ -11,7 +11,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value, Why
-from watchdog_train.report import daemons_text
+from watchdog_train.report import notices
 from watchdog_train.report.narrative import told
 from watchdog_train.report.time_line import TimeLine, time_line
 
@@ -100,7 +100,7 @@ def history(events: Iterable[e.AnyEvent]) -> History:
             case e.ResumeVerified():
                 _change(attempts, resume_why=event.why)
             case e.DaemonsJudged():
-                words = daemons_text.notable(event)
+                words = notices.killed_daemons(event)
                 notables += [Notable(t=event.t, words=words)] if words is not None else []
             case _ if isinstance(event, NOTABLE):
                 words = "; ".join(told(event, state))
