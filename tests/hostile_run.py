@@ -112,10 +112,6 @@ def _events(run: Path) -> Any:
                 t=t + 60 + 60 * j, attempt=number, ranks=(), members=(),
                 progress=RunProgress(step=first + 12 * j, total_steps=3000, steps_s=0.2),
             )  # fmt: skip
-            phase = "eval" if j % 3 == 0 else "train"
-            yield e.PhaseChanged(
-                t=t + 61 + 60 * j, attempt=number, rank=0, phase=phase, previous="train"
-            )
         if i == STALLS:
             yield e.AttemptExited(
                 t=t + 700, attempt=number, code=0, signal=None, how_known="keeper", step=first + 120

@@ -21,6 +21,7 @@ from watchdog_train.core.model import (
     Patience,
     Phase,
     Plan,
+    RankEnd,
     Remedy,
     Role,
     Sample,
@@ -239,18 +240,17 @@ def exited(
 
 def rank_ended(rank: int = 1, **changes: Any) -> e.RankEnded:
     """Rank 1 of two has failed."""
-    event = e.RankEnded(
+    end = RankEnd(
         rank=rank,
         pid=ROOT + rank,
         start=ROOT + rank + 1000,
         world_size=2,
         step=5,
         phase="train",
+        at=0.0,
         code=1,
-        signal=None,
-        said=None,
     )
-    return msgspec.structs.replace(event, **changes)
+    return e.RankEnded(end=msgspec.structs.replace(end, **changes))
 
 
 def stop(mode: Any = "soft", code: int = 77) -> e.StopRequested:

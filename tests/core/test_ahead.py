@@ -12,10 +12,9 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import SaveRecord, Why, said
+from watchdog_train.core.model import Ahead, SaveRecord, Why, said
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.ahead import (
-    Ahead,
     DiskRoom,
     Outlook,
     Room,
@@ -143,7 +142,7 @@ def test_events_say_it_once_and_take_it_back() -> None:
     def found_now(ahead: tuple[Ahead, ...] | None) -> list[e.AnyEvent]:
         nonlocal state
         found = news(b.observation(poll, ahead=ahead), state, Policy())
-        events = [each for each in found if isinstance(each, e.Warned | e.WarningOver)]
+        events = [each for each in found if isinstance(each, e.Warned)]
         for each in events:
             state = evolve(state, msgspec.structs.replace(each, mono=40.0))
         return list(events)
@@ -159,8 +158,8 @@ def test_events_say_it_once_and_take_it_back() -> None:
     assert message is not None
     assert "nearly full" in message.line
     (over,) = found_now(())
-    assert isinstance(over, e.WarningOver)
-    assert over.seconds == 10.0
+    assert isinstance(over, e.Warned)
+    assert over.over
     assert notice_rows(state) == []
 
 

@@ -27,8 +27,9 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
 from watchdog_train.remedies.catalogue import available, script_lines
 from watchdog_train.report.live import Live
-from watchdog_train.report.narrative import closing_lines, narrate, opening_lines
+from watchdog_train.report.narrative import narrate
 from watchdog_train.report.status_text import status_text
+from watchdog_train.report.summary import closing_lines, opening_lines
 from watchdog_train.rules import load_rules
 
 README = REPOSITORY / "README.md"

@@ -21,7 +21,7 @@ from watchdog_train.evidence.joint import answer
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
 from watchdog_train.explain.because import judge
-from watchdog_train.report.glance_text import glance
+from watchdog_train.report.evidence_text import glance
 
 PID, PARENT = 21, 7
 WAITS = [

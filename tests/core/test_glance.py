@@ -22,7 +22,7 @@ from watchdog_train.evidence.text.bring import read_whole
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import Source
 from watchdog_train.explain.because import judge
-from watchdog_train.report.glance_text import glance
+from watchdog_train.report.evidence_text import glance
 from watchdog_train.report.screen_text import one_screen
 from watchdog_train.rules import load_rules
 

@@ -65,7 +65,7 @@ _DECIDING = {"decide", "suspect", "pauses", "actions", "answers", "commands"}
 _DECIDING |= {"notices", "requests", "recovery", "job"}
 IN_CORE: dict[str, set[str]] = {
     "model": set(),
-    "policy": set(),
+    "policy": {"model"},
     "pickle_data": set(),
     "starting": {"model", "policy"},
     "events": {"model", "starting"},

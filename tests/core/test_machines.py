@@ -19,9 +19,8 @@ from watchdog_train.report.history import history
 from watchdog_train.report.job_text import led_by, machine_cells, machines_now
 from watchdog_train.report.live import Live
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.runs_text import runs_text
 from watchdog_train.report.status_json import status_object
-from watchdog_train.report.status_text import status_text
+from watchdog_train.report.status_text import runs_text, status_text
 
 SILENT = e.MachineSilent(where="node1", since=1e9 + 40.0)
 LIVE = Live(at=1e9 + 60.0, mono=60.0, supervisor_alive=True, here=True)

@@ -11,7 +11,7 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record, SettingReport, Signal
 from watchdog_train.core.decide import decide
-from watchdog_train.core.detection.rank_gone import recorded
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample, said
 from watchdog_train.core.notices.news import news
@@ -69,18 +69,18 @@ def test_a_changed_tree_is_recorded_sooner(at: float, count: int) -> None:
 
 
 def test_phases_are_sampled() -> None:
-    """A phase change is said, at most every five seconds."""
+    """A phase change is recorded, at most every five seconds."""
     state = fold(tell(b.running(), b.rank(words=2)))
     assert tell(state, b.rank(words=2, phase="eval"), at=4.0) == []
     told = tell(state, b.rank(words=2, phase="eval"), at=6.0)
-    assert names(told) == ["PhaseChanged", "Progress"]
+    assert names(told) == ["Progress"]
 
 
 def test_a_rank_that_ends_before_the_others_is_said_once() -> None:
     """Not at the end of all, and not while they are ended on purpose."""
     first = tell(b.running(), b.rank(words=2), b.rank(11, 1, words=2))
     state = fold(first)
-    ended = (recorded(b.rank_ended()),)
+    ended = (b.rank_ended().end,)
     told = tell(state, b.rank(words=2), ended=ended)
     assert names(told) == ["RankEnded", "Progress"]
     known = fold(first, told)
@@ -267,3 +267,15 @@ def test_a_task_that_ends_with_its_worker_is_said_to_be_lost(
     assert "nothing resumes it" in why_text(noticed.why)
     assert told(idle, killed) == []
     assert told(busy, ExitStatus(code=0, signal=None, how_known="keeper")) == []
+
+
+def test_a_look_that_cannot_be_had_is_said_once() -> None:
+    """With the reason; nothing is said as long as there is none."""
+    state = b.running()
+    blind = b.observation(b.sample(1.0), blind="Too many open files")
+    told, *_ = news(blind, state, Policy())
+    assert isinstance(told, e.Noticed)
+    assert told.kind == "blind"
+    assert "Too many open files" in why_text(told.why)
+    known = evolve(state, told)
+    assert not any(isinstance(one, e.Noticed) for one in news(blind, known, Policy()))

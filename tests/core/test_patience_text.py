@@ -26,7 +26,8 @@ from watchdog_train.report.patience_text import (
     waiting,
     waiting_object,
 )
-from watchdog_train.report.runs_text import runs_text
+from watchdog_train.report.status_text import runs_text
+from watchdog_train.report.time_line import time_line
 
 DOING: dict[PatienceRow, x.Doing] = {
     "sleep": w.SleepWait(left_s=60.0),
@@ -55,7 +56,9 @@ def test_what_is_waited_for_and_until_when(row: PatienceRow, until: str) -> None
     assert text.endswith(until)
     live = Live(at=1e9 + 41, mono=41.0, supervisor_alive=True)
     assert runs_text([(state, live)], width=None).splitlines()[-1] == f"  {text}"
-    told = report_document(History(state=state, attempts=(), notables=()), {})
+    told = report_document(
+        History(state=state, attempts=(), notables=(), time_line=time_line([])), {}
+    )
     rows = [row for section in told.sections for row in section.rows]
     assert ("waiting", text) in rows
     assert ("a stall at" in [row[0] for row in rows]) is (row == "network")

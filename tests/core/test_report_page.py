@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,13 +11,11 @@ import pytest
 
 from tests.hostile_run import STALLS, a_plan, make_hostile_run
 from watchdog_train.core import events as e
-from watchdog_train.core.model import Phase, RankStatus, RunProgress, said
+from watchdog_train.core.model import RunProgress, said
 from watchdog_train.report.document import verdict_sentence
-from watchdog_train.report.report_markdown import report_markdown
-from watchdog_train.report.series import MOST_POINTS, SeriesReader
+from watchdog_train.report.sections import report_html
 from watchdog_train.report.time_line import time_line
 from watchdog_train.reporting.gather import Report, gather
-from watchdog_train.reporting.write import page_text
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
 
@@ -45,45 +42,36 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 @pytest.fixture(scope="module")
 def text(report: Report) -> str:
-    return page_text(report)
+    return report_html(report.document)
 
 
 def test_nothing_that_training_wrote_becomes_markup(text: str) -> None:
     """Only our own elements, and no script."""
     page = Page(text)
-    assert {"h1", "section", "details", "pre", "table", "figure", "polyline"} <= set(page.tags)
+    assert {"h1", "section", "details", "pre", "table"} <= set(page.tags)
     foreign = {"script", "img", "iframe", "object", "base", "form", "link", "a"}
     assert not foreign & set(page.tags)
     assert not {name for name in page.attributes if name.startswith(("on", "href", "src"))}
     assert page.tags.count("h1") == 1
 
 
-def test_the_page_holds_every_stall_and_curve(text: str) -> None:
-    """All stalls with stacks and milestones, the newest open; a line of each attempt's steps."""
+def test_the_page_holds_every_stall(text: str) -> None:
+    """All stalls with stacks and milestones, the newest open."""
     assert text.count('<details class="section">') == STALLS - 3
     for number in range(1, STALLS + 1):
         assert f"Stall {number:04d}" in text
     assert text.count("Stacks, grouped") == 2
     assert text.count("Milestones of each rank") == STALLS
-    assert "<h2>Timeline</h2>" in text
-    drawn = [re.findall("<polyline[^>]*>", one) for one in text.split("<svg ")[1:]]
-    assert len(drawn[0]) == STALLS + 1
-    for line in (line for curve in drawn for line in curve):
-        points = re.findall(r"([0-9.]+),([0-9.]+)", line)
-        assert 1 <= len(points) <= MOST_POINTS
-        assert all(0 <= float(x) <= 1000 and 0 <= float(y) <= 120 for x, y in points)
     assert len(text) < 3_000_000
 
 
-def test_markdown_keeps_hostile_text_as_text(report: Report) -> None:
+def test_the_summary_of_a_bundle_keeps_hostile_text_as_text(report: Report) -> None:
     """No HTML of others, in fences neither: some renderers know none inside of <details>."""
     run = Path(report.history.state.run_dir)
-    bundle = (run / f"stalls/{STALLS:04d}/SUMMARY.md").read_text("utf-8")
-    for text in (report_markdown(report.document), bundle):
-        assert "script&gt;" in text or "script>" in text, "it tells what the training wrote"
-        tags = set(re.findall(r"<(/?\w+)", text))
-        assert tags <= {f"{x}{tag}" for x in ("", "/") for tag in ("details", "summary", "pre")}
-        assert text is bundle or not {"\x1b", "\u202e"} & set(text)
+    text = (run / f"stalls/{STALLS:04d}/SUMMARY.md").read_text("utf-8")
+    assert "script&gt;" in text or "script>" in text, "it tells what the training wrote"
+    tags = set(re.findall(r"<(/?\w+)", text))
+    assert tags <= {f"{x}{tag}" for x in ("", "/") for tag in ("details", "summary", "pre")}
 
 
 def _attempt(number: int, t: float, first: int, steps: int) -> list[e.AnyEvent]:
@@ -110,19 +98,19 @@ def test_steps_done_twice_are_not_productive() -> None:
     line = time_line(
         [*_attempt(1, 0.0, 1, 101), stall, _exit(155.0, 101), *_attempt(2, 160.0, 62, 101)]
     )
-    assert line.seconds("kept") == pytest.approx(60 + 100)
-    assert line.seconds("redone") == pytest.approx(40)
-    assert line.seconds("silence") == pytest.approx(40)
-    assert line.seconds("startup") == pytest.approx(20)
+    assert line.spent_s["kept"] == pytest.approx(60 + 100)
+    assert line.spent_s["redone"] == pytest.approx(40)
+    assert line.spent_s["silence"] == pytest.approx(40)
+    assert line.spent_s["startup"] == pytest.approx(20)
     assert line.steps_redone == 40
     assert line.goodput == pytest.approx(160 / 270)
-    assert sum(span.seconds for span in line.spans) == pytest.approx(line.wall_s)
+    assert sum(line.spent_s.values()) == pytest.approx(line.wall_s)
 
 
 def test_an_attempt_that_began_anew_loses_all_before_it() -> None:
     """What began again at step 1 keeps nothing of what was before."""
     line = time_line([*_attempt(1, 0.0, 1, 51), _exit(60.0, 51), *_attempt(2, 60.0, 1, 21)])
-    assert line.seconds("kept") == pytest.approx(20)
+    assert line.spent_s["kept"] == pytest.approx(20)
     assert line.steps_redone == 51
 
 
@@ -138,53 +126,8 @@ def test_goodput_without_steps_is_not_known() -> None:
 def test_spans_never_overlap_where_the_clock_is_set_back() -> None:
     """Wall times that run backwards cost accuracy, and make no negative times."""
     line = time_line([*_attempt(1, 100.0, 1, 31), _exit(50.0, 31), *_attempt(2, 20.0, 20, 31)])
-    assert all(span.seconds > 0 for span in line.spans)
-    assert sum(span.seconds for span in line.spans) == pytest.approx(line.wall_s)
-
-
-def test_a_long_trace_is_thinned_and_keeps_its_extremes() -> None:
-    """100,000 samples become a few hundred; the longest step is never thinned away."""
-    reader = SeriesReader()
-    t = 0.0
-    for i in range(20_000):
-        t += 100.0 if i == 777 else 0.5
-        reader.read(b'{"t": %f, "ranks": {"0": {"step": %d}, "1": {"step": %d}}}' % (t, i, i + 1))
-    for bad in (b"", b"[]", b'{"t": -1}', b'{"t": 1e300}', b"\xff", b'{"t": NaN}'):
-        reader.read(bad)
-    (series,) = reader.series
-    assert len(series.points) <= MOST_POINTS
-    assert len(series.step_times_s) <= MOST_POINTS
-    assert series.longest_step_s == pytest.approx(100.0)
-    assert series.quantile(0.5) == pytest.approx(0.5)
-    assert series.points[-1].t > 0.9 * t
-
-
-def test_a_process_that_ends_is_not_many_cores() -> None:
-    """Its parent counts its CPU time once more when it has waited for it."""
-    reader = SeriesReader()
-    for t, cpu_s, processes in ((1.0, 20.0, 3), (2.0, 22.0, 3), (3.0, 50.0, 1), (4.0, 50.5, 1)):
-        line = {"t": t, "ranks": {}, "cpu_s": cpu_s, "processes": processes}
-        reader.read(json.dumps(line).encode())
-    (series,) = reader.series
-    assert [point.cpu_cores for point in series.points] == [None, 2.0, None, 0.5]
-
-
-def test_a_phase_ends_where_only_progress_says_so() -> None:
-    """Phase changes are sampled: the end of a short save may have had no event of its own."""
-
-    def told(t: float, phase: Phase) -> e.Progress:
-        status = RankStatus(
-            rank=0, local_rank=0, pid=1, host=None, step=5, phase=phase,
-            beat_age_s=0.0, state="S", workers=(),
-        )  # fmt: skip
-        return e.Progress(t=t, ranks=(status,), members=(), progress=RunProgress(step=5))
-
-    save = e.PhaseChanged(t=20.0, rank=0, phase="checkpoint", previous="train")
-    line = time_line([*_attempt(1, 0.0, 1, 11), save, told(22.0, "train"), told(90.0, "train")])
-    assert [(one.phase, one.end - one.begin) for one in line.phases] == [
-        ("checkpoint", 2.0),
-        ("train", 68.0),
-    ]
+    assert all(seconds >= 0 for seconds in line.spent_s.values())
+    assert sum(line.spent_s.values()) == pytest.approx(line.wall_s)
 
 
 def test_the_verdict_counts_what_the_restarts_were_for(report: Report) -> None:

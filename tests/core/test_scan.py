@@ -15,7 +15,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Survey, said
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.report.notify_words import news
-from watchdog_train.report.status_line import status_line
+from watchdog_train.report.summary import status_line
 from watchdog_train.report.why_text import why_text
 
 POLICY = Policy(recovery=Recovery(room_wait_s=100.0))

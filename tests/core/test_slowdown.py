@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
-from watchdog_train.core.model import Difference, HostLoad, Sample
+from watchdog_train.core.model import Difference, HostLoad, Sample, Slow
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.news import news
-from watchdog_train.core.notices.slowdown import Slow, Slowness, advance, resumed
+from watchdog_train.core.notices.slowdown import Slowness, advance, resumed
 from watchdog_train.core.policy import Policy
-from watchdog_train.report.pace_text import slow_words
+from watchdog_train.report.notices import slow_words
 
 Around = Callable[[float], dict[str, object]]
 
@@ -179,14 +179,14 @@ def test_it_is_said_once_and_its_end_too() -> None:
     said = [x for x in news(b.observation(poll, slow=slow), state, Policy()) if _about(x)]
     assert [type(x) for x in said] == [e.Slowdown]
     assert isinstance(said[0], e.Slowdown)
-    assert "4.0 times as long" in slow_words(said[0])
+    assert "4.0 times as long" in slow_words(said[0].slow)
     state = b.running(said[0])
     assert state.slowdown is not None
     assert [x for x in news(b.observation(poll, slow=slow), state, Policy()) if _about(x)] == []
     (ended,) = [x for x in news(b.observation(poll), state, Policy()) if _about(x)]
-    assert isinstance(ended, e.SlowdownEnded)
+    assert ended == e.Slowdown(slow=None)
     assert b.running(said[0], ended).slowdown is None
-    memory = resumed(1.0, 4.0, 1000.0)
+    memory = resumed(slow)
     for sample in polls([4.0] * 300):
         memory = advance(memory, sample)
     assert memory.open is not None
@@ -196,7 +196,7 @@ def test_it_is_said_once_and_its_end_too() -> None:
 
 
 def _about(event: e.AnyEvent) -> bool:
-    return isinstance(event, (e.Slowdown, e.SlowdownEnded))
+    return isinstance(event, e.Slowdown)
 
 
 def test_a_machine_that_slept_long_ago_is_judged() -> None:

@@ -26,7 +26,7 @@ from watchdog_train.core.notices.straggler import Standing, advance
 from watchdog_train.core.policy import Policy
 from watchdog_train.evidence.answers import verdict
 from watchdog_train.evidence.request import EvidenceRequest, without_secrets
-from watchdog_train.report.pace_text import straggler_words
+from watchdog_train.report.notices import straggler_words
 from watchdog_train.supervisor.hands.sampling import BusyStrangers
 
 Parts = tuple[float, float, float]

@@ -13,7 +13,7 @@ from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience, RunProgress, said
 from watchdog_train.core.policy import Output
-from watchdog_train.report.status_line import status_line
+from watchdog_train.report.summary import status_line
 from watchdog_train.supervisor.telling import Telling
 
 

@@ -19,13 +19,12 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import history
 from watchdog_train.report.live import Live, NewestCheckpoint
-from watchdog_train.report.narrative import closing_lines, narrate, opening_lines
-from watchdog_train.report.report_html import report_html
+from watchdog_train.report.narrative import narrate
 from watchdog_train.report.report_json import report_object
-from watchdog_train.report.report_text import report_text
-from watchdog_train.report.runs_text import runs_text
+from watchdog_train.report.sections import report_html, report_text
 from watchdog_train.report.status_json import short_object, status_object
-from watchdog_train.report.status_text import status_text
+from watchdog_train.report.status_text import runs_text, status_text
+from watchdog_train.report.summary import closing_lines, opening_lines
 from watchdog_train.report.why_text import with_text
 from watchdog_train.report.words import Paint
 

@@ -7,14 +7,13 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.night import pictures
 from tests.night.play import Night
 from tests.night.stage import wtrain
 from tests.night.table import table
 
 
 def keep(night: Night, folder: Path) -> None:
-    """Run directory, text report, page in one file, messages, and pictures of the page."""
+    """Run directory, text report, page in one file, and messages."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copytree(night.run_dir, folder / "run", dirs_exist_ok=True)
     said = wtrain("report", cwd=night.work, env=night.env).stdout
@@ -25,5 +24,4 @@ def keep(night: Night, folder: Path) -> None:
     (folder / "terminal.txt").write_text(night.terminal_said, "utf-8")
     (folder / "adopter.txt").write_text(night.adopter_said, "utf-8")
     (folder / "table.md").write_text(table(night) + "\n", "utf-8")
-    made = pictures.take(folder / "report.html", folder / "pictures")
-    print(f"night: kept in {folder}, {len(made)} pictures", flush=True)
+    print(f"night: kept in {folder}", flush=True)

@@ -50,7 +50,9 @@ def _words(event: Event) -> str | None:
         case "adopted":
             return f"adopted in place of pid {event['previous_pid']}"
         case "warned":
-            return f"warned: {_without_path(sentence(event['why']), event['about'])}"
+            return (
+                f"warned: {_without_path(sentence(event['ahead']['why']), event['ahead']['about'])}"
+            )
         case "noticed":
             return f"noticed: {sentence(event['why'])[:120]}"
         case "run_finished":

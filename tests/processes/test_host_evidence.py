@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watchdog_train.doctor.gpu_look import GpuLook
+from watchdog_train.doctor.machine import answer, described
 from watchdog_train.evidence import kernel_log
 from watchdog_train.system import cgroup, current
 
@@ -105,18 +105,19 @@ def test_memory_of_the_container_is_told_in_bytes():
 def test_a_look_at_gpus_that_hangs_is_ended_in_time():
     """A driver without its GPU never answers."""
     started = time.monotonic()
-    look = GpuLook(argv=[sys.executable, "-c", "import time; time.sleep(600)"])
-    assert "no answer" in look.answer(time.monotonic() + 0.3)["problem"]
+    done = answer([sys.executable, "-c", "import time; time.sleep(600)"], 0.3)
+    (check,) = described(done, current())
+    assert "no answer" in check.says
     assert time.monotonic() - started < 5
 
 
 def test_a_look_at_gpus_tells_devices():
-    """One reading as JSON becomes part of host.json; anything else is a problem in words."""
-    code = 'print(\'{"devices": [{"index": 0, "util": 100.0, "power_w": 91.0}]}\')'
-    reading = GpuLook(argv=[sys.executable, "-c", code]).answer(time.monotonic() + 20)
-    assert reading["devices"][0]["power_w"] == 91.0
-    nothing = GpuLook(argv=[sys.executable, "-c", "print(9)"]).answer(time.monotonic() + 20)
-    assert "NVML told nothing" in nothing["problem"]
+    """One reading as JSON becomes a line a device; anything else is a problem in words."""
+    code = 'print(\'{"devices": [{"index": 0, "name": "H100"}]}\')'
+    (check,) = described(answer([sys.executable, "-c", code], 20.0), current())
+    assert (check.name, check.says) == ("GPU 0", "H100")
+    (nothing,) = described(answer([sys.executable, "-c", "print(9)"], 20.0), current())
+    assert "NVML told nothing" in nothing.says
 
 
 @given(

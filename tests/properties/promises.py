@@ -100,9 +100,9 @@ def check_event(
                 assert len(ranks) > 1, "waited for by nobody"
         case e.RankEnded():
             assert attempt is not None
-            ended = next(one for one in attempt.processes if one.pid == event.pid)
+            ended = next(one for one in attempt.processes if one.pid == event.end.pid)
             assert not ended.alive, "ended, and lives"
-            assert (event.code, event.signal) == (ended.code, ended.signal), "another end"
+            assert (event.end.code, event.end.signal) == (ended.code, ended.signal), "another end"
         case e.StallRecovered():
             assert attempt is not None
             assert not attempt.hung or not attempt.root.alive, "recovered, and still hung"

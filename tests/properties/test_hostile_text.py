@@ -20,12 +20,11 @@ from watchdog_train.report import words
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import history
 from watchdog_train.report.live import Live
-from watchdog_train.report.narrative import closing_lines, narrate
-from watchdog_train.report.report_html import report_html
-from watchdog_train.report.report_text import report_text
-from watchdog_train.report.runs_text import runs_text
+from watchdog_train.report.narrative import narrate
+from watchdog_train.report.sections import report_html, report_text
 from watchdog_train.report.status_json import status_object
-from watchdog_train.report.status_text import status_text
+from watchdog_train.report.status_text import runs_text, status_text
+from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import with_text
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -172,7 +172,7 @@ def test_a_rank_that_failed_and_nobody_reacts(fault: str, how: str, tmp_path: Pa
     run = run_job(tmp_path, "shell", "rank_shards.py", fault)
     assert_brought_home(run)
     assert_evidence_came_first(run)
-    ended = run.of_type("rank_ended")[0]
+    ended = run.of_type("rank_ended")[0]["end"]
     assert (ended["rank"], ended["world_size"]) == (1, 2)
     declared = run.only("stall_declared")
     assert (declared["basis"], declared["ranks"]) == ("rank-gone", [1]), run.describe()
@@ -250,7 +250,7 @@ def test_rank_0_works_on_after_the_others(tmp_path: Path) -> None:
     run = run_job(tmp_path, "shell", "rank_shards.py", "none", "--merge-s", "12").check(0)
     assert_never_killed(run)
     assert_tree_is_gone(run)
-    assert [event["rank"] for event in run.of_type("rank_ended")] == [1]
+    assert [event["end"]["rank"] for event in run.of_type("rank_ended")] == [1]
     assert run.of_type("suspected"), "it was silent for so long that it had to be looked at"
     finished = run.only("run_finished")
     assert (finished["outcome"], finished["warning"]) == ("succeeded", None)

@@ -46,7 +46,7 @@ _PER_RANK_METADATA = re.compile(r"^__\d{1,6}\.metadata$")
 _METADATA_CAP_BYTES = 256 * 1024 * 1024
 
 
-class Stored(Value, frozen=True, kw_only=True):
+class Stored(Value):
     """Where one piece of one tensor lies."""
 
     file: str

@@ -29,7 +29,7 @@ class DamagedError(Exception):
     """The file was read and is not whole; the text says why."""
 
 
-class Entry(Value, frozen=True, kw_only=True):
+class Entry(Value):
     """One name in a directory, symbolic links followed."""
 
     name: str
@@ -40,7 +40,7 @@ class Entry(Value, frozen=True, kw_only=True):
     inode: tuple[int, int]
 
 
-class Listing(Value, frozen=True, kw_only=True):
+class Listing(Value):
     """What a directory holds."""
 
     path: str

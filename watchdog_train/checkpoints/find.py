@@ -33,7 +33,7 @@ _ARGUMENTS = frozenset(
 )  # fmt: skip
 
 
-class Found(Value, frozen=True, kw_only=True):
+class Found(Value):
     """The candidates below some directories."""
 
     candidates: tuple[Candidate, ...]
@@ -46,7 +46,7 @@ class Found(Value, frozen=True, kw_only=True):
     """There was more than was looked at."""
 
 
-class PlaceOption(Value, frozen=True, kw_only=True):
+class PlaceOption(Value):
     """An option of a command that names where training writes."""
 
     position: int

@@ -27,7 +27,7 @@ _EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "e"))
 _OTHER_WORDS = frozenset(("ckpt", "checkpoint")) | _EPOCH_WORDS
 
 
-class Candidate(Value, frozen=True, kw_only=True):
+class Candidate(Value):
     """Something that may be a checkpoint."""
 
     path: str
@@ -49,7 +49,7 @@ class Candidate(Value, frozen=True, kw_only=True):
         return max((mtime_ns for _, mtime_ns in self.files.values()), default=0)
 
 
-class Verdict(Value, frozen=True, kw_only=True):
+class Verdict(Value):
     """Whether a checkpoint is whole. None: cannot be told."""
 
     whole: bool | None
@@ -57,7 +57,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     how_checked: str = "quick"
 
 
-class Limits(Value, frozen=True, kw_only=True):
+class Limits(Value):
     """What a check may cost, and what it may know."""
 
     level: Level

@@ -32,7 +32,7 @@ _FICLONE = 0x40049409
 _NICE = 10
 
 
-class KeepRequest(Value, frozen=True, kw_only=True):
+class KeepRequest(Value):
     """What to copy, and where to."""
 
     save: SaveRecord

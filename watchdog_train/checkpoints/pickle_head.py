@@ -28,7 +28,7 @@ _PICKLE_BYTES = 4 * 1024 * 1024
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
 
-class Head(Value, frozen=True, kw_only=True):
+class Head(Value):
     """The beginning of a checkpoint's dictionary."""
 
     words: tuple[Any, ...]

@@ -17,7 +17,7 @@ from watchdog_train.checkpoints.pickle_head import is_behind
 from watchdog_train.core.model import SaveRecord, Value
 
 
-class Whose(Value, frozen=True, kw_only=True):
+class Whose(Value):
     """The training that wrote a checkpoint; None where nobody knows."""
 
     ordinal: int | None = None
@@ -26,7 +26,7 @@ class Whose(Value, frozen=True, kw_only=True):
     signature: str | None = None
 
 
-class Running(Value, frozen=True, kw_only=True):
+class Running(Value):
     """The training that ran when the attempt ended, as its process told it."""
 
     home: str

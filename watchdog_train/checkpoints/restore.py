@@ -17,7 +17,7 @@ from watchdog_train.core.model import RestoreAnswer, Value
 from watchdog_train.whole_files import answer_question
 
 
-class RestoreRequest(Value, frozen=True, kw_only=True):
+class RestoreRequest(Value):
     """Which file, from which copy."""
 
     path: str

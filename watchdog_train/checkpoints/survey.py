@@ -42,7 +42,7 @@ _NOTED_PLACES = 8
 NOTED = "unchanged since it was saved"
 
 
-class SurveyRequest(Value, frozen=True, kw_only=True):
+class SurveyRequest(Value):
     """What to survey."""
 
     out: str = ""

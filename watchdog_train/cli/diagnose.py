@@ -14,7 +14,7 @@ from watchdog_train.core.model import Explanation
 from watchdog_train.evidence.text.bring import evidence_from
 from watchdog_train.explain.because import judge
 from watchdog_train.remedies.catalogue import remedy_words
-from watchdog_train.report.diagnosis_text import diagnosis_text
+from watchdog_train.report.evidence_text import diagnosis_text
 from watchdog_train.report.explanation_text import sentences
 from watchdog_train.rules import load_rules
 

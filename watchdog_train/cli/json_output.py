@@ -12,9 +12,13 @@ from watchdog_train.report.why_text import with_text
 SCHEMA_VERSION = 1
 
 
-def print_json(**fields: Any) -> None:
-    """Write a document, indented; structs become objects, NaN becomes null."""
+def json_text(**fields: Any) -> str:
+    """A document, indented; structs become objects, NaN becomes null."""
     data = with_text({"schema_version": SCHEMA_VERSION, **fields})
-    text = msgspec.json.format(msgspec.json.encode(data), indent=2)
-    sys.stdout.buffer.write(text + b"\n")
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+
+
+def print_json(**fields: Any) -> None:
+    """Write it to stdout."""
+    sys.stdout.buffer.write(json_text(**fields).encode())
     sys.stdout.buffer.flush()

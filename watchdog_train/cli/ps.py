@@ -44,7 +44,7 @@ def ps(show_all: bool, as_json: bool, runs_dir: Path | None) -> None:
         print_json(runs=runs)
         return
     from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
-    from watchdog_train.report.runs_text import runs_text
+    from watchdog_train.report.status_text import runs_text
 
     paint = paint_for_stdout()
     rows = [(reading.state, live) for reading, live in found]

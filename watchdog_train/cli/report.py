@@ -1,16 +1,12 @@
-"""`wtrain report`: what happened to a run, as text, page, Markdown or JSON."""
+"""`wtrain report`: what happened to a run, as text, page or JSON."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
-
-if TYPE_CHECKING:
-    from watchdog_train.reporting.gather import Report
 
 
 @click.command(short_help="Tell what happened to a run.")
@@ -20,7 +16,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write it there: .html is a page, .md Markdown, .json data, else text.",
+    help="Write it there: .html is a page, .json data, else text.",
 )
 @json_option
 @runs_dir_option
@@ -29,9 +25,14 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
 
     The page is also in the run directory (report.html): after a stall, in a long wait, at the end.
     """
+    from watchdog_train.cli.json_output import json_text
     from watchdog_train.cli.reading import read_run
+    from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
+    from watchdog_train.errors import WtrainError
+    from watchdog_train.report.report_json import report_object
+    from watchdog_train.report.sections import report_html, report_text
     from watchdog_train.reporting.gather import gather
-    from watchdog_train.reporting.write import page_text
+    from watchdog_train.reporting.write import write_page
     from watchdog_train.store.resolve import resolve
 
     reading = read_run(resolve(run_ref, runs_dir))
@@ -40,54 +41,18 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     # The state of the reading knows where the directory is now.
     found = gather(reading.run, reading.events, secrets=False, run_dir=reading.state.run_dir)
     suffix = output.suffix.lower() if output is not None else ""
-    if as_json or suffix == ".json":
-        _data(output, found)
-    elif suffix in (".html", ".htm"):
-        _give(output, page_text(found))
-    elif suffix in (".md", ".markdown"):
-        from watchdog_train.report.report_markdown import report_markdown
-
-        _give(output, report_markdown(found.document))
-    else:
-        _text(output, found)
-
-
-def _data(output: Path | None, found: Report) -> None:
-    from watchdog_train.report.report_json import report_object
-
-    data = report_object(found.history, found.script_lines, found.found)
-    if output is None:
-        from watchdog_train.cli.json_output import print_json
-
-        print_json(**data)
-        return
-    import msgspec
-
-    from watchdog_train.report.why_text import with_text
-
-    _give(
-        output, msgspec.json.format(msgspec.json.encode(with_text(data)), indent=2).decode() + "\n"
-    )
-
-
-def _text(output: Path | None, found: Report) -> None:
-    from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
-    from watchdog_train.report.report_text import report_text
-
-    if output is not None:
-        _give(output, report_text(found.document) + "\n")
-        return
     paint = paint_for_stdout()
-    width = min(100, width_of_stdout() or 100)
-    click.echo(report_text(found.document, paint=paint, width=width), color=paint.enabled)
-
-
-def _give(output: Path | None, text: str) -> None:
-    from watchdog_train.errors import WtrainError
-    from watchdog_train.reporting.write import write_page
-
+    if as_json or suffix == ".json":
+        text = json_text(**report_object(found.history, found.script_lines))
+    elif suffix in (".html", ".htm"):
+        text = report_html(found.document)
+    elif output is not None:
+        text = report_text(found.document) + "\n"
+    else:
+        width = min(100, width_of_stdout() or 100)
+        text = report_text(found.document, paint=paint, width=width) + "\n"
     if output is None:
-        click.echo(text, nl=False)
+        click.echo(text, nl=False, color=paint.enabled)
         return
     try:
         write_page(output, text)

@@ -42,7 +42,7 @@ def status(run_ref: str | None, milestones: bool, as_json: bool, runs_dir: Path 
         print_json(**status_object(reading.state, live))
     elif milestones:
         from watchdog_train.cli.screen import paint_for_stdout
-        from watchdog_train.report.milestones_text import milestones_text
+        from watchdog_train.report.status_text import milestones_text
 
         paint = paint_for_stdout()
         click.echo(milestones_text(reading.state, live, paint=paint), color=paint.enabled)

@@ -89,7 +89,7 @@ def _through_supervisor(run: RunDirectory, mode: Literal["soft", "now"]) -> None
 
 
 def _tell_end(run: RunDirectory, watch: EventWatch, limit_s: float) -> None:
-    from watchdog_train.report.narrative import closing_lines
+    from watchdog_train.report.summary import closing_lines
 
     if not watch.state.finished:
         raise WtrainError(

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from watchdog_train.core.events import CommandResult
-from watchdog_train.core.model import Why
+from watchdog_train.core.model import Value, Why
 
 ORDER_CAP_BYTES = 4 << 20
 ANSWER_CAP_BYTES = 1 << 20
@@ -18,7 +16,7 @@ EXTRA_S = 30.0
 """For starting Python on a starved machine, and for ending what did not end by itself."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(Value):
     """The commands for one event, one after another; the file is deleted by who reads it."""
 
     commands: tuple[tuple[int, str], ...]

@@ -10,6 +10,7 @@ from watchdog_train.core.detection.detect import Signs, Verdict
 from watchdog_train.core.events import AnyEvent, CommandResult, KillSequence, KillStage
 from watchdog_train.core.fold.state import Machine
 from watchdog_train.core.model import (
+    Ahead,
     BundleWhy,
     EvidenceResult,
     ExitStatus,
@@ -23,6 +24,7 @@ from watchdog_train.core.model import (
     Sample,
     SaveRecord,
     ScanLevel,
+    Slow,
     Straggler,
     Survey,
     Value,
@@ -30,9 +32,7 @@ from watchdog_train.core.model import (
     together,
 )
 from watchdog_train.core.model.gpu import GpuHold
-from watchdog_train.core.notices.ahead import Ahead
 from watchdog_train.core.notices.notes import TaskNote
-from watchdog_train.core.notices.slowdown import Slow
 
 TaskName = Literal["look", "evidence", "survey", "joint", "keep", "restore", "commands"]
 
@@ -41,7 +41,7 @@ UNHEARD_S = 10.0
 """An agent says a word every second; what it has said longer ago tells nothing of now."""
 
 
-class Request(Value, frozen=True, kw_only=True, tag=True):
+class Request(Value, tag=True):
     """Something a person asked for, by a command or a signal."""
 
     kind: Literal["stop", "stop_now", "interrupt", "save", "dump"]
@@ -50,7 +50,7 @@ class Request(Value, frozen=True, kw_only=True, tag=True):
     """An agent was asked."""
 
 
-class LaunchReport(Value, frozen=True, kw_only=True):
+class LaunchReport(Value):
     """What the keeper wrote about the start of an attempt: the root, or why there is none."""
 
     root: ProcessId | None
@@ -60,7 +60,7 @@ class LaunchReport(Value, frozen=True, kw_only=True):
     """The keeper has ended before anything was started."""
 
 
-class SettingReport(Value, frozen=True, kw_only=True):
+class SettingReport(Value):
     """What a training process said about one in-process setting."""
 
     remedy: str
@@ -69,7 +69,7 @@ class SettingReport(Value, frozen=True, kw_only=True):
     why: str
 
 
-class HookReport(Value, frozen=True, kw_only=True):
+class HookReport(Value):
     """A hook that a training process could not arm."""
 
     hook: str
@@ -78,14 +78,14 @@ class HookReport(Value, frozen=True, kw_only=True):
     why: str
 
 
-class TrainingReport(Value, frozen=True, kw_only=True):
+class TrainingReport(Value):
     """The newest training of the job's first rank, by where it writes to."""
 
     home: str
     nth: int | None = None
 
 
-class SaveReport(Value, frozen=True, kw_only=True):
+class SaveReport(Value):
     """A finished save that a hook recorded."""
 
     path: str
@@ -94,7 +94,7 @@ class SaveReport(Value, frozen=True, kw_only=True):
     """Unix seconds."""
 
 
-class Sleep(Value, frozen=True, kw_only=True):
+class Sleep(Value):
     """A time in which nobody looked; it counts as no silence."""
 
     at: float
@@ -104,7 +104,7 @@ class Sleep(Value, frozen=True, kw_only=True):
     """The whole machine slept: else only the supervisor was stopped, or got no CPU."""
 
 
-class TreeSight(Value, frozen=True, kw_only=True):
+class TreeSight(Value):
     """What was seen of one machine at one moment."""
 
     sample: Sample
@@ -135,7 +135,7 @@ class TreeSight(Value, frozen=True, kw_only=True):
         return self.sample.machine
 
 
-class Observation(Value, frozen=True, kw_only=True, dict=True):
+class Observation(Value, dict=True):
     """Everything the supervisor has seen at one moment."""
 
     now: float
@@ -219,13 +219,13 @@ class Observation(Value, frozen=True, kw_only=True, dict=True):
         return any(sight.is_heard and "evidence" in sight.running for sight in self.trees)
 
 
-class Wait(Value, frozen=True, kw_only=True):
+class Wait(Value):
     until: float
     decides: bool = False
     """A limit is over then: the processes are to be sampled at that moment."""
 
 
-class Record(Value, frozen=True, kw_only=True):
+class Record(Value):
     events: tuple[AnyEvent, ...]
     consumes: tuple[TaskName, ...] = ()
     """Task results that these events have used up."""
@@ -233,18 +233,18 @@ class Record(Value, frozen=True, kw_only=True):
     """Whose evidence, where that is one of them."""
 
 
-class Launch(Value, frozen=True, kw_only=True, tag=True):
+class Launch(Value, tag=True):
     plan: Plan
     hosts: tuple[str, ...]
     """One order goes to each."""
 
 
-class StartLook(Value, frozen=True, kw_only=True, tag=True):
+class StartLook(Value, tag=True):
     host: str
     verdict: Verdict
 
 
-class StartEvidence(Value, frozen=True, kw_only=True, tag=True):
+class StartEvidence(Value, tag=True):
     host: str
     stall_id: str
     bundle_why: BundleWhy
@@ -253,7 +253,7 @@ class StartEvidence(Value, frozen=True, kw_only=True, tag=True):
     verdict: Verdict
 
 
-class StartJoint(Value, frozen=True, kw_only=True):
+class StartJoint(Value):
     """Diagnose the evidence of all tasks of a job together."""
 
     bundles: tuple[str, ...]
@@ -262,13 +262,13 @@ class StartJoint(Value, frozen=True, kw_only=True):
     """Of the tasks whose they are, in words, with the host where there are several."""
 
 
-class StartSurvey(Value, frozen=True, kw_only=True):
+class StartSurvey(Value):
     level: ScanLevel
     again: bool = False
     """The scan before failed: this one gets more time."""
 
 
-class Signal(Value, frozen=True, kw_only=True, tag=True):
+class Signal(Value, tag=True):
     host: str
     sequence: KillSequence
     stage: KillStage
@@ -280,7 +280,7 @@ class Signal(Value, frozen=True, kw_only=True, tag=True):
     """Targets that lead a process group get it with their group (Ctrl-C)."""
 
 
-class AskStop(Value, frozen=True, kw_only=True, tag=True):
+class AskStop(Value, tag=True):
     can_be_asked: bool
     why: Why
     step: int | None
@@ -289,14 +289,14 @@ class AskStop(Value, frozen=True, kw_only=True, tag=True):
     """It saves before it ends."""
 
 
-class AskSave(Value, frozen=True, kw_only=True, tag=True):
+class AskSave(Value, tag=True):
     can_be_asked: bool
     by: str
     number: int = 0
     """Which request of the run this is at least; 0: the next one."""
 
 
-class TakeOver(Value, frozen=True, kw_only=True):
+class TakeOver(Value):
     """Give the run of a task whose supervisor is gone another supervisor."""
 
     task: int
@@ -306,7 +306,7 @@ class TakeOver(Value, frozen=True, kw_only=True):
     why: Why
 
 
-class RunCommands(Value, frozen=True, kw_only=True):
+class RunCommands(Value):
     """Run the user's commands before a restart; their end is an observation."""
 
     plan: Plan
@@ -315,13 +315,13 @@ class RunCommands(Value, frozen=True, kw_only=True):
     """Their numbers."""
 
 
-class KeepCopy(Value, frozen=True, kw_only=True):
+class KeepCopy(Value):
     """Copy a file that the script overwrites in place into the run directory."""
 
     save: SaveRecord
 
 
-class RestoreCopy(Value, frozen=True, kw_only=True):
+class RestoreCopy(Value):
     """Put a kept copy back to the path of the file that was torn."""
 
     path: str
@@ -330,13 +330,13 @@ class RestoreCopy(Value, frozen=True, kw_only=True):
     copy: str
 
 
-class CleanUp(Value, frozen=True, kw_only=True, tag=True):
+class CleanUp(Value, tag=True):
     """The tree is gone: remove what it left in shared memory, and say so."""
 
     host: str
 
 
-class Several(Value, frozen=True, kw_only=True):
+class Several(Value):
     """To be done now, each on a machine of its own: none of them changes what the next needs."""
 
     actions: tuple[Action, ...]

@@ -23,7 +23,7 @@ _NEVER = frozenset({"notified", "commands_starting", "commands_ran"})
 MOST_COMMANDS = 20
 
 
-class OnEvent(Value, frozen=True, kw_only=True):
+class OnEvent(Value):
     """One `--on EVENT=COMMAND`."""
 
     number: int

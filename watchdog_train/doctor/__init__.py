@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
+from watchdog_train.core.model import Value
 from watchdog_train.system.protocol import ProcessSystem
 
 Status = Literal["ok", "warning", "failure", "unknown"]
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class Check(Value):
     """One line of the answer."""
 
     name: str
@@ -45,4 +44,4 @@ def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> 
     for directory in directories:
         yield machine.disk(system, directory)
     yield from night.logout(Path("/"), os.environ.get("USER") or os.environ.get("LOGNAME") or "")
-    yield from machine.gpus()
+    yield from machine.gpus(system)

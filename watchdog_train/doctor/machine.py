@@ -7,22 +7,27 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+import msgspec
+
+from watchdog_train.core.model.gpu import GpuProcess, GpuReading
 from watchdog_train.doctor import Check
-from watchdog_train.doctor.gpu_look import DEADLINE_S, GpuLook
 from watchdog_train.evidence import pyspy
-from watchdog_train.evidence.jobs import Finished, Job
+from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.report.words import size_text
 from watchdog_train.system.cgroup import oom_kills
+from watchdog_train.system.gpu import command, is_asked
 from watchdog_train.system.places import ROOM_BYTES
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.system.strangers import stranger
 
 ANSWER_S = 15.0
+GPU_S = 5.0
 _HANDLER = """\
 import faulthandler, os, signal, sys
 faulthandler.register(signal.SIGURG, file=sys.stdout, all_threads=True)
@@ -74,37 +79,34 @@ def stacks() -> Check:
     return Check(name="stacks", status="warning", says=f"py-spy cannot: {inside}", mend=problem)
 
 
+def answer(argv: Sequence[str], timeout_s: float, pid: int = 0) -> Finished:
+    """What a child says within a time; one that hangs in a driver is left behind."""
+    job = Job(pid=pid, argv=tuple(argv), timeout_s=timeout_s)
+    (done,) = run_all(
+        (job,),
+        parallel=1,
+        until=time.monotonic() + timeout_s,
+        output_cap_bytes=1 << 20,
+        directory=tempfile.gettempdir(),
+        after=lambda _: None,
+        still_safe=lambda _: None,
+        meanwhile=lambda: None,
+    )
+    return done
+
+
 def _dump(binary: str, pid: int) -> str | None:
     deadline = time.monotonic() + ATTACH_S
     problem = "py-spy has not answered in time"
-    while time.monotonic() < deadline:
-        try:
-            done = subprocess.run(
-                pyspy.command(binary, pid, nonblocking=True),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=max(0.1, deadline - time.monotonic()),
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"py-spy: {error}"[:200]
+    while (left_s := deadline - time.monotonic()) > 0:
+        done = answer(pyspy.command(binary, pid, nonblocking=True), left_s, pid)
         if pyspy.parse(done.stdout, pid):
             return None
-        problem = pyspy.reason(_finished(done, pid))
+        problem = pyspy.reason(done)
         if "just starting" not in problem and "no such process" not in problem:
             return problem
         time.sleep(0.1)
     return problem
-
-
-def _finished(done: subprocess.CompletedProcess[str], pid: int) -> Finished:
-    return Finished(
-        job=Job(pid=pid, argv=tuple(done.args), timeout_s=ATTACH_S),
-        code=done.returncode,
-        stdout=done.stdout,
-        stderr=done.stderr,
-        problem=None,
-    )
 
 
 def fault_handler(python: str) -> Check:
@@ -113,21 +115,11 @@ def fault_handler(python: str) -> Check:
     if sys.platform == "win32":
         says = "no such signal on Windows: stacks come by a page that the training reads"
         return Check(name=name, status="unknown", says=says)
-    try:
-        done = subprocess.run(
-            [python, "-S", "-c", _HANDLER],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=ANSWER_S,
-        )
-    except OSError as error:
-        says = f"{python} cannot be started: {error.strerror}"
-        return Check(name=name, status="failure", says=says, mend="name it with --python")
-    except subprocess.TimeoutExpired:
-        says = f"{python} did not answer within {ANSWER_S:.0f} s"
-        return Check(name=name, status="warning", says=says, mend="name another with --python")
-    if b"File" in done.stdout:
+    done = answer([python, "-S", "-c", _HANDLER], ANSWER_S)
+    if done.problem is not None:
+        says = f"{python} {done.problem}"
+        return Check(name=name, status="failure", says=says, mend="name another with --python")
+    if "File" in done.stdout:
         return Check(name=name, status="ok", says="a process writes its own stack at SIGURG")
     mend = "py-spy has to do it alone; a container may filter the signal"
     return Check(name=name, status="warning", says="no stack came at SIGURG", mend=mend)
@@ -256,43 +248,43 @@ def _free_inodes(directory: Path) -> int | None:
 MOST_NAMED = 8
 
 
-def gpus() -> Iterator[Check]:
+def gpus(system: ProcessSystem) -> Iterator[Check]:
     """One line for each device; nothing is written of one that is not there."""
-    found = GpuLook().answer(time.monotonic() + DEADLINE_S)
-    if found is None:
+    if is_asked():
+        yield from described(answer(command(once=True), GPU_S), system)
+    else:
         yield Check(name="GPU", status="ok", says="no NVIDIA GPU is seen; nothing is asked of any")
-        return
-    yield from described(found)
 
 
-def described(found: Mapping[str, Any]) -> Iterator[Check]:
+def described(done: Finished, system: ProcessSystem) -> Iterator[Check]:
     """An answer of NVML in words."""
-    if found.get("problem"):
+    try:
+        found = msgspec.json.decode(done.stdout.partition("\n")[0], type=GpuReading)
+    except (msgspec.DecodeError, RecursionError):
+        found = GpuReading(problem=f"NVML {done.problem or 'told nothing'}")
+    if found.problem:
         mend = "nvidia-smi tells more; without NVML a hang beside a busy GPU is called later"
-        yield Check(name="GPU", status="warning", says=str(found["problem"]), mend=mend)
+        yield Check(name="GPU", status="warning", says=found.problem, mend=mend)
         return
-    foreign = bool(found.get("foreign_pids"))
-    for device in found.get("devices", ()):
-        held = [_holder(process) for process in device.get("processes") or ()]
-        words = [str(device.get("name") or "?")]
-        used, total = device.get("memory_used_bytes"), device.get("memory_total_bytes")
+    for device in found.devices:
+        words = [device.name or "?"]
+        used, total = device.memory_used_bytes, device.memory_total_bytes
         if used is not None and total:
             words.append(f"{size_text(used)} of {size_text(total)} in use")
-        if held and foreign:
+        held = device.processes or ()
+        if held and found.foreign_pids:
             words.append(f"{len(held)} processes, whose names a container does not tell")
-        elif held:
-            words += held[:MOST_NAMED]
+        else:
+            words += [_holder(process, system) for process in held[:MOST_NAMED]]
+        mend = "a restart waits for memory that others hold: wtrain clean shows what is ours"
         yield Check(
-            name=f"GPU {device.get('index')}",
+            name=f"GPU {device.index}",
             status="warning" if held else "ok",
             says=", ".join(words),
-            mend="a restart waits for memory that others hold: wtrain clean shows what is ours"
-            if held
-            else None,
+            mend=mend if held else None,
         )
 
 
-def _holder(process: Mapping[str, Any]) -> str:
-    size = process.get("memory_bytes")
-    who = process.get("who") or f"pid {process.get('pid')}"
-    return f"{who}" + (f" with {size_text(size)}" if size is not None else "")
+def _holder(process: GpuProcess, system: ProcessSystem) -> str:
+    size = process.memory_bytes
+    return stranger(system, process.pid) + (f" with {size_text(size)}" if size is not None else "")

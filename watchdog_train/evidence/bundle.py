@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,11 +26,10 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.recorder import trimmed
 from watchdog_train.core.diagnosis.stacks import ThreadStack
-from watchdog_train.core.model import EvidenceResult, Explanation
+from watchdog_train.core.model import EvidenceResult, Explanation, Value
 from watchdog_train.evidence.redact import write_json, write_text
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
-from watchdog_train.report.report_markdown import without_markup
 from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import read_json, replace_whole
 
@@ -47,7 +47,7 @@ BUNDLES_CAP = 1000
 _T = TypeVar("_T")
 
 
-class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessRecord(Value):
     """An entry of processes.json."""
 
     facts: ProcessEvidence
@@ -57,7 +57,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
+class HostRecord(Value):
     """host.json."""
 
     facts: HostFacts
@@ -65,7 +65,7 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
-class RanksRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RanksRecord(Value):
     """ranks.json: how the ranks stand to each other, as far as their recorders told."""
 
     world_size: int | None = None
@@ -74,7 +74,7 @@ class RanksRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose numbers grew between two looks."""
 
 
-class BundleMachine(msgspec.Struct, frozen=True, kw_only=True):
+class BundleMachine(Value):
     """One of several machines of a bundle."""
 
     name: str
@@ -83,7 +83,7 @@ class BundleMachine(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
 
 
-class Bundle(msgspec.Struct, frozen=True, kw_only=True):
+class Bundle(Value):
     """A whole bundle."""
 
     verdict: BundleVerdict
@@ -130,7 +130,9 @@ def write_staged(staging: Path, bundle: Bundle) -> None:
     from watchdog_train.remedies.catalogue import remedy_words
 
     text = summary(bundle.verdict, bundle.explanation, bundle.evidence, remedy_words=remedy_words())
-    write_text(staging / SUMMARY_FILE, without_markup(text))
+    # Our own Markdown, and the words of a training in it without HTML and links.
+    told = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text).replace("](", "]\\(")
+    write_text(staging / SUMMARY_FILE, told)
 
 
 def write_stacks(staging: Path, process: ProcessEvidence) -> None:

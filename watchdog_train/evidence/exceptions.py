@@ -19,7 +19,7 @@ _FILES_CAP = 256
 _FILE_BYTES = 512 << 10
 
 
-class Told(Value, frozen=True):
+class Told(Value):
     """PID.exception.json, as the client writes it."""
 
     text: str

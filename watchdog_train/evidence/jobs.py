@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
-import msgspec
+from watchdog_train.core.model import Value
 
 _POLL_S = 0.004
 _REAP_S = 0.5
 """A killed tool that is still there after this hangs in the kernel and is left behind."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(Value):
     """One tool to run on one process."""
 
     pid: int
@@ -29,7 +29,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True):
+class Finished(Value):
     """How it went."""
 
     job: Job

@@ -9,8 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-import msgspec
-
+from watchdog_train.core.model import Value
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.waits import ThreadFact
 from watchdog_train.system import proc
@@ -21,7 +20,7 @@ _RELEASES_NOTHING = frozenset([2, 15, 17, 23, 4, 6, 7, 8, 11, 32, 33])
 library's own two. Numbers of Linux."""
 
 
-class ProcLook(msgspec.Struct, frozen=True, kw_only=True):
+class ProcLook(Value):
     """One process at one moment. None means that the system would not say."""
 
     pid: int

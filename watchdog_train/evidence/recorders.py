@@ -26,6 +26,7 @@ from watchdog_train.core.diagnosis.recorder import (
     read_recorder,
     still_in,
 )
+from watchdog_train.core.model import Value
 from watchdog_train.core.pickle_data import (
     DamagedPickleError,
     UnreadablePickleError,
@@ -46,7 +47,7 @@ _STATUS_ONLY = "?includecollectives=false"
 _FILE = re.compile(rf"{layout.RECORDER_PREFIX}(?P<rank>\d{{1,6}})\Z")
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class Recorded(Value):
     """The dump of one rank."""
 
     pid: int | None

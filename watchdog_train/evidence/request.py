@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd
+from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd, Value
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
 from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.policy.patience import Patience as Limits
@@ -21,7 +21,7 @@ PARTIAL_FILE = "partial.json"
 RESULT_CAP_BYTES = 16 * 1024 * 1024
 
 
-class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+class EvidenceRequest(Value):
     """One collection.
 
     `look`: non-blocking stacks and a diagnosis, only `result.json` is written. `full`: a bundle.
@@ -58,7 +58,7 @@ class EvidenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was or will be done about it, for SUMMARY.md."""
 
 
-class JointRequest(msgspec.Struct, frozen=True, kw_only=True):
+class JointRequest(Value):
     """Diagnose several bundles of one job together; see evidence.joint."""
 
     bundles: tuple[str, ...]

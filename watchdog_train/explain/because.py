@@ -49,7 +49,7 @@ _STEPS_GO_ON = 0.65
 """What is left of a hang, in a dump on request, when the output shows steps to its end."""
 
 
-class _Candidate(Value, frozen=True, kw_only=True):
+class _Candidate(Value):
     rule: FamilyRule
     match: Match
     confidence: float

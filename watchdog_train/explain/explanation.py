@@ -19,7 +19,7 @@ _ALSO_CAP = 8
 _SIGTERM = 15
 
 
-class Situation(Value, frozen=True, kw_only=True):
+class Situation(Value):
     """What the supervisor knows beside the evidence."""
 
     since_s: float | None = None

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from watchdog_train.core.diagnosis.stacks import EITHER
-from watchdog_train.core.model import DiagnosisKind
+from watchdog_train.core.model import DiagnosisKind, Value
 from watchdog_train.core.model import explanation as x
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -45,11 +45,11 @@ PLACEHOLDERS = ("who", "frame", "line", "others")
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Part(Value, forbid_unknown_fields=True):
     """Base: an unknown key is an error."""
 
 
-class Clause(Part, frozen=True, kw_only=True):
+class Clause(Part):
     """One process, and one of its threads, fit all of this."""
 
     who: Literal["same", "parent", "child", "other", "any"] = "any"
@@ -74,7 +74,7 @@ class Clause(Part, frozen=True, kw_only=True):
     """Regular expression for its place in the kernel."""
 
 
-class Sign(Part, frozen=True, kw_only=True):
+class Sign(Part):
     """One way to recognise a family; every part that is given must fit."""
 
     sure: Share
@@ -103,7 +103,7 @@ class Sign(Part, frozen=True, kw_only=True):
     """Instead of the family's."""
 
 
-class FamilyRule(Part, frozen=True, kw_only=True):
+class FamilyRule(Part):
     """One family: a rule file holds one or a list of them."""
 
     family: str
@@ -122,7 +122,7 @@ class FamilyRule(Part, frozen=True, kw_only=True):
     signs: tuple[Sign, ...]
 
 
-class FrameSets(Part, frozen=True, kw_only=True):
+class FrameSets(Part):
     """Names for sets of frames, to be used as `@name` wherever a rule has a frame pattern."""
 
     frames: dict[str, tuple[str, ...]]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
+from watchdog_train.core.model import Value
 
 Node = int
 
 
-class Waits(msgspec.Struct, frozen=True, kw_only=True):
+class Waits(Value):
     """What one node waits for.
 
     The wait ends when all of `needs` have moved and, if there are any, one of `any_of`.
@@ -32,7 +32,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """A server without an order, a pool thread without work: never the cause."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(Value):
     """Where the chains of the silent ones end."""
 
     roots: tuple[Node, ...] = ()

@@ -42,14 +42,14 @@ _FIRST, _EARLY = 4, 20
 _SWAP, _SWAP_BYTES_S, _MEMORY, _LOAD = 0.9, 20e6, 0.09, 3.0
 
 
-class Bound(Value, frozen=True, kw_only=True):
+class Bound(Value):
     """A process that fits a clause, with the thread that did."""
 
     process: ProcessEvidence
     thread: ThreadStack | None
 
 
-class Match(Value, frozen=True, kw_only=True):
+class Match(Value):
     """A sign that fits."""
 
     sign: Sign

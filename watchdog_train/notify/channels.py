@@ -9,8 +9,7 @@ import importlib.util
 import re
 from collections.abc import Sequence
 
-import msgspec
-
+from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
 
 PLAIN = ("http", "https")
@@ -18,7 +17,7 @@ PLAIN = ("http", "https")
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30})://(?P<rest>[^\s/]\S*)", re.IGNORECASE)
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(Value):
     """What is sent; the JSON that a plain http(s) URL gets."""
 
     schema_version: int = 1
@@ -29,7 +28,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
-class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+class Parcel(Value):
     """One message to one channel."""
 
     channel: str
@@ -38,7 +37,7 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     message: Message
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(Value):
     """What is to be sent now; the file that holds it is deleted by who reads it."""
 
     parcels: tuple[Parcel, ...]
@@ -46,7 +45,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """File for the answers."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(Value):
     """What became of one message on one channel."""
 
     channel: str

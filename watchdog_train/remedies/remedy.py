@@ -12,7 +12,7 @@ EVERYWHERE: tuple[Platform, ...] = get_args(Platform)
 KINDS: tuple[RemedyKind, ...] = get_args(RemedyKind)
 
 
-class Remedy(RemedySpec, frozen=True, kw_only=True):
+class Remedy(RemedySpec):
     """One safer setting with all a person wants to know before using it."""
 
     precondition: str = ""

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from datetime import tzinfo
+from itertools import pairwise
+from types import MappingProxyType
 
-from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.diagnosis.crash import traceback_lines
+from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.model import RankPlaces, Why
 from watchdog_train.core.recovery.helped import helped
 from watchdog_train.report import words
-from watchdog_train.report.daemons_text import left_words
+from watchdog_train.report.explanation_text import (
+    because,
+    crash_words,
+    more_sentences,
+    what_happened,
+)
 from watchdog_train.report.facts import (
     ScriptLines,
     by_hand,
     counted_roles,
     exit_words,
+    origin_words,
     run_again,
     step_words,
     tried_lines,
 )
 from watchdog_train.report.history import AttemptHistory, History
 from watchdog_train.report.job_text import guilty_words, machine_cells, machines_now
+from watchdog_train.report.notices import left_words
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
-from watchdog_train.report.sections import Document, Section
-from watchdog_train.report.stall_section import stall_section
-from watchdog_train.report.time_section import (
-    NOTHING_FOUND,
-    Found,
-    cost_words,
-    steps_section,
-    time_section,
-)
+from watchdog_train.report.sections import Document, Fold, Section
+from watchdog_train.report.time_line import time_section
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, duration
 
@@ -45,7 +49,7 @@ def report_document(
     script_lines: ScriptLines,
     *,
     zone: tzinfo | None = None,
-    found: Found = NOTHING_FOUND,
+    stacks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Document:
     """Everything a person wants to know in the morning.
 
@@ -53,7 +57,7 @@ def report_document(
         history: the run, from its events.
         script_lines: remedy id -> line for the training script.
         zone: for times of day; None: of this machine.
-        found: what the trace and the bundles add.
+        stacks: stall id -> the grouped stacks of its bundle, in lines.
     """
     state = history.state
     newest = {stall.id for stall in state.stalls[-SHOWN_WHOLE:]}
@@ -62,20 +66,19 @@ def report_document(
         _machines(state, zone),
         _attempts(history, zone),
         time_section(history.time_line),
-        steps_section(found.series),
         *[
             stall_section(
                 stall,
                 state,
                 zone,
-                stacks=found.stacks.get(stall.id, ()),
+                stacks=stacks.get(stall.id, ()),
                 minor=stall.id not in newest,
             )
             for stall in state.stalls
         ],
         _way(state),
         _checkpoints(history),
-        _settings(history, found),
+        _settings(history),
         _notables(history, zone),
         _for_good(state, script_lines),
         _reproduce(state),
@@ -241,7 +244,7 @@ def _checkpoints(history: History) -> Section | None:
     )
 
 
-def _settings(history: History, found: Found) -> Section | None:
+def _settings(history: History) -> Section | None:
     rows: list[tuple[str, ...]] = []
     for record, told in zip(history.state.attempts, history.attempts, strict=False):
         said = {name: (took, why) for name, took, why in told.setting_words}
@@ -254,7 +257,7 @@ def _settings(history: History, found: Found) -> Section | None:
     if not rows:
         return None
     header = ("attempt", "setting", "why", "effect")
-    more = (*cost_words(history.state, found.series), *tried_lines(history.state)[1:])
+    more = tried_lines(history.state)[1:]
     return Section(title="Settings changed", header=header, rows=tuple(rows), paragraphs=more)
 
 
@@ -291,3 +294,87 @@ def _reproduce(state: State) -> Section | None:
     )
     lines = (by_hand(attempt.plan, state.cwd), run_again(state))
     return Section(title="Once more", paragraphs=(told,), code=lines)
+
+
+MOST_PLACE_LINES = 400
+
+
+def stall_section(
+    stall: StallRecord,
+    state: State,
+    zone: tzinfo | None,
+    *,
+    stacks: tuple[str, ...] = (),
+    minor: bool = False,
+) -> Section:
+    """What was caught, why, where, and what followed.
+
+    Args:
+        stall: the bundle's record.
+        state: of the run.
+        zone: for times of day.
+        stacks: the grouped stacks of its bundle, in lines.
+        minor: it is none of the newest.
+    """
+    what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
+    told = []
+    if stall.crash is not None:
+        told.append(crash_words(stall.crash))
+    if stall.why == "stall":
+        told.append(why_text(stall.verdict))
+    found = stall.explanation
+    rows: list[tuple[str, str]] = [
+        ("when", f"{clock_time(stall.at, zone)}, attempt {stall.attempt}")
+    ]
+    if stall.basis is not None:
+        rows.append(
+            ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
+        )
+    if found is not None:
+        if stall.crash is None and (found.root is not None or found.knot):
+            told = [clean(line, 1000) for line in (what_happened(found), *more_sentences(found))]
+        if stall.crash is None or found.because is not None:
+            rows.append(("cause", clean(because(found), 1000) or "not known"))
+    told_places = place_sentences(stall.places, stall.places_mono)
+    rows += [("inside" if i == 0 else "", text) for i, text in enumerate(told_places)]
+    if stall.recovered:
+        rows.append(("outcome", "it was over by itself before anything was killed"))
+    elif stall.reported_only:
+        rows.append(("outcome", "reported only, nothing was killed"))
+    if stall.collected and stall.why != "crash":
+        rows.append(("stacks", f"{stall.captured} of {words.count(stall.processes, 'process')}"))
+    elif stall.why != "crash":
+        rows.append(("stacks", "the evidence was not finished"))
+    if stall.dir:
+        rows.append(("files", words.short_path(stall.dir, state.cwd)))
+    rows += _follows(stall, state)
+    return Section(
+        title=f"{what} {clean(stall.id, 40)}",
+        paragraphs=tuple(told),
+        rows=tuple(row for row in rows if row[1]),
+        folds=tuple(_folds(stall, state, stacks)),
+        minor=minor,
+    )
+
+
+def _follows(stall: StallRecord, state: State) -> list[tuple[str, str]]:
+    """What the next attempt did otherwise."""
+    for before, after in pairwise(state.attempts):
+        if stall.id not in (before.stall_id, before.crash_id):
+            continue
+        known = {use.id for use in before.plan.remedies}
+        new = [clean(use.id, 60) for use in after.plan.remedies if use.id not in known]
+        changed = f"with {words.listed(new)}" if new else "with the same settings"
+        return [("then", f"attempt {after.attempt} {origin_words(after.plan)}, {changed}")]
+    return []
+
+
+def _folds(stall: StallRecord, state: State, stacks: tuple[str, ...]) -> Iterator[Fold]:
+    if stacks:
+        yield Fold(title="Stacks, grouped", lines=stacks)
+    if stall.crash is not None and stall.crash.exception is not None:
+        yield Fold(title="End of the traceback", lines=traceback_lines(stall.crash.exception))
+    attempt = next((one for one in state.attempts if one.attempt == stall.attempt), None)
+    if stall.places and attempt is not None:
+        lines = place_lines(stall.places, stall.places_mono, attempt.launching_mono)
+        yield Fold(title="Milestones of each rank", lines=lines[:MOST_PLACE_LINES])

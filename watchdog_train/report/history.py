@@ -8,27 +8,32 @@ from collections.abc import Iterable
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.detection.rank_gone import how_it_ended, recorded
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value, Why
-from watchdog_train.report import daemons_text, telling_text
-from watchdog_train.report.notices import warning_over
-from watchdog_train.report.pace_text import slow_words, straggler_words
+from watchdog_train.report import notices
+from watchdog_train.report.narrative import told
 from watchdog_train.report.time_line import TimeLine, time_line
-from watchdog_train.report.why_text import why_text
 
 _replace = msgspec.structs.replace
 
 
-class Rejected(Value, frozen=True, kw_only=True):
+NOTABLE = (
+    e.Noticed, e.Slowdown, e.Straggling, e.Warned, e.Notified, e.CommandsRan, e.RankEnded,
+    e.Adopted, e.Reopened, e.SupervisorLeft, e.LogBehind, e.SurvivedKill, e.StopRequested,
+    e.SaveProven, e.StallRecovered,
+)  # fmt: skip
+"""Events that the report tells by their sentences; the rest is in its tables."""
+
+
+class Rejected(Value):
     """A checkpoint that was passed over."""
 
     path: str
     why: Why
 
 
-class AttemptHistory(Value, frozen=True, kw_only=True):
+class AttemptHistory(Value):
     """What happened to one attempt beside what its record in the state says."""
 
     attempt: int
@@ -43,20 +48,20 @@ class AttemptHistory(Value, frozen=True, kw_only=True):
     resume_why: Why | None = None
 
 
-class Notable(Value, frozen=True, kw_only=True):
+class Notable(Value):
     """Something that a person should know, at its time."""
 
     t: float
     words: str
 
 
-class History(Value, frozen=True, kw_only=True):
+class History(Value):
     """A run from its first event to its newest."""
 
     state: State
     attempts: tuple[AttemptHistory, ...]
     notables: tuple[Notable, ...]
-    time_line: TimeLine = TimeLine()
+    time_line: TimeLine
 
 
 def history(events: Iterable[e.AnyEvent]) -> History:
@@ -89,15 +94,17 @@ def history(events: Iterable[e.AnyEvent]) -> History:
             case e.AttemptExited():
                 _change(attempts, ended_t=event.t)
             case e.RemedyTaken() if attempts:
-                told = (event.remedy, event.took, event.why)
+                answer = (event.remedy, event.took, event.why)
                 if all(name != event.remedy for name, _, _ in attempts[-1].setting_words):
-                    _change(attempts, setting_words=(*attempts[-1].setting_words, told))
+                    _change(attempts, setting_words=(*attempts[-1].setting_words, answer))
             case e.ResumeVerified():
                 _change(attempts, resume_why=event.why)
-            case _:
-                words = _notable(event)
-                if words is not None:
-                    notables.append(Notable(t=event.t, words=words))
+            case e.DaemonsJudged():
+                words = notices.killed_daemons(event)
+                notables += [Notable(t=event.t, words=words)] if words is not None else []
+            case _ if isinstance(event, NOTABLE):
+                words = "; ".join(told(event, state))
+                notables += [Notable(t=event.t, words=words)] if words else []
     return History(
         state=state,
         attempts=tuple(attempts),
@@ -112,42 +119,3 @@ def _change(
 ) -> None:
     if attempts:
         attempts[-1] = _replace(attempts[-1], **changes)
-
-
-def _notable(event: e.AnyEvent) -> str | None:  # noqa: PLR0912 - one arm per event type
-    match event:
-        case e.Noticed() | e.SlowdownEnded():
-            return why_text(event.why)
-        case e.Slowdown():
-            return slow_words(event)
-        case e.Straggling():
-            return f"straggler: {straggler_words(event.straggler)}"
-        case e.Warned():
-            return f"warning: {why_text(event.why)}"
-        case e.WarningOver():
-            return warning_over(event)
-        case e.Notified() | e.CommandsRan():
-            return "; ".join(telling_text.failures(event)) or None
-        case e.RankEnded():
-            return how_it_ended(recorded(event))
-        case e.Adopted():
-            why = why_text(event.why)
-            return f"adopted by pid {event.pid} in place of pid {event.previous_pid}: {why}"
-        case e.Reopened():
-            return f"the finished run was let go on: {why_text(event.why)}"
-        case e.SupervisorLeft():
-            return f"the supervisor left, training went on: {why_text(event.why)}"
-        case e.LogBehind():
-            return f"the event log was {event.behind_s:.0f} s behind: {why_text(event.why)}"
-        case e.SurvivedKill():
-            return f"survived SIGKILL: {', '.join(map(str, event.pids))}: {why_text(event.why)}"
-        case e.DaemonsJudged():
-            return daemons_text.notable(event)
-        case e.StopRequested():
-            return f"stop requested ({event.mode}): {event.by}"
-        case e.SaveProven():
-            return f"saved on request: {event.path}"
-        case e.StallRecovered():
-            return f"stall {event.stall_id} was over by itself: {why_text(event.why)}"
-        case _:
-            return None

@@ -6,35 +6,15 @@ from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import Any, Literal, TypeVar
 
-from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.guilty import guilty_nodes
 from watchdog_train.core.job.machines import hostname_of, machine_of
 from watchdog_train.core.model import Value
 from watchdog_train.report import words
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, clock_time, duration, ranks_text
+from watchdog_train.report.words import clean, clock_time, ranks_text
 
 Row = TypeVar("Row")
-
-
-def sentences(event: e.AnyEvent, state: State) -> tuple[str, ...]:
-    """What an event about another machine is worth saying, as plain sentences."""
-    match event:
-        case e.TaskJoined() if state.attempt is not None and not state.attempt.settled:
-            how = "task 0 decides from now on" if event.task.task else "this one leads"
-            return (f"its ranks train one world with those of the other tasks: {how}",)
-        case e.MachineSilent():
-            since = clock_time(event.since, None, now=event.t)
-            return (f"not heard since {since}: what it does is unknown, and nothing is killed",)
-        case e.MachineHeard() if event.silent_s:
-            return (f"heard again after {duration(event.silent_s)}",)
-        case e.MachineLost():
-            return (f"{why_text(event.why)}: what runs there is unknown",)
-        case e.PeerLost():
-            return (f"{why_text(event.why)}: its run gets another one",)
-        case _:
-            return ()
 
 
 def led_by(state: State) -> str | None:
@@ -52,7 +32,7 @@ def task_words(state: State) -> str:
     return f"{clean(task.words, 120)}, {how}"
 
 
-class MachineNow(Value, frozen=True, kw_only=True):
+class MachineNow(Value):
     """One machine of a job, as its leader knows it."""
 
     name: str

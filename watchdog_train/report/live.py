@@ -10,7 +10,7 @@ import msgspec
 from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress, Value
 
 
-class NewestCheckpoint(Value, frozen=True, kw_only=True):
+class NewestCheckpoint(Value):
     """The newest save that is known of."""
 
     path: str
@@ -22,7 +22,7 @@ class NewestCheckpoint(Value, frozen=True, kw_only=True):
     """Whether a survey found it whole; else a save hook only saw that it was finished."""
 
 
-class Live(Value, frozen=True, kw_only=True):
+class Live(Value):
     """One look at a run from outside, by a command that reads."""
 
     at: float

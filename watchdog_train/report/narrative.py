@@ -1,46 +1,137 @@
-"""Events as plain sentences for the terminal, in the moment they happen. Pure.
-
-The `why` of an event is shown verbatim (only stripped of what could move a terminal).
-"""
+"""Events as plain sentences: on the terminal when they happen, and in the report. Pure."""
 
 from __future__ import annotations
 
 from watchdog_train.core import events as e
-from watchdog_train.core.detection.rank_gone import how_it_ended, recorded
+from watchdog_train.core.detection.rank_gone import how_it_ended
+from watchdog_train.core.events.telling import BEFORE_RESTART
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Plan, signal_name
-from watchdog_train.report import household_text, job_text, stall_sentences, words
+from watchdog_train.core.model import Plan, Why, signal_name
+from watchdog_train.report import words
+from watchdog_train.report.explanation_text import because, crash_words, sentences
 from watchdog_train.report.facts import (
     exit_words,
     origin_words,
     role_counts,
     step_words,
 )
-from watchdog_train.report.summary import PREFIX, closing_lines, opening_lines, prefixed
+from watchdog_train.report.notices import slow_words, straggler_words
+from watchdog_train.report.patience_text import pause_sentence
+from watchdog_train.report.summary import prefixed
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, duration
-
-__all__ = ["PREFIX", "closing_lines", "narrate", "opening_lines"]
+from watchdog_train.report.words import clean, clock_time, duration
 
 KILL = 9
 MAX_NAMED = 4
-"""Processes, orphans and the like that are named one by one."""
+"""Processes, orphans, tasks and the like that are named one by one."""
+CAPITALS = {"stall": "STALL", "crash": "CRASH", "manual": "DUMP"}
 
 
 def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """Zero or more lines about an event; `state` is the state after it."""
-    parts = (
-        job_text.sentences,
-        stall_sentences.silence,
-        stall_sentences.evidence,
-        household_text.sentences,
-        _ending,
-        _attempts,
-    )
+    return prefixed(*told(event, state))
+
+
+def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
+    """The same without the beginning that tells them from the training's."""
+    parts = (_silence, _evidence, _ending, _attempts, _household)
     lines = tuple(line for part in parts for line in part(event, state))
     if isinstance(event, e.TreeEvent) and event.host and not isinstance(event, e.MachineLost):
         lines = tuple(f"{clean(event.host, 40)}: {line}" for line in lines)
-    return prefixed(*lines)
+    return lines
+
+
+def _silence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
+    """What is said about a training that is quiet, slow or in want of something.
+
+    The status line and `wtrain status` show what is waited for.
+    """
+    match event:
+        case e.SuspicionEnded():
+            pause = pause_sentence(event)
+            return (pause,) if pause is not None else ()
+        case e.StallDeclared():
+            return (f"STALL {clean(event.stall_id, 40)}: {why_text(event.why, brief=True)}",)
+        case e.StallRecovered():
+            return (f"stall {clean(event.stall_id, 40)} is over: {why_text(event.why)}",)
+        case e.WouldHaveKilled():
+            known = any(stall.verdict == event.why for stall in state.stalls)
+            why = "" if known else f": {why_text(event.why)}"
+            return (f"stall {clean(event.stall_id, 40)} is reported only, nothing is killed{why}",)
+        case e.Noticed():
+            return (f"notice: {why_text(event.why)}",)
+        case e.Slowdown():
+            return (f"slow: {slow_words(event.slow)}",)
+        case e.Straggling():
+            return (f"straggler: {straggler_words(event.straggler)}",)
+        case e.Warned():
+            return (warned_words(event),)
+        case _:
+            return ()
+
+
+def warned_words(event: e.Warned) -> str:
+    """What will go wrong, or that it will not any more."""
+    if not event.over:
+        return f"warning: {why_text(event.ahead.why)}"
+    return {
+        "disk": f"the disk of {clean(event.ahead.about, 400)} has room enough again",
+        "memory": "memory is enough again",
+        "gpu-shared": "nobody else is on the GPU any more",
+        "unsaved": "a save has ended",
+    }[event.ahead.kind]
+
+
+def _evidence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
+    """What is said about evidence and what it tells."""
+    match event:
+        case e.EvidenceCollecting():
+            what = {
+                "stall": "taking stacks of every process, before anything is killed",
+                "crash": "taking what the crash left behind",
+                "manual": "taking stacks of every process; nothing is killed",
+            }[event.why]
+            return (f"evidence {clean(event.stall_id, 40)}: {what}",)
+        case e.EvidenceMoved():
+            where = words.short_path(event.dir, state.cwd)
+            return (f"there is room again: evidence {clean(event.stall_id, 40)} is in {where}",)
+        case e.EvidenceCollected():
+            where = words.short_path(event.dir, state.cwd)
+            number = ""
+            if event.why != "crash":
+                number = f"{event.captured} of {words.count(len(event.processes), 'process')}, "
+            lines = []
+            if event.crash is not None:
+                head = f"{CAPITALS[event.why]} {clean(event.stall_id, 40)}"
+                lines.append(f"{head}: {crash_words(event.crash)}")
+            lines += [f"evidence on disk: {number}{duration(event.seconds)}, {where}"]
+            if event.why != "crash":
+                lines += [
+                    f"  no stack of pid {missing.pid}: {clean(missing.why)}"
+                    for missing in event.missing[:MAX_NAMED]
+                ]
+                more = len(event.missing) - MAX_NAMED
+                lines += [f"  and {more} more without a stack"] if more > 0 else []
+            if event.problem:
+                lines.append(f"  evidence is incomplete: {clean(event.problem)}")
+            return tuple(lines)
+        case e.StallExplained():
+            return _explained(event, state)
+        case _:
+            return ()
+
+
+def _explained(event: e.StallExplained, state: State) -> tuple[str, ...]:
+    of = next((stall for stall in state.stalls if stall.id == event.stall_id), None)
+    lines = sentences(event.explanation)
+    if of is not None and of.crash is not None:  # that was the first line
+        cause = because(event.explanation)
+        lines = (cause,) if cause else ()
+    if not event.tasks or not lines:
+        return lines
+    kind = state.task.kind if state.task is not None else "task"
+    numbers = ", ".join(map(str, event.tasks[:MAX_NAMED]))
+    return (f"from the evidence of {kind}s {numbers}: {lines[0]}", *lines[1:])
 
 
 def _ending(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0912 - one arm each
@@ -157,7 +248,7 @@ def _attempts(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0
             what = f"the hook of {clean(event.hook, 60)} is not armed"
             return (f"notice: {what}: {why_text(event.why)}; weaker signals are used instead",)
         case e.RankEnded():
-            return (f"notice: {how_it_ended(recorded(event))}, and others of its job live on",)
+            return (f"notice: {how_it_ended(event.end)}, and others of its job live on",)
         case e.RemedyTaken():
             word = "in effect" if event.took else "NOT in effect"
             return (f"setting {clean(event.remedy, 60)} is {word}: {why_text(event.why)}",)
@@ -196,3 +287,65 @@ def _plan(plan: Plan, state: State) -> tuple[str, ...]:
     if dropped:
         lines.append(f"settings taken back: {words.listed([clean(name, 60) for name in dropped])}")
     return tuple(lines)
+
+
+def _household(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR0912 - one arm each
+    """Other machines, copies of a run, who watches it, its log, its messages."""
+    match event:
+        case e.TaskJoined() if state.attempt is not None and not state.attempt.settled:
+            how = "task 0 decides from now on" if event.task.task else "this one leads"
+            return (f"its ranks train one world with those of the other tasks: {how}",)
+        case e.MachineSilent():
+            since = clock_time(event.since, None, now=event.t)
+            return (f"not heard since {since}: what it does is unknown, and nothing is killed",)
+        case e.MachineHeard() if event.silent_s:
+            return (f"heard again after {duration(event.silent_s)}",)
+        case e.MachineLost():
+            return (f"{why_text(event.why)}: what runs there is unknown",)
+        case e.PeerLost():
+            return (f"{why_text(event.why)}: its run gets another one",)
+        case e.OrphansFound():
+            lines = [
+                f"also running: pid {orphan.pid} ({clean(orphan.command, 120)}): "
+                f"{why_text(orphan.why)}"
+                for orphan in event.orphans[:MAX_NAMED]
+            ]
+            more = len(event.orphans) - MAX_NAMED
+            pids = " ".join(str(orphan.pid) for orphan in event.orphans)
+            return (
+                *lines,
+                *([f"and {more} more of them"] if more > 0 else []),
+                f"to end them: kill {pids}",
+            )
+        case e.CommandsStarting(for_event=name):
+            return ("running your commands before the restart",) if name == BEFORE_RESTART else ()
+        case e.CommandsRan():
+            return tuple(_failure(event, result) for result in event.results if not result.ok)
+        case e.Notified(sent=False):
+            why = why_text(event.why or Why("unknown"))
+            return (f"nobody was told on {clean(event.channel, 60)}: {why}",)
+        case e.Adopted():
+            return (
+                (
+                    f"adopted: pid {event.pid} watches on in place of pid {event.previous_pid}: "
+                    f"{why_text(event.why)}"
+                ),
+            )
+        case e.Reopened():
+            return (f"the run goes on: {why_text(event.why)}",)
+        case e.SupervisorLeft():
+            return (f"the supervisor leaves, training goes on: {why_text(event.why)}",)
+        case e.LogBehind():
+            where = f", kept in {clean(event.spill)}" if event.spill else ""
+            return (
+                f"the event log is {duration(event.behind_s)} behind{where}: {why_text(event.why)}",
+            )
+        case _:
+            return ()
+
+
+def _failure(event: e.CommandsRan, result: e.CommandResult) -> str:
+    last = result.output.strip().splitlines()[-1:]
+    said = f": {clean(last[0], 200)}" if last else ""
+    what = f"command {result.number} for {clean(event.for_event, 60)}"
+    return f"{what} failed: {why_text(result.why or Why('unknown'))}{said}"

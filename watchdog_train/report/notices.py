@@ -1,4 +1,4 @@
-"""What a person should know that is no stall, as status shows it. Pure."""
+"""What a person should know that is no stall: notices, slow steps, slow ranks. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,81 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Difference, Why
-from watchdog_train.report.daemons_text import left_words
+from watchdog_train.core.model import (
+    Daemon,
+    Difference,
+    DifferenceKind,
+    Ground,
+    Slow,
+    StepPlace,
+    Straggler,
+    Why,
+)
+from watchdog_train.core.notices.slowdown import SLOW_S
 from watchdog_train.report.live import Live
-from watchdog_train.report.pace_text import difference_words, slow_words, straggler_words
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, duration
+from watchdog_train.report.words import clean, listed
+
+WORDS: dict[Ground, str] = {
+    "pipe": "it shares a pipe with the training",
+    "socket": "it is connected to the training",
+    "memory": "it shares memory with the training",
+    "terminal": "the training holds its terminal",
+    "gpu": "it holds a GPU context of this attempt",
+    "port": "it holds a port of the training",
+    "file": "it writes to a file of the training",
+    "output": "it holds the training's stdout or stderr",
+    "fork": "it is a copy of the training (same command line)",
+    "take": "stopping.take names it",
+    "own-terminal": "it has a terminal of its own",
+    "clients": "it serves somebody outside the training",
+    "leave": "stopping.leave names it",
+    "none": "it holds nothing of the training",
+}
+
+
+def left_words(state: State) -> tuple[str, ...]:
+    """What a run has left running, each with the reason and how to end it."""
+    return tuple(f"{_named(one)}; to end it: kill {one.process.pid}" for one in state.left)
+
+
+def killed_daemons(event: e.DaemonsJudged) -> str | None:
+    """Who is killed with the training although it left its session."""
+    killed = [_named(one) for one in event.daemons if not one.is_left]
+    return f"killed with the training: {', '.join(killed)}" if killed else None
+
+
+def _named(one: Daemon) -> str:
+    what = f" ({clean(one.hold.what, 120)})" if one.hold.what else ""
+    command = clean(one.command, 120) or "?"
+    return f"{command} (pid {one.process.pid}): {WORDS[one.hold.ground]}{what}"
+
 
 MOST_ROWS = 4
 UNSAVED_S = 1800.0
 """Training without a finished save for so long is worth a word."""
+
+
+_PLACES: dict[StepPlace, str] = {
+    "batch": "has its batch",
+    "backward": "has its batch in time, and begins the backward pass",
+    "backward-end": "begins the backward pass in time, and ends it",
+}
+_PHRASES: dict[DifferenceKind, str] = {
+    "gpu-shared": "the GPU is shared with {who}",
+    "gpu-clock": "the GPU's clock is at {now} instead of {usual}{by}",
+    "gpu-held": "the GPU is held down by {who}",
+    "gpu-util": "the GPU is used {now} of the time instead of {usual}: it waits for the host",
+    "swap": "the machine swaps, {now}",
+    "memory": "processes of this machine wait for memory {now} of the time instead of {usual}",
+    "storage": "processes of this machine wait for storage {now} of the time instead of {usual}",
+    "cpu": "processes of this machine wait for a CPU {now} of the time instead of {usual}{busy}",
+    "disk": "it is held by the kernel (state D) at {now} of the looks instead of {usual}",
+    "cpu-line": "it waits for a CPU {now} of the time instead of {usual}{busy}",
+    "computes": "it uses {now} of a CPU instead of {usual}",
+    "io": "it reads and writes {now} instead of {usual}",
+}
+_BYTES: tuple[DifferenceKind, ...] = ("swap", "io")
 
 
 def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]:
@@ -60,17 +125,6 @@ def unsaved_why(state: State, live: Live | None) -> Why | None:
     return Why("not-saved-since", seconds=unsaved_s)
 
 
-def warning_over(event: e.WarningOver) -> str:
-    """That what was warned of is not so any more."""
-    what = {
-        "disk": f"the disk of {clean(event.about, 400)} has room enough again",
-        "memory": "memory is enough again",
-        "gpu-shared": "nobody else is on the GPU any more",
-        "unsaved": "a save has ended",
-    }[event.kind]
-    return f"{what}, {duration(event.seconds)} after the warning"
-
-
 def notices_object(state: State, live: Live | None = None) -> list[dict[str, Any]]:
     """The same for a program."""
     found: list[dict[str, Any]] = [
@@ -96,13 +150,9 @@ def slowdown_object(state: State) -> dict[str, Any] | None:
     slow = state.slowdown
     if slow is None:
         return None
-    return {
-        "usual_s": slow.usual_s,
-        "step_s": slow.step_s,
-        "factor": slow.factor,
-        "changed": _difference_objects(slow.changed),
-        "why": slow_words(slow),
-    }
+    found: dict[str, Any] = msgspec.to_builtins(slow)
+    changed = _difference_objects(slow.changed)
+    return {**found, "factor": slow.factor, "changed": changed, "why": slow_words(slow)}
 
 
 def straggler_object(state: State) -> dict[str, Any] | None:
@@ -116,3 +166,48 @@ def straggler_object(state: State) -> dict[str, Any] | None:
 
 def _difference_objects(differences: tuple[Difference, ...]) -> list[dict[str, Any]]:
     return [{**msgspec.to_builtins(one), "words": difference_words(one)} for one in differences]
+
+
+def slow_words(slow: Slow | None) -> str:
+    """How slow the steps are, and what has changed."""
+    if slow is None:
+        return "steps take about as long as before again"
+    why = _all(slow.changed) or "nothing that we can see has changed"
+    return (
+        f"steps take {slow.step_s:.3g} s instead of {slow.usual_s:.3g} s, {slow.factor:.1f} times "
+        f"as long, for {SLOW_S / 60:.0f} minutes of training: {why}"
+    )
+
+
+def straggler_words(lags: Straggler | None) -> str:
+    """Who is late, what that costs, and what is different about it."""
+    if lags is None:
+        return "no rank comes last in most steps any more"
+    why = _all(lags.differs) or "CPU, I/O and GPU show no reason"
+    return (
+        f"rank {lags.rank} (pid {lags.pid}) {_PLACES[lags.place]} {lags.behind_s:.2g} s after the "
+        f"others, {100 * lags.lost:.0f} % of each step "
+        f"({100 * lags.share:.0f} % of what late ranks cost): {why}"
+    )
+
+
+def difference_words(difference: Difference) -> str:
+    """One thing that is different."""
+    now, usual = (
+        "unknown" if value is None
+        else f"{value / 1e6:.0f} MB/s" if difference.kind in _BYTES
+        else f"{100 * value:.0f} %"
+        for value in (difference.now, difference.usual)
+    )  # fmt: skip
+    who = listed([clean(name, 120) for name in difference.who])
+    return _PHRASES[difference.kind].format(
+        now=now,
+        usual=usual,
+        who=who,
+        by=f" ({who})" if who else "",
+        busy=f" (the CPUs are used by {who})" if who else "",
+    )
+
+
+def _all(differences: tuple[Difference, ...]) -> str:
+    return "; ".join(map(difference_words, differences))

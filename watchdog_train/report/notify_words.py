@@ -17,8 +17,8 @@ from watchdog_train.report.facts import (
     run_again,
     step_words,
 )
-from watchdog_train.report.notices import warning_over
-from watchdog_train.report.pace_text import slow_words
+from watchdog_train.report.narrative import warned_words
+from watchdog_train.report.notices import slow_words
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
@@ -39,7 +39,7 @@ NOTICES = (
 LINE_CAP = 400
 
 
-class News(Value, frozen=True, kw_only=True):
+class News(Value):
     """One thing to tell."""
 
     topic: Topic
@@ -69,7 +69,7 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
         case e.FirstStep() if event.attempt > 1:
             told = f"{at} running again at {step_words(event.step)}{_end(event, state, zone)}"
             return News(topic="restarted", line=told)
-        case e.Adopted() | e.Noticed() | e.Slowdown() | e.Warned() | e.WarningOver():
+        case e.Adopted() | e.Noticed() | e.Slowdown() | e.Warned():
             said = _notice(event, state)
             return News(topic="notice", line=clean(f"{at} {said}", LINE_CAP)) if said else None
         case e.RunFinished():
@@ -85,18 +85,16 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
             return None
 
 
-def _notice(
-    event: e.Adopted | e.Noticed | e.Slowdown | e.Warned | e.WarningOver, state: State
-) -> str | None:
+def _notice(event: e.Adopted | e.Noticed | e.Slowdown | e.Warned, state: State) -> str | None:
     match event:
         case e.Adopted():
             return f"watched again, by pid {event.pid}: {why_text(event.why)}"
         case e.Noticed(kind="scan") if state.scan_failures != QUICK_TRIES:
             return None  # it is tried at once, or the wait was told
-        case e.WarningOver():
-            return warning_over(event)
+        case e.Warned():
+            return warned_words(event)
         case e.Slowdown():
-            return slow_words(event)
+            return slow_words(event.slow) if event.slow is not None else None
         case e.Noticed() if event.kind not in NOTICES and not event.kind.startswith("checkpoint"):
             return None
         case _:

@@ -12,13 +12,9 @@ from watchdog_train.report.explanation_text import crash_words
 from watchdog_train.report.facts import ScriptLines, run_again
 from watchdog_train.report.history import History
 from watchdog_train.report.status_json import SCHEMA_VERSION, status_object
-from watchdog_train.report.time_line import SPAN_WORDS
-from watchdog_train.report.time_section import NOTHING_FOUND, Found
 
 
-def report_object(
-    history: History, script_lines: ScriptLines, found: Found = NOTHING_FOUND
-) -> dict[str, Any]:
+def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]:
     """Everything the report says, for programs."""
     state, line = history.state, history.time_line
     return {
@@ -56,19 +52,8 @@ def report_object(
             "wall_s": round(line.wall_s, 3),
             "goodput": None if line.goodput is None else round(line.goodput, 4),
             "steps_redone": line.steps_redone,
-            "spent_s": {kind: round(line.seconds(kind), 3) for kind in SPAN_WORDS},
+            "spent_s": {kind: round(spent, 3) for kind, spent in line.spent_s.items()},
         },
-        "step_times": [
-            {
-                "attempt": each.attempt,
-                "steps": each.steps,
-                "median_s": each.quantile(0.5),
-                "p95_s": each.quantile(0.95),
-                "longest_s": each.longest_step_s,
-            }
-            for each in found.series
-            if each.steps
-        ],
         "stalls": msgspec.to_builtins(state.stalls),
         "notables": msgspec.to_builtins(history.notables),
         "script_lines": {

@@ -11,14 +11,13 @@ from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.diagnosis.stacks import trimmed
 from watchdog_train.core.model import Explanation
-from watchdog_train.report.evidence_text import captured_lines, ended, labels, title
+from watchdog_train.report.evidence_text import captured_lines, ended, glance, labels, title
 from watchdog_train.report.explanation_text import (
     because,
     more_sentences,
     remedy_line,
     what_happened,
 )
-from watchdog_train.report.glance_text import glance
 
 WIDTH, HEIGHT = 80, 24
 _INDENT = 8

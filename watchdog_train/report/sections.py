@@ -1,18 +1,29 @@
-"""A report as data, which every renderer shows alike. Pure."""
+"""A report as data, and how a terminal and an HTML page show it.
+
+The page has no script, needs nothing from the network, and everything in it is escaped.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+from html import escape
+from pathlib import Path
+
 from watchdog_train.core.model import Value
+from watchdog_train.report import words
+from watchdog_train.report.words import PLAIN, Paint, Style
+
+MAX_COLUMN = 48
 
 
-class Fold(Value, frozen=True, kw_only=True):
+class Fold(Value):
     """Lines under a title of their own."""
 
     title: str
     lines: tuple[str, ...]
 
 
-class Section(Value, frozen=True, kw_only=True):
+class Section(Value):
     """A title and what stands under it, in this order."""
 
     title: str
@@ -27,10 +38,114 @@ class Section(Value, frozen=True, kw_only=True):
     """One of many alike: a page shows its title, and the rest when it is opened."""
 
 
-class Document(Value, frozen=True, kw_only=True):
+class Document(Value):
     """A report."""
 
     title: str
     verdict: str
     good: bool
     sections: tuple[Section, ...]
+
+
+def report_text(document: Document, *, paint: Paint = PLAIN, width: int | None = 100) -> str:
+    """The report, without a newline at its end."""
+    style: Style = "good" if document.good else "warn"
+    lines = [paint(document.title, "strong"), ""]
+    lines += [paint(line, style) for line in words.wrap(document.verdict, width)]
+    for section in document.sections:
+        lines += ["", paint(section.title, "strong")]
+        lines += _text_section(section, width)
+    return "\n".join(lines)
+
+
+def _text_section(section: Section, width: int | None) -> list[str]:
+    room = None if width is None else width - 2
+    lines = [f"  {line}" for text in section.paragraphs for line in words.wrap(text, room)]
+    if section.rows:
+        lines += [f"  {line}" for line in _table(section, room)]
+    lines += [f"    {line}" for line in section.code]
+    return lines
+
+
+def _table(section: Section, width: int | None) -> list[str]:
+    rows = ([section.header] if section.header else []) + list(section.rows)
+    columns = len(rows[0])
+    wide = [
+        min(MAX_COLUMN, max(words.display_width(row[i]) for row in rows)) for i in range(columns)
+    ]
+    last = columns - 1
+    if width is not None:
+        # Text columns give way to the last one until the row fits.
+        while sum(wide[:last]) + 2 * last > width - 24 and max(wide[:last]) > 12:
+            wide[wide.index(max(wide[:last]))] -= 1
+    lines = []
+    for row in rows:
+        left = [words.wrap(cell, size) for cell, size in zip(row[:last], wide, strict=False)]
+        used = sum(wide[:last]) + 2 * last
+        right = words.wrap(row[last], None if width is None else max(20, width - used))
+        for i in range(max(len(cell) for cell in [*left, right])):
+            cells = [
+                words.pad(_part(cell, i), size) for cell, size in zip(left, wide, strict=False)
+            ]
+            lines.append("  ".join([*cells, _part(right, i)]).rstrip())
+    return lines
+
+
+def _part(cell: tuple[str, ...], i: int) -> str:
+    return cell[i] if i < len(cell) else ""
+
+
+def report_html(document: Document) -> str:
+    """The whole page."""
+    title = escape(document.title)
+    body = [f'<h1 dir="auto">{title}</h1>']
+    kind = "verdict good" if document.good else "verdict"
+    body.append(f'<p class="{kind}">{escape(document.verdict)}</p>')
+    for section in document.sections:
+        body += _html_section(section)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # Even if something slipped through the escaping, nothing may run or be fetched.
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<title>{title} - wtrain report</title>\n<style>\n{_style()}</style>\n"
+        "</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+    )
+
+
+@cache
+def _style() -> str:
+    return Path(__file__).with_name("page.css").read_text("utf-8")
+
+
+def _html_section(section: Section) -> list[str]:
+    title = escape(section.title)
+    parts = [f"<section><h2>{title}</h2>"]
+    if section.minor:
+        first = escape(section.paragraphs[0]) if section.paragraphs else ""
+        parts = [f'<details class="section"><summary>{title}: {first}</summary>']
+    parts += [f"<p>{escape(text)}</p>" for text in section.paragraphs]
+    if section.header:
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in section.header)
+        rows = [_html_row(row, "td") for row in section.rows]
+        parts += [f'<div class="wide"><table><tr>{head}</tr>', *rows, "</table></div>"]
+    elif section.rows:
+        parts += [
+            '<table class="facts">',
+            *[_html_row(row, "th") for row in section.rows],
+            "</table>",
+        ]
+    parts += [f"<pre>{escape(line)}</pre>" for line in section.code]
+    for fold in section.folds:
+        lines = escape("\n".join(fold.lines))
+        parts.append(
+            f"<details><summary>{escape(fold.title)}</summary><pre>{lines}</pre></details>"
+        )
+    return [*parts, "</details>" if section.minor else "</section>"]
+
+
+def _html_row(row: tuple[str, ...], first: str) -> str:
+    cells = [f"<{first}>{escape(row[0])}</{first}>"]
+    cells += [f"<td>{escape(cell)}</td>" for cell in row[1:]]
+    return f"<tr>{''.join(cells)}</tr>"

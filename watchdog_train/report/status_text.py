@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import tzinfo
 
 import msgspec
 
 from watchdog_train.core.fold.state import StallRecord, State
-from watchdog_train.core.model import RankStatus
+from watchdog_train.core.model import Member, RankStatus
 from watchdog_train.report import job_text, words
 from watchdog_train.report.explanation_text import because, crash_words, what_happened
 from watchdog_train.report.facts import run_again
+from watchdog_train.report.job_text import grouped, led_by, task_cell
 from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.patience_text import waiting
-from watchdog_train.report.places_text import place_sentences
-from watchdog_train.report.process_tree import process_tree
-from watchdog_train.report.status_json import newest_checkpoint, progress_now, ranks_now
+from watchdog_train.report.places_text import place_lines, place_sentences
+from watchdog_train.report.status_json import newest_checkpoint, places_now, progress_now, ranks_now
 from watchdog_train.report.summary import progress_line
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
+
+
+def process_tree(state: State, live: Live, *, limit: int) -> list[str]:
+    """Recorded members as a tree; a dead parent's children hang where they can be seen."""
+    if state.finished:
+        return []
+    here = state.hosts_here
+    members = [
+        member
+        for member in state.members
+        if not live.here or (member.host in here and member.pid in live.states)
+    ]
+    by_parent: dict[tuple[str, int], list[Member]] = {}
+    pids = {(member.host, member.pid) for member in members}
+    for member in members:
+        parent = (member.host, member.ppid)
+        known = parent in pids and member.ppid != member.pid
+        by_parent.setdefault(parent if known else ("", 0), []).append(member)
+    lines: list[str] = []
+    drawn: set[tuple[str, int]] = set()
+
+    def draw(member: Member, lead: str, branch: str) -> None:
+        # The bound also keeps a chain of a thousand parents from exhausting the stack.
+        who = (member.host, member.pid)
+        if who in drawn or len(lines) > limit:
+            return
+        drawn.add(who)
+        lines.append(f"{lead}{branch}{_process(member, live)}")
+        children = by_parent.get(who, [])
+        below = lead + {"": "", "├─": "│ ", "└─": "  "}[branch]
+        for i, child in enumerate(children):
+            draw(child, below, "└─" if i == len(children) - 1 else "├─")
+
+    roots = by_parent.get(("", 0), [])
+    for member in [*roots, *members]:
+        draw(member, "", "")
+    if len(members) > limit:
+        lines = [*lines[: limit - 1], f"… {len(members) - limit + 1} more"]
+    return lines
+
+
+def _process(member: Member, live: Live) -> str:
+    role = {"rank": f"rank {member.rank}", "worker": f"worker {member.worker}"}.get(
+        member.role, member.role
+    )
+    if member.rank is None and member.role == "rank":
+        role = "rank"
+    if member.worker is None and member.role == "worker":
+        role = "worker"
+    if member.role == "worker" and member.rank is not None:
+        role += f" of rank {member.rank}"
+    name = clean(member.name, 32) if member.name != member.role else ""
+    state = words.state_word(live.states.get(member.pid)) if live.here else "state unknown"
+    shown = f"{member.pid} {role}" if role != "other" else f"{member.pid}"
+    return ", ".join(part for part in (f"{shown} {name}".strip(), state) if part)
+
 
 LABEL_COLUMNS = 11
 MAX_RANKS = 8
@@ -380,3 +437,89 @@ def _saving_line(state: State, live: Live) -> str:
         stops = "; wtrain stop asks its loop to end" if live.can_stop else ""
         return f"this script cannot be asked to save{stops}"
     return ""
+
+
+HEADER = ("RUN", "STATE", "TIME", "ATTEMPT", "STEP", "COMMAND")
+
+
+def runs_text(
+    runs: Sequence[tuple[State, Live]], *, paint: Paint = PLAIN, width: int | None = 80
+) -> str:
+    """The table, without a newline at its end; empty without runs."""
+    if not runs:
+        return ""
+    leads = {state.task.job for state, _ in runs if state.task is not None and not state.task.task}
+    runs = [row for row in runs if led_by(row[0]) not in leads]
+    runs = grouped(runs, lambda row: row[0])
+    rows = [HEADER, *(_runs_row(state, live) for state, live in runs)]
+    if any(state.task is not None for state, _ in runs):
+        cells = ["TASK", *(task_cell(state) for state, _ in runs)]
+        rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, cells, strict=True)]
+    state_at = rows[0].index("STATE")
+    wide = [max(words.display_width(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    lines = []
+    for i, row in enumerate(rows):
+        cells = [words.pad(cell, size) for cell, size in zip(row[:-1], wide, strict=True)]
+        if i == 0:
+            cells = [paint(cell, "dim") for cell in cells]
+        else:
+            cells[state_at] = paint(cells[state_at], headline(*runs[i - 1])[1])
+        last = paint(row[-1], "dim") if i == 0 else row[-1]
+        lines.append(words.cut("  ".join([*cells, last]), width))
+        awaited = _awaited(*runs[i - 1]) if i else None
+        if awaited is not None:
+            lines.append(words.cut(f"  {awaited}", width))
+    return "\n".join(lines)
+
+
+def _awaited(state: State, live: Live) -> str | None:
+    watched = live.supervisor_alive and live.mono is not None
+    return waiting(state, live.mono or 0.0) if watched else None
+
+
+def _runs_row(state: State, live: Live) -> tuple[str, ...]:
+    ended = state.updated_at if state.finished and state.updated_at is not None else live.at
+    ran = duration(ended - state.started_at) if state.started_at is not None else "-"
+    progress = progress_now(state, live)
+    step = "-"
+    if progress.step is not None:
+        step = words.number(progress.step)
+        if progress.percent is not None:
+            step += f" ({words.percent_text(progress.percent)})"
+    attempt = str(state.attempt.attempt) if state.attempt is not None else "-"
+    word = headline(state, live)[0]
+    if led_by(state) is not None:
+        word = f"agent, {word}"
+    return (clean(state.run_id, 80), word, ran, attempt, step, words.command_title(state.argv))
+
+
+def milestones_text(state: State, live: Live, *, paint: Paint = PLAIN) -> str:
+    """All lines, without a newline at the end; nothing is cut."""
+    _, style = headline(state, live)
+    title = f"{paint('●', style)} {paint(clean(state.run_id, 100), 'strong')}"
+    lines = [f"{title} - {words.command_title(state.argv)}"]
+    places, now, origin = places_now(state, live)
+    if state.attempt is None or origin is None or not places:
+        lines.append("no milestone is known: " + _why_none(state))
+        return "\n".join(lines)
+    lines.append(f"attempt {state.attempt.attempt}, times since its launch{_as_of(state, live)}")
+    lines += [
+        *[paint(sentence, "warn") for sentence in place_sentences(places, now)],
+        "",
+        *place_lines(places, now, origin),
+    ]
+    return "\n".join(lines)
+
+
+def _why_none(state: State) -> str:
+    if state.attempt is None:
+        return "no attempt was launched"
+    return "no process of this attempt has written one down"
+
+
+def _as_of(state: State, live: Live) -> str:
+    if live.places is not None:
+        return ""
+    if live.mono is not None and not state.finished:
+        return f", as recorded {duration(live.mono - state.places_mono)} ago"
+    return ", as recorded last"

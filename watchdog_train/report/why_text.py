@@ -196,7 +196,6 @@ SENTENCES: dict[WhyCode, str] = {
     "task_reject_on_worker_lost are on)",
     "slow": "steps take {number:.3g} s instead of {before:.3g} s, {factor:.1f} times as long, for "
     "{seconds} of training: {because}",
-    "usual-again": "steps take less than {number:.0f} times {before:.3g} s again",
     "gpu-shared": "the GPU is shared with {names}",
     "gpu-clock": "the GPU's clock is at {number:.0f} % instead of {before:.0f} %",
     "disk-low": "the disk of {path} is nearly full: {size} left",

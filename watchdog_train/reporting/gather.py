@@ -1,4 +1,4 @@
-"""What the report of a run is made from: its events, its thinned trace, its bundles.
+"""What the report of a run is made from: its events and its bundles.
 
 Everything but the event log may be missing or broken: the report then says less.
 """
@@ -15,7 +15,6 @@ import msgspec
 from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.state import StallRecord
-from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import Bundle
 from watchdog_train.evidence.redact import redact_argv, redact_text
 from watchdog_train.evidence.text.bring import read_whole
@@ -25,15 +24,9 @@ from watchdog_train.report.evidence_text import group_text
 from watchdog_train.report.facts import ScriptLines, without_secrets
 from watchdog_train.report.history import History, history
 from watchdog_train.report.sections import Document
-from watchdog_train.report.series import AttemptSeries, SeriesReader
-from watchdog_train.report.time_section import Found
 from watchdog_train.report.words import clean
 from watchdog_train.store.run_paths import RunDirectory
-from watchdog_train.store.trace_file import trace_lines
 
-TRACE_LINES = 2_000_000
-TRACE_WITHIN_S = 10.0
-"""A trace at its cap of 32 MiB takes 1 s or less; a disk that hardly answers must not cost more."""
 BUNDLES = 50
 BUNDLES_WITHIN_S = 10.0
 STACK_LINES = 80
@@ -46,7 +39,6 @@ class Report:
     """A run, ready to be rendered in any form."""
 
     history: History
-    found: Found
     script_lines: ScriptLines
     document: Document
 
@@ -71,22 +63,8 @@ def gather(
         state = msgspec.structs.replace(told.state, run_dir=run_dir)
         told = msgspec.structs.replace(told, state=state)
     lines = script_lines()
-    found = Found(series=_series(run.trace), stacks=_stacks(run, told.state.stalls))
-    document = report_document(told, lines, found=found)
-    return Report(history=told, found=found, script_lines=lines, document=document)
-
-
-def _series(path: Path) -> tuple[AttemptSeries, ...]:
-    reader = SeriesReader()
-    until = time.monotonic() + TRACE_WITHIN_S
-    try:
-        for number, (line, _) in enumerate(trace_lines(path)):
-            if number >= TRACE_LINES or (number % 1024 == 0 and time.monotonic() > until):
-                break
-            reader.read(line)
-    except WtrainError:
-        pass  # no trace was kept, or it has gone: the report has no charts then
-    return reader.series
+    document = report_document(told, lines, stacks=_stacks(run, told.state.stalls))
+    return Report(history=told, script_lines=lines, document=document)
 
 
 def _stacks(run: RunDirectory, stalls: tuple[StallRecord, ...]) -> dict[str, tuple[str, ...]]:

@@ -9,18 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.document import report_document
 from watchdog_train.report.facts import ScriptLines, without_secrets
 from watchdog_train.report.history import history
-from watchdog_train.report.report_html import report_html
+from watchdog_train.report.sections import report_html
 from watchdog_train.whole_files import replace_whole
-
-if TYPE_CHECKING:
-    from watchdog_train.reporting.gather import Report
 
 REPORT_FILE = "report.html"
 WITHIN_S = 20.0
@@ -38,7 +34,7 @@ def write_plain(run_dir: Path, events: Iterable[AnyEvent], script_lines: ScriptL
 
 
 def write_whole(run_dir: Path) -> Path:
-    """Write the page with timeline, curves and stacks.
+    """Write the page with stacks.
 
     Raises:
         OSError: the directory cannot be written.
@@ -50,14 +46,7 @@ def write_whole(run_dir: Path) -> Path:
 
     run = RunDirectory(run_dir)
     events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
-    return write_page(run_dir / REPORT_FILE, page_text(gather(run, events)))
-
-
-def page_text(report: Report) -> str:
-    """The whole page."""
-    from watchdog_train.report.lanes import lanes
-
-    return report_html(report.document, lanes=lanes(report.history), series=report.found.series)
+    return write_page(run_dir / REPORT_FILE, report_html(gather(run, events).document))
 
 
 def write_page(target: Path, text: str) -> Path:

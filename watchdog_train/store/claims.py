@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
-from watchdog_train.core.model import ProcessId
+from watchdog_train.core.model import ProcessId, Value
 from watchdog_train.store.places import (
     private_runtime_directory,
     release_runtime_directory,
@@ -26,7 +24,7 @@ _MAX_BYTES = 1 << 20
 _MOST_RUNS = 4096
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
+class Claims(Value):
     """What a supervisor says of its training."""
 
     run_id: str

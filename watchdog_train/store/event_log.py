@@ -26,7 +26,6 @@ from watchdog_train.core.events import (
     SCHEMA_VERSION,
     AnyEvent,
     LogBehind,
-    PhaseChanged,
     Progress,
 )
 from watchdog_train.core.model import Why, said
@@ -44,8 +43,6 @@ __all__ = ["EventLog", "LogClock", "LogReading", "SystemClock", "read_events"]
 
 DURABLE_WITHIN_S = 2.0
 RETRY_S = 0.5
-SAMPLED = (Progress, PhaseChanged)
-"""Types that are left out, unnumbered, when there is no room for them; all others are kept."""
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 MAX_BESIDE = 256
 SAMPLED_UNTIL_BYTES = MAX_LOG_BYTES * 3 // 4
@@ -163,7 +160,7 @@ class EventLog:
         line = encode_line(stamped)
         recorded = decode_line(line[:-1])
         with self._changed:
-            if isinstance(event, SAMPLED) and not self._room_for(line):
+            if isinstance(event, Progress) and not self._room_for(line):
                 self._left_out += 1
                 return msgspec.structs.replace(recorded, seq=self._seq)
             self._enqueue(line, recorded, lifecycle=lifecycle)

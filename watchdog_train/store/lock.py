@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
+from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.trusted_files import open_regular, remove
@@ -32,7 +31,7 @@ Answer = Callable[[], None] | Literal["held", "no-locks"]
 """How to release the lock that was taken, or why it was not."""
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
+class Holder(Value):
     """Who holds a run."""
 
     pid: int

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.model import ProcessId
+from watchdog_train.core.model import ProcessId, Value
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.places import state_directory
 from watchdog_train.store.run_paths import RunDirectory, newest_last
@@ -22,7 +22,7 @@ _MAX_BYTES = 65_536
 _MAX_ENTRIES = 10_000
 
 
-class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
+class LiveRun(Value):
     """A run that was started and has not been seen to end."""
 
     run_id: str

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.trusted_files import make_folder, names, open_read, remove
@@ -24,7 +25,7 @@ _MAX_BYTES = 65_536
 _MAX_AT_ONCE = 100
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(Value):
     """Something a person or a command wants of the supervisor."""
 
     kind: RequestKind
@@ -32,7 +33,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks, in words: shown in the report."""
     at: float
     """Unix seconds."""
-    args: dict[str, Any] = {}
+    args: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies it
 
 
 def post(

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.model import SaveRecord, SlotReading
+from watchdog_train.core.model import SaveRecord, SlotReading, Value
 from watchdog_train.core.notices.notes import NOTE_BYTES, Note, decode_note
 from watchdog_train.trusted_files import names, read_regular
 
@@ -27,7 +27,7 @@ PROBLEMS = 32
 _WORDS = struct.Struct(f"={layout.SLOT_WORDS}Q")
 
 
-class SlotScan(msgspec.Struct, frozen=True, kw_only=True):
+class SlotScan(Value):
     """One look at all slots."""
 
     readings: tuple[SlotReading, ...]

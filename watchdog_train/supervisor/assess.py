@@ -11,7 +11,7 @@ from watchdog_train.core.actions import Sleep
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.detection.detect import Signs, Verdict, signs, verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Phase, Sample, SaveRecord, Straggler
+from watchdog_train.core.model import Ahead, Phase, Sample, SaveRecord, Slow, Straggler
 from watchdog_train.core.notices import ahead as outlooks
 from watchdog_train.core.notices import pace as paces
 from watchdog_train.core.notices import slowdown as slowdowns
@@ -40,17 +40,10 @@ class Assessor:
         """Another attempt: phases and totals start anew; what was said of the run stays said."""
         self._track = tracks.new_track(now)
         self._pace = paces.Pace()
-        said = state.slowdown
-        self._slowness = (
-            slowdowns.Slowness()
-            if said is None
-            else slowdowns.resumed(said.usual_s, said.step_s, said.since_mono)
-        )
+        slow = state.slowdown
+        self._slowness = slowdowns.Slowness() if slow is None else slowdowns.resumed(slow)
         self._standing = stragglers.Standing(open=state.straggler)
-        warned = tuple(
-            outlooks.Ahead(kind=one.kind, about=one.about, why=one.why) for one in state.warned
-        )
-        self._outlook = outlooks.resumed(warned, now) if warned else outlooks.Outlook()
+        self._outlook = outlooks.resumed(state.warned, now) if state.warned else outlooks.Outlook()
         self.verdict = Verdict(kind="alive")
 
     @property
@@ -101,7 +94,7 @@ class Assessor:
         return self._track.quiet_windows > 0
 
     @property
-    def slow(self) -> slowdowns.Slow | None:
+    def slow(self) -> Slow | None:
         """Steps that take much longer than they did, while they do."""
         return self._slowness.open
 
@@ -111,7 +104,7 @@ class Assessor:
         return self._standing.open
 
     @property
-    def ahead(self) -> tuple[outlooks.Ahead, ...]:
+    def ahead(self) -> tuple[Ahead, ...]:
         """What goes wrong if nobody acts."""
         return self._outlook.open
 

@@ -37,7 +37,7 @@ else:
 File = int | IO[bytes]
 
 
-class FinishedChild(Value, frozen=True, kw_only=True):
+class FinishedChild(Value):
     """A child of ours that has ended; exactly one of code and signal is set."""
 
     name: str

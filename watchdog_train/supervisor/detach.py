@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from watchdog_train.core.model import Value
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ REPORT_WITHIN_S = 60.0
 REPORT_CAP_BYTES = 65536
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Value):
     """What the detached supervisor tells the command that started it, once."""
 
     code: int

@@ -50,7 +50,7 @@ def training_key(command: tuple[str, ...], cwd: str, environment: Mapping[str, s
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-class Twins(Value, frozen=True, kw_only=True):
+class Twins(Value):
     """Live runs of the same training."""
 
     supervised: tuple[LiveRun, ...] = ()

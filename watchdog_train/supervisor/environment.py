@@ -35,7 +35,7 @@ _OF_THE_SESSION = re.compile(
 """Variables of one login: those of an earlier one name what is gone."""
 
 
-class KeptEnvironment(Value, frozen=True, kw_only=True):
+class KeptEnvironment(Value):
     """The user's environment as a run had it."""
 
     variables: dict[str, str]
@@ -43,7 +43,7 @@ class KeptEnvironment(Value, frozen=True, kw_only=True):
     """Names of variables whose values are written nowhere."""
 
 
-class EnvironmentAgain(Value, frozen=True, kw_only=True):
+class EnvironmentAgain(Value):
     """The environment of a run, for one more attempt of it from another shell."""
 
     variables: dict[str, str]

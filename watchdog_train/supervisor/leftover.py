@@ -16,7 +16,7 @@ FRESH_S = 60.0
 _FILES_COUNTED = 20_000
 
 
-class Leftover(Value, frozen=True, kw_only=True):
+class Leftover(Value):
     """One thing, and why it is held to be left over."""
 
     kind: Kind

@@ -15,7 +15,8 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.machines import couple
 from watchdog_train.errors import WtrainError
 from watchdog_train.keeper.wake import ready
-from watchdog_train.report.narrative import narrate, opening_lines
+from watchdog_train.report.narrative import narrate
+from watchdog_train.report.summary import opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context

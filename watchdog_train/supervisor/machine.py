@@ -25,7 +25,7 @@ RUNS_READ = 200
 """Logs of this place that are read for the processes they recorded; newest first."""
 
 
-class Machine(Value, frozen=True, kw_only=True):
+class Machine(Value):
     """What the search knows of this user's runs before it judges anything."""
 
     runs: tuple[RunDirectory, ...]

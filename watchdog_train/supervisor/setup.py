@@ -23,7 +23,7 @@ from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 from watchdog_train.remedies.catalogue import Remedy, script_lines
-from watchdog_train.report.narrative import closing_lines
+from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting.write import write_plain
 from watchdog_train.store import pauses, registry

@@ -9,8 +9,7 @@ from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.policy.telling import Output
-from watchdog_train.report.status_line import status_line
-from watchdog_train.report.summary import PREFIX, progress_line
+from watchdog_train.report.summary import PREFIX, progress_line, status_line
 from watchdog_train.supervisor.display import Display
 
 LINE_EVERY_S = 0.5

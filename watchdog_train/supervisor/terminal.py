@@ -13,7 +13,7 @@ from contextlib import suppress
 from watchdog_train.core.model import Value
 
 
-class Terminal(Value, frozen=True, kw_only=True):
+class Terminal(Value):
     """Where the user's three streams lead."""
 
     stdout_is_terminal: bool

@@ -27,7 +27,7 @@ STATES_FOR_CPU = 5
 process that uses a quarter of a core is seen running in every fourth look."""
 
 
-class Window(Value, frozen=True, kw_only=True):
+class Window(Value):
     """Totals at the start of the running window."""
 
     at: float
@@ -50,7 +50,7 @@ class Window(Value, frozen=True, kw_only=True):
     """Full utilisation near idle power at every look of the window."""
 
 
-class Activity(Value, frozen=True, kw_only=True):
+class Activity(Value):
     """How long the tree has been quiet, in whole windows up to now."""
 
     window: Window | None = None

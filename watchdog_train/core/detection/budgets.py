@@ -30,7 +30,7 @@ _BUSY_TIMES: dict[Phase, int] = {
 """Times `detection.busy_s`: phases that may be busy for long without a sign of progress."""
 
 
-class Budget(Value, frozen=True, kw_only=True):
+class Budget(Value):
     """What applies to one rank now."""
 
     soft_s: float

@@ -22,7 +22,7 @@ Waits = Mapping[int, Mapping[int, ThreadWait]]
 """By pid, and in it by thread; the main thread has the number of its process."""
 
 
-class CpuLine(Value, frozen=True, kw_only=True):
+class CpuLine(Value):
     """What was seen of one attempt."""
 
     at: float | None = None

@@ -53,7 +53,7 @@ SURVIVED_FACTOR = 1.5
 """A quiet silence that has ended by itself may come again, somewhat longer."""
 
 
-class Signs(Value, frozen=True, kw_only=True):
+class Signs(Value):
     """The signs of life of all trees."""
 
     quiet: bool = False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from watchdog_train.core.detection.budgets import LEARNING_PHASES, Budget, robust_quantile
 from watchdog_train.core.detection.track import RankTrack, Track
-from watchdog_train.core.events import RankEnded
 from watchdog_train.core.model import Phase, ProcessId, RankEnd, Sample, Value, signal_name
 from watchdog_train.core.policy import Detection
 
@@ -22,7 +21,7 @@ STEPS_MISSED = 2
 """Whoever needs the failed rank stands still within a step; one more for jitter."""
 
 
-class Gone(Value, frozen=True, kw_only=True):
+class Gone(Value):
     """A rank that has ended, and those that were there together with it and still live."""
 
     end: RankEnd
@@ -157,23 +156,6 @@ def _usual_s(rank: RankTrack, budgets: dict[ProcessId, Budget], detection: Detec
         return max(budgets[rank.who].soft_s, ALONE_FACTOR * detection.silence_s)
     gaps = rank.gaps.get(rank.phase, ()) if rank.phase in LEARNING_PHASES else ()
     return STEPS_MISSED * robust_quantile(gaps) if gaps else 0.0
-
-
-def recorded(event: RankEnded) -> RankEnd:
-    """The value of its event."""
-    return RankEnd(
-        pid=event.pid,
-        start=event.start,
-        rank=event.rank,
-        world_size=event.world_size,
-        step=event.step,
-        phase=event.phase,
-        at=event.mono,
-        code=event.code,
-        signal=event.signal,
-        said=event.said,
-        where=event.where,
-    )
 
 
 def missing_ranks(sample: Sample) -> tuple[RankEnd, ...]:

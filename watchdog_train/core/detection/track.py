@@ -32,7 +32,7 @@ SURVIVED_COUNTS_S = 3600.0
 """A long silence that ended by itself is expected again for so long, then forgotten."""
 
 
-class RankTrack(Value, frozen=True, kw_only=True):
+class RankTrack(Value):
     """What the detector remembers of one judged process."""
 
     who: ProcessId
@@ -72,7 +72,7 @@ class RankTrack(Value, frozen=True, kw_only=True):
         return max(own, default=0) or (self.words[FRAMEWORK_STEP] if self.words else 0)
 
 
-class Track(Value, frozen=True, kw_only=True):
+class Track(Value):
     """The detector's memory of one attempt."""
 
     started_at: float

@@ -21,7 +21,7 @@ REMEMBERED = 16
 LEAST = 4
 
 
-class Usual(Value, frozen=True, kw_only=True):
+class Usual(Value):
     """Memory of a tree in which nobody sends a heartbeat."""
 
     window: Window | None = None

@@ -20,7 +20,7 @@ BUSY: dict[Basis, Literal["busy", "uninterruptible"]] = {
 """Suspicions that are never a stall by themselves, and the word that is said about them."""
 
 
-class Verdict(Value, frozen=True, kw_only=True):
+class Verdict(Value):
     """The judgement of one moment."""
 
     kind: Literal["alive", "suspect", "stall"]

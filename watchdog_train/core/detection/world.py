@@ -12,7 +12,7 @@ MOST_RANKS = 4096
 """What a slot says is not to be trusted with our memory."""
 
 
-class World(Value, frozen=True, kw_only=True):
+class World(Value):
     """What was seen of it in one attempt."""
 
     present: int = 0

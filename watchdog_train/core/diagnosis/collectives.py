@@ -32,7 +32,7 @@ _STATUS = re.compile(
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s\]]{1,40}))?")
 
 
-class Comparison(Value, frozen=True, kw_only=True):
+class Comparison(Value):
     """How the ranks of one group stand to each other."""
 
     relation: Relation

@@ -42,7 +42,7 @@ How = Literal[
 ]
 
 
-class EndFact(Value, frozen=True, kw_only=True):
+class EndFact(Value):
     """How a rank ended that was gone before the evidence was taken."""
 
     end: RankEnd
@@ -52,7 +52,7 @@ class EndFact(Value, frozen=True, kw_only=True):
     """Who sent the signal that ended it; None: no signal did."""
 
 
-class ProcessEvidence(Value, frozen=True, kw_only=True):
+class ProcessEvidence(Value):
     """One process of the tree."""
 
     pid: int
@@ -143,7 +143,7 @@ class ProcessEvidence(Value, frozen=True, kw_only=True):
         return f"{self.label} (pid {self.pid})" if self.pid > 0 else self.label
 
 
-class LogText(Value, frozen=True, kw_only=True):
+class LogText(Value):
     """The end of one log, oldest line first; untrusted, bounded, secrets removed."""
 
     source: str
@@ -154,7 +154,7 @@ class LogText(Value, frozen=True, kw_only=True):
     """Of which piece of evidence: the pids in it are those of that piece."""
 
 
-class CollectiveFact(Value, frozen=True, kw_only=True):
+class CollectiveFact(Value):
     """The collective that one rank was in or at last, of its log or its Flight Recorder."""
 
     rank: int
@@ -169,7 +169,7 @@ class CollectiveFact(Value, frozen=True, kw_only=True):
     timed_out: bool = False
 
 
-class HostFacts(Value, frozen=True, kw_only=True):
+class HostFacts(Value):
     """The machine around the training."""
 
     oom_kills: int | None = None
@@ -186,14 +186,14 @@ class HostFacts(Value, frozen=True, kw_only=True):
     """Processes of others with memory on the GPUs of the training, for a person."""
 
 
-class LockFact(Value, frozen=True, kw_only=True):
+class LockFact(Value):
     """A lock file that the training waits for or holds open."""
 
     path: str
     owner_alive: bool | None
 
 
-class Evidence(Value, frozen=True, kw_only=True):
+class Evidence(Value):
     """Everything a diagnosis is made from."""
 
     why: BundleWhy
@@ -210,7 +210,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     """Of processes that are not among these, of torch elastic and of the output, oldest first."""
 
 
-class BundleVerdict(Value, frozen=True, kw_only=True):
+class BundleVerdict(Value):
     """verdict.json: what was decided, and which process was captured."""
 
     schema_version: int = 1

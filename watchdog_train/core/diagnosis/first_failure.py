@@ -31,7 +31,7 @@ _LAUNCHER_TELLS = re.compile(
 """torchrun 2.13: `failed (exitcode: -9) local_rank: 1 (pid: 42)`, `exitcode  : -9 (pid: 42)`."""
 
 
-class FirstFailure(Value, frozen=True, kw_only=True):
+class FirstFailure(Value):
     """The ranks that ended badly first, more than one where their order is not known."""
 
     processes: tuple[ProcessEvidence, ...]

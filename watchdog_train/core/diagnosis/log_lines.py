@@ -58,7 +58,7 @@ _RANK_INSIDE = re.compile(
 )
 
 
-class LogLine(Value, frozen=True, kw_only=True):
+class LogLine(Value):
     """A line of output taken apart."""
 
     text: str

@@ -34,7 +34,7 @@ MOVED_ON = 2
 """After so many steps of progress a line of a crash was a warning: one may be a buffer's."""
 
 
-class Hit(Value, frozen=True, kw_only=True):
+class Hit(Value):
     """A line that fits."""
 
     line: LogLine

@@ -12,7 +12,7 @@ from watchdog_train.core.model import CrashFact, Explanation, Role, Value
 _ORDER: dict[Role, int] = {"rank": 0, "worker": 0, "other": 1, "launcher": 2, "keeper": 3}
 
 
-class Group(Value, frozen=True, kw_only=True):
+class Group(Value):
     """Processes whose deciding threads are at the same place."""
 
     processes: tuple[ProcessEvidence, ...]

@@ -19,7 +19,7 @@ NAME_CAP = 200
 """Characters kept of a function, a file or a thread name."""
 
 
-class Frame(Value, frozen=True, kw_only=True):
+class Frame(Value):
     """One frame, Python or native."""
 
     function: str
@@ -48,7 +48,7 @@ class Frame(Value, frozen=True, kw_only=True):
         )
 
 
-class ThreadStack(Value, frozen=True, kw_only=True):
+class ThreadStack(Value):
     """The stack of one thread, innermost frame first."""
 
     frames: tuple[Frame, ...]
@@ -137,7 +137,7 @@ def is_library(frame: Frame) -> bool:
     return _PACKAGES.match(file) is not None or file.split("/")[0] in sys.stdlib_module_names
 
 
-class _Wanted(Value, frozen=True, kw_only=True):
+class _Wanted(Value):
     """A pattern, compiled."""
 
     function: re.Pattern[str]

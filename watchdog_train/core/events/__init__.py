@@ -21,10 +21,10 @@ from watchdog_train.core.events.telling import *
 
 AnyEvent = (
     RunStarted | OrphansFound | AttemptLaunching
-    | AttemptLaunched | LaunchPostponed | FirstBeat | FirstStep | PhaseChanged | Progress
+    | AttemptLaunched | LaunchPostponed | FirstBeat | FirstStep | Progress
     | Milestones | HookNotArmed | RankEnded | Suspected | Looked | SuspicionEnded
-    | StallDeclared | StallRecovered | Noticed | Slowdown | SlowdownEnded
-    | Straggling | Warned | WarningOver | EvidenceCollecting | EvidenceCollected | EvidenceMoved
+    | StallDeclared | StallRecovered | Noticed | Slowdown
+    | Straggling | Warned | EvidenceCollecting | EvidenceCollected | EvidenceMoved
     | StallExplained | StopRequested | SaveRequested | SaveProven | StopAsked | RequestAnswered
     | RequestRefused | Signalling | Signalled | SurvivedKill | DaemonsJudged | TreeGone
     | AttemptExited | CheckpointChosen | CheckpointRejected | CheckpointsShared | CheckpointKept

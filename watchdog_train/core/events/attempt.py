@@ -8,8 +8,8 @@ from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import (
     Daemon,
     Member,
-    Phase,
     Plan,
+    RankEnd,
     RankPlaces,
     RankStatus,
     RunProgress,
@@ -17,7 +17,7 @@ from watchdog_train.core.model import (
 )
 
 
-class AttemptLaunching(Event, frozen=True, kw_only=True):
+class AttemptLaunching(Event):
     """Intent."""
 
     token: str
@@ -30,26 +30,26 @@ class AttemptLaunching(Event, frozen=True, kw_only=True):
         return ("",) if self.where is msgspec.UNSET else self.where
 
 
-class LaunchPostponed(Event, frozen=True, kw_only=True):
+class LaunchPostponed(Event):
     """Nothing was started, for want of something that may be there again: its plan still stands."""
 
     why: Why
 
 
-class AttemptLaunched(TreeEvent, frozen=True, kw_only=True):
+class AttemptLaunched(TreeEvent):
     pid: int
     start: int
     keeper_pid: int
     keeper_start: int
 
 
-class FirstBeat(Event, frozen=True, kw_only=True):
+class FirstBeat(Event):
     rank: int
     pid: int
     after_s: float
 
 
-class FirstStep(Event, frozen=True, kw_only=True):
+class FirstStep(Event):
     rank: int
     pid: int
     step: int
@@ -58,13 +58,7 @@ class FirstStep(Event, frozen=True, kw_only=True):
     """A hook of a framework listens for requests to save."""
 
 
-class PhaseChanged(Event, frozen=True, kw_only=True):
-    rank: int
-    phase: Phase
-    previous: Phase
-
-
-class Progress(Event, frozen=True, kw_only=True):
+class Progress(Event):
     """Sampled; also a member census, so that an adopting supervisor knows the tree."""
 
     progress: RunProgress
@@ -72,7 +66,7 @@ class Progress(Event, frozen=True, kw_only=True):
     members: tuple[Member, ...]
 
 
-class Milestones(Event, frozen=True, kw_only=True):
+class Milestones(Event):
     """Where the ranks are on their way: at the first step, at a stall and at the end."""
 
     ranks: tuple[RankPlaces, ...]
@@ -81,7 +75,7 @@ class Milestones(Event, frozen=True, kw_only=True):
     """Arguments by which the script may resume, {checkpoint} for the path of one."""
 
 
-class HookNotArmed(Event, frozen=True, kw_only=True):
+class HookNotArmed(Event):
     """The client does not watch a library: wrong version, or the hook failed. Weaker signals do."""
 
     hook: str
@@ -90,36 +84,27 @@ class HookNotArmed(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class RankEnded(TreeEvent, frozen=True, kw_only=True):
-    """A rank process has ended while others of its job live; code and signal null: not known."""
+class RankEnded(TreeEvent):
+    """A rank process has ended while others of its job live."""
 
-    rank: int
-    pid: int
-    start: int
-    world_size: int | None
-    step: int | None
-    phase: Phase
-    code: int | None
-    signal: int | None
-    said: Literal["quiet", "exception"] | None
-    """What its interpreter said at its end; null: nothing, as after SIGKILL or os._exit."""
+    end: RankEnd
 
 
-class DaemonsJudged(Event, frozen=True, kw_only=True):
+class DaemonsJudged(Event):
     """Processes outside the training's session: killed with it, or left. Told before a kill."""
 
     daemons: tuple[Daemon, ...]
     """New ones, and those whose judgement has changed."""
 
 
-class TreeGone(TreeEvent, frozen=True, kw_only=True):
+class TreeGone(TreeEvent):
     shared_memory_removed: tuple[str, ...] = ()
     """Semaphores included."""
     left: tuple[Daemon, ...] = ()
     """What the attempts of this run have started, lives, and is not ours to kill."""
 
 
-class AttemptExited(TreeEvent, frozen=True, kw_only=True):
+class AttemptExited(TreeEvent):
     code: int | None
     signal: int | None
     how_known: str

@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from watchdog_train.core.model import Value
 from watchdog_train.core.model.words import host_of
 
 SCHEMA_VERSION = 1
@@ -13,7 +14,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_snake):
+class Event(Value, tag_field="type", tag=_snake):
     """The envelope. The event log fills seq, t and mono when it appends."""
 
     v: int = SCHEMA_VERSION
@@ -27,7 +28,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_sn
     """0 before the first attempt."""
 
 
-class TreeEvent(Event, frozen=True, kw_only=True):
+class TreeEvent(Event):
     """About the processes of one machine."""
 
     where: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="host")

@@ -6,7 +6,7 @@ from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import ProcessId, Why
 
 
-class StopRequested(Event, frozen=True, kw_only=True):
+class StopRequested(Event):
     by: str
     mode: Literal["soft", "now"]
     exit_code: int
@@ -15,13 +15,13 @@ class StopRequested(Event, frozen=True, kw_only=True):
     """Asked of another task of the job, which `by` names."""
 
 
-class SaveRequested(Event, frozen=True, kw_only=True):
+class SaveRequested(Event):
     by: str
     sequence: int
     can_be_asked: bool
 
 
-class SaveProven(Event, frozen=True, kw_only=True):
+class SaveProven(Event):
     """A checkpoint that was finished after the request has been found whole."""
 
     sequence: int
@@ -30,7 +30,7 @@ class SaveProven(Event, frozen=True, kw_only=True):
     request: Literal["save", "stop"] = "save"
 
 
-class StopAsked(Event, frozen=True, kw_only=True):
+class StopAsked(Event):
     """The control page's stop-request was raised."""
 
     sequence: int
@@ -42,7 +42,7 @@ class StopAsked(Event, frozen=True, kw_only=True):
     """It saves before it ends."""
 
 
-class RequestAnswered(Event, frozen=True, kw_only=True):
+class RequestAnswered(Event):
     """A rank has taken a request from the control page, at the end of a step."""
 
     request: Literal["save", "stop"]
@@ -50,7 +50,7 @@ class RequestAnswered(Event, frozen=True, kw_only=True):
     step: int | None
 
 
-class RequestRefused(Event, frozen=True, kw_only=True):
+class RequestRefused(Event):
     """The ranks of several supervisors have found no step at which all of them could act."""
 
     request: Literal["save", "stop"]
@@ -64,7 +64,7 @@ KillStage = Literal["ask", "root", "freeze", "terminate", "kill", "helpers", "la
 KillSequence = Literal["hang", "stop", "now", "sweep"]
 
 
-class Signalling(TreeEvent, frozen=True, kw_only=True):
+class Signalling(TreeEvent):
     """Intent: one stage of a kill sequence begins."""
 
     sequence: KillSequence
@@ -74,7 +74,7 @@ class Signalling(TreeEvent, frozen=True, kw_only=True):
     why: Why
 
 
-class Signalled(TreeEvent, frozen=True, kw_only=True):
+class Signalled(TreeEvent):
     pid: int
     start: int
     signal: int
@@ -83,6 +83,6 @@ class Signalled(TreeEvent, frozen=True, kw_only=True):
     """ordered: its agent was told to send it."""
 
 
-class SurvivedKill(TreeEvent, frozen=True, kw_only=True):
+class SurvivedKill(TreeEvent):
     pids: tuple[int, ...]
     why: Why

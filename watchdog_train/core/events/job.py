@@ -5,7 +5,7 @@ from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.core.starting.jobs import JobTask
 
 
-class TaskJoined(Event, frozen=True, kw_only=True):
+class TaskJoined(Event):
     """This run is one task of a job; the first one leads, and the others are its agents."""
 
     task: JobTask
@@ -13,7 +13,7 @@ class TaskJoined(Event, frozen=True, kw_only=True):
     """Where this one is now: an ended run may be continued elsewhere."""
 
 
-class MachineHeard(TreeEvent, frozen=True, kw_only=True):
+class MachineHeard(TreeEvent):
     """An agent has said who it is, for the first time or after another one took its place."""
 
     hostname: str
@@ -27,20 +27,20 @@ class MachineHeard(TreeEvent, frozen=True, kw_only=True):
     """How long it was not heard, where that was recorded."""
 
 
-class MachineSilent(TreeEvent, frozen=True, kw_only=True):
+class MachineSilent(TreeEvent):
     """Nothing is heard of a machine at present: what it does is unknown; machine_heard ends it."""
 
     since: float
     """Unix seconds."""
 
 
-class MachineLost(TreeEvent, frozen=True, kw_only=True):
+class MachineLost(TreeEvent):
     """Nothing was heard of a machine for too long: what runs there is unknown."""
 
     why: Why
 
 
-class Ordered(Event, frozen=True, kw_only=True):
+class Ordered(Event):
     """Intent, of an agent: an order is carried out once, by this record."""
 
     epoch: int
@@ -48,7 +48,7 @@ class Ordered(Event, frozen=True, kw_only=True):
     number: int
 
 
-class PeerLost(Event, frozen=True, kw_only=True):
+class PeerLost(Event):
     """Intent: the supervisor of another task is gone; another one takes up its run."""
 
     task: int

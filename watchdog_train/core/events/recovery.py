@@ -7,7 +7,7 @@ from watchdog_train.core.model import GuiltyNode, Outcome, Plan, ResumeVerdict, 
 from watchdog_train.core.model.gpu import GpuHolder
 
 
-class CheckpointChosen(Event, frozen=True, kw_only=True):
+class CheckpointChosen(Event):
     path: str
     format: str
     step: int | None
@@ -15,7 +15,7 @@ class CheckpointChosen(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class CheckpointsShared(Event, frozen=True, kw_only=True):
+class CheckpointsShared(Event):
     """Another run of this user writes to the same directory: nothing there is resumed from."""
 
     directory: str
@@ -25,7 +25,7 @@ class CheckpointsShared(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class CheckpointRejected(Event, frozen=True, kw_only=True):
+class CheckpointRejected(Event):
     path: str
     format: str
     why: Why
@@ -33,7 +33,7 @@ class CheckpointRejected(Event, frozen=True, kw_only=True):
     """It is not known to be valid; else something else speaks against it."""
 
 
-class CheckpointKept(Event, frozen=True, kw_only=True):
+class CheckpointKept(Event):
     """A file that the script overwrites in place was copied after a save of it had ended."""
 
     path: str
@@ -47,12 +47,12 @@ class CheckpointKept(Event, frozen=True, kw_only=True):
     seconds: float
 
 
-class CheckpointNotKept(Event, frozen=True, kw_only=True):
+class CheckpointNotKept(Event):
     path: str
     why: Why
 
 
-class CheckpointRestored(Event, frozen=True, kw_only=True):
+class CheckpointRestored(Event):
     """A kept copy was put back to the path of a file that was torn."""
 
     path: str
@@ -63,11 +63,11 @@ class CheckpointRestored(Event, frozen=True, kw_only=True):
     """Why nothing was changed."""
 
 
-class PlanMade(Event, frozen=True, kw_only=True):
+class PlanMade(Event):
     plan: Plan
 
 
-class GivenUp(Event, frozen=True, kw_only=True):
+class GivenUp(Event):
     """No further attempt: the ladder or the budget is at its end."""
 
     why: Why
@@ -79,13 +79,13 @@ class GivenUp(Event, frozen=True, kw_only=True):
     """Machines with which the fault may lie; see core.job.guilty."""
 
 
-class BackingOff(Event, frozen=True, kw_only=True):
+class BackingOff(Event):
     delay_s: float
     until_mono: float
     why: Why
 
 
-class GpuMemoryHeld(Event, frozen=True, kw_only=True):
+class GpuMemoryHeld(Event):
     """The next attempt waits: memory of its GPUs is held. Said again when it is by others."""
 
     ours: tuple[GpuHolder, ...]
@@ -96,13 +96,13 @@ class GpuMemoryHeld(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class GpuMemoryFree(Event, frozen=True, kw_only=True):
+class GpuMemoryFree(Event):
     """What the next attempt waited for is over."""
 
     waited_s: float
 
 
-class RemedyTaken(Event, frozen=True, kw_only=True):
+class RemedyTaken(Event):
     """What the training process itself reported about a setting."""
 
     remedy: str
@@ -111,7 +111,7 @@ class RemedyTaken(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class ResumeVerified(Event, frozen=True, kw_only=True):
+class ResumeVerified(Event):
     expected_step: int | None
     first_step: int | None
     ok: bool

@@ -1,13 +1,11 @@
 """The run itself: its beginning and end, who watches it, what it found and could not write."""
 
-import msgspec
-
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Outcome, Pause, Why
+from watchdog_train.core.model import Outcome, Pause, Value, Why
 from watchdog_train.core.starting.launchers import Launcher
 
 
-class RunStarted(Event, frozen=True, kw_only=True):
+class RunStarted(Event):
     run_id: str
     name: str
     boot_id: str | None
@@ -25,7 +23,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     """Pauses of earlier runs that earn their places more patience."""
 
 
-class Orphan(msgspec.Struct, frozen=True, kw_only=True):
+class Orphan(Value):
     pid: int
     start: int
     run_id: str | None
@@ -33,11 +31,11 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True):
     why: Why
 
 
-class OrphansFound(Event, frozen=True, kw_only=True):
+class OrphansFound(Event):
     orphans: tuple[Orphan, ...]
 
 
-class Adopted(Event, frozen=True, kw_only=True):
+class Adopted(Event):
     pid: int
     start: int
     boot_id: str | None
@@ -45,7 +43,7 @@ class Adopted(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class Reopened(Event, frozen=True, kw_only=True):
+class Reopened(Event):
     """A finished run goes on: at the user's wish, or because its job was requeued."""
 
     pid: int
@@ -59,19 +57,19 @@ class Reopened(Event, frozen=True, kw_only=True):
     """False: what was used up of its restarts stays used up."""
 
 
-class SupervisorLeft(Event, frozen=True, kw_only=True):
+class SupervisorLeft(Event):
     """The supervisor ended on purpose with training alive (a bug of ours, or asked to)."""
 
     why: Why
 
 
-class LogBehind(Event, frozen=True, kw_only=True):
+class LogBehind(Event):
     behind_s: float
     spill: str | None
     why: Why
 
 
-class RunFinished(Event, frozen=True, kw_only=True):
+class RunFinished(Event):
     outcome: Outcome
     exit_code: int
     warning: Why | None

@@ -4,22 +4,23 @@ from typing import Literal
 
 from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import (
+    Ahead,
     Basis,
     BundleWhy,
     CapturedProcess,
     CrashFact,
-    Difference,
     Explanation,
     Missing,
     Patience,
     Phase,
     SilentAt,
+    Slow,
     Straggler,
     Why,
 )
 
 
-class Suspected(Event, frozen=True, kw_only=True):
+class Suspected(Event):
     basis: Basis
     phase: Phase
     ranks: tuple[int, ...]
@@ -27,7 +28,7 @@ class Suspected(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class Looked(Event, frozen=True, kw_only=True):
+class Looked(Event):
     """The cheap look between suspicion and decision."""
 
     patience: Patience
@@ -40,7 +41,7 @@ class Looked(Event, frozen=True, kw_only=True):
     """Of this silence, with what it has earned besides; None: never."""
 
 
-class SuspicionEnded(Event, frozen=True, kw_only=True):
+class SuspicionEnded(Event):
     why: Why
     paused_s: float = 0.0
     """How long it was quiet; 0: not worth a word."""
@@ -53,7 +54,7 @@ class SuspicionEnded(Event, frozen=True, kw_only=True):
     """Nothing else can have ended it, and it came near its limit: later runs know of it."""
 
 
-class StallDeclared(Event, frozen=True, kw_only=True):
+class StallDeclared(Event):
     stall_id: str
     basis: Basis
     phase: Phase
@@ -63,7 +64,7 @@ class StallDeclared(Event, frozen=True, kw_only=True):
     at: SilentAt | None = None
 
 
-class StallRecovered(Event, frozen=True, kw_only=True):
+class StallRecovered(Event):
     stall_id: str
     why: Why
 
@@ -94,10 +95,7 @@ NoticeKind = Literal[
 ]
 
 
-WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]
-
-
-class Noticed(Event, frozen=True, kw_only=True):
+class Noticed(Event):
     """Something a person should know that is no stall: stopped, waiting for input, busy, a save
     that a stop waits for, that nobody makes, or that is not whole.
     """
@@ -107,31 +105,17 @@ class Noticed(Event, frozen=True, kw_only=True):
     why: Why
 
 
-class Slowdown(Event, frozen=True, kw_only=True):
+class Slowdown(Event):
     """Steps take three times as long as learnt, for ten minutes of training; once per episode.
 
     The limits of the ranks follow by themselves. Nothing is ended for it.
     """
 
-    usual_s: float
-    """Seconds of a step, as learnt."""
-    step_s: float
-    """The same now."""
-    factor: float
-    since_mono: float
-    changed: tuple[Difference, ...]
-    """What is different from before; empty: nothing that we can see."""
+    slow: Slow | None
+    """None: they take less than twice as long as before again."""
 
 
-class SlowdownEnded(Event, frozen=True, kw_only=True):
-    """Steps take less than twice as long as before again."""
-
-    seconds: float
-    """From its beginning."""
-    why: Why
-
-
-class Straggling(Event, frozen=True, kw_only=True):
+class Straggling(Event):
     """A rank comes last in most steps; said again when it is another rank, or costs twice as much.
     Nothing is killed for it.
     """
@@ -140,25 +124,15 @@ class Straggling(Event, frozen=True, kw_only=True):
     """None: no rank does any more."""
 
 
-class Warned(Event, frozen=True, kw_only=True):
+class Warned(Event):
     """Something will go wrong before the end if it goes on like this. Nothing is done about it."""
 
-    kind: WarningKind
-    about: str
-    """The place, of `disk`; else empty."""
-    why: Why
+    ahead: Ahead
+    over: bool = False
+    """It is not so any more."""
 
 
-class WarningOver(Event, frozen=True, kw_only=True):
-    """What was warned of is not so any more."""
-
-    kind: WarningKind
-    about: str
-    seconds: float
-    """From the warning."""
-
-
-class EvidenceCollecting(TreeEvent, frozen=True, kw_only=True):
+class EvidenceCollecting(TreeEvent):
     """Intent."""
 
     stall_id: str
@@ -166,7 +140,7 @@ class EvidenceCollecting(TreeEvent, frozen=True, kw_only=True):
     dir: str
 
 
-class EvidenceCollected(TreeEvent, frozen=True, kw_only=True):
+class EvidenceCollected(TreeEvent):
     stall_id: str
     why: BundleWhy
     dir: str
@@ -180,14 +154,14 @@ class EvidenceCollected(TreeEvent, frozen=True, kw_only=True):
     """What ended the attempt, or the rank that the others wait for."""
 
 
-class EvidenceMoved(Event, frozen=True, kw_only=True):
+class EvidenceMoved(Event):
     """A bundle that the run directory had refused is in it now."""
 
     stall_id: str
     dir: str
 
 
-class StallExplained(Event, frozen=True, kw_only=True):
+class StallExplained(Event):
     stall_id: str
     explanation: Explanation
     tasks: tuple[int, ...] = ()
@@ -196,7 +170,7 @@ class StallExplained(Event, frozen=True, kw_only=True):
     """The machine of its root, of a job on several."""
 
 
-class WouldHaveKilled(Event, frozen=True, kw_only=True):
+class WouldHaveKilled(Event):
     """Report-only: what would have happened now."""
 
     stall_id: str

@@ -1,15 +1,13 @@
 """What was told to people and programs outside, and what became of it."""
 
-import msgspec
-
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Why
+from watchdog_train.core.model import Value, Why
 
 BEFORE_RESTART = "before_restart"
 """Not an event of the log: the moment before the next attempt of a run is launched."""
 
 
-class Notified(Event, frozen=True, kw_only=True):
+class Notified(Event):
     """A message to a person was sent on one channel, or could not be."""
 
     channel: str
@@ -20,7 +18,7 @@ class Notified(Event, frozen=True, kw_only=True):
     """Why it was not sent."""
 
 
-class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
+class CommandResult(Value):
     """How one command of the user's ended."""
 
     number: int
@@ -35,7 +33,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     """The end of what it wrote, without secrets."""
 
 
-class CommandsStarting(Event, frozen=True, kw_only=True):
+class CommandsStarting(Event):
     """Intent: the user's commands for an event are started."""
 
     for_event: str
@@ -44,7 +42,7 @@ class CommandsStarting(Event, frozen=True, kw_only=True):
     numbers: tuple[int, ...]
 
 
-class CommandsRan(Event, frozen=True, kw_only=True):
+class CommandsRan(Event):
     """The user's commands for an event have ended, or were ended at their deadline."""
 
     for_event: str

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.detection.rank_gone import recorded
 from watchdog_train.core.fold import evolve_ending as ending
 from watchdog_train.core.fold import evolve_job, evolve_stall
 from watchdog_train.core.fold import evolve_records as records
@@ -67,10 +66,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             )
         case e.HookNotArmed():
             return _replace(state, hooks=(*state.hooks, event))
-        case e.PhaseChanged():
-            return _replace(state, phase_mono=event.mono)
         case e.RankEnded():
-            return _replace(state, rank_ends=(*state.rank_ends, recorded(event)))
+            return _replace(state, rank_ends=(*state.rank_ends, event.end))
         case e.Suspected():
             return _replace(
                 state,

@@ -83,17 +83,13 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
         case e.CommandsRan() if event.for_event == BEFORE_RESTART:
             return _replace(state, commands_done=event.for_attempt)
         case e.Slowdown():
-            return _replace(state, slowdown=event)
-        case e.SlowdownEnded():
-            return _replace(state, slowdown=None)
+            return _replace(state, slowdown=event.slow)
         case e.Straggling():
             return _replace(state, straggler=event.straggler)
-        case e.Warned() | e.WarningOver():
-            others = tuple(
-                one for one in state.warned if (one.kind, one.about) != (event.kind, event.about)
-            )
-            new = (event,) if isinstance(event, e.Warned) else ()
-            return _replace(state, warned=(*others, *new))
+        case e.Warned(ahead=ahead):
+            key = (ahead.kind, ahead.about)
+            others = tuple(one for one in state.warned if (one.kind, one.about) != key)
+            return _replace(state, warned=others if event.over else (*others, ahead))
         case e.DaemonsJudged():
             known = {one.process: one for one in (*state.daemons, *event.daemons)}
             return _replace(state, daemons=tuple(known.values()))

@@ -11,10 +11,9 @@ from watchdog_train.core.events import (
     KillStage,
     Looked,
     Noticed,
-    Slowdown,
-    Warned,
 )
 from watchdog_train.core.model import (
+    Ahead,
     Basis,
     BundleWhy,
     CrashFact,
@@ -34,6 +33,7 @@ from watchdog_train.core.model import (
     ResumeVerdict,
     RunProgress,
     SilentAt,
+    Slow,
     Straggler,
     Value,
     Why,
@@ -57,7 +57,7 @@ LASTING = (
 PAUSES_REMEMBERED = 64
 
 
-class StallRecord(Value, frozen=True, kw_only=True):
+class StallRecord(Value):
     """One bundle: a stall, a crash or a manual dump."""
 
     id: str
@@ -92,7 +92,7 @@ class StallRecord(Value, frozen=True, kw_only=True):
     """Nothing was killed for it, by the user's choice."""
 
 
-class Postponed(Value, frozen=True, kw_only=True):
+class Postponed(Value):
     """A planned attempt that could not be started so far."""
 
     since: float
@@ -101,7 +101,7 @@ class Postponed(Value, frozen=True, kw_only=True):
     tries: int = 1
 
 
-class Kill(Value, frozen=True, kw_only=True):
+class Kill(Value):
     """A kill sequence under way."""
 
     sequence: KillSequence
@@ -113,7 +113,7 @@ class Kill(Value, frozen=True, kw_only=True):
     signal: int = 0
 
 
-class Tree(Value, frozen=True, kw_only=True):
+class Tree(Value):
     """The processes of one attempt on one machine."""
 
     host: str = ""
@@ -150,7 +150,7 @@ class Tree(Value, frozen=True, kw_only=True):
         return self.ended and self.code != 0
 
 
-class AttemptRecord(Value, frozen=True, kw_only=True, dict=True):
+class AttemptRecord(Value, dict=True):
     """One attempt, from its plan to its end."""
 
     attempt: int
@@ -248,7 +248,7 @@ class AttemptRecord(Value, frozen=True, kw_only=True, dict=True):
         return len(self.trees) == 1 or (self.attempt == 1 and not lost)
 
 
-class StopRequest(Value, frozen=True, kw_only=True):
+class StopRequest(Value):
     """The user wants the run to end."""
 
     by: str
@@ -258,7 +258,7 @@ class StopRequest(Value, frozen=True, kw_only=True):
     relayed: bool = False
 
 
-class StopAsk(Value, frozen=True, kw_only=True):
+class StopAsk(Value):
     """The training was asked to save and end."""
 
     sequence: int
@@ -273,7 +273,7 @@ class StopAsk(Value, frozen=True, kw_only=True):
     """The whole checkpoint that was finished since."""
 
 
-class Machine(Value, frozen=True, kw_only=True):
+class Machine(Value):
     """Another machine of the job, or another task of this one, as its agent has named itself."""
 
     host: str
@@ -287,7 +287,7 @@ class Machine(Value, frozen=True, kw_only=True):
     """The newest attempt that was begun there before it was led."""
 
 
-class Crew(Value, frozen=True, kw_only=True, dict=True):
+class Crew(Value, dict=True):
     """One task of a job that is led: task 0 decides, the others are its agents."""
 
     task: JobTask
@@ -313,7 +313,7 @@ class Crew(Value, frozen=True, kw_only=True, dict=True):
         return {machine.host: machine for machine in self.machines}
 
 
-class State(Value, frozen=True, kw_only=True):
+class State(Value):
     """Everything that is known about a run from its events alone."""
 
     state: RunState = "idle"
@@ -363,8 +363,6 @@ class State(Value, frozen=True, kw_only=True):
     """Hooks that are not armed in the present attempt."""
     progress_mono: float = 0.0
     """When progress was recorded last."""
-    phase_mono: float = 0.0
-    """When a phase change was recorded last."""
 
     suspicion: Basis | None = None
     suspicion_mono: float = 0.0
@@ -380,11 +378,11 @@ class State(Value, frozen=True, kw_only=True):
     """Kinds of `noticed` that were said about the present silence."""
     noticed: tuple[Noticed, ...] = ()
     """The same with their words, the newest of each kind."""
-    slowdown: Slowdown | None = None
+    slowdown: Slow | None = None
     """Steps of the present attempt have become slow, and still are."""
     straggler: Straggler | None = None
     """The rank of the present attempt that comes last."""
-    warned: tuple[Warned, ...] = ()
+    warned: tuple[Ahead, ...] = ()
     """What will go wrong if it goes on like this, as far as it is not over."""
     muted: bool = False
     """The present silence has been reported already and is not to be killed for."""

@@ -41,7 +41,6 @@ def _with_new_clock(state: State, mono: float) -> State:
         keep_failed=False,
         suspicion_mono=mono,
         progress_mono=mono,
-        phase_mono=mono,
     )
 
 

@@ -6,7 +6,7 @@ from watchdog_train.core.model.patience import Patience
 from watchdog_train.core.model.words import Value
 
 
-class JointAnswer(Value, frozen=True, kw_only=True):
+class JointAnswer(Value):
     """What the evidence of all tasks of a job says together."""
 
     explanation: Explanation | None
@@ -16,14 +16,14 @@ class JointAnswer(Value, frozen=True, kw_only=True):
     """The bundle that holds its root."""
 
 
-class Missing(Value, frozen=True, kw_only=True):
+class Missing(Value):
     """Evidence that could not be had."""
 
     pid: int
     why: str
 
 
-class CapturedProcess(Value, frozen=True, kw_only=True):
+class CapturedProcess(Value):
     """A row of a bundle's verdict.json."""
 
     pid: int
@@ -36,7 +36,7 @@ class CapturedProcess(Value, frozen=True, kw_only=True):
     why_not: str | None
 
 
-class EvidenceResult(Value, frozen=True, kw_only=True):
+class EvidenceResult(Value):
     """What a collector brought back."""
 
     stall_id: str

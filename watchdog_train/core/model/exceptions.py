@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?(?:[\\/~][\w.@+=-]*){2,}")
 
 
-class CodePlace(Value, frozen=True, kw_only=True):
+class CodePlace(Value):
     """A line of Python code."""
 
     file: str
@@ -23,14 +23,14 @@ class CodePlace(Value, frozen=True, kw_only=True):
     source: str = ""
 
 
-class ExceptionCause(Value, frozen=True, kw_only=True):
+class ExceptionCause(Value):
     """An exception that led to another one, or that carried it."""
 
     type: str
     message: str
 
 
-class ExceptionFact(Value, frozen=True, kw_only=True):
+class ExceptionFact(Value):
     """What was raised and where; wrappers of launchers and of worker processes are taken off."""
 
     type: str
@@ -69,7 +69,7 @@ class ExceptionFact(Value, frozen=True, kw_only=True):
         return self.type, _without_details(self.message), where
 
 
-class CrashFact(Value, frozen=True, kw_only=True):
+class CrashFact(Value):
     """What ended an attempt: of several processes the one that ended badly first."""
 
     exception: ExceptionFact | None = None

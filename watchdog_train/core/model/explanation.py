@@ -14,7 +14,7 @@ from watchdog_train.core.model.waits import Wait
 from watchdog_train.core.model.words import Phase, Role, Value
 
 
-class Who(Value, frozen=True, kw_only=True):
+class Who(Value):
     """A process. The pid is None where the evidence, somebody's text, does not tell it."""
 
     pid: int | None
@@ -27,7 +27,7 @@ class Who(Value, frozen=True, kw_only=True):
     """Of its program, as the kernel calls it."""
 
 
-class Place(Value, frozen=True, kw_only=True):
+class Place(Value):
     """A line of code."""
 
     function: str
@@ -37,11 +37,11 @@ class Place(Value, frozen=True, kw_only=True):
     """0: not known, as in native code."""
 
 
-class _FrameWait(Value, frozen=True, kw_only=True, tag_field="wait"):
+class _FrameWait(Value, tag_field="wait"):
     """A wait that only Python or native frames can name; the kernel sees a futex or a poll."""
 
 
-class CollectiveWait(_FrameWait, frozen=True, kw_only=True, tag="collective"):
+class CollectiveWait(_FrameWait, tag="collective"):
     """An operation that ends when all ranks of its group are in it; a rendezvous, too."""
 
     op: str | None = None
@@ -56,27 +56,27 @@ class CollectiveWait(_FrameWait, frozen=True, kw_only=True, tag="collective"):
     """Ranks that are in another operation, or in the same one with another size."""
 
 
-class StoreWait(_FrameWait, frozen=True, kw_only=True, tag="store"):
+class StoreWait(_FrameWait, tag="store"):
     """A rendezvous or a key of the store; the store itself is a broker and never the cause."""
 
     absent: tuple[int, ...] = ()
 
 
-class BatchWait(_FrameWait, frozen=True, kw_only=True, tag="batch"):
+class BatchWait(_FrameWait, tag="batch"):
     """The next batch of a DataLoader."""
 
     workers: tuple[Who, ...] = ()
     """Those that owe it: all that are not idle."""
 
 
-class JoinWait(_FrameWait, frozen=True, kw_only=True, tag="join"):
+class JoinWait(_FrameWait, tag="join"):
     """join() or a Future: another thread of the same process."""
 
     tid: int | None = None
     name: str | None = None
 
 
-class PythonLockWait(_FrameWait, frozen=True, kw_only=True, tag="python_lock"):
+class PythonLockWait(_FrameWait, tag="python_lock"):
     """A lock, event or condition of Python: nobody records who holds it."""
 
     sealed: bool = False
@@ -84,14 +84,14 @@ class PythonLockWait(_FrameWait, frozen=True, kw_only=True, tag="python_lock"):
     kind: Literal["lock", "event", "condition", "semaphore", "barrier"] = "lock"
 
 
-class QueueWait(_FrameWait, frozen=True, kw_only=True, tag="queue"):
+class QueueWait(_FrameWait, tag="queue"):
     """A queue, in this process or between processes."""
 
     call: Literal["get", "put"] = "get"
     between_processes: bool = False
 
 
-class GilWait(_FrameWait, frozen=True, kw_only=True, tag="gil"):
+class GilWait(_FrameWait, tag="gil"):
     """The interpreter lock."""
 
     owner_tid: int | None = None
@@ -99,11 +99,11 @@ class GilWait(_FrameWait, frozen=True, kw_only=True, tag="gil"):
     """Name of the thread that holds it."""
 
 
-class ImportWait(_FrameWait, frozen=True, kw_only=True, tag="import"):
+class ImportWait(_FrameWait, tag="import"):
     """The lock of a module that another thread imports."""
 
 
-class Computing(_FrameWait, frozen=True, kw_only=True, tag="computing"):
+class Computing(_FrameWait, tag="computing"):
     """It works, or spins."""
 
     cpu_share: float | None = None
@@ -112,7 +112,7 @@ class Computing(_FrameWait, frozen=True, kw_only=True, tag="computing"):
     """Whether its frames differed between two stack samples."""
 
 
-class End(_FrameWait, frozen=True, kw_only=True, tag="end"):
+class End(_FrameWait, tag="end"):
     """It has ended: by a code, a signal, or nobody knows how."""
 
     code: int | None = None
@@ -139,7 +139,7 @@ Doing = (
 )
 
 
-class Standstill(Value, frozen=True, kw_only=True):
+class Standstill(Value):
     """One process and what it does or how it ended."""
 
     who: Who
@@ -157,7 +157,7 @@ class Standstill(Value, frozen=True, kw_only=True):
     """Of a process that has no line of the training's own code, secrets removed."""
 
 
-class Victim(Value, frozen=True, kw_only=True):
+class Victim(Value):
     """Somebody who waits for the root or for another victim; never blamed."""
 
     who: Who
@@ -170,7 +170,7 @@ class Victim(Value, frozen=True, kw_only=True):
 Certainty = Literal["proven", "likely", "possible"]
 
 
-class Because(Value, frozen=True, kw_only=True):
+class Because(Value):
     """What is known about such a root: library knowledge, never an observation."""
 
     family: str
@@ -194,7 +194,7 @@ RemedyGround = Literal[
 """What was seen that calls for a remedy."""
 
 
-class Remedy(Value, frozen=True, kw_only=True):
+class Remedy(Value):
     """A setting that may help, with its grounds."""
 
     name: str
@@ -202,7 +202,7 @@ class Remedy(Value, frozen=True, kw_only=True):
     ground: RemedyGround = "named"
 
 
-class Unknown(Value, frozen=True, kw_only=True):
+class Unknown(Value):
     """Something that could not be read, and would have told more."""
 
     what: Literal["stack", "wait", "holder", "other-end", "exception", "end", "ranks"]
@@ -214,7 +214,7 @@ class Unknown(Value, frozen=True, kw_only=True):
 ExplanationKind = Literal["hang", "crash", "slow", "stopped", "healthy", "unknown"]
 
 
-class Explanation(Value, frozen=True, kw_only=True):
+class Explanation(Value):
     """What was observed, then the cause as far as it is known, then what may help."""
 
     kind: ExplanationKind

@@ -6,7 +6,7 @@ and GPUs that seem to spin are only reported.
 
 from __future__ import annotations
 
-import msgspec
+from watchdog_train.core.model.words import Value
 
 FLAT_UTIL = 98.0
 """Per cent: from here on a kernel has run all the time, whatever it did."""
@@ -16,14 +16,14 @@ said to stay near idle power (not measured). Low on purpose: a healthy job of sm
 little power, too, and must count as alive."""
 
 
-class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+class GpuProcess(Value):
     """A process with memory on a device."""
 
     pid: int
     memory_bytes: int | None = None
 
 
-class GpuDevice(msgspec.Struct, frozen=True, kw_only=True):
+class GpuDevice(Value):
     """One look at one device. None means that the driver would not say."""
 
     index: int
@@ -49,14 +49,14 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True):
         return self.uuid or f"index {self.index}"
 
 
-class GpuXid(msgspec.Struct, frozen=True, kw_only=True):
+class GpuXid(Value):
     """A critical error that the driver has reported while we looked."""
 
     index: int | None
     code: int
 
 
-class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+class GpuReading(Value):
     """One look at all devices."""
 
     devices: tuple[GpuDevice, ...] = ()
@@ -71,14 +71,14 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """When it was taken, on the monotonic clock of the machine, seconds; 0: not told."""
 
 
-class GpuNeed(msgspec.Struct, frozen=True, kw_only=True):
+class GpuNeed(Value):
     """What a job has held at most on one device; None: the driver would not say."""
 
     device: str
     bytes: int | None
 
 
-class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
+class GpuClaim(Value):
     """What a job has used of the GPUs."""
 
     needs: tuple[GpuNeed, ...] = ()
@@ -86,7 +86,7 @@ class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
     """Pids of others that had memory on the same devices while it ran."""
 
 
-class GpuHolder(msgspec.Struct, frozen=True, kw_only=True):
+class GpuHolder(Value):
     """Somebody who has memory on a device that a job needs."""
 
     device: int
@@ -96,7 +96,7 @@ class GpuHolder(msgspec.Struct, frozen=True, kw_only=True):
     """For a person: pid, command and user, as far as they are known."""
 
 
-class GpuHold(msgspec.Struct, frozen=True, kw_only=True):
+class GpuHold(Value):
     """What stands in the way of another attempt."""
 
     ours: tuple[GpuHolder, ...] = ()
@@ -115,7 +115,7 @@ class GpuHold(msgspec.Struct, frozen=True, kw_only=True):
         return self.answered and not (self.ours or self.others or self.unnamed)
 
 
-class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+class GpuUse(Value):
     """What the devices of one job show. None means unknown."""
 
     device: int | None = None
@@ -147,10 +147,10 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
         return self.util >= FLAT_UTIL and self.power <= IDLE_POWER_SHARE
 
 
-class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
+class GpuSeen(Value):
     """What evidence is given of the GPUs of a job."""
 
-    uses: dict[int, GpuUse] = {}
+    uses: dict[int, GpuUse] = {}  # noqa: RUF012 - msgspec copies it
     """Of each rank, by pid."""
     others: tuple[str, ...] = ()
     """Who else has memory on them, for a person."""

@@ -34,7 +34,7 @@ PatienceRow = Literal[
 _OF_EVERY_STEP = (BatchWait, CollectiveWait, StoreWait)
 
 
-class Silence(Value, frozen=True, kw_only=True):
+class Silence(Value):
     """Where in its training the job has fallen silent."""
 
     phase: Phase = "train"
@@ -42,7 +42,7 @@ class Silence(Value, frozen=True, kw_only=True):
     """Before the third step."""
 
 
-class Patience(Value, frozen=True, kw_only=True):
+class Patience(Value):
     """What a sample of the waits says about waiting longer."""
 
     row: PatienceRow = "unknown"
@@ -58,7 +58,7 @@ class Patience(Value, frozen=True, kw_only=True):
     """The same in every run: of the user's function, its code, the wait and the world's size."""
 
 
-class Pause(Value, frozen=True, kw_only=True):
+class Pause(Value):
     """Silences at one place that ended by themselves."""
 
     own: Place
@@ -72,7 +72,7 @@ class Pause(Value, frozen=True, kw_only=True):
     """In which the training was started."""
 
 
-class SilentAt(Value, frozen=True, kw_only=True):
+class SilentAt(Value):
     """What makes two silences the same."""
 
     own: Place

@@ -22,7 +22,7 @@ class ProcessId(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """Its machine; empty: that of whoever holds this value."""
 
 
-class ProcessRow(Value, frozen=True, kw_only=True):
+class ProcessRow(Value):
     """One look at one process. None means that the system would not say."""
 
     pid: int
@@ -46,7 +46,7 @@ class ProcessRow(Value, frozen=True, kw_only=True):
         return ProcessId(self.pid, self.start)
 
 
-class SlotReading(Value, frozen=True, kw_only=True):
+class SlotReading(Value):
     """The heartbeat slot of one process, decoded; raw words by the names of client.layout."""
 
     pid: int
@@ -100,7 +100,7 @@ class SlotReading(Value, frozen=True, kw_only=True):
     """A step by which it has told that it did not resume from the checkpoint that it should."""
 
 
-class Member(Value, frozen=True, kw_only=True):
+class Member(Value):
     """A process recorded as part of this run's tree; membership outlives its parent."""
 
     pid: int
@@ -124,7 +124,7 @@ class Member(Value, frozen=True, kw_only=True):
         return ProcessId(self.pid, self.start, self.host)
 
 
-class MemberSample(Value, frozen=True, kw_only=True):
+class MemberSample(Value):
     """A member at one poll."""
 
     member: Member
@@ -147,7 +147,7 @@ Ground = Literal[
 """The first ten say that it belongs to the training, the others that it is left."""
 
 
-class Hold(Value, frozen=True, kw_only=True):
+class Hold(Value):
     """One thing that ties a process to the training."""
 
     ground: Ground
@@ -157,7 +157,7 @@ class Hold(Value, frozen=True, kw_only=True):
     """Who holds the other end, or the same thing: with its death the tie cannot be seen again."""
 
 
-class DaemonFacts(Value, frozen=True, kw_only=True):
+class DaemonFacts(Value):
     """What was read of one process outside the training's session."""
 
     process: ProcessId
@@ -173,7 +173,7 @@ class DaemonFacts(Value, frozen=True, kw_only=True):
     holds: tuple[Hold, ...] = ()
 
 
-class Daemon(Value, frozen=True, kw_only=True):
+class Daemon(Value):
     """The judgement: killed with its attempt, or left."""
 
     process: ProcessId
@@ -185,7 +185,7 @@ class Daemon(Value, frozen=True, kw_only=True):
         return self.hold.ground in ("own-terminal", "clients", "leave", "none")
 
 
-class RankEnd(Value, frozen=True, kw_only=True):
+class RankEnd(Value):
     """A rank process that has ended while its attempt went on."""
 
     pid: int
@@ -211,7 +211,7 @@ class RankEnd(Value, frozen=True, kw_only=True):
         return ProcessId(self.pid, self.start, host_of(self.where))
 
 
-class ThreadWait(Value, frozen=True, kw_only=True):
+class ThreadWait(Value):
     """How long a thread has stood in line for a CPU, as the scheduler counts it."""
 
     waited_s: float
@@ -220,7 +220,7 @@ class ThreadWait(Value, frozen=True, kw_only=True):
     """How often it was put on a CPU."""
 
 
-class HostLoad(Value, frozen=True, kw_only=True):
+class HostLoad(Value):
     """The machine at one moment. None means unknown."""
 
     swap_bytes: int | None = None
@@ -233,7 +233,7 @@ class HostLoad(Value, frozen=True, kw_only=True):
     """Processes of others that use the CPUs, for a person: pid, command and user."""
 
 
-class Sample(Value, frozen=True, kw_only=True):
+class Sample(Value):
     """One poll of the whole tree of one machine, or of the trees of all together."""
 
     machine: str = ""
@@ -312,7 +312,7 @@ def _sum(numbers: Iterable[Number | None]) -> Number | None:
     return total
 
 
-class ExitStatus(Value, frozen=True, kw_only=True):
+class ExitStatus(Value):
     """How the root of an attempt ended: a code, or a signal, or neither when nobody knows."""
 
     code: int | None

@@ -2,10 +2,11 @@
 
 from typing import Literal
 
+from watchdog_train.core.model.reasons import Why
 from watchdog_train.core.model.words import Phase, Value
 
 
-class RankStatus(Value, frozen=True, kw_only=True):
+class RankStatus(Value):
     """A rank as status shows it."""
 
     rank: int
@@ -19,7 +20,7 @@ class RankStatus(Value, frozen=True, kw_only=True):
     workers: tuple[int, ...]
 
 
-class Milestone(Value, frozen=True, kw_only=True):
+class Milestone(Value):
     """A named place on the way of one process, as it tells it itself; times are monotonic."""
 
     name: str
@@ -34,7 +35,7 @@ class Milestone(Value, frozen=True, kw_only=True):
     """The user's own, by mark()."""
 
 
-class RankPlaces(Value, frozen=True, kw_only=True):
+class RankPlaces(Value):
     """The milestones of one judged process, by their begin."""
 
     rank: int
@@ -43,7 +44,7 @@ class RankPlaces(Value, frozen=True, kw_only=True):
     milestones: tuple[Milestone, ...]
 
 
-class RunProgress(Value, frozen=True, kw_only=True):
+class RunProgress(Value):
     """What a person wants to read first. None is unknown."""
 
     step: int | None = None
@@ -63,7 +64,7 @@ DifferenceKind = Literal[
 ]  # fmt: skip
 
 
-class Difference(Value, frozen=True, kw_only=True):
+class Difference(Value):
     """What is different from before, or from the other ranks; no verdict on what is the cause."""
 
     kind: DifferenceKind
@@ -78,7 +79,37 @@ StepPlace = Literal["batch", "backward", "backward-end"]
 """It has its batch, begins a backward pass, has ended it."""
 
 
-class Straggler(Value, frozen=True, kw_only=True):
+class Slow(Value):
+    """A slow stretch that is worth a word."""
+
+    since: float
+    """Supervisor's clock."""
+    usual_s: float
+    """A step, as learnt."""
+    step_s: float
+    """A step, now: the median of the slow bins of late."""
+    changed: tuple[Difference, ...] = ()
+    """What is different from before, as far as anything tells."""
+
+    @property
+    def factor(self) -> float:
+        """How much slower."""
+        return self.step_s / self.usual_s
+
+
+WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]
+
+
+class Ahead(Value):
+    """One thing that will go wrong."""
+
+    kind: WarningKind
+    about: str
+    """A path, or empty."""
+    why: Why
+
+
+class Straggler(Value):
     """The rank that comes last in most steps. The others wait for it where they are in lock-step.
 
     Mean values over `steps` steps that were looked at.

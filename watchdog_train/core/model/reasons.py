@@ -50,13 +50,13 @@ WhyCode = Literal[
     "slow", "starved", "stopped", "stopped-anew",
     "supervisor-gone", "supervisor-slept", "survived", "survivors", "survivors-block",
     "taking-back", "task-acknowledged", "task-delivered-again", "task-lost", "task-maybe-lost",
-    "training-finished", "tree-idle", "trying", "unknown", "unsaved", "unseen", "usual-again",
+    "training-finished", "tree-idle", "trying", "unknown", "unsaved", "unseen",
     "valid-existed", "waited", "waited-for", "waits-for-agents", "waits-for-room", "waits-for-scan",
     "with-remedies", "world-elsewhere", "would-ask-again", "would-end-so-again", "wrong-arguments",
 ]  # fmt: skip
 
 
-class Why(Value, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+class Why(Value, kw_only=False, omit_defaults=True, repr_omit_defaults=True):
     """One reason; each code has its own fields, and the others are absent."""
 
     code: WhyCode

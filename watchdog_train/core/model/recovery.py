@@ -26,7 +26,7 @@ SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pth.tar")
 """Of a file of torch.save that is complete: others are renamed once they are."""
 
 
-class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):
+class RemedyUse(Value, omit_defaults=True):
     """A remedy in a plan, with the reason it is there."""
 
     id: str
@@ -38,14 +38,14 @@ class RemedyUse(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A fallback setting: nothing that was seen calls for it."""
 
 
-class GuiltyNode(Value, frozen=True, kw_only=True):
+class GuiltyNode(Value):
     """A machine of the job on which the next attempt should not run."""
 
     host: str
     why: Why
 
 
-class CheckpointRef(Value, frozen=True, kw_only=True):
+class CheckpointRef(Value):
     """The checkpoint a plan resumes from."""
 
     path: str
@@ -68,7 +68,7 @@ class CheckpointRef(Value, frozen=True, kw_only=True):
     """As in CheckpointFinding."""
 
 
-class SaveRecord(Value, frozen=True, kw_only=True):
+class SaveRecord(Value):
     """A finished save as the hook inside the training noted it: a line of saves.<pid>.jsonl."""
 
     path: str
@@ -119,7 +119,7 @@ def newest_checkpoint(saves: Iterable[SaveRecord]) -> SaveRecord | None:
     )
 
 
-class KeptCopy(Value, frozen=True, kw_only=True):
+class KeptCopy(Value):
     """A copy, in the run directory, of a checkpoint that is overwritten in place."""
 
     path: str
@@ -135,7 +135,7 @@ class KeptCopy(Value, frozen=True, kw_only=True):
     """Whose save it is."""
 
 
-class KeepAnswer(Value, frozen=True, kw_only=True):
+class KeepAnswer(Value):
     """What a child that was to keep a copy has done."""
 
     path: str
@@ -150,7 +150,7 @@ class KeepAnswer(Value, frozen=True, kw_only=True):
     """Why there is none."""
 
 
-class RestoreAnswer(Value, frozen=True, kw_only=True):
+class RestoreAnswer(Value):
     """What a child that was to put a kept copy back has done."""
 
     path: str
@@ -161,7 +161,7 @@ class RestoreAnswer(Value, frozen=True, kw_only=True):
     """Why nothing was changed."""
 
 
-class CheckpointFinding(Value, frozen=True, kw_only=True):
+class CheckpointFinding(Value):
     """One checkpoint that a survey has looked at."""
 
     path: str
@@ -184,7 +184,7 @@ class CheckpointFinding(Value, frozen=True, kw_only=True):
     """Of a kept copy: the file it was made of."""
 
 
-class Survey(Value, frozen=True, kw_only=True):
+class Survey(Value):
     """The checkpoints of a run, newest first."""
 
     findings: tuple[CheckpointFinding, ...]
@@ -203,7 +203,7 @@ class Survey(Value, frozen=True, kw_only=True):
         return next((finding for finding in self.findings if finding.whole), None)
 
 
-class Plan(Value, frozen=True, kw_only=True):
+class Plan(Value):
     """One attempt, reproducible by a person."""
 
     attempt: int

@@ -26,18 +26,18 @@ class ProcessRef(msgspec.Struct, frozen=True, order=True):
 Refs = tuple[ProcessRef, ...]
 
 
-class _Wait(Value, frozen=True, kw_only=True, tag_field="wait"):
+class _Wait(Value, tag_field="wait"):
     """`complete` is False where some process could not be read: there may be more than is named."""
 
     timed: bool = False
     """The call ends by itself after some time."""
 
 
-class Running(_Wait, frozen=True, kw_only=True, tag="running"):
+class Running(_Wait, tag="running"):
     """It waits for nothing: it computes, or waits for a processor."""
 
 
-class FileWait(_Wait, frozen=True, kw_only=True, tag="file"):
+class FileWait(_Wait, tag="file"):
     """A call on a file, or on the path of one."""
 
     call: Literal["open", "read", "write", "sync", "other"]
@@ -57,7 +57,7 @@ class FileWait(_Wait, frozen=True, kw_only=True, tag="file"):
     """Both of a file that is read or written."""
 
 
-class FileLockWait(_Wait, frozen=True, kw_only=True, tag="file_lock"):
+class FileLockWait(_Wait, tag="file_lock"):
     """flock() or a lock of fcntl()."""
 
     path: str | None = None
@@ -67,7 +67,7 @@ class FileLockWait(_Wait, frozen=True, kw_only=True, tag="file_lock"):
     """False as well where no holder was found: there is one, in another container or machine."""
 
 
-class PipeWait(_Wait, frozen=True, kw_only=True, tag="pipe"):
+class PipeWait(_Wait, tag="pipe"):
     """A pipe, a socket pair, or a unix socket: what is at the other end."""
 
     call: Literal["read", "write"]
@@ -79,7 +79,7 @@ class PipeWait(_Wait, frozen=True, kw_only=True, tag="pipe"):
     complete: bool = True
 
 
-class TcpWait(_Wait, frozen=True, kw_only=True, tag="tcp"):
+class TcpWait(_Wait, tag="tcp"):
     """A connection to somebody, or a socket that waits for connections."""
 
     call: Literal["connect", "read", "write", "accept"]
@@ -96,13 +96,13 @@ class TcpWait(_Wait, frozen=True, kw_only=True, tag="tcp"):
     """The same between two looks."""
 
 
-class ChildWait(_Wait, frozen=True, kw_only=True, tag="child"):
+class ChildWait(_Wait, tag="child"):
     """wait4() and its like, or vfork() until the child has begun its program."""
 
     children: Refs = ()
 
 
-class MutexWait(_Wait, frozen=True, kw_only=True, tag="mutex"):
+class MutexWait(_Wait, tag="mutex"):
     """A futex of this process alone: a mutex, a condition, a semaphore, Python's locks."""
 
     address: int
@@ -112,7 +112,7 @@ class MutexWait(_Wait, frozen=True, kw_only=True, tag="mutex"):
     """False: no thread of this process has that number, so it was held when the process forked."""
 
 
-class SharedSemaphoreWait(_Wait, frozen=True, kw_only=True, tag="shared_semaphore"):
+class SharedSemaphoreWait(_Wait, tag="shared_semaphore"):
     """A futex in memory that other processes can map."""
 
     path: str | None = None
@@ -123,7 +123,7 @@ class SharedSemaphoreWait(_Wait, frozen=True, kw_only=True, tag="shared_semaphor
     """Of a mutex of the C library: who holds it. Start 0 and no name: that thread is gone."""
 
 
-class SleepWait(_Wait, frozen=True, kw_only=True, tag="sleep"):
+class SleepWait(_Wait, tag="sleep"):
     """Until a moment, and nothing else can end it but a signal."""
 
     left_s: float | None = None
@@ -136,14 +136,14 @@ class SleepWait(_Wait, frozen=True, kw_only=True, tag="sleep"):
     """Name and value of a variable that holds a path, of the function that sleeps."""
 
 
-class PollWait(_Wait, frozen=True, kw_only=True, tag="poll"):
+class PollWait(_Wait, tag="poll"):
     """Whichever of several comes first."""
 
     waits: tuple[Wait, ...] = ()
     left_s: float | None = None
 
 
-class TerminalWait(_Wait, frozen=True, kw_only=True, tag="terminal"):
+class TerminalWait(_Wait, tag="terminal"):
     """Somebody is to type, or to write into what the process has as its standard input."""
 
     path: str | None = None
@@ -151,7 +151,7 @@ class TerminalWait(_Wait, frozen=True, kw_only=True, tag="terminal"):
     """Who holds the other end, where the input is a pipe or socket."""
 
 
-class DeviceWait(_Wait, frozen=True, kw_only=True, tag="device"):
+class DeviceWait(_Wait, tag="device"):
     """A driver: a GPU's, mostly."""
 
     path: str
@@ -159,7 +159,7 @@ class DeviceWait(_Wait, frozen=True, kw_only=True, tag="device"):
     """What the rank's GPU showed; None: not known."""
 
 
-class DiskWait(_Wait, frozen=True, kw_only=True, tag="disk"):
+class DiskWait(_Wait, tag="disk"):
     """State D: inside the kernel, where no signal reaches it."""
 
     function: str | None = None
@@ -168,17 +168,17 @@ class DiskWait(_Wait, frozen=True, kw_only=True, tag="disk"):
     offset: int | None = None
 
 
-class Stopped(_Wait, frozen=True, kw_only=True, tag="stopped"):
+class Stopped(_Wait, tag="stopped"):
     """State T: by a signal, or held by a tracer."""
 
     traced: bool = False
 
 
-class Ended(_Wait, frozen=True, kw_only=True, tag="ended"):
+class Ended(_Wait, tag="ended"):
     """A zombie, or gone."""
 
 
-class UnknownWait(_Wait, frozen=True, kw_only=True, tag="unknown"):
+class UnknownWait(_Wait, tag="unknown"):
     """The kernel did not tell, or it is a call that no row knows."""
 
     why: Literal["refused", "changed", "call", "no_proc"]
@@ -205,7 +205,7 @@ Wait = (
 )
 
 
-class ThreadFact(Value, frozen=True, kw_only=True):
+class ThreadFact(Value):
     """One thread at one moment."""
 
     tid: int

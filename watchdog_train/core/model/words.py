@@ -1,8 +1,16 @@
 """The few words that values are made of: roles, phases, kinds of verdicts."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # typing has it from Python 3.11 on, and only type checkers use it
+
+    def dataclass_transform(**_):  # noqa: ANN003, ANN201, D103
+        return lambda kind: kind
+
 
 Role = Literal["keeper", "launcher", "rank", "worker", "other"]
 
@@ -72,8 +80,16 @@ def written(host: str) -> str | msgspec.UnsetType:
     return host or msgspec.UNSET
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of every value here: frozen, compared by content."""
+class ValueType(msgspec.StructMeta):
+    """Makes every kind of value frozen and its fields named, if it does not say otherwise."""
+
+    def __new__(cls, *args: Any, **options: Any) -> "ValueType":  # noqa: PYI034 - Self is of 3.11
+        return super().__new__(cls, *args, **{"frozen": True, "kw_only": True, **options})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class Value(msgspec.Struct, frozen=True, metaclass=ValueType):
+    """Base of every value here: compared by content."""
 
 
 SIGNAL_NAMES = {

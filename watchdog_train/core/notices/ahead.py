@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core.detection.track import judged
-from watchdog_train.core.events.stall import Warned, WarningKind, WarningOver
-from watchdog_train.core.model import Sample, SaveRecord, Value, Why
+from watchdog_train.core.events.stall import Warned
+from watchdog_train.core.model import Ahead, Sample, SaveRecord, Value, Why
 
 _replace = msgspec.structs.replace
 
@@ -29,7 +29,7 @@ AGAIN_S = 3600.0
 """A warning that was over is not said again within so long."""
 
 
-class DiskRoom(Value, frozen=True, kw_only=True):
+class DiskRoom(Value):
     """A file system that the run writes to."""
 
     path: str
@@ -37,7 +37,7 @@ class DiskRoom(Value, frozen=True, kw_only=True):
     total_bytes: int
 
 
-class Room(Value, frozen=True, kw_only=True):
+class Room(Value):
     """What is left at one moment."""
 
     at: float
@@ -48,7 +48,7 @@ class Room(Value, frozen=True, kw_only=True):
     memory_total_bytes: int | None = None
 
 
-class Free(Value, frozen=True, kw_only=True):
+class Free(Value):
     """What is known of the room of one resource."""
 
     low_looks: int = 0
@@ -56,16 +56,7 @@ class Free(Value, frozen=True, kw_only=True):
     """The most that was free of late: after the last save has replaced another."""
 
 
-class Ahead(Value, frozen=True, kw_only=True):
-    """One thing that will go wrong."""
-
-    kind: WarningKind
-    about: str
-    """A path, or empty."""
-    why: Why
-
-
-class Outlook(Value, frozen=True, kw_only=True):
+class Outlook(Value):
     """Memory of one attempt."""
 
     room_at: float = 0.0
@@ -156,25 +147,14 @@ def _settle(memory: Outlook, found: tuple[Ahead, ...], now: float) -> Outlook:
     return _replace(memory, open=tuple(now_open), closed=tuple(closed.items()))
 
 
-def warnings(
-    found: tuple[Ahead, ...] | None, said: tuple[Warned, ...], now: float
-) -> list[Warned | WarningOver]:
+def warnings(found: tuple[Ahead, ...] | None, said: tuple[Ahead, ...]) -> list[Warned]:
     """What has to be said, and what of it is over; None found: nobody looked."""
     if found is None:
         return []
-    known = {(one.kind, one.about) for one in said}
-    still = {(one.kind, one.about) for one in found}
+    known, still = ({(one.kind, one.about) for one in each} for each in (said, found))
     return [
-        *(
-            Warned(kind=one.kind, about=one.about, why=one.why)
-            for one in found
-            if (one.kind, one.about) not in known
-        ),
-        *(
-            WarningOver(kind=one.kind, about=one.about, seconds=round(max(0.0, now - one.mono), 1))
-            for one in said
-            if (one.kind, one.about) not in still
-        ),
+        *(Warned(ahead=one) for one in found if (one.kind, one.about) not in known),
+        *(Warned(ahead=one, over=True) for one in said if (one.kind, one.about) not in still),
     ]
 
 

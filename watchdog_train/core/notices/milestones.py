@@ -15,7 +15,7 @@ MOST_MILESTONES = 32
 """Of one rank in the log: the newest."""
 
 
-class MilestoneStanding(Value, frozen=True, kw_only=True):
+class MilestoneStanding(Value):
     """Where the ranks stand towards one milestone that some are inside of."""
 
     name: str

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.detection.track import judged
+from watchdog_train.core.events.stall import NoticeKind
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
-    Member,
     MemberSample,
-    ProcessId,
     RankStatus,
     RunProgress,
     Sample,
@@ -19,11 +20,9 @@ from watchdog_train.core.model import (
     WhyCode,
     said,
 )
-from watchdog_train.core.notices import sight
 from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
 from watchdog_train.core.notices.notes import TaskNote
-from watchdog_train.core.notices.slowdown import OVER_FACTOR
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import live
 from watchdog_train.core.requests.request_answers import answers
@@ -36,6 +35,9 @@ SAID_SLEEP_S = 30.0
 _OPTIMIZER_STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
 NO_HEARTBEAT_S = 60.0
 """A cold import of torch from a slow disk takes half of that; then a person should know."""
+
+Notice = tuple[Why, tuple[int, ...]]
+"""Why, and the processes that are meant."""
 
 
 def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyEvent, ...]:
@@ -68,7 +70,6 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += hook_events(observation, state)
     changed = tuple(one for one in sample.daemons if one not in state.daemons)
     found += [e.DaemonsJudged(daemons=changed)] if changed else []
-    found += _phases(ranks, state, now)
     found += _rank_ends(sample, state)
     reports = {report.remedy: report for report in reversed(observation.settings)}
     found += [
@@ -77,13 +78,10 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
         if report.remedy not in attempt.reported
     ]
     found += _resume(observation, state, step)
-    found += _keeper(observation, state)
-    found += _reader(observation, state)
-    found += _without_heartbeat(observation, state)
+    found += _said_once(observation, state)
     found += _sleep(observation, state)
     found += _pace(observation, state)
-    found += warnings(observation.ahead, state.warned, now)
-    found += sight.news(observation, state)
+    found += warnings(observation.ahead, state.warned)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
         found.append(progress_event(sample, state, now, observation.steps_s))
@@ -157,19 +155,6 @@ def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample, now: f
     )
 
 
-def _phases(
-    ranks: tuple[tuple[MemberSample, SlotReading], ...], state: State, now: float
-) -> list[e.AnyEvent]:
-    if now - state.phase_mono < PHASE_EVERY_S:
-        return []
-    known = {status.pid: status.phase for status in state.ranks}
-    return [
-        e.PhaseChanged(rank=member.member.rank or 0, phase=slot.phase, previous=known[slot.pid])
-        for member, slot in ranks
-        if slot.pid in known and known[slot.pid] != slot.phase
-    ]
-
-
 def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
     """Ranks that have ended while others of their job live; at the end of a job all of them do."""
     known = {end.identity for end in state.rank_ends}
@@ -177,20 +162,7 @@ def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
     if state.kill is not None or not living:
         return []
     return [
-        e.RankEnded(
-            rank=end.rank,
-            pid=end.pid,
-            start=end.start,
-            world_size=end.world_size,
-            step=end.step,
-            phase=end.phase,
-            code=end.code,
-            signal=end.signal,
-            said=end.said,
-            where=end.where,
-        )
-        for end in sample.ended
-        if end.identity not in known
+        e.RankEnded(end=end, where=end.where) for end in sample.ended if end.identity not in known
     ]
 
 
@@ -283,47 +255,56 @@ def _is_to_come(sample: Sample, ordinal: int | None) -> bool:
     return ordinal is not None and begun < ordinal
 
 
-def _keeper(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Training outlives its keeper; what is lost with it is worth a word, once."""
-    if state.kill is not None or "keeper" in state.notices:
-        return []
+def _said_once(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """What a person should know, each kind once an attempt."""
+    table: tuple[tuple[NoticeKind, Callable[[Observation, State], Notice | None]], ...] = (
+        ("keeper", _keeper),
+        ("reader", _reader),
+        ("no-heartbeat", _without_heartbeat),
+        ("gpu", lambda seen, _: _trouble("gpus-unseen", seen.gpu_trouble)),
+        ("blind", lambda seen, _: _trouble("blind", seen.blind)),
+    )
+    told = ((kind, look(observation, state)) for kind, look in table if kind not in state.notices)
+    return [e.Noticed(kind=kind, why=one[0], pids=one[1]) for kind, one in told if one is not None]
+
+
+def _trouble(code: WhyCode, problem: str | None) -> Notice | None:
+    """What the supervisor cannot see: nobody is judged by an old look, or a hang called late."""
+    return (Why(code, problem=problem), ()) if problem is not None else None
+
+
+def _keeper(observation: Observation, state: State) -> Notice | None:
+    """Training outlives its keeper; what is lost with it is worth a word."""
+    if state.kill is not None:
+        return None
     for tree in state.trees:
-        sample = observation.of(tree.host).sample
-        if tree.keeper is not None and not tree.ended and sample.keeper_alive is False:
+        sample, keeper = observation.of(tree.host).sample, tree.keeper
+        if keeper is not None and not tree.ended and sample.keeper_alive is False:
             root = next((m.member for m in live(sample) if m.member.identity == tree.root), None)
             if root is not None:
-                return [_without_keeper(tree.keeper, root, state)]
-    return []
+                ours = state.supervisor is not None and root.ppid == state.supervisor.pid
+                its_end = Why("end-by-parent" if ours else "end-by-kernel")
+                why = Why("keeper-gone", pid=keeper.pid).plus(its_end, Why("output-lost"))
+                return why, (keeper.pid,)
+    return None
 
 
-def _without_keeper(keeper: ProcessId, root: Member, state: State) -> e.Noticed:
-    if state.supervisor is not None and root.ppid == state.supervisor.pid:
-        its_end = Why("end-by-parent")
-    else:
-        its_end = Why("end-by-kernel")
-    why = Why("keeper-gone", pid=keeper.pid).plus(its_end, Why("output-lost"))
-    return e.Noticed(kind="keeper", pids=(keeper.pid,), why=why)
+def _reader(observation: Observation, _state: State) -> Notice | None:
+    """It is the reader of its output that the training waits for."""
+    return (Why("reader-behind"), ()) if observation.sample.held_back else None
 
 
-def _reader(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Said once an attempt: it is the reader of its output that the training waits for."""
-    if not observation.sample.held_back or "reader" in state.notices:
-        return []
-    return [e.Noticed(kind="reader", pids=(), why=Why("reader-behind"))]
-
-
-def _without_heartbeat(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """A program that we cannot look into is watched all the same, by weaker signs: said once."""
+def _without_heartbeat(observation: Observation, state: State) -> Notice | None:
+    """A program that we cannot look into is watched all the same, by weaker signs."""
     attempt = state.attempt
     if attempt is None or attempt.first_beat_s is not None or attempt.ended:
-        return []
-    if "no-heartbeat" in state.notices or judged(observation.sample) or state.kill is not None:
-        return []
+        return None
+    if judged(observation.sample) or state.kill is not None:
+        return None
     if observation.now - attempt.launching_mono < NO_HEARTBEAT_S:
-        return []
-    why = Why("no-heartbeat", limit_s=NO_HEARTBEAT_S)
+        return None
     pids = (attempt.root.pid,) if attempt.root is not None else ()
-    return [e.Noticed(kind="no-heartbeat", pids=pids, why=why)]
+    return Why("no-heartbeat", limit_s=NO_HEARTBEAT_S), pids
 
 
 def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
@@ -338,30 +319,11 @@ def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
 
 
 def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
-    lags = observation.straggler
+    slow, lags = observation.slow, observation.straggler
     return [
-        *_slowness(observation, state),
+        *([e.Slowdown(slow=slow)] if slow != state.slowdown else []),
         *([e.Straggling(straggler=lags)] if lags != state.straggler else []),
     ]
-
-
-def _slowness(observation: Observation, state: State) -> list[e.AnyEvent]:
-    slow, told = observation.slow, state.slowdown
-    if slow is not None and told is None:
-        return [
-            e.Slowdown(
-                usual_s=round(slow.usual_s, 4),
-                step_s=round(slow.step_s, 4),
-                factor=round(slow.factor, 1),
-                since_mono=round(slow.since, 1),
-                changed=slow.changed,
-            )
-        ]
-    if slow is None and told is not None:
-        seconds = max(0.0, observation.now - told.since_mono)
-        why = Why("usual-again", number=OVER_FACTOR, before=told.usual_s)
-        return [e.SlowdownEnded(seconds=round(seconds, 1), why=why)]
-    return []
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:
@@ -372,6 +334,10 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
     # The first pace is recorded soon: who asks for the status has no other source of it.
     news = observation.steps_s is not None and state.progress.steps_s is None
     census = tuple(member.member for member in sample.members)
+    phases = {status.pid: status.phase for status in state.ranks}
+    changed = any(phases.get(slot.pid, slot.phase) != slot.phase for _, slot in judged(sample))
+    if since_s >= PHASE_EVERY_S and changed:
+        return True
     return since_s >= CENSUS_EVERY_S and (news or census != state.members)
 
 

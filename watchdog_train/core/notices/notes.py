@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from watchdog_train.core.model import Milestone
+from watchdog_train.core.model import Milestone, Value
 
 NOTE_BYTES = 64 << 10
 MILESTONES = 128
@@ -22,7 +22,7 @@ class SettingAnswer(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class TrainingNote(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingNote(Value):
     """The newest training of a process."""
 
     home: str
@@ -32,7 +32,7 @@ class TrainingNote(msgspec.Struct, frozen=True, kw_only=True):
     signature: str | None = None
 
 
-class TaskNote(msgspec.Struct, frozen=True, kw_only=True):
+class TaskNote(Value):
     """The task that a worker of a queue runs."""
 
     name: str
@@ -42,15 +42,15 @@ class TaskNote(msgspec.Struct, frozen=True, kw_only=True):
     """It goes back to the queue when its worker dies."""
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class Note(Value):
     """The side file of one process."""
 
     pid: int
     start: int = 0
     attempt: int = 0
     role: str = "unknown"
-    hooks: dict[str, str] = {}
-    settings: dict[str, SettingAnswer] = {}
+    hooks: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+    settings: dict[str, SettingAnswer] = {}  # noqa: RUF012
     output_dirs: tuple[str, ...] = ()
     can_save: bool = False
     notes: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ _PAUSES: tuple[Phase, ...] = ("eval", "checkpoint", "compile", "load", "download
 """Phases in which no step is expected, and after which it goes on as before."""
 
 
-class Pace(Value, frozen=True, kw_only=True):
+class Pace(Value):
     """Memory of the newest steps of one attempt."""
 
     points: tuple[tuple[float, int], ...] = ()

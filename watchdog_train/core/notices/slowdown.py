@@ -11,7 +11,7 @@ from statistics import median
 import msgspec
 
 from watchdog_train.core.detection.track import judged
-from watchdog_train.core.model import Difference, Phase, Sample, SlotReading, Value
+from watchdog_train.core.model import Phase, Sample, SlotReading, Slow, Value
 from watchdog_train.core.notices.surroundings import (
     Means,
     Tally,
@@ -39,7 +39,7 @@ OVER_FACTOR = 2.0
 OVER_BINS = 3
 
 
-class Stretch(Value, frozen=True, kw_only=True):
+class Stretch(Value):
     """A bin: some training time at one pace."""
 
     seconds: float
@@ -47,25 +47,7 @@ class Stretch(Value, frozen=True, kw_only=True):
     means: Means
 
 
-class Slow(Value, frozen=True, kw_only=True):
-    """A slow stretch that is worth a word."""
-
-    since: float
-    """Supervisor's clock."""
-    usual_s: float
-    """A step, as learnt."""
-    step_s: float
-    """A step, now: the median of the slow bins of late."""
-    changed: tuple[Difference, ...] = ()
-    """What is different from before, as far as anything tells."""
-
-    @property
-    def factor(self) -> float:
-        """How much slower."""
-        return self.step_s / self.usual_s
-
-
-class Slowness(Value, frozen=True, kw_only=True):
+class Slowness(Value):
     """Memory of one attempt."""
 
     at: float | None = None
@@ -87,14 +69,10 @@ class Slowness(Value, frozen=True, kw_only=True):
     open: Slow | None = None
 
 
-def resumed(usual_s: float, step_s: float, since: float) -> Slowness:
+def resumed(slow: Slow) -> Slowness:
     """The memory of a supervisor that takes over while a slow stretch is open."""
-    usual = Stretch(seconds=BIN_S, step_s=usual_s, means=Means())
-    return Slowness(
-        usual=(usual,) * LEARN_BINS,
-        since=since,
-        open=Slow(since=since, usual_s=usual_s, step_s=step_s),
-    )
+    usual = Stretch(seconds=BIN_S, step_s=slow.usual_s, means=Means())
+    return Slowness(usual=(usual,) * LEARN_BINS, since=slow.since, open=slow)
 
 
 def advance(memory: Slowness, sample: Sample) -> Slowness:

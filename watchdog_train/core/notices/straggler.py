@@ -56,7 +56,7 @@ _BACKWARDS = layout.PROGRESS_WORDS.index(layout.W_MICRO_BATCHES)
 _PLACES: tuple[StepPlace, ...] = ("batch", "backward", "backward-end")
 
 
-class Delay(Value, frozen=True, kw_only=True):
+class Delay(Value):
     """One look at the ranks."""
 
     begun: int
@@ -69,7 +69,7 @@ class Delay(Value, frozen=True, kw_only=True):
     """The same at each of _PLACES; None: not known, 0: another rank comes last there."""
 
 
-class Ledger(Value, frozen=True, kw_only=True):
+class Ledger(Value):
     """What was seen of one rank."""
 
     last: float = 0.0
@@ -83,7 +83,7 @@ class Ledger(Value, frozen=True, kw_only=True):
     io_bytes: int | None = None
 
 
-class Standing(Value, frozen=True, kw_only=True):
+class Standing(Value):
     """Memory of one attempt."""
 
     at: float | None = None

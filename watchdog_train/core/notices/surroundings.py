@@ -26,7 +26,7 @@ LONGEST_POLL_S = 30.0
 """Between looks; after more nobody knows what the steps in between took."""
 
 
-class Means(Value, frozen=True, kw_only=True):
+class Means(Value):
     """Of some time. None means unknown all the time."""
 
     gpu_util: float | None = None
@@ -71,7 +71,7 @@ NAMES = ("others", "slowed_by", "busy")
 NUMBERS = tuple(name for name in Means.__struct_fields__ if name not in NAMES)
 
 
-class Tally(Value, frozen=True, kw_only=True):
+class Tally(Value):
     """Sums, to make means of: for each of NUMBERS the sum and the weight that knew it."""
 
     sums: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * len(NUMBERS)

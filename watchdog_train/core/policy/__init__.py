@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class Evidence(Section, frozen=True, kw_only=True):
+class Evidence(Section):
     """How much time evidence may take."""
 
     look_s: Annotated[float, positive("the cheap look at a suspicion, all processes")] = 8.0
@@ -41,7 +41,7 @@ class Evidence(Section, frozen=True, kw_only=True):
     ] = ()
 
 
-class Policy(Section, frozen=True, kw_only=True):
+class Policy(Section):
     """All settings of a run."""
 
     name: Annotated[str | None, Meta(description="name of the run; null: the script's")] = None

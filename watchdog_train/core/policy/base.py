@@ -1,7 +1,8 @@
 """What every section of the settings is built from."""
 
-import msgspec
 from msgspec import Meta
+
+from watchdog_train.core.model import Value
 
 
 def positive(text: str) -> Meta:
@@ -14,5 +15,5 @@ def non_negative(text: str) -> Meta:
     return Meta(ge=0, description=text)
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Section(Value, forbid_unknown_fields=True):
     """A section of the config file; an unknown key is an error."""

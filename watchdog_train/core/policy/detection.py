@@ -7,7 +7,7 @@ from msgspec import Meta
 from watchdog_train.core.policy.base import Section, non_negative, positive
 
 
-class Detection(Section, frozen=True, kw_only=True):
+class Detection(Section):
     """When silence becomes a suspicion, and a suspicion a stall."""
 
     poll_s: Annotated[

@@ -7,7 +7,7 @@ from msgspec import Meta
 from watchdog_train.core.policy.base import Section, positive
 
 
-class Job(Section, frozen=True, kw_only=True):
+class Job(Section):
     """A job of several tasks or nodes, each under its own wtrain (srun, mpirun, torchrun)."""
 
     tasks: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated
 from watchdog_train.core.policy.base import Section, non_negative, positive
 
 
-class Patience(Section, frozen=True, kw_only=True):
+class Patience(Section):
     """How long a quiet job is waited for, by what the one waits for that all others wait for."""
 
     proven_s: Annotated[

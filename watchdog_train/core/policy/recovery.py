@@ -7,7 +7,7 @@ from msgspec import Meta
 from watchdog_train.core.policy.base import Section, non_negative
 
 
-class Stopping(Section, frozen=True, kw_only=True):
+class Stopping(Section):
     """How a tree is brought down."""
 
     grace_s: Annotated[
@@ -45,7 +45,7 @@ class Stopping(Section, frozen=True, kw_only=True):
     ] = ()
 
 
-class Recovery(Section, frozen=True, kw_only=True):
+class Recovery(Section):
     """What happens after a stall or a crash."""
 
     on_stall: Annotated[

@@ -7,7 +7,7 @@ from msgspec import Meta
 from watchdog_train.core.policy.base import Section, non_negative, positive
 
 
-class Output(Section, frozen=True, kw_only=True):
+class Output(Section):
     """Where the training's output goes."""
 
     log_cap_bytes: Annotated[
@@ -36,7 +36,7 @@ class Output(Section, frozen=True, kw_only=True):
     ] = "auto"
 
 
-class Notify(Section, frozen=True, kw_only=True):
+class Notify(Section):
     """Who is told what happens while nobody looks."""
 
     urls: Annotated[
@@ -64,7 +64,7 @@ class Notify(Section, frozen=True, kw_only=True):
     ] = 30.0
 
 
-class Metrics(Section, frozen=True, kw_only=True):
+class Metrics(Section):
     """Numbers for Prometheus."""
 
     file: Annotated[

@@ -34,7 +34,7 @@ _MISSING_FILE = re.compile(r"(?:^|\.)FileNotFoundError:")
 _OWN_BUG = re.compile(r"(?:SyntaxError|IndentationError|TabError|ModuleNotFoundError)\Z")
 
 
-class Crash(Value, frozen=True, kw_only=True):
+class Crash(Value):
     """What the table is asked about."""
 
     fact: CrashFact

@@ -32,7 +32,7 @@ SLOWER_FACTOR = 3.0
 """The same factor by which a slowdown within an attempt is called one."""
 
 
-class Case(Value, frozen=True, kw_only=True):
+class Case(Value):
     """What is known when the next attempt is to be planned."""
 
     state: State

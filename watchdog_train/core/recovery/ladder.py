@@ -50,7 +50,7 @@ _NATIVE_CRASHES = (4, 6, 7, 8, 11)
 """ILL, ABRT, BUS, FPE, SEGV: from below the script, where its own errors end with a code."""
 
 
-class Restart(Value, frozen=True, kw_only=True):
+class Restart(Value):
     """One more attempt."""
 
     plan: Plan
@@ -61,7 +61,7 @@ class Restart(Value, frozen=True, kw_only=True):
     why: Why
 
 
-class Stop(Value, frozen=True, kw_only=True):
+class Stop(Value):
     """No further attempt."""
 
     why: Why

@@ -54,7 +54,7 @@ _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
 """Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
 
 
-class Choice(Value, frozen=True, kw_only=True):
+class Choice(Value):
     """The checkpoint to go on from, and those that were passed over for it."""
 
     chosen: CheckpointFinding | None
@@ -63,7 +63,7 @@ class Choice(Value, frozen=True, kw_only=True):
     """Names of those of them that are valid, and with which attempts have failed."""
 
 
-class Resume(Value, frozen=True, kw_only=True):
+class Resume(Value):
     """How the next attempt gets its checkpoint."""
 
     argv: tuple[str, ...]

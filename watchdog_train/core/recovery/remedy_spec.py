@@ -9,7 +9,7 @@ import msgspec
 from watchdog_train.core.model import RemedyKind, Value
 
 
-class RemedySpec(Value, frozen=True, kw_only=True):
+class RemedySpec(Value):
     """What the core must know of a remedy; the catalogue adds what a person wants to read."""
 
     id: str

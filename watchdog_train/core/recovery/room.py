@@ -18,7 +18,7 @@ from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE
 LOOK_AGAIN_S = 1.0
 
 
-class TornSave(Value, frozen=True, kw_only=True):
+class TornSave(Value):
     """A save that was not finished, and the whole one that tells how much the next one needs."""
 
     whole: str

@@ -30,7 +30,7 @@ _SHELL_DEPTH = 2
 _MOST_WORDS = 10_000
 
 
-class Found(Value, frozen=True, kw_only=True):
+class Found(Value):
     """A launcher in a command, with its options as they were written."""
 
     family: Family
@@ -129,7 +129,7 @@ def starts_ranks(command: Sequence[str]) -> bool:
     return run.name in (layout.LAUNCHER_MODULES if run.is_module else layout.LAUNCHER_SCRIPTS)
 
 
-class PythonTarget(Value, frozen=True, kw_only=True):
+class PythonTarget(Value):
     """What a command that begins with an interpreter runs."""
 
     name: str
@@ -216,7 +216,7 @@ def _first_program(words: Sequence[str]) -> int | None:
     return next(ends, None)
 
 
-class _Run(Value, frozen=True):
+class _Run(Value, kw_only=False):
     """What is run, by the name of its file or module, and where its own words begin."""
 
     name: str

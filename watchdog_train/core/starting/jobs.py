@@ -45,7 +45,7 @@ TASK_VARIABLES = (
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
-class JobTask(Value, frozen=True, kw_only=True):
+class JobTask(Value):
     """One task of a job, which has a supervisor of its own, as the others have."""
 
     job: str

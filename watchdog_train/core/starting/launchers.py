@@ -31,7 +31,7 @@ _STATIC = frozenset(("rdzv-endpoint", "master-addr", "master-port", "node-rank")
 _RENDEZVOUS = ("standalone", "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port")
 
 
-class Across(Value, frozen=True, kw_only=True):
+class Across(Value):
     """What a torchrun of several nodes has been told about their rendezvous."""
 
     backend: str
@@ -48,7 +48,7 @@ class Across(Value, frozen=True, kw_only=True):
     """--rdzv-conf is said."""
 
 
-class Launcher(Value, frozen=True, kw_only=True):
+class Launcher(Value):
     """What the command of a run starts its ranks with."""
 
     family: Family

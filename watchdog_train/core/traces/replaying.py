@@ -46,7 +46,7 @@ Look = Callable[[Verdict], EvidenceResult | None]
 """None: there is no answer yet."""
 
 
-class Finding(Value, frozen=True, kw_only=True):
+class Finding(Value):
     """Something the detector would have said."""
 
     t: float

@@ -42,7 +42,7 @@ def _gpu(found: TraceLine) -> GpuUse | None:
     return GpuUse(util=min(util, 100.0), power=count_of(found.gpu_power))
 
 
-class TraceSample(Value, frozen=True, kw_only=True):
+class TraceSample(Value):
     """One sample of a trace, ready for the detector."""
 
     sample: Sample

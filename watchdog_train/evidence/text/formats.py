@@ -18,7 +18,7 @@ _PYTHON_FILE = re.compile(r"(?:\.py[iw]?|>|\.ipynb)\Z")
 _SOURCE_FILE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|h|hpp|rs|pyx|S)\Z")
 
 
-class Head(Value, frozen=True, kw_only=True):
+class Head(Value):
     """The first line of a thread's stack."""
 
     tool: Tool
@@ -32,7 +32,7 @@ class Head(Value, frozen=True, kw_only=True):
     """The Python frames of the native stack before it, if there is one."""
 
 
-class ProcessHead(Value, frozen=True, kw_only=True):
+class ProcessHead(Value):
     """A line that says which process the following stacks belong to."""
 
     pid: int | None

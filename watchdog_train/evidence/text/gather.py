@@ -161,7 +161,7 @@ _DEPTH_CAP = 12
 _VALUE_CAP = 20_000
 
 
-class JsonText(Value, frozen=True, kw_only=True):
+class JsonText(Value):
     """What a file is, JSON or not."""
 
     dumps: tuple[Dump, ...] = ()

@@ -36,7 +36,7 @@ _SKIPPED = re.compile(
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
 
 
-class Dump(Value, frozen=True, kw_only=True):
+class Dump(Value):
     """The stacks of one process at one moment."""
 
     tool: Tool
@@ -49,7 +49,7 @@ class Dump(Value, frozen=True, kw_only=True):
     cpu_share: float | None = None
 
 
-class Raised(Value, frozen=True, kw_only=True):
+class Raised(Value):
     """A Python traceback."""
 
     type: str
@@ -68,7 +68,7 @@ class Raised(Value, frozen=True, kw_only=True):
         return self.type.rpartition(".")[2] in _INTERRUPTS
 
 
-class Reading(Value, frozen=True, kw_only=True):
+class Reading(Value):
     """All that one text holds."""
 
     dumps: tuple[Dump, ...] = ()

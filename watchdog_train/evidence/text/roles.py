@@ -41,7 +41,7 @@ _RANK_FOLDER = re.compile(
 )
 
 
-class Who(Value, frozen=True, kw_only=True):
+class Who(Value):
     """What a name tells; None: nothing."""
 
     role: Role | None = None

@@ -25,7 +25,7 @@ _NOT_TEXT = {
 }  # fmt: skip
 
 
-class Source(Value, frozen=True, kw_only=True):
+class Source(Value):
     """One text, with the name that its role is read from."""
 
     name: str

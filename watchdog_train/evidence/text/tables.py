@@ -20,7 +20,7 @@ _STATUS_FIELD = re.compile(
 _STATE_LETTER = re.compile(r"(?P<letter>[RSDTtZXI])(?:[<NLsl+]{0,5})?(?:\s|\(|\Z)")
 
 
-class Row(Value, frozen=True, kw_only=True):
+class Row(Value):
     """What a list says about one process."""
 
     pid: int | None = None

@@ -35,7 +35,7 @@ LINGER_S = 5.0
 """How long a keeper stays for the last output when nobody is left but a disk takes nothing."""
 
 
-class LaunchContext(Value, frozen=True, kw_only=True):
+class LaunchContext(Value):
     """What every attempt of a run is launched with."""
 
     run_id: str

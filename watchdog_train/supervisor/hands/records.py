@@ -18,7 +18,7 @@ from watchdog_train.whole_files import read_json
 RECORD_CAP_BYTES = 64 * 1024
 
 
-class KeeperRecord(Value, frozen=True, kw_only=True):
+class KeeperRecord(Value):
     """What a keeper says of itself and of the training it has started, or failed to."""
 
     keeper_pid: int

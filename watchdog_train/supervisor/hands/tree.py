@@ -73,7 +73,7 @@ _HELPERS = {
 }
 
 
-class TreeLook(Value, frozen=True, kw_only=True):
+class TreeLook(Value):
     """The tree at one moment, and totals that only grow."""
 
     members: tuple[MemberSample, ...]

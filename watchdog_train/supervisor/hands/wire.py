@@ -36,26 +36,26 @@ MOST_BYTES = 32 << 20
 PLAIN, PACKED = b"m", b"z"
 
 
-class StartAttempt(Value, frozen=True, kw_only=True, tag=True):
+class StartAttempt(Value, tag=True):
     """Launch: the leader's command in the plan is the one in `base` with what a resume adds."""
 
     plan: Plan
     base: tuple[str, ...]
 
 
-class Discard(Value, frozen=True, kw_only=True, tag=True):
+class Discard(Value, tag=True):
     """Forget a look, or evidence, that has been used."""
 
     name: TaskName
 
 
-class Forward(Value, frozen=True, kw_only=True, tag=True):
+class Forward(Value, tag=True):
     """Hand a scheduler's warning on to the training."""
 
     signal: int
 
 
-class Known(Value, frozen=True, kw_only=True, tag=True):
+class Known(Value, tag=True):
     """Write down what became of a request, for those who wait for it there."""
 
     event: SaveProven | RequestRefused
@@ -75,14 +75,14 @@ Work = (
 )
 
 
-class Order(Value, frozen=True, kw_only=True):
+class Order(Value):
     """One deed; numbers of one leader grow by one."""
 
     number: int
     work: Work
 
 
-class Orders(Value, frozen=True, kw_only=True, tag=True):
+class Orders(Value, tag=True):
     """A leader's word; without an order it says that the leader lives."""
 
     epoch: int
@@ -96,7 +96,7 @@ class Orders(Value, frozen=True, kw_only=True, tag=True):
     """Of the next plan: is it to be seen there?"""
 
 
-class Over(Value, frozen=True, kw_only=True, tag=True):
+class Over(Value, tag=True):
     """The run has ended for all; an agent answers with its last report."""
 
     outcome: Outcome
@@ -104,7 +104,7 @@ class Over(Value, frozen=True, kw_only=True, tag=True):
     why: Why
 
 
-class Chunk(Value, frozen=True, kw_only=True, tag=True):
+class Chunk(Value, tag=True):
     """A part of a file."""
 
     path: str
@@ -113,14 +113,14 @@ class Chunk(Value, frozen=True, kw_only=True, tag=True):
     data: bytes
 
 
-class Parcel(Value, frozen=True, kw_only=True, tag=True):
+class Parcel(Value, tag=True):
     """What must not be lost on its way to the leader."""
 
     number: int
     content: Chunk | Request
 
 
-class Told(Value, frozen=True, kw_only=True):
+class Told(Value):
     """What the training on one machine says in words."""
 
     settings: tuple[SettingReport, ...] = ()
@@ -134,7 +134,7 @@ class Told(Value, frozen=True, kw_only=True):
     """As in Observation."""
 
 
-class Report(Value, frozen=True, kw_only=True, tag=True):
+class Report(Value, tag=True):
     """All that is known of one machine now."""
 
     agent: Machine

@@ -11,6 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from watchdog_train import __version__
+from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
 from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
 
@@ -36,7 +37,7 @@ _REFUSALS = {
 }
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
+class Hello(Value):
     """The first that an agent says; later versions must keep these. `instance` is by chance."""
 
     version: str
