@@ -58,7 +58,7 @@ _BY_FRAME: tuple[tuple[str, x.Doing], ...] = (
     ("result|wait|as_completed|shutdown (concurrent/futures/*)", x.JoinWait()),
     (f"join|wait|poll|_wait|_try_wait|communicate|_communicate ({_CHILD})", w.ChildWait()),
     (
-        "wait|_poll_until_acquired|acquire (filelock/*|portalocker/*|fasteners/*|*file_baton.py)",
+        "wait|_poll_until_acquired|acquire (filelock/*|filelock.py|portalocker/*|fasteners/*|*file_baton.py)",
         w.FileLockWait(complete=False),
     ),
     ("acquire|__enter__ (*multiprocess*/synchronize.py)", w.SharedSemaphoreWait(complete=False)),
