@@ -218,7 +218,7 @@ def _because(best: _Candidate, confidence: float, scene: Scene) -> x.Because:
     bound, hit = best.match.bound, best.match.hit
     frame = deciding_frame(bound.thread.frames) if bound and bound.thread else None
     rank = _culprit(best.match, scene)
-    who = f"rank {rank}" if rank is not None else "the training"
+    who = f"rank {rank}" if rank is not None else "a rank"
     values = {
         "who": bound.process.who if bound is not None else who,
         "frame": str(frame) if frame is not None else "an unknown frame",

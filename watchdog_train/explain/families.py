@@ -38,7 +38,7 @@ OF_THE_JOB = frozenset(
     | {"none", "recorded-different-operation", "recorded-different-size", "recorded-behind"}
     | {"recorded-same", "records-agree", "first-collectives", "early-collectives", "tiny"}
     | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible"}
-    | {"shm-full", "swap-full", "swaps", "memory-short", "overloaded", "gpu-shared"}
+    | {"shm-full", "shm-free", "swap-full", "swaps", "memory-short", "overloaded", "gpu-shared"}
     | {"lock-owner-dead"}
 )
 PLACEHOLDERS = ("who", "frame", "line", "others")
@@ -89,8 +89,9 @@ class Sign(Part):
     """What is true of the job and the machine, by words as in `facts`."""
     log: tuple[str, ...] = ()
     """Regular expressions; one must be found in a line, and no progress after it."""
-    at: Literal["anywhere", "end", "last-steps"] = "anywhere"
-    """The line is the log's last; or all of the last lines of progress fit."""
+    at: Literal["anywhere", "end", "last-steps", "repeats"] = "anywhere"
+    """The line is the log's last; all of the last lines of progress fit; or the log ends with three
+    lines in which the same text fits."""
     also: tuple[str, ...] = ()
     """One of these, in any line."""
     unless: tuple[str, ...] = ()

@@ -218,7 +218,7 @@ _SIGNS: Mapping[x.RemedyGround, _Sign] = {
     ),
     "dead-holder": _Sign(fact=lambda s: s.dead_holder),
     "network-file": _Sign(
-        said=r"Stale file handle|ESTALE|\bNFS\b", fact=lambda s: s.on_network
+        said=r"Stale file handle|ESTALE|\bNFS\b|flock|No locks", fact=lambda s: s.on_network
     ),
     "collective": _Sign(
         said=_COLLECTIVE, fact=lambda s: s.in_collective

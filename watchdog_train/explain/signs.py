@@ -97,6 +97,7 @@ class Scene:
             "oom-counted": killed,
             "oom-possible": killed or not (host.oom_since_start and host.oom_kills == 0),
             "shm-full": (host.shm_used_share or 0) > FULL_SHM_SHARE,
+            "shm-free": host.shm_used_share is not None and host.shm_used_share <= FULL_SHM_SHARE,
             "swap-full": (host.swap_used_share or 0) > _SWAP,
             "swaps": (host.swap_bytes_s or 0) > _SWAP_BYTES_S,
             "memory-short": (host.memory_available_share or 1) < _MEMORY,
@@ -161,6 +162,8 @@ class Scene:
             return self.logs.last_steps_all(sign.log, 3)
         if sign.at == "end":
             return next(self.logs.at_end(sign.log), None)
+        if sign.at == "repeats":
+            return self.logs.repeated(sign.log)
         hit = self.logs.first(sign.log, crashed=self.evidence.why == "crash")
         if hit is None or not sign.then:
             return hit

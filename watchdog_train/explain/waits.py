@@ -47,6 +47,7 @@ _SERVES = "accept4|accept|_accept (socket.py) || accept4|sock_accept*"
 _POOL = "iflatmap_unordered (datasets/*) || get|wait|next (*multiprocess*/pool.py|billiard/pool.py)"
 _BETWEEN = "*multiprocess*/queues.py|billiard/*"
 _CHILD = "*multiprocess*/process.py|*multiprocess*/popen_*|subprocess.py"
+_LOCKS = "filelock/*|filelock.py|portalocker/*|fasteners/*|*file_baton.py"
 _NETWORK = "ssl.py|socket.py|urllib3/*|httpcore*/*|httpx*/*|http/client.py|aiohttp/*"
 _BY_FRAME: tuple[tuple[str, x.Doing], ...] = (
     (_POOL, x.QueueWait(call="get", between_processes=True)),
@@ -58,7 +59,7 @@ _BY_FRAME: tuple[tuple[str, x.Doing], ...] = (
     ("result|wait|as_completed|shutdown (concurrent/futures/*)", x.JoinWait()),
     (f"join|wait|poll|_wait|_try_wait|communicate|_communicate ({_CHILD})", w.ChildWait()),
     (
-        "wait|_poll_until_acquired|acquire (filelock/*|portalocker/*|fasteners/*|*file_baton.py)",
+        f"wait|_poll_until_acquired|acquire ({_LOCKS})",
         w.FileLockWait(complete=False),
     ),
     ("acquire|__enter__ (*multiprocess*/synchronize.py)", w.SharedSemaphoreWait(complete=False)),

@@ -87,6 +87,16 @@ class LogIndex:
             if hit.position >= len(self._logs[hit.log].lines) - _END_LINES:
                 yield hit
 
+    def repeated(self, patterns: Sequence[str]) -> Hit | None:
+        """The last line of a log that ends with the same fitting text, line after line."""
+        either = compiled("|".join(map(_part, patterns)))
+        for hit in self.at_end(patterns):
+            last = self._logs[hit.log].lines[-_STANDS_STILL:]
+            found = [match[0] for line in last if (match := either.search(line.text))]
+            if len(found) == _STANDS_STILL and len(set(found)) == 1:
+                return hit
+        return None
+
     def last_steps_all(self, patterns: Sequence[str], count: int) -> Hit | None:
         """The first of the last `count` lines of progress of a log, if all of them fit."""
         fitting = {(hit.log, hit.position): hit for hit in self.hits(patterns)}
