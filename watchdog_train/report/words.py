@@ -123,6 +123,12 @@ def pad(text: str, width: int) -> str:
     return text + " " * max(0, width - display_width(text))
 
 
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of a table: each column but the last is as wide as its widest cell."""
+    wide = [max(map(display_width, cells)) for cells in zip(*rows, strict=True)]
+    return ["  ".join([*map(pad, row[:-1], wide), row[-1]]).rstrip() for row in rows]
+
+
 def wrap(text: str, width: int | None) -> tuple[str, ...]:
     """Lines broken at spaces; a word longer than a line stays whole, so that it can be copied."""
     if width is None or display_width(text) <= width:
