@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
 
@@ -178,8 +178,7 @@ def _ranks_of(run: RunDirectory) -> set[int]:
     return ranks
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """Whose output is shown."""
 
     folder: str = ""

@@ -10,9 +10,8 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -37,8 +36,7 @@ PACE_S = 300.0
 """How old a recorded pace may be to reckon with; a living supervisor records it much more often."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunReading:
+class RunReading(NamedTuple):
     """A run as its log tells it."""
 
     run: RunDirectory

@@ -5,9 +5,8 @@ Must not hold the trace in memory: it may be ten million lines long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from watchdog_train.core.traces.trace_reading import TraceReader
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(NamedTuple):
     """A trace, and the settings that belong to it."""
 
     path: Path

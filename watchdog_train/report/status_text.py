@@ -115,7 +115,7 @@ def status_text(
         *_machine_rows(state, live, paint, zone),
         ("Attempt", _attempt_line(state, live)),
         ("Progress", _progress_line(state, live)),
-        *notice_rows(state, live),
+        *notice_rows(state),
         *_rank_rows(state, live, paint),
         *_place_rows(state, live, paint),
         ("Checkpoint", _checkpoint_line(state, live)),

@@ -84,8 +84,7 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
         case e.Straggling():
             return _replace(state, straggler=event.straggler)
         case e.Warned(ahead=ahead):
-            key = (ahead.kind, ahead.about)
-            others = tuple(one for one in state.warned if (one.kind, one.about) != key)
+            others = tuple(one for one in state.warned if one.key != ahead.key)
             return _replace(state, warned=others if event.over else (*others, ahead))
         case e.DaemonsJudged():
             known = {one.process: one for one in (*state.daemons, *event.daemons)}
