@@ -203,8 +203,6 @@ SENTENCES: dict[WhyCode, str] = {
     "memory-low": "memory is nearly used up: {size} left",
     "never-saved": "no finished save was seen in {rough} of training: if it hangs now, all since "
     "its beginning is lost",
-    "not-saved-since": "no finished save was seen for {rough}: if it hangs now, what was trained "
-    "since is lost",
     "save-overdue": "a checkpoint is overdue: the newest save was {rough} ago, and there were "
     "{limit} at most between two before",
     "metrics-not-written": "the metrics file cannot be written: {problem}",

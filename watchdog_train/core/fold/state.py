@@ -11,6 +11,7 @@ from watchdog_train.core.events import (
     KillStage,
     Looked,
     Noticed,
+    StopRequested,
 )
 from watchdog_train.core.model import (
     Ahead,
@@ -248,16 +249,6 @@ class AttemptRecord(Value, dict=True):
         return len(self.trees) == 1 or (self.attempt == 1 and not lost)
 
 
-class StopRequest(Value):
-    """The user wants the run to end."""
-
-    by: str
-    mode: Literal["soft", "now"]
-    exit_code: int
-    mono: float
-    relayed: bool = False
-
-
 class StopAsk(Value):
     """The training was asked to save and end."""
 
@@ -399,7 +390,7 @@ class State(Value):
     """The newest try to keep one."""
     restore_tried: int = 0
     """The attempt after which a kept copy was put back last, or could not be."""
-    stop: StopRequest | None = None
+    stop: StopRequested | None = None
     save_requested: int = 0
     save_wall: float = 0.0
     """Unix seconds of the newest save-request."""

@@ -36,7 +36,7 @@ WhyCode = Literal[
     "no-step-yet", "no-valid-checkpoint", "nodes-meet", "not-allowed", "not-among-found",
     "not-available", "not-come", "not-confirmed", "not-ended-in-time", "not-ended-killed",
     "not-exited", "not-joint", "not-older", "not-proven", "not-rank-0", "not-resumed",
-    "not-saved-since", "not-scanned", "nothing-left", "nothing-left-to-try", "nothing-started",
+    "not-scanned", "nothing-left", "nothing-left-to-try", "nothing-started",
     "now", "on-crash", "on-stall", "only-prints", "only-variable", "option-decides",
     "option-may-resume", "option-resumes", "option-would-pass", "other-in-limit",
     "others-may-finish", "others-wait", "others-went-on", "others-write", "our-bug", "outlived",
