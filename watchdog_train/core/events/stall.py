@@ -38,6 +38,8 @@ class Looked(Event, frozen=True, kw_only=True):
     """From when on this patience counts: the beginning of the silence, or of a shorter patience."""
     limit_s: float | None = None
     """Of this silence, with what it has earned besides; None: never."""
+    times: int = 1
+    """Samples in a row that have found this live-lock."""
 
 
 class SuspicionEnded(Event, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ NoticeKind = Literal[
     "stopped",
     "input",
     "busy",
+    "live-lock",
     "uninterruptible",
     "suspended",
     "keeper",

@@ -27,7 +27,7 @@ WhyCode = Literal[
     "gpus-unseen", "guilty", "guilty-not-named", "hung-from-it", "in-kernel", "in-memory-only",
     "input", "interrupted", "job-busy", "job-idle", "job-no-progress", "keeper-ended-early",
     "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived", "leader-anew", "leader-lost",
-    "learnt-limit", "left-killed", "limit", "loaded", "loaded-but-at", "machine-failed",
+    "learnt-limit", "left-killed", "limit", "live-lock", "loaded", "loaded-but-at", "machine-failed",
     "machine-lost", "machine-slept", "maybe-incomplete", "memory-low",
     "message-not-written", "metrics-not-written", "never-saved", "newer-waited",
     "newest-checkpoint", "next-noted", "no-better", "no-common-step", "no-heartbeat",
