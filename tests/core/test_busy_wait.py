@@ -14,8 +14,7 @@ ASKS = (
     "while not self.event.is_set():\n    time.sleep(0)",
     "while not os.path.exists(path) or lock.locked():\n    continue",
     "while True:\n    if len(found) == 3:\n        break",
-    "while True:\n    try:\n        item = tasks.get_nowait()\n        break\n"
-    "    except queue.Empty:\n        pass",
+    "while True:\n    try:\n        item = get_nowait()\n    except queue.Empty:\n        pass",
 )
 WORKS = (
     "while True:\n    x = x @ w",

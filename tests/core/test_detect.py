@@ -109,7 +109,7 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
     "a compiler": (silent(b.rank(phase="compile"), cpu_s=busy), 3500),
     "a service between two trainings": (silent(b.rank(words=9, phase="idle")), 3600),
     "silence that was announced": (silent(b.rank(words=3, expect_until_ns=10**15)), 600),
-    "output without heartbeats": (silent(b.member(), log_bytes=lambda at: int(at) // 100), 3000),
+    "output without heartbeats": (silent(b.member(), log_bytes=int // 100), 3000),
     "only zombies": (silent(b.rank(state="Z")), 600),
     "nobody": (b.sample, 600),
     "a rank that is through while another trains": (
@@ -462,8 +462,8 @@ def test_what_ends_a_step_is_no_work_of_the_silence(until: int, since: int) -> N
     [
         (stepped(100, cpu_s=busy), True),
         (stepped(100, cpu_s=busy, io_bytes=lambda at: 100_000 * int(at)), False),
-        (stepped(100, cpu_s=busy, log_bytes=lambda at: int(at)), False),
-        (stepped(100, cpu_s=busy, births=lambda at: int(at)), False),
+        (stepped(100, cpu_s=busy, log_bytes=int), False),
+        (stepped(100, cpu_s=busy, births=int), False),
         (lambda at: b.sample(at, b.rank(words=3), b.rank(11, 1, words=int(at)), cpu_s=at), False),
     ],
 )

@@ -19,7 +19,7 @@ if sys.platform != "linux":
     pytest.skip("by Linux's system calls", allow_module_level=True)
 
 pytestmark = pytest.mark.processes
-PROGRAM = '''
+PROGRAM = """
 import hashlib, itertools, os, queue, re, signal, subprocess, sys, threading, time
 
 flag, event, lock, tasks = [], threading.Event(), threading.Lock(), queue.Queue()
@@ -117,7 +117,7 @@ def asks_what_computes():
         pass
 
 globals()[sys.argv[1]]()
-'''
+"""
 LOCKED = (
     "waits_for_an_event",
     "waits_for_a_flag",

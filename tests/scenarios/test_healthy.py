@@ -101,6 +101,45 @@ def test_an_announced_silence(tmp_path: Path) -> None:
     assert max(filter(None, steps)) == 30, run.describe()
 
 
+LOCKS = """
+import os, threading, time
+import watchdog_train as wt
+ready = threading.Event()
+def metric(until, total=0):
+    while time.monotonic() < until:
+        for number in range(100_000):
+            total += number * number % 7
+def wait_for_nobody():
+    while not ready.is_set():
+        pass
+first = not os.path.exists("locked")
+for step in range(1, 61):
+    wt.beat(step, 60)
+    time.sleep(0.05)
+    if step == 30 and first:
+        metric(time.monotonic() + 20)
+    if step == 50 and first:
+        open("locked", "w").close()
+        wait_for_nobody()
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_live_lock_ends_and_a_metric_that_takes_as_long_does_not(tmp_path: Path) -> None:
+    """Both keep one core busy, in one function, over the hard limit; with shortened limits."""
+    config = write_fast_config(tmp_path)
+    short = config.read_text().replace("busy_s: 600", "busy_s: 4\n  learnt_hard_floor_s: 4")
+    config.write_text(short.replace("patience:\n", "patience:\n  live_lock_s: 8\n"))
+    script = tmp_path / "train.py"
+    script.write_text(LOCKS)
+    options = ("--config", str(config), "--", sys.executable, str(script))
+    run = run_wtrain("run", *options, cwd=tmp_path, timeout_s=200).check(0)
+    stall = run.only("stall_declared")
+    assert stall["basis"] == "live-lock", run.describe()
+    assert "wait_for_nobody (train.py:10)" in stall["why"]["because"][-1]["names"]
+    assert [one["kind"] for one in run.of_type("noticed")].count("live-lock") == 1
+
+
 def test_waiting_for_a_person(tmp_path: Path) -> None:
     """A question on standard input is noticed, named, and never killed in the foreground."""
     config = write_fast_config(tmp_path)

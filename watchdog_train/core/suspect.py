@@ -15,6 +15,8 @@ from watchdog_train.core.model import (
     Basis,
     EvidenceResult,
     Patience,
+    PatienceRow,
+    Place,
     SilentAt,
     Why,
     said,
@@ -32,7 +34,7 @@ LOOK_AGAIN_S = (10.0, 300.0)
 """While patience runs the distance of looks doubles, from so long to so long."""
 LIVE_LOCK_SAMPLES = 20
 LIVE_LOCK_EVERY_S = 15.0
-"""So many samples in a row, so far apart at most: whoever only asks for a moment leaves that loop."""
+"""Samples in a row, and how far apart at most: a wait of a moment is over meanwhile."""
 SOON_S = 0.1
 SLEPT_S = 1.0
 """After the end of a sleep it may take so long until a sample shows that it goes on."""
@@ -158,10 +160,7 @@ def _asked(observation: Observation, state: State) -> e.Looked:
     if patience.row != "live-lock":
         patience = msgspec.structs.replace(patience, limit_s=None)
     before = state.look
-    if before is not None and (before.patience.row, before.patience.line) != (
-        "live-lock",
-        patience.line,
-    ):
+    if before is not None and _loop(before.patience) != _loop(patience):
         before = None
     since = before.since_mono if before is not None else observation.now
     limit_s = patience.limit_s
@@ -173,6 +172,10 @@ def _asked(observation: Observation, state: State) -> e.Looked:
         limit_s=since - state.silent_since + limit_s if limit_s is not None else None,
         times=before.times + 1 if before is not None else 1,
     )
+
+
+def _loop(patience: Patience) -> tuple[PatienceRow, Place | None]:
+    return patience.row, patience.line
 
 
 def _lasts(verdict: Verdict, limit_s: float | None) -> bool:

@@ -19,7 +19,8 @@ from watchdog_train.core.diagnosis.stacks import (
     is_library,
 )
 from watchdog_train.core.model.explanation import Place
-from watchdog_train.explain.waits import deciding_thread, is_ticker
+from watchdog_train.core.model.waits import Running
+from watchdog_train.explain.waits import deciding_thread, is_ticker, kernel_wait
 
 _ONE_THREAD = 1.2
 """Of a core: with more a second thread works."""
@@ -60,12 +61,13 @@ def _only_asks(node: ast.AST) -> bool:
     return isinstance(node, _PARTS)
 
 
-def asks_at(
-    process: ProcessEvidence, parse: Callable[[str], ast.Module | None]
-) -> Place | None:
+def asks_at(process: ProcessEvidence, parse: Callable[[str], ast.Module | None]) -> Place | None:
     """The loop of its deciding thread, where no other thread of the process does anything."""
     thread, share = deciding_thread(process), process.cpu_share
-    if thread is None or share is None or not FLAT_CPU_SHARE <= share <= _ONE_THREAD:
+    if thread is None or share is None or share > _ONE_THREAD:
+        return None
+    # What others starve of CPU time is still seen to want some.
+    if share < FLAT_CPU_SHARE and not isinstance(kernel_wait(process, thread), Running):
         return None
     # A handler of a signal may end the loop, and a thread that was not seen may work.
     if process.handles_signals != () or len(process.thread_waits) != process.os_threads:

@@ -155,9 +155,9 @@ def _asking(facts: Chains) -> tuple[int, ...]:
             continue
         if node.process.asks is not None:
             found.append(at)
-        elif share is None or share >= FLAT_CPU_SHARE:
-            return ()
-        elif node.process.role != "launcher" and not isinstance(node.doing, _FOR_RANKS):
+            continue
+        waits = node.process.role == "launcher" or isinstance(node.doing, _FOR_RANKS)
+        if share is None or share >= FLAT_CPU_SHARE or not waits:
             return ()
     return () if facts.unseen() else tuple(found)
 
