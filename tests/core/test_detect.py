@@ -109,7 +109,7 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
     "a compiler": (silent(b.rank(phase="compile"), cpu_s=busy), 3500),
     "a service between two trainings": (silent(b.rank(words=9, phase="idle")), 3600),
     "silence that was announced": (silent(b.rank(words=3, expect_until_ns=10**15)), 600),
-    "output without heartbeats": (silent(b.member(), log_bytes=int // 100), 3000),
+    "output without heartbeats": (silent(b.member(), log_bytes=lambda at: int(at) // 100), 3000),
     "only zombies": (silent(b.rank(state="Z")), 600),
     "nobody": (b.sample, 600),
     "a rank that is through while another trains": (
