@@ -27,6 +27,10 @@ PRESETS: dict[str, Preset] = {
                 1800.0,
                 "nobody is there to continue a stopped job; half an hour outlasts a debugger",
             ),
+            "patience.live_lock_s": (
+                900.0,
+                "nobody is there to judge a loop that asks for something that never comes",
+            ),
             "stopping.grace_s": (120.0, "no one waits at a terminal, and a save may be slow"),
             "recovery.max_restarts": (10, "a night has room for more attempts than an afternoon"),
             "recovery.backoff_cap_s": (

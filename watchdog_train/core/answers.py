@@ -44,7 +44,7 @@ def drop_stale(
         if sight.evidence is not None and sight.evidence.stall_id not in wanted:
             stale, host = ["evidence"], sight.host
     if any(each.look is not None for each in observation.trees) and (
-        state.suspicion in (None, *BUSY)
+        state.suspicion is None or (state.suspicion in BUSY and not observation.verdict.spins_s)
     ):
         stale.append("look")
     survey = observation.survey

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from msgspec import Meta
+
 from watchdog_train.core.policy.base import Section, non_negative, positive
 
 
@@ -65,6 +67,13 @@ class Patience(Section):
     longest_sleep_s: Annotated[
         float, positive("one sleep is waited out, unless its end is further away than this")
     ] = 1800.0
+    live_lock_s: Annotated[
+        float | None,
+        Meta(
+            description="over the hard limit, busy with nothing but asking if something has "
+            "happened, in 20 samples: this long from the first; null: said, and never a stall"
+        ),
+    ] = None
     again_s: Annotated[
         float,
         non_negative(
