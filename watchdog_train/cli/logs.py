@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -179,8 +178,7 @@ def _ranks_of(run: RunDirectory) -> set[int]:
     return ranks
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """Whose output is shown."""
 
     folder: str = ""
@@ -270,7 +268,7 @@ def _sources(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...]
     if rank is None:
         return streams_of(folder)
     if out.part.is_rank:
-        return tuple(replace(stream, of_rank=True) for stream in streams_of(folder))
+        return tuple(msgspec.structs.replace(stream, of_rank=True) for stream in streams_of(folder))
     own = rank_streams_of(folder, rank)
     # Where ranks have files, one without has written nothing: what others say of it is not its.
     return own or (() if has_rank_files(folder) else streams_of(folder))

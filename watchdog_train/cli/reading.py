@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -36,8 +35,7 @@ PACE_S = 300.0
 """How old a recorded pace may be to reckon with; a living supervisor records it much more often."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunReading:
+class RunReading(msgspec.Struct, frozen=True):
     """A run as its log tells it."""
 
     run: RunDirectory

@@ -5,11 +5,11 @@ Must not hold the trace in memory: it may be ten million lines long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from watchdog_train.cli.options import json_option, runs_dir_option
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from watchdog_train.core.traces.trace_reading import TraceReader
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(msgspec.Struct, frozen=True):
     """A trace, and the settings that belong to it."""
 
     path: Path
