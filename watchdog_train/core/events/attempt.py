@@ -59,6 +59,8 @@ class FirstStep(Event, frozen=True, kw_only=True):
 
 
 class PhaseChanged(Event, frozen=True, kw_only=True):
+    """Of the lowest rank whose phase is another; the progress after it tells those of all."""
+
     rank: int
     phase: Phase
     previous: Phase
@@ -69,7 +71,8 @@ class Progress(Event, frozen=True, kw_only=True):
 
     progress: RunProgress
     ranks: tuple[RankStatus, ...]
-    members: tuple[Member, ...]
+    members: tuple[Member, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Written only when they have changed: a week of many processes is a log of gigabytes else."""
 
 
 class Milestones(Event, frozen=True, kw_only=True):
