@@ -20,7 +20,7 @@ def rows(runs: int, torchrun_runs: int) -> list[Row]:
     """Milliseconds over the same command without us."""
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "rank.py"]
     return [
-        _row("wtrain run -- true, over true", ["true"], runs, 250.0),
+        _row("wtrain run -- true, over true", ["true"], runs, 150.0),
         _row("wtrain run -- torchrun, over torchrun", torchrun, torchrun_runs, None),
     ]
 
