@@ -117,6 +117,14 @@ def live(days: int, ranks: int, workers: int, run: RunDirectory) -> None:
                 row_of(f"{cell:.0f}" if cell >= 10 else f"{cell:.2g}" for cell in cells), flush=True
             )
     log.close(60.0)
+    trace.close()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([WTRAIN, "replay", str(run.trace)], capture_output=True, check=False)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"\nreplay of the trace that is kept: CPU {used.ru_utime - before.ru_utime:.0f} s, "
+        f"{time.monotonic() - began:.0f} s by the clock, at most {used.ru_maxrss / 1024:.0f} MiB"
+    )
 
 
 FILES = ("events.jsonl", "trace.jsonl*")
