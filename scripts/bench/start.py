@@ -3,8 +3,8 @@
     python scripts/bench/start.py [--turns 21] [--torchrun-turns 3]
 
 Interleaved turns, because the absolute numbers are the machine's and the differences are ours.
-`status`, `ps` read a run directory made from a golden event log. The runs are of a command that
-does nothing, and of a torchrun launch of two ranks; their rows are over the same command without us.
+`status`, `ps` read a run directory made from a golden event log. The runs are of `true` and of a
+torchrun launch of two ranks; their rows are over the same command without us.
 """
 
 from __future__ import annotations
