@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
+import msgspec
 
 from watchdog_train.cli.log_files import (
     BLOCK_BYTES,
@@ -268,7 +268,7 @@ def _sources(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...]
     if rank is None:
         return streams_of(folder)
     if out.part.is_rank:
-        return tuple(replace(stream, of_rank=True) for stream in streams_of(folder))
+        return tuple(msgspec.structs.replace(stream, of_rank=True) for stream in streams_of(folder))
     own = rank_streams_of(folder, rank)
     # Where ranks have files, one without has written nothing: what others say of it is not its.
     return own or (() if has_rank_files(folder) else streams_of(folder))

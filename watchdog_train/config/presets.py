@@ -6,12 +6,12 @@ wtrain needs no file beside its code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+
+class Preset(msgspec.Struct, frozen=True):
     """Changed settings: key -> (value, why)."""
 
     text: str

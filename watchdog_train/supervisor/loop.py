@@ -23,7 +23,6 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.hands.local import LocalHands
-from watchdog_train.supervisor.hands.remote import meet
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
@@ -193,6 +192,8 @@ class Supervisor:
             return None
         found = couple(task, observation, self.state, context.policy)
         if found is not None and isinstance(found.events[0], e.TaskJoined):
+            from watchdog_train.supervisor.hands.remote import meet
+
             context.might_join = None
             try:
                 context.link = meet(task, context.children)

@@ -30,7 +30,6 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.hands.remote import meet
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.leading import environment_of, is_led, of_agent, own_task
 from watchdog_train.supervisor.room import refuse_few_descriptors
@@ -79,7 +78,11 @@ def start_run(
     elif task is None and policy.job.coordination is not None:
         display.say("wtrain: this is the only task of its job: there is nobody to meet")
     children = ChildTable(system)
-    link = meet(leads, children) if leads is not None else None
+    link = None
+    if leads is not None:
+        from watchdog_train.supervisor.hands.remote import meet
+
+        link = meet(leads, children)
     directory = create(runs_dir, name, time.time())
     write_settings(directory, policy, os.environ, hint="choose another place with --runs-dir")
     session = RunSession(
