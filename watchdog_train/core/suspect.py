@@ -20,6 +20,7 @@ from watchdog_train.core.model import (
     said,
     silent_at,
 )
+from watchdog_train.core.model.explanation import CollectiveWait, StoreWait
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import job_step, progress_event
 from watchdog_train.core.policy import Policy
@@ -226,8 +227,18 @@ def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
         why = said(problem) if problem else Why("no-stacks")
         return e.Looked(patience=patience, why=why, since_mono=since, limit_s=limit_s)
     return e.Looked(
-        patience=patience, explanation=result.explanation, since_mono=since, limit_s=limit_s
+        patience=patience,
+        explanation=result.explanation,
+        since_mono=since,
+        limit_s=limit_s,
+        roots=tuple(sight.host for sight in observation.trees if _has_root(sight.look)),
     )
+
+
+def _has_root(look: EvidenceResult | None) -> bool:
+    """Whether somebody of one machine waits for no other rank: ranks may wait for him."""
+    root = look.explanation.root if look is not None and look.explanation is not None else None
+    return root is not None and not isinstance(root.doing, CollectiveWait | StoreWait)
 
 
 def _since(patience: Patience, now: float, state: State) -> float:

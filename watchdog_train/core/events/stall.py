@@ -38,6 +38,8 @@ class Looked(Event, frozen=True, kw_only=True):
     """From when on this patience counts: the beginning of the silence, or of a shorter patience."""
     limit_s: float | None = None
     """Of this silence, with what it has earned besides; None: never."""
+    roots: tuple[str, ...] = ()
+    """Machines with a process that waits for no other rank."""
 
 
 class SuspicionEnded(Event, frozen=True, kw_only=True):
