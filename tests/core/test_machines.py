@@ -123,8 +123,8 @@ def test_an_agent_is_no_run_of_its_own() -> None:
     assert "agent, running" in runs_text([(agent, LIVE)])
 
 
-HOSTS = ("", *(f"node{number}" for number in range(1, 12)))
-ROOT = "node11"
+HOSTS = ("", *(f"node{number}" for number in range(1, ASKED_FIRST + 4)))
+ROOT = HOSTS[-1]
 
 
 def everywhere(event: Any, hosts: tuple[str, ...] = HOSTS) -> tuple[e.AnyEvent, ...]:

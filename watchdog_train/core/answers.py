@@ -26,7 +26,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
-ASKED_FIRST = 8
+ASKED_FIRST = 32
 """Machines: those with the root, and of the others as many as there is room for."""
 KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}
 """A bundle's reason in the words of its verdict."""
