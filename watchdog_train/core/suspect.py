@@ -8,7 +8,15 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core import pauses
-from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
+from watchdog_train.core.actions import (
+    Action,
+    Observation,
+    Record,
+    StartEvidence,
+    StartLook,
+    Wait,
+    on_each,
+)
 from watchdog_train.core.detection.detect import BUSY, SELDOM_STEPS, Verdict
 from watchdog_train.core.fold.state import LASTING, State
 from watchdog_train.core.model import (
@@ -171,10 +179,13 @@ def _quiet(
 
 def _look(observation: Observation, verdict: Verdict) -> Action:
     """On every machine; what one of them has found waits for the others."""
-    for sight in observation.trees:
-        if sight.look is None and "look" not in sight.running:
-            return StartLook(host=sight.host, verdict=verdict)
-    return Wait(until=observation.now + SOON_S)
+    missing = (sight for sight in observation.trees if sight.look is None)
+    starts = (
+        StartLook(host=sight.host, verdict=verdict)
+        for sight in missing
+        if "look" not in sight.running
+    )
+    return on_each(starts) or Wait(until=observation.now + SOON_S)
 
 
 def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:

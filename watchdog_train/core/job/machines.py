@@ -71,11 +71,14 @@ def couple(task: JobTask, observation: Observation, state: State, policy: Policy
 
 def take_in(observation: Observation, state: State, _policy: Policy) -> Action | None:
     """What an agent has begun before it was led belongs to the attempt in which it is found."""
-    for sight in observation.trees if state.attempt is not None else ():
-        report = sight.launch
-        if report is not None and report.root is not None and state.tree(sight.host) is None:
-            return Record(events=(launched(report.root, report.keeper, sight.host),))
-    return None
+    found = tuple(
+        launched(sight.launch.root, sight.launch.keeper, sight.host)
+        for sight in (observation.trees if state.attempt is not None else ())
+        if sight.launch is not None
+        and sight.launch.root is not None
+        and state.tree(sight.host) is None
+    )
+    return Record(events=found) if found else None
 
 
 def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched:
@@ -90,15 +93,16 @@ def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched
 
 
 def hear(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """Record who speaks for a machine, and that one is silent."""
+    """Record who speaks for each machine, and which ones are silent."""
     silent = dict(state.crew.silent) if state.crew is not None else {}
+    found: list[e.AnyEvent] = []
     for sight in observation.trees:
         since = observation.wall - sight.silent_s
-        named = sight.host in silent or machine_of(sight.host, state) is None
-        if sight.silent_s >= UNHEARD_S and not named:
-            return Record(events=(e.MachineSilent(where=sight.host, since=since),))
+        known = machine_of(sight.host, state)
         again = sight.is_heard and sight.host in silent
-        if sight.agent is not None and (again or sight.agent != machine_of(sight.host, state)):
+        if sight.silent_s >= UNHEARD_S and known is not None and sight.host not in silent:
+            found.append(e.MachineSilent(where=sight.host, since=since))
+        elif sight.agent is not None and (again or sight.agent != known):
             heard = e.MachineHeard(
                 where=sight.host,
                 hostname=sight.agent.hostname,
@@ -108,8 +112,8 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
                 attempts=sight.agent.attempts,
                 silent_s=round(since - silent.get(sight.host, since), 1),
             )
-            return Record(events=(heard,))
-    return None
+            found.append(heard)
+    return Record(events=tuple(found)) if found else None
 
 
 def claim(observation: Observation, state: State, _policy: Policy) -> Action | None:
