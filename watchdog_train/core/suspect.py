@@ -8,7 +8,15 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core import pauses
-from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
+from watchdog_train.core.actions import (
+    Action,
+    Observation,
+    Record,
+    StartEvidence,
+    StartLook,
+    Wait,
+    on_each,
+)
 from watchdog_train.core.detection.detect import BUSY, SELDOM_STEPS, Verdict
 from watchdog_train.core.fold.state import LASTING, State
 from watchdog_train.core.model import (
@@ -22,6 +30,7 @@ from watchdog_train.core.model import (
     said,
     silent_at,
 )
+from watchdog_train.core.model.explanation import CollectiveWait, StoreWait
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import job_step, progress_event
 from watchdog_train.core.policy import Policy
@@ -226,10 +235,13 @@ def _quiet(
 
 def _look(observation: Observation, verdict: Verdict) -> Action:
     """On every machine; what one of them has found waits for the others."""
-    for sight in observation.trees:
-        if sight.look is None and "look" not in sight.running:
-            return StartLook(host=sight.host, verdict=verdict)
-    return Wait(until=observation.now + SOON_S)
+    missing = (sight for sight in observation.trees if sight.look is None)
+    starts = (
+        StartLook(host=sight.host, verdict=verdict)
+        for sight in missing
+        if "look" not in sight.running
+    )
+    return on_each(starts) or Wait(until=observation.now + SOON_S)
 
 
 def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:
@@ -282,8 +294,18 @@ def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
         why = said(problem) if problem else Why("no-stacks")
         return e.Looked(patience=patience, why=why, since_mono=since, limit_s=limit_s)
     return e.Looked(
-        patience=patience, explanation=result.explanation, since_mono=since, limit_s=limit_s
+        patience=patience,
+        explanation=result.explanation,
+        since_mono=since,
+        limit_s=limit_s,
+        roots=tuple(sight.host for sight in observation.trees if _has_root(sight.look)),
     )
+
+
+def _has_root(look: EvidenceResult | None) -> bool:
+    """Whether somebody of one machine waits for no other rank: ranks may wait for him."""
+    root = look.explanation.root if look is not None and look.explanation is not None else None
+    return root is not None and not isinstance(root.doing, CollectiveWait | StoreWait)
 
 
 def _since(patience: Patience, now: float, state: State) -> float:

@@ -19,7 +19,7 @@ from watchdog_train.core.model import JointAnswer
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
-from watchdog_train.evidence.text.bring import JOINT_FILE, evidence_from, together
+from watchdog_train.evidence.text.bring import JOINT_FILE, evidence_in, together
 from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 from watchdog_train.trusted_files import open_read
@@ -29,18 +29,16 @@ SCHEMA_VERSION = 1
 
 def answer(request: JointRequest) -> JointAnswer:
     """The diagnosis, or why there is none."""
-    there = [path for path in request.bundles if Path(path).is_dir()]
+    read = ((path, evidence_in(Path(path))) for path in request.bundles)
+    found = {path: evidence for path, evidence in read if evidence is not None}
+    there = list(found)
     if len(there) < 2:
         return JointAnswer(explanation=None, problem="fewer than two bundles can be read")
-    try:
-        found = [evidence_from([path])[0] for path in there]
-    except WtrainError as error:
-        return JointAnswer(explanation=None, problem=error.message)
     try:
         rules = load_rules(request.rules_dirs)
     except WtrainError:
         rules = load_rules()  # the collector of each bundle has said which file is broken
-    whole = together(found)
+    whole = together(list(found.values()))
     told = judge(whole, rules)
     guilty = root_process(whole, told)
     answered = JointAnswer(

@@ -32,7 +32,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.link import LEADER, Link
 from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox, grown
-from watchdog_train.supervisor.job import machine_of
+from watchdog_train.supervisor.hands.remote import machine_of
 from watchdog_train.supervisor.loop import Supervisor
 
 REPORT_EVERY_S = 1.0

@@ -41,6 +41,8 @@ class Looked(Event):
     """Of this silence, with what it has earned besides; None: never."""
     times: int = 1
     """Samples in a row that have found this live-lock."""
+    roots: tuple[str, ...] = ()
+    """Machines with a process that waits for no other rank."""
 
 
 class SuspicionEnded(Event):

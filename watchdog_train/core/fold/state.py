@@ -73,6 +73,8 @@ class StallRecord(Value):
     age_s: float | None = None
     verdict: Why = Why("unknown")
     """Of a stall: why it was declared."""
+    roots: tuple[str, ...] = ()
+    """Machines where the last look found a process that waits for no other rank."""
     silent_at: SilentAt | None = None
     places: tuple[RankPlaces, ...] = ()
     """Milestones when it was declared."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -51,7 +52,8 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.link import Link, join, lead
-from watchdog_train.supervisor.job import machine_of
+from watchdog_train.system import proc
+from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import make_folder, open_regular
 
 AGAIN_S = 1.0
@@ -383,6 +385,12 @@ class Machines:
                 for each in self.hands:
                     self.link.send(each.host, wire.encode(over))
             ready([self.link.fileno()] if self.link.fileno() >= 0 else [], (), END_LOOK_S)
+
+
+def machine_of(system: ProcessSystem) -> str:
+    """Within which the number of a process means something: host, boot and pid namespace."""
+    namespace = proc.link("self", "ns/pid") or ""
+    return f"{socket.gethostname()}/{system.boot_id() or ''}/{namespace}"
 
 
 def meet(task: JobTask, children: ChildTable) -> Link:
