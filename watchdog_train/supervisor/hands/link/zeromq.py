@@ -29,12 +29,15 @@ TURN_S = 0.02
 MOST = 1024
 """Messages of one round."""
 ORDER_WITHIN_S = 30.0
+LOOK_MS = 250
+"""A leader looks so often whether a descriptor is left."""
+TURN_AWAY_S = 1.0
+"""Nobody is let in for so long after a look that found none."""
 OPTIONS = {
     zmq.IPV6: 1,
     zmq.LINGER: 2000,
     zmq.MAXMSGSIZE: MESSAGE_CAP_BYTES + 1024,  # of a message as it is encrypted
     zmq.RCVHWM: 4,  # messages of a peer that wait; each may have MESSAGE_CAP_BYTES
-    zmq.BACKLOG: 4096,  # all agents may come at once
     # How long somebody without the key keeps a descriptor, ms. With 10 s it once took 144 s until
     # 1,024 agents were back at a machine at load 40; with 30 s it took 16 to 29 s.
     zmq.HANDSHAKE_IVL: 30_000,
@@ -52,9 +55,11 @@ class Relay:
     """One socket of ZeroMQ."""
 
     def __init__(self, channel: Channel, host: str, port: int, key: str, leads: bool) -> None:
-        context = zmq.Context()
         self._channel = channel
         self._leads = leads
+        listener = _listener(host, port) if leads else None
+        self._doorman = _doorman(listener, channel) if listener is not None else None
+        context = zmq.Context()
         self._socket = context.socket(zmq.ROUTER if leads else zmq.DEALER)
         address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         for option, value in OPTIONS.items():
@@ -64,11 +69,12 @@ class Relay:
         leader, agent = (z85.encode(secret_of(key, whose)) for whose in ("leader", "agent"))
         self._agents = z85.decode(zmq.curve_public(agent))
         self._socket.set(zmq.CURVE_SECRETKEY, leader if leads else agent)
-        if leads:
+        if listener is not None:
             self._aside = context.socket(zmq.REP)  # ZeroMQ asks here whom to let in
             self._aside.bind("inproc://zeromq.zap.01")
             self._socket.set(zmq.CURVE_SERVER, 1)
             self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
+            self._socket.set(zmq.USE_FD, listener.detach())
             self._socket.bind(address)
         else:
             self._socket.set(zmq.CURVE_PUBLICKEY, zmq.curve_public(agent))
@@ -89,15 +95,25 @@ class Relay:
             poller.register(
                 self._socket, (zmq.POLLIN if room else 0) | (zmq.POLLOUT if outgoing else 0)
             )
-            found = dict(poller.poll())
+            found = dict(poller.poll(LOOK_MS if self._leads else None))
             if outgoing and found.get(link, 0) & zmq.POLLERR:
                 break  # for a leader that does not come, of a supervisor that is gone
+            self._ask_doorman()
             self._look_aside()
             self._bring(MOST if room else 0)
             outgoing = self._carry(outgoing or self._channel.take())
             self._channel.flush()
             time.sleep(TURN_S)
         self._socket.context.destroy()
+
+    def _ask_doorman(self) -> None:
+        if self._doorman is None:
+            return
+        try:
+            os.close(os.dup(0))
+        except OSError:
+            with suppress(OSError):
+                os.write(self._doorman, b"!")
 
     def _look_aside(self) -> None:
         """Let in who has the key, by RFC 27; tell an agent that it was not let in."""
@@ -130,6 +146,41 @@ class Relay:
                 self._socket.send_multipart([peer, data] if self._leads else [data], zmq.NOBLOCK)
                 sent += 1
         return frames[sent:]
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    everywhere = host == "*" and socket.has_dualstack_ipv6()
+    listener = socket.create_server(
+        ("" if host == "*" else host, port),
+        family=socket.AF_INET6 if everywhere else socket.AF_INET,
+        backlog=4096,  # all agents may come at once
+        dualstack_ipv6=everywhere,
+    )
+    listener.setblocking(False)
+    return listener
+
+
+def _doorman(listener: socket.socket, channel: Channel) -> int:
+    """A process that closes what waits to be let in; for a while after each byte written to it.
+
+    Without a descriptor left nobody can be let in, and libzmq would try to without a pause: one
+    core for as long as somebody without the key holds so many connections.
+    """
+    asked, ask = os.pipe()
+    os.set_blocking(ask, False)
+    if os.fork():
+        os.close(asked)
+        return ask
+    with suppress(BaseException):
+        for each in (0, ask, channel.socket.detach()):
+            os.close(each)
+        while os.read(asked, 4096):
+            until = time.monotonic() + TURN_AWAY_S
+            while (left_s := until - time.monotonic()) > 0:
+                if ready([listener.fileno()], (), left_s):
+                    with suppress(OSError):
+                        listener.accept()[0].close()
+    os._exit(0)
 
 
 def main() -> None:
