@@ -138,7 +138,7 @@ class RemoteHands:
             return report.sight
         if report is None or report.epoch != self.epoch or not is_begun:
             return TreeSight(sample=nothing)
-        if report.lives:
+        if report.lives or report.attempt > max(self._present, report.agent.attempts):
             return TreeSight(sample=nothing, other=report.attempt)
         return msgspec.structs.replace(
             report.sight,
