@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -231,7 +232,9 @@ def test_versions_and_jobs_must_be_the_same(world: World) -> None:
     start(world, None)
 
     def agent(job: str, version: str) -> Any:
-        return world.take(Agent("a/0", job, Dialler(lambda: dial(world.job)), version=version))
+        made = Agent("a/0", job, Dialler(lambda: dial(world.job)))
+        made._hello = msgspec.structs.replace(made._hello, version=version)
+        return world.take(made)
 
     old, foreign = agent(world.job, "0.0.9"), agent("another", "0.1.0")
     world.until(lambda: old.refusal and foreign.refusal, "both are refused")

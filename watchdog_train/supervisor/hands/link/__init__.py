@@ -35,9 +35,9 @@ def lead(address: str | None, *, job: str, machines: int, children: ChildTable) 
 
     start.make_room(machines)
     if address is not None:
-        return Leader(job, dialler=Dialler(start.relay(address, children, leads=True)))
+        return Leader(job, Dialler(start.relay(address, children, leads=True)))
     listener = start.Listener(job)
-    return Leader(job, listener.accept, ended=listener.close)
+    return Leader(job, None, listener.accept, listener.close)
 
 
 def join(address: str | None, name: str, *, job: str, children: ChildTable) -> Link:

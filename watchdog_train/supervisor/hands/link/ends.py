@@ -7,6 +7,7 @@ import selectors
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -19,7 +20,6 @@ LEADER = "leader"
 LOST_S = 20.0
 """An end that was not heard for so long has no connection any more."""
 PING_EVERY_S = 5.0
-TURN_S = 1.0
 LINGER_S = 3.0
 SURE_S = 60.0
 """A refusal that may pass must last for so long: a dead one of our name, a leader that starts."""
@@ -45,30 +45,29 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     instance: str = ""
 
 
+@dataclass(eq=False)
 class Peer:
     """Somebody who was connected once."""
 
-    def __init__(self, channel: Channel, number: bytes, hello: Hello, now: float) -> None:
-        self.channel: Channel | None = channel
-        self.number = number
-        self.hello = hello
-        self.heard_at = self.sent_at = now
+    channel: Channel | None
+    number: bytes
+    instance: str
+    heard_at: float
 
-    def put(self, data: bytes, now: float) -> bool:
+    def put(self, data: bytes) -> bool:
         """Send, or queue."""
-        self.sent_at = now
         return self.channel is not None and self.channel.put(self.number, data)
 
 
 class Link:
     """One end. Its work is done inside receive(): call it several times a second."""
 
-    def __init__(self, dialler: Dialler | None, version: str, clock: Callable[[], float]) -> None:
+    def __init__(self, dialler: Dialler | None) -> None:
         self.made = 0
         """How often an agent was linked; what was sent over the link before may be lost."""
         self.refusal: WtrainError | None = None
         """Why the leader does not take us: another version, job or key; a name that lives."""
-        self._dialler, self._version, self._clock = dialler, version, clock
+        self._dialler, self._clock = dialler, time.monotonic
         self._selector = selectors.DefaultSelector()
         self._channels: dict[Channel, bool] = {}
         """Whether we wait until one can be written to."""
@@ -86,7 +85,7 @@ class Link:
         now, peer = self._clock(), self._peers.get(to)
         if peer is None or len(message) > MESSAGE_CAP_BYTES or now - peer.heard_at >= LOST_S:
             return False
-        sent = peer.put(MESSAGE + message, now)
+        sent = peer.put(MESSAGE + message)
         if peer.channel is not None:
             self._watch(peer.channel)
         return sent
@@ -109,7 +108,7 @@ class Link:
                     self._peers[name].heard_at = now
                     messages += [(name, data[1:])] if data[:1] == MESSAGE else []
         if now >= self._turn_at:
-            self._turn_at = now + TURN_S
+            self._turn_at = now + PING_EVERY_S
             self._turn(now)
         for channel in tuple(self._channels):
             self._watch(channel)
@@ -123,8 +122,7 @@ class Link:
 
     def fileno(self) -> int:
         """Readable when something has come; -1 where there is no such descriptor."""
-        fileno: Callable[[], int] | None = getattr(self._selector, "fileno", None)
-        return -1 if fileno is None else fileno()
+        return int(getattr(self._selector, "fileno", lambda: -1)())
 
     def close(self) -> None:
         """Let the other ends have what is queued, for LINGER_S at most, and end."""
@@ -154,11 +152,9 @@ class Link:
         if peer.channel is not None:
             self._linked[peer.channel, peer.number] = name
 
-    def _turn(self, now: float) -> None:
-        """Once a second."""
+    def _turn(self, now: float) -> None:  # noqa: ARG002 - as _add
         for peer in self._peers.values():
-            if now - peer.sent_at >= PING_EVERY_S:
-                peer.put(PING, now)
+            peer.put(PING)
 
     def _watch(self, channel: Channel) -> None:
         full = channel.waiting > 0 and not channel.broken
@@ -183,14 +179,11 @@ class Leader(Link):
     def __init__(
         self,
         job: str,
-        accept: Callable[[], list[Channel]] = list,
         dialler: Dialler | None = None,
-        *,
-        version: str = __version__,
-        clock: Callable[[], float] = time.monotonic,
+        accept: Callable[[], list[Channel]] = list,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(dialler, version, clock)
+        super().__init__(dialler)
         self._job, self._accept, self._ended = job, accept, ended
 
     def close(self) -> None:
@@ -211,61 +204,47 @@ class Leader(Link):
         except (msgspec.DecodeError, ValueError, RecursionError):
             hello = Hello(version="unknown")
         before, said = self._peers.get(hello.name), None
-        if hello.version != self._version:
-            said = ("version", self._version)
+        if hello.version != __version__:
+            said = ("version", __version__)
         elif hello.job != self._job:
             said = ("job", self._job)
-        elif before is not None and self._lives(before, hello, now):
-            said = ("name", hello.name)
+        elif before is not None and before.channel is not None and now - before.heard_at < LOST_S:
+            # The newest connection of a name wins only if the old one is dead, and asks until then.
+            said = ("name", hello.name) if before.instance != hello.instance else None
         if said is not None:
             channel.put(number, REFUSED + msgspec.msgpack.encode(said))
         else:
-            self._link(hello.name, Peer(channel, number, hello, now))
+            self._link(hello.name, Peer(channel, number, hello.instance, now))
             channel.put(number, WELCOME)
-
-    @staticmethod
-    def _lives(before: Peer, hello: Hello, now: float) -> bool:
-        """The newest connection of a name wins only if the old one is dead, and asks until then."""
-        heard = before.channel is not None and now - before.heard_at < LOST_S
-        return heard and before.hello.instance != hello.instance
 
 
 class Agent(Link):
     """The end that comes to a leader, again and again."""
 
-    def __init__(
-        self,
-        name: str,
-        job: str,
-        dialler: Dialler,
-        *,
-        version: str = __version__,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(dialler, version, clock)
-        self._hello = Hello(version=version, name=name, job=job, instance=os.urandom(8).hex())
-        self._asked_at = self._began = 0.0
+    def __init__(self, name: str, job: str, dialler: Dialler) -> None:
+        super().__init__(dialler)
+        self._hello = Hello(version=__version__, name=name, job=job, instance=os.urandom(8).hex())
+        self._began = 0.0
         self._refused_at: float | None = None
 
     def _add(self, channel: Channel, now: float) -> None:
         super()._add(channel, now)
         self._began = now
-        self._ask(channel, now)
+        self._ask(channel)
 
-    def _ask(self, channel: Channel, now: float) -> None:
-        self._asked_at = now
+    def _ask(self, channel: Channel) -> None:
         channel.put(b"", HELLO + msgspec.msgpack.encode(self._hello))
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         linked = (channel, number) in self._linked
         if kind == WELCOME and not linked:
-            self._link(LEADER, Peer(channel, number, self._hello, now))
+            self._link(LEADER, Peer(channel, number, "", now))
             self.made += 1
             self._refused_at = None
         elif kind == WHO and linked:
             del self._linked[channel, number]
             self._peers[LEADER].channel = None
-            self._ask(channel, now)
+            self._ask(channel)
         elif kind == REFUSED and not linked:
             with suppress(msgspec.DecodeError, ValueError, LookupError):
                 self._refuse(channel, *msgspec.msgpack.decode(body, type=tuple[str, str]), now)
@@ -290,5 +269,5 @@ class Agent(Link):
             linked = (channel, b"") in self._linked
             if now - (self._peers[LEADER].heard_at if linked else self._began) >= LOST_S:
                 channel.broken = True
-            elif not linked and now - self._asked_at >= PING_EVERY_S and not channel.waiting:
-                self._ask(channel, now)
+            elif not linked and not channel.waiting:
+                self._ask(channel)
