@@ -142,8 +142,7 @@ def test_what_another_machine_lacks_is_known_and_named(leader: Any) -> None:
     found = hands.gpu_hold(100.0)
     assert (found.host, found.asked_at) == ("task1", 90.0)
     assert found.others[0].name == "task1: pid 42"
-    assert hands.gpu_trouble == "task1: it does not answer"
-    assert hands.told.short == "no file"
+    assert (hands.told.gpu_trouble, hands.told.short) == ("it does not answer", "no file")
 
 
 def test_orders_are_carried_out_once() -> None:
