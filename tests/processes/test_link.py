@@ -254,7 +254,7 @@ def test_a_leader_that_was_killed_is_replaced(world: World, address: str | None)
     first, agent = start(world, address, "a/0")
     world.until(lambda: agent.made, "linked")
     if address is None:  # as the kernel does at its death
-        listener = first._accept.__self__
+        listener = first._listener
         os.close(listener.lock)
         listener.socket.close()
     helper = world.pids()[0] if address else 0
@@ -435,7 +435,7 @@ def test_too_few_descriptors_are_refused(world: World) -> None:
 def test_another_user_cannot_come(world: World) -> None:
     """Neither by the directory nor by a descriptor that was handed over."""
     leader = world.take(lead(None, job=world.job, machines=1, children=world.children))
-    path = leader._accept.__self__.path
+    path = leader._listener.path
     folder = path.parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert len(os.fsencode(path)) <= 103

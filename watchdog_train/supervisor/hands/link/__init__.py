@@ -29,8 +29,7 @@ def lead(address: str | None, *, job: str, machines: int, children: ChildTable) 
     start.make_room(machines)
     if address is not None:
         return Leader(job, Dialler(start.relay(address, children, leads=True)))
-    listener = start.Listener(job)
-    return Leader(job, None, listener.accept, listener.close)
+    return Leader(job, listener=start.Listener(job))
 
 
 def join(address: str | None, name: str, *, job: str, children: ChildTable) -> Link:

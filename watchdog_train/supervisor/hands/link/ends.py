@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,16 +16,20 @@ from watchdog_train import __version__
 from watchdog_train.errors import WtrainError
 from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
 
+if TYPE_CHECKING:  # the process that carries a link loads no more than it needs
+    from watchdog_train.supervisor.hands.link.start import Listener
+
 LEADER = "leader"
 """What agents call the other end."""
 LOST_S = 20.0
 """An end that was not heard for so long has no connection any more."""
-PING_EVERY_S = 5.0
+HELLO_EVERY_S = 5.0
+"""An agent says so often who it is: an end that says nothing else is heard, too."""
 LINGER_S = 3.0
 SURE_S = 60.0
 """A refusal that may pass must last for so long: a dead one of our name, a leader that starts."""
-MESSAGE, PING, HELLO, WELCOME, WHO, REFUSED = b"M", b"P", b"H", b"W", b"?", b"R"
-"""The first byte of what travels."""
+MESSAGE, HELLO, WELCOME, REFUSED = b"M", b"H", b"W", b"R"
+"""The first byte of what travels. A leader answers each hello, and drops what comes before one."""
 _REFUSALS = {
     "version": ("the leader has wtrain {}, this machine has {}", "install the same on both"),
     "job": ("the leader's job is {}, this task's job is {}", "give each job its own address"),
@@ -37,7 +42,7 @@ _REFUSALS = {
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """The first that an agent says; later versions must keep these. `instance` is by chance."""
+    """Who an agent is; later versions must keep these. `instance` is by chance."""
 
     version: str
     name: str = ""
@@ -69,11 +74,9 @@ class Link:
         """Why the leader does not take us: another version, job or key; a name that lives."""
         self._dialler, self._clock = dialler, time.monotonic
         self._selector = selectors.DefaultSelector()
-        self._channels: dict[Channel, bool] = {}
-        """Whether we wait until one can be written to."""
+        self._channels: list[Channel] = []
         self._peers: dict[str, Peer] = {}
         self._linked: dict[tuple[Channel, bytes], str] = {}
-        self._turn_at = 0.0
 
     def send(self, to: str, message: bytes) -> bool:
         """Send, or queue for a moment.
@@ -99,17 +102,11 @@ class Link:
             if events & selectors.EVENT_WRITE:
                 channel.flush()
             for number, data in channel.take() if events & selectors.EVENT_READ else ():
-                name = self._linked.get((channel, number))
-                if data[:1] not in (MESSAGE, PING):
+                if data[:1] != MESSAGE:
                     self._heed(channel, number, data[:1], data[1:], now)
-                elif name is None:
-                    channel.put(number, WHO)
-                else:
+                elif (name := self._linked.get((channel, number))) is not None:
                     self._peers[name].heard_at = now
-                    messages += [(name, data[1:])] if data[:1] == MESSAGE else []
-        if now >= self._turn_at:
-            self._turn_at = now + PING_EVERY_S
-            self._turn(now)
+                    messages.append((name, data[1:]))
         for channel in tuple(self._channels):
             self._watch(channel)
             if channel.broken:
@@ -138,11 +135,11 @@ class Link:
         if self._dialler is not None and not self._channels and self.refusal is None:
             channel = self._dialler.poll(now)
             if channel is not None:
-                self._add(channel, now)
+                self._add(channel)
 
-    def _add(self, channel: Channel, now: float) -> None:  # noqa: ARG002 - an agent needs it
+    def _add(self, channel: Channel) -> None:
         self._selector.register(channel.socket, selectors.EVENT_READ, channel)
-        self._channels[channel] = False
+        self._channels.append(channel)
 
     def _link(self, name: str, peer: Peer) -> None:
         before = self._peers.get(name)
@@ -152,21 +149,16 @@ class Link:
         if peer.channel is not None:
             self._linked[peer.channel, peer.number] = name
 
-    def _turn(self, now: float) -> None:  # noqa: ARG002 - as _add
-        for peer in self._peers.values():
-            peer.put(PING)
-
     def _watch(self, channel: Channel) -> None:
         full = channel.waiting > 0 and not channel.broken
-        if full != self._channels[channel]:
-            self._channels[channel] = full
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
+        if events != self._selector.get_key(channel.socket).events:
             self._selector.modify(channel.socket, events, channel)
 
     def _drop(self, channel: Channel, now: float) -> None:
         self._selector.unregister(channel.socket)
         channel.close()
-        del self._channels[channel]
+        self._channels.remove(channel)
         for key in [key for key in self._linked if key[0] is channel]:
             self._peers[self._linked.pop(key)].channel = None
         if self._dialler is not None:
@@ -180,21 +172,21 @@ class Leader(Link):
         self,
         job: str,
         dialler: Dialler | None = None,
-        accept: Callable[[], list[Channel]] = list,
-        ended: Callable[[], None] = lambda: None,
+        listener: Listener | None = None,
     ) -> None:
         super().__init__(dialler)
-        self._job, self._accept, self._ended = job, accept, ended
+        self._job, self._listener = job, listener
 
     def close(self) -> None:
         """As of both ends."""
         super().close()
-        self._ended()
+        if self._listener is not None:
+            self._listener.close()
 
     def _connect(self, now: float) -> None:
         super()._connect(now)
-        for channel in self._accept():
-            self._add(channel, now)
+        for channel in self._listener.accept() if self._listener is not None else ():
+            self._add(channel)
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         if kind != HELLO:
@@ -214,8 +206,9 @@ class Leader(Link):
         if said is not None:
             channel.put(number, REFUSED + msgspec.msgpack.encode(said))
         else:
+            again = self._linked.get((channel, number)) == hello.name
             self._link(hello.name, Peer(channel, number, hello.instance, now))
-            channel.put(number, WELCOME)
+            channel.put(number, WELCOME + (b"again" if again else b""))
 
 
 class Agent(Link):
@@ -224,28 +217,29 @@ class Agent(Link):
     def __init__(self, name: str, job: str, dialler: Dialler) -> None:
         super().__init__(dialler)
         self._hello = Hello(version=__version__, name=name, job=job, instance=os.urandom(8).hex())
-        self._began = 0.0
+        self._began = self._said_at = 0.0
         self._refused_at: float | None = None
 
-    def _add(self, channel: Channel, now: float) -> None:
-        super()._add(channel, now)
-        self._began = now
-        self._ask(channel)
+    def _add(self, channel: Channel) -> None:
+        super()._add(channel)
+        self._began, self._said_at = self._clock(), 0.0
 
-    def _ask(self, channel: Channel) -> None:
-        channel.put(b"", HELLO + msgspec.msgpack.encode(self._hello))
+    def _connect(self, now: float) -> None:
+        super()._connect(now)
+        heard_at = max(self._began, *(peer.heard_at for peer in self._peers.values()), 0.0)
+        for channel in self._channels:
+            if now - heard_at >= LOST_S:
+                channel.broken = True
+            elif now - self._said_at >= HELLO_EVERY_S and not channel.waiting:
+                self._said_at = now
+                channel.put(b"", HELLO + msgspec.msgpack.encode(self._hello))
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
-        linked = (channel, number) in self._linked
-        if kind == WELCOME and not linked:
+        if kind == WELCOME:
             self._link(LEADER, Peer(channel, number, "", now))
-            self.made += 1
+            self.made += not body
             self._refused_at = None
-        elif kind == WHO and linked:
-            del self._linked[channel, number]
-            self._peers[LEADER].channel = None
-            self._ask(channel)
-        elif kind == REFUSED and not linked:
+        elif kind == REFUSED:
             with suppress(msgspec.DecodeError, ValueError, LookupError):
                 self._refuse(channel, *msgspec.msgpack.decode(body, type=tuple[str, str]), now)
 
@@ -253,6 +247,8 @@ class Agent(Link):
         message, hint = _REFUSALS[reason]
         if reason == "key" and self.made:
             return  # a leader that ends just now
+        self._peers.clear()
+        self._linked.clear()
         self._refused_at = now if self._refused_at is None else self._refused_at
         if reason in ("version", "job") or now - self._refused_at >= SURE_S:
             mine, channel.broken = self._hello, True
@@ -262,12 +258,3 @@ class Agent(Link):
                 hint=hint,
                 reference=f"link-{reason}",
             )
-
-    def _turn(self, now: float) -> None:
-        super()._turn(now)
-        for channel in self._channels:
-            linked = (channel, b"") in self._linked
-            if now - (self._peers[LEADER].heard_at if linked else self._began) >= LOST_S:
-                channel.broken = True
-            elif not linked and not channel.waiting:
-                self._ask(channel)

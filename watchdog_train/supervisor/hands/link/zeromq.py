@@ -57,8 +57,8 @@ class Relay:
     def __init__(self, channel: Channel, host: str, port: int, key: str, leads: bool) -> None:
         self._channel = channel
         self._leads = leads
-        listener = _listener(host, port) if leads else None
-        self._doorman = _doorman(listener, channel) if listener is not None else None
+        self._doorman = _doorman(channel) if leads else None
+        self._listener = _listener(host, port).detach() if leads else -1
         context = zmq.Context()
         self._socket = context.socket(zmq.ROUTER if leads else zmq.DEALER)
         address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
@@ -69,12 +69,12 @@ class Relay:
         leader, agent = (z85.encode(secret_of(key, whose)) for whose in ("leader", "agent"))
         self._agents = z85.decode(zmq.curve_public(agent))
         self._socket.set(zmq.CURVE_SECRETKEY, leader if leads else agent)
-        if listener is not None:
+        if leads:
             self._aside = context.socket(zmq.REP)  # ZeroMQ asks here whom to let in
             self._aside.bind("inproc://zeromq.zap.01")
             self._socket.set(zmq.CURVE_SERVER, 1)
             self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
-            self._socket.set(zmq.USE_FD, listener.detach())
+            self._socket.set(zmq.USE_FD, self._listener)
             self._socket.bind(address)
         else:
             self._socket.set(zmq.CURVE_PUBLICKEY, zmq.curve_public(agent))
@@ -107,13 +107,13 @@ class Relay:
         self._socket.context.destroy()
 
     def _ask_doorman(self) -> None:
-        if self._doorman is None:
+        if sys.platform == "win32" or self._doorman is None:
             return
         try:
             os.close(os.dup(0))
         except OSError:
             with suppress(OSError):
-                os.write(self._doorman, b"!")
+                socket.send_fds(self._doorman, [b"!"], [self._listener])
 
     def _look_aside(self) -> None:
         """Let in who has the key, by RFC 27; tell an agent that it was not let in."""
@@ -160,24 +160,29 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _doorman(listener: socket.socket, channel: Channel) -> int:
-    """A process that closes what waits to be let in; for a while after each byte written to it.
+def _doorman(channel: Channel) -> socket.socket:
+    """A process that closes what waits at a listener that is sent to it, for a moment.
 
     Without a descriptor left nobody can be let in, and libzmq would try to without a pause: one
     core for as long as somebody without the key holds so many connections.
     """
-    asked, ask = os.pipe()
-    os.set_blocking(ask, False)
-    if os.fork():
-        os.close(asked)
+    ask, asked = socket.socketpair()
+    if sys.platform == "win32" or os.fork():  # which has no link
+        asked.close()
+        ask.setblocking(False)
         return ask
     with suppress(BaseException):
-        for each in (0, ask, channel.socket.detach()):
+        ask.close()
+        for each in (0, channel.socket.detach()):
             os.close(each)
-        while os.read(asked, 4096):
-            until = time.monotonic() + TURN_AWAY_S
-            while (left_s := until - time.monotonic()) > 0:
-                if ready([listener.fileno()], (), left_s):
+        while fds := socket.recv_fds(asked, 1, 1)[1]:
+            with socket.socket(fileno=fds[0]) as listener:
+                until = time.monotonic() + TURN_AWAY_S
+                while (left_s := until - time.monotonic()) > 0:
+                    if ready([listener.fileno(), asked.fileno()], (), left_s) != [
+                        listener.fileno()
+                    ]:
+                        break  # asked again, or our supervisor is gone
                     with suppress(OSError):
                         listener.accept()[0].close()
     os._exit(0)
