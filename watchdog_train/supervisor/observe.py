@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from watchdog_train.core.actions import (
@@ -167,19 +167,16 @@ class Observer:
             short=short,
             no_room=no_room,
             no_save_room=no_save_room,
-            gpu_trouble=self._first(each.gpu_trouble for each in self._hands),
+            gpu_trouble=self._lacking(lambda told: told.gpu_trouble),
             blind=self._blind,
             steps_s=self._assessor.steps_s(now),
         )
 
     def _lacking(self, what: Callable[[Told], str | None]) -> str | None:
-        """The same of another machine, which is named."""
+        """Of the first machine that lacks it; another one than this is named."""
         lacking = ((each.host, what(each.told)) for each in self._hands)
-        return self._first(f"{host}: {text}" for host, text in lacking if text)
-
-    @staticmethod
-    def _first(troubles: Iterable[str | None]) -> str | None:
-        return next(filter(None, troubles), None)
+        found = (f"{host}: {text}" if host else text for host, text in lacking if text)
+        return next(found, None)
 
     def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
         """Of the machine that the launch has to wait for, if any."""

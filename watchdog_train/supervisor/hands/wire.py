@@ -147,7 +147,7 @@ class Report(Value, tag=True):
     attempt: int
     lives: bool = False
     """That attempt: something may be left of it."""
-    now: float
+    now: float = 0.0
     """By the clock of its machine, as all times in it."""
     sight: TreeSight
     checkpoint: str = ""
