@@ -84,9 +84,9 @@ def _table(section: Section, width: int | None) -> list[str]:
         left = [words.wrap(cell, size) for cell, size in zip(row[:last], wide, strict=False)]
         used = sum(wide[:last]) + 2 * last
         right = words.wrap(row[last], None if width is None else max(20, width - used))
-        for *cells, end in zip_longest(*left, right, fillvalue=""):
+        for *cells, tail in zip_longest(*left, right, fillvalue=""):
             padded = [words.pad(cell, size) for cell, size in zip(cells, wide, strict=False)]
-            lines.append("  ".join([*padded, end]).rstrip())
+            lines.append("  ".join([*padded, tail]).rstrip())
     return lines
 
 
