@@ -165,7 +165,7 @@ def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample, now: f
 
 def _phases(
     ranks: tuple[tuple[MemberSample, SlotReading], ...], state: State, now: float
-) -> list[e.AnyEvent]:
+) -> list[e.PhaseChanged]:
     if now - state.phase_mono < PHASE_EVERY_S:
         return []
     known = {status.pid: status.phase for status in state.ranks}
