@@ -37,7 +37,7 @@ def used():
 
 time.sleep(1.0)
 before_it, begin = used(), time.monotonic()
-total = int(rate * seconds) if rate else int(seconds * 400e6)
+total = int(rate * seconds) if rate else int(seconds * 200e6)
 while written < total:
     data = b"".join(line % (number + i) for i in range(lines))
     number += lines
@@ -83,7 +83,7 @@ def rows(runs: int, seconds: float, rate: float) -> list[Row]:
             f"bytes lost: {sum(one['lost'] for one in said)}"
         )
         found.append(Row(f"{name}, under wtrain", ours, "MB/s", note=note))
-        budget = {rate: 10.0, 0.0: None}.get(wanted, 1.0)
+        budget = {rate: 10.0, 0.0: None}.get(wanted, 2.0)
         for which, who in enumerate(("keeper", "supervisor")):
             cpu = [one["cpu"][which] for one in said]
             found.append(Row(f"{name}: {who}", cpu, "% of a core", budget))
