@@ -64,8 +64,6 @@ class JointRequest(msgspec.Struct, frozen=True, kw_only=True):
     bundles: tuple[str, ...]
     """Their directories; the answer is kept in the first."""
     out: str = ""
-    names: tuple[str, ...] = ()
-    """Of the tasks whose they are, for people."""
     rules_dirs: tuple[str, ...] = ()
 
 
