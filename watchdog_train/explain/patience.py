@@ -64,14 +64,16 @@ def limit_s(row: PatienceRow, silence: Silence, limits: Limits) -> float | None:
     unknown_s = limits.unknown_early_s if silence.early else limits.unknown_s
     found = {
         "proven": least_s,
-        "dead-holder": limits.dead_holder_s,
+        "dead-holder": limits.proven_saving_s,
         "nobody-left": limits.nobody_left_s,
-        "fifo": limits.fifo_s if silence.phase in ("train", "checkpoint") else limits.poll_s,
+        "fifo": limits.proven_saving_s
+        if silence.phase in ("train", "checkpoint")
+        else limits.poll_s,
         "unknown": unknown_s,
         "at-work": unknown_s,
-        "network": limits.network_eval_s if silence.phase == "eval" else limits.network_s,
+        "network": limits.network_s * (3 if silence.phase == "eval" else 1),
         "poll": limits.poll_s,
-        "outsider": limits.outsider_s,
+        "outsider": limits.poll_s,
         "live-lock": limits.live_lock_s,
     }.get(row)
     return None if found is None else max(found, least_s)

@@ -133,7 +133,6 @@ def joint_request(context: Context, action: a.StartJoint) -> JointRequest:
     """To read the bundles of all tasks together."""
     return JointRequest(
         bundles=action.bundles,
-        names=action.names,
         rules_dirs=tuple(map(os.path.abspath, context.policy.evidence.rules_dirs)),
     )
 

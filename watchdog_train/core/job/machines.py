@@ -295,7 +295,7 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
     if answer is None:
         if "joint" in observation.running:
             return Wait(until=observation.now + LOOK_AGAIN_S)
-        return StartJoint(bundles=tuple(folders), names=names_of(hosts, state))
+        return StartJoint(bundles=tuple(folders))
     event: e.AnyEvent
     if answer.explanation is None:
         why = Why("not-joint", option="task", problem=answer.problem or "unknown")

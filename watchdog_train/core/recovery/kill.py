@@ -301,10 +301,8 @@ def _limit_s(stage: KillStage, stopping: Stopping) -> float:
             return stopping.grace_s
         case "freeze":
             return 0.0
-        case "terminate":
+        case "terminate" | "helpers":
             return stopping.hang_grace_s
-        case "helpers":
-            return stopping.helpers_s
         case "kill" | "launchers":
             return KILL_S
         case "keeper":

@@ -9,7 +9,7 @@ import msgspec
 
 from watchdog_train.core.diagnosis.facts import Evidence, LogText
 from watchdog_train.core.job.machines import FOLDER
-from watchdog_train.core.model import Explanation
+from watchdog_train.core.model import Explanation, JointAnswer
 from watchdog_train.evidence.bundle import (
     LOG_FILE,
     VERDICT_FILE,
@@ -75,11 +75,6 @@ def _machines(folder: Path) -> list[Path]:
         return []
 
 
-class _Joint(msgspec.Struct):
-    root_in: str | None
-    explanation: Explanation | None
-
-
 def read_whole(folder: Path) -> Bundle | None:
     """A bundle together with those that the other machines of its job have sent.
 
@@ -92,10 +87,10 @@ def read_whole(folder: Path) -> Bundle | None:
         return ours
     parts = {folder: ours, **theirs}
     speaks = next((one for one in parts.values() if one.verdict.crash is not None), ours)
-    joint = read_json(folder / JOINT_FILE, _Joint, cap_bytes=_JOINT_BYTES)
+    joint = read_json(folder / JOINT_FILE, JointAnswer, cap_bytes=_JOINT_BYTES)
     found = speaks.explanation
     if joint is not None and joint.explanation is not None:
-        found = _on_its_machine(joint.explanation, parts.get(Path(joint.root_in or "")), parts)
+        found = _on_its_machine(joint.explanation, parts.get(Path(joint.where or "")), parts)
     processes = tuple(each for one in parts.values() for each in one.verdict.processes)
     return _replace(
         speaks,
