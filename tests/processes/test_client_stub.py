@@ -308,7 +308,8 @@ def test_the_pulse_answers_a_dump_request(training: Training) -> None:
             assert process.stdout is not None
             process.stdout.readline()
             dump = training.slot_dir / f"{process.pid}{layout.DUMP_SUFFIX}"
-            wait_until(lambda: reading_of(training).pulse >= 1, 5, "a pulse")
+            (words,) = training.slot_dir.glob("*" + layout.SLOT_SUFFIX)
+            wait_until(lambda: words.read_bytes()[8 * layout.W_PULSE], 5, "a pulse")
             assert dump.read_text() == "", "a request to an earlier attempt was answered"
             before = reading_of(training).progress
             number = page.request_dump()

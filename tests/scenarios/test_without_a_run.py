@@ -104,7 +104,7 @@ def test_a_log_is_explained(tmp_path: Path) -> None:
     assert told["family"] == "feature-store-wait"
     (tmp_path / "rules/featurestore.yaml").write_text(rule.replace("kind: hang", "kind: hung"))
     refused = run_wtrain("run", "--", "touch", "started", cwd=tmp_path).check(78)
-    assert "featurestore.yaml:2" in refused.stderr
+    assert "featurestore.yaml: family feature-store-wait" in refused.stderr
     assert not (tmp_path / "started").exists()
 
 
